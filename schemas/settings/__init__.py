@@ -1,0 +1,1 @@
+"""Configuration models, one module a section."""
