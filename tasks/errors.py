@@ -1,0 +1,17 @@
+"""Errors a person can act on. The command prints their text as one line, without a traceback."""
+
+
+class GeofixError(Exception):
+    """Something the user can mend; the message says what and how."""
+
+
+class LakeError(GeofixError):
+    """The lake cannot be read or written as asked."""
+
+
+class StageRefused(GeofixError):
+    """A stage's precondition is not met, such as an unapproved snapshot."""
+
+
+class AccountingError(GeofixError):
+    """A stage's sums do not add up: a bug in geofix, never the user's fault."""

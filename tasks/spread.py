@@ -1,0 +1,200 @@
+"""Work spread over Ray: chunks in, results out as they finish, never more in memory than is in flight.
+
+A worker is an actor that is opened once and then given chunk after chunk. When its process dies it is replaced and
+its chunks run again; a chunk that keeps killing workers is cut into single items, and an item that does so alone is
+handed back as dead. Closing the stream (or Ctrl-C) stops the workers; what was yielded before is the caller's.
+"""
+
+import inspect
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from schemas.settings.spread import SpreadSettings
+from tasks.ray_home import restore_home, start_ray
+
+MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is held to be the cause
+QUICK_CHUNK_S = 0.3  # a chunk done faster than this is worth doubling
+LARGEST_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a stage needs of a worker."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    workers: int | None = None  # none: as many as fit
+    concurrency: int = 1  # items in flight in a worker, for async work
+    chunk: int = 16  # items a call, to begin with; grows while calls are quick
+
+
+@dataclass
+class _Task:
+    chunk: pl.DataFrame
+    deaths: int = 0
+    sent_at: float = 0.0
+
+
+@dataclass
+class _Seat:
+    """A worker's place in the pool; the actor in it may be replaced."""
+
+    actor: Any
+    tasks: dict[Any, _Task] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Died:
+    """The items of a chunk that killed its worker each time it was tried."""
+
+    chunk: pl.DataFrame
+    message: str
+
+
+class _SyncWorker:
+    def __init__(self, make: Callable[[], Callable[[pl.DataFrame], Any]]) -> None:
+        restore_home()
+        self._call = make()
+
+    def run(self, chunk: pl.DataFrame) -> Any:
+        return self._call(chunk)
+
+
+class _AsyncWorker:
+    def __init__(self, make: Callable[[], Callable[[pl.DataFrame], Any]]) -> None:
+        restore_home()
+        self._call = make()
+
+    async def run(self, chunk: pl.DataFrame) -> Any:
+        return await self._call(chunk)
+
+
+def spread(
+    items: pl.DataFrame,
+    make: Callable[[], Callable[[pl.DataFrame], Any]],
+    settings: SpreadSettings,
+    resources: Resources,
+    is_async: bool = False,
+) -> Iterator[Any]:
+    """Yield `make()(chunk)` for chunks that together are `items`, in the order they finish.
+
+    `make` runs once in each worker process. For a chunk that cannot be survived a `Died` is yielded instead.
+    """
+    if items.is_empty():
+        return
+    start_ray(settings)
+    pool = _Pool(items, make, settings, resources, is_async)
+    try:
+        yield from pool.results()
+    finally:
+        pool.stop()
+
+
+class _Pool:
+    def __init__(
+        self, items: pl.DataFrame, make: Any, settings: SpreadSettings, resources: Resources, is_async: bool
+    ) -> None:
+        self._items, self._next, self._chunk = items, 0, max(1, resources.chunk)
+        self._again: deque[_Task] = deque()
+        worker = _AsyncWorker if is_async else _SyncWorker
+        self._may_grow = not is_async
+        options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0}
+        if is_async:
+            options["max_concurrency"] = 4
+        self._new_actor = lambda: ray.remote(worker).options(**options).remote(make)
+        wanted = resources.workers or settings.workers or _fitting(resources)
+        chunks = -(-items.height // self._chunk)
+        self._seats = [_Seat(self._new_actor()) for _ in range(max(1, min(wanted, chunks)))]
+        self._depth = 2  # chunks at a worker: one at work, one waiting, so that it never idles
+
+    def results(self) -> Iterator[Any]:
+        while True:
+            self._fill()
+            waiting = {ref: seat for seat in self._seats for ref in seat.tasks}
+            if not waiting:
+                return
+            # Woken every second so that Ctrl-C is seen.
+            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)
+            for ref in ready:
+                seat = waiting[ref]
+                if ref in seat.tasks:
+                    yield from self._collect(ref, seat)
+
+    def stop(self) -> None:
+        for seat in self._seats:
+            ray.kill(seat.actor, no_restart=True)
+
+    def _fill(self) -> None:
+        for seat in self._seats:
+            while len(seat.tasks) < self._depth:
+                task = self._take()
+                if task is None:
+                    break
+                task.sent_at = time.monotonic()
+                seat.tasks[seat.actor.run.remote(task.chunk)] = task
+
+    def _take(self) -> _Task | None:
+        if self._again:
+            return self._again.popleft()
+        if self._next >= self._items.height:
+            return None
+        chunk = self._items.slice(self._next, self._chunk)
+        self._next += chunk.height
+        return _Task(chunk)
+
+    def _collect(self, ref: Any, seat: _Seat) -> Iterator[Any]:
+        try:
+            result = ray.get(ref)
+        except RayTaskError as error:
+            # Our own code in the worker failed outside the per-item guard: a bug or a refused opening, not a death.
+            raise error.as_instanceof_cause() from None
+        except GetTimeoutError:
+            return
+        except RayActorError as error:
+            yield from self._replace(seat, error)
+            return
+        task = seat.tasks.pop(ref)
+        if self._may_grow and time.monotonic() - task.sent_at < QUICK_CHUNK_S:
+            self._chunk = min(LARGEST_CHUNK, self._chunk * 2)
+        yield result
+
+    def _replace(self, seat: _Seat, error: RayError) -> Iterator[Any]:
+        lost = list(seat.tasks.values())
+        seat.tasks.clear()
+        if getattr(error, "actor_init_failed", False) or "__init__" in str(error) and "creation task" in str(error):
+            cause = error.__cause__ or error
+            raise _opening_error(cause, error)
+        seat.actor = self._new_actor()
+        for place, task in enumerate(lost):
+            # The first of them was at work when the worker died, the others only waited.
+            task.deaths += 1 if place == 0 else 0
+            if task.deaths < MAX_DEATHS:
+                self._again.append(task)
+            elif task.chunk.height > 1:
+                self._again.extend(_Task(one) for one in task.chunk.iter_slices(1))
+            else:
+                yield Died(task.chunk, f"its worker process died {MAX_DEATHS} times")
+
+
+def _opening_error(cause: BaseException, error: BaseException) -> BaseException:
+    return cause if not isinstance(cause, RayError) else error
+
+
+def _fitting(resources: Resources) -> int:
+    have = ray.cluster_resources()
+    fits = have.get("CPU", 1.0) / max(resources.cpus, 0.01)
+    if resources.gpus:
+        fits = min(fits, have.get("GPU", 0.0) / resources.gpus)
+    return max(1, int(fits))
+
+
+def is_async_function(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine."""
+    return inspect.iscoroutinefunction(function)
