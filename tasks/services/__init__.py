@@ -1,0 +1,81 @@
+"""One client for each outside service, and the keys they need.
+
+>>> connections = connect(settings.services, os.environ)
+>>> chat = Chat(connections.chat)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from schemas.settings.services import Endpoint, ServicesSettings
+from tasks.errors import GeofixError
+from tasks.services.chat import Chat
+from tasks.services.errors import ServiceError, safe_text, safe_url
+from tasks.services.geocoder import Address, GeocodeCandidate, Geocoder
+from tasks.services.http import Connection
+from tasks.services.mapillary import Mapillary
+from tasks.services.search import Search, SearchResult
+
+__all__ = [
+    "Address",
+    "Chat",
+    "Connection",
+    "Connections",
+    "GeocodeCandidate",
+    "Geocoder",
+    "Mapillary",
+    "MissingKeys",
+    "Search",
+    "SearchResult",
+    "ServiceError",
+    "connect",
+    "safe_text",
+    "safe_url",
+]
+
+
+class MissingKeys(GeofixError):
+    """Keys the configuration names are not in the environment."""
+
+
+@dataclass(frozen=True)
+class Connections:
+    """Every service with its key; goes to workers as it is."""
+
+    mapillary: Connection
+    geocoder: Connection
+    search: Connection
+    chat: Connection
+    trained: Connection | None = None
+
+
+def connect(services: ServicesSettings, env: Mapping[str, str]) -> Connections:
+    """The services with their keys from the environment, or MissingKeys naming all that are not there."""
+    missing: list[str] = []
+
+    def resolve(service: str, endpoint: Endpoint) -> Connection:
+        # The public key first: a real key in the environment must not go to a server that needs none.
+        if endpoint.public_key is not None:
+            return Connection(service, endpoint, SecretStr(endpoint.public_key))
+        if endpoint.key_env is None:
+            return Connection(service, endpoint)
+        key = env.get(endpoint.key_env, "").strip()
+        if not key:
+            missing.append(f"{endpoint.key_env} (services.{service}.key_env)")
+        elif not key.isascii() or not key.isprintable() or " " in key:
+            # It could not be sent in a header, and the failure there would print it.
+            missing.append(f"{endpoint.key_env} (services.{service}.key_env: set, but not a key)")
+        return Connection(service, endpoint, SecretStr(key))
+
+    connections = Connections(
+        mapillary=resolve("mapillary", services.mapillary),
+        geocoder=resolve("geocoder", services.geocoder),
+        search=resolve("search", services.search),
+        chat=resolve("chat", services.chat),
+        trained=resolve("trained", services.trained) if services.trained else None,
+    )
+    if missing:
+        raise MissingKeys("missing keys in the environment: " + ", ".join(missing))
+    return connections
