@@ -9,13 +9,13 @@ import base64
 import io
 import math
 import struct
-import warnings
 from dataclasses import dataclass
 from typing import Literal
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 MAX_DECODED_PIXELS = 120_000_000  # the largest panoramas in the wild have about 70 M
+Image.MAX_IMAGE_PIXELS = MAX_DECODED_PIXELS  # else Pillow warns of pictures that we accept
 VIEW_QUALITY = 90
 STORED_QUALITY = 92
 
@@ -148,28 +148,24 @@ def strip_exif(data: bytes) -> bytes:
 
 
 def _decode(data: bytes, max_decoded_pixels: int = MAX_DECODED_PIXELS) -> Image.Image:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit below is the one that counts
-        try:
-            picture = Image.open(io.BytesIO(data), formats=_FORMATS)
-        except Image.DecompressionBombError as error:
-            raise BadImage("too_large", "more pixels than any camera takes") from error
-        except UnidentifiedImageError as error:
-            raise BadImage("not_an_image", f"{len(data)} bytes that are neither JPEG nor PNG") from error
-        except (OSError, SyntaxError, ValueError, struct.error) as error:
-            raise BadImage("truncated", "the header cannot be read") from error
-        if picture.width * picture.height > max_decoded_pixels:
-            raise BadImage("too_large", f"{picture.width} x {picture.height} exceeds {max_decoded_pixels} pixels")
-        if picture.format != "MPO" and getattr(picture, "is_animated", False):
-            raise BadImage("animated", f"an animated {picture.format}")
-        if picture.format not in _EXTENSIONS:
-            raise BadImage("unsupported_format", f"{picture.format}; JPEG and PNG are taken")
-        try:
-            picture.load()
-        except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:  # what Pillow's decoders raise
-            raise BadImage(
-                "truncated", f"the pixels of a {picture.width} x {picture.height} picture end early"
-            ) from error
+    try:
+        picture = Image.open(io.BytesIO(data), formats=_FORMATS)
+    except Image.DecompressionBombError as error:
+        raise BadImage("too_large", "more pixels than any camera takes") from error
+    except UnidentifiedImageError as error:
+        raise BadImage("not_an_image", f"{len(data)} bytes that are neither JPEG nor PNG") from error
+    except (OSError, SyntaxError, ValueError, struct.error) as error:
+        raise BadImage("truncated", "the header cannot be read") from error
+    if picture.width * picture.height > max_decoded_pixels:
+        raise BadImage("too_large", f"{picture.width} x {picture.height} exceeds {max_decoded_pixels} pixels")
+    if picture.format != "MPO" and getattr(picture, "is_animated", False):
+        raise BadImage("animated", f"an animated {picture.format}")
+    if picture.format not in _EXTENSIONS:
+        raise BadImage("unsupported_format", f"{picture.format}; JPEG and PNG are taken")
+    try:
+        picture.load()
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:  # what Pillow's decoders raise
+        raise BadImage("truncated", f"a {picture.width} x {picture.height} picture whose pixels end early") from error
     return picture
 
 

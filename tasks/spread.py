@@ -10,13 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import polars as pl
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from schemas.settings.spread import SpreadSettings
+from tasks.errors import GeofixError
 from tasks.ray_home import restore_home, start_ray
 
 MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is held to be the cause
@@ -58,20 +60,24 @@ class Died:
     message: str
 
 
-class _SyncWorker:
+class _Worker:
+    """Opened by its first chunk, not when made: an error in `make` then comes back as itself."""
+
     def __init__(self, make: Callable[[], Callable[[pl.DataFrame], Any]]) -> None:
         restore_home()
-        self._call = make()
+        self._make = make
 
+    @cached_property
+    def _call(self) -> Callable[[pl.DataFrame], Any]:
+        return self._make()
+
+
+class _SyncWorker(_Worker):
     def run(self, chunk: pl.DataFrame) -> Any:
         return self._call(chunk)
 
 
-class _AsyncWorker:
-    def __init__(self, make: Callable[[], Callable[[pl.DataFrame], Any]]) -> None:
-        restore_home()
-        self._call = make()
-
+class _AsyncWorker(_Worker):
     async def run(self, chunk: pl.DataFrame) -> Any:
         return await self._call(chunk)
 
@@ -153,24 +159,19 @@ class _Pool:
         try:
             result = ray.get(ref)
         except RayTaskError as error:
-            # Our own code in the worker failed outside the per-item guard: a bug or a refused opening, not a death.
-            raise error.as_instanceof_cause() from None
-        except GetTimeoutError:
-            return
-        except RayActorError as error:
-            yield from self._replace(seat, error)
+            # The worker lives: its opening was refused, or there is a bug outside the per-item guard.
+            raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
+        except RayActorError:
+            yield from self._replace(seat)
             return
         task = seat.tasks.pop(ref)
         if self._may_grow and time.monotonic() - task.sent_at < QUICK_CHUNK_S:
             self._chunk = min(LARGEST_CHUNK, self._chunk * 2)
         yield result
 
-    def _replace(self, seat: _Seat, error: RayError) -> Iterator[Any]:
+    def _replace(self, seat: _Seat) -> Iterator[Died]:
         lost = list(seat.tasks.values())
         seat.tasks.clear()
-        if getattr(error, "actor_init_failed", False) or "__init__" in str(error) and "creation task" in str(error):
-            cause = error.__cause__ or error
-            raise _opening_error(cause, error)
         seat.actor = self._new_actor()
         for place, task in enumerate(lost):
             # The first of them was at work when the worker died, the others only waited.
@@ -181,10 +182,6 @@ class _Pool:
                 self._again.extend(_Task(one) for one in task.chunk.iter_slices(1))
             else:
                 yield Died(task.chunk, f"its worker process died {MAX_DEATHS} times")
-
-
-def _opening_error(cause: BaseException, error: BaseException) -> BaseException:
-    return cause if not isinstance(cause, RayError) else error
 
 
 def _fitting(resources: Resources) -> int:

@@ -50,6 +50,11 @@ class Connections:
     chat: Connection
     trained: Connection | None = None
 
+    def secrets(self) -> tuple[str, ...]:
+        """The keys themselves, for whoever has to keep them out of a text."""
+        every = (self.mapillary, self.geocoder, self.search, self.chat, self.trained)
+        return tuple(c.key.get_secret_value() for c in every if c is not None and c.key is not None)
+
 
 def connect(services: ServicesSettings, env: Mapping[str, str]) -> Connections:
     """The services with their keys from the environment, or MissingKeys naming all that are not there."""

@@ -1,0 +1,88 @@
+"""What comes of an item, and of a whole stage."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.messages import Usage
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The item goes on: rows by table, own columns only."""
+
+    rows: Mapping[str, list[Row]]
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """The item is refused for good, with a short snake_case reason and the evidence. Rows may be written all the same."""
+
+    reason: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, list[Row]] = field(default_factory=dict)
+    usage: Usage = Usage()
+
+
+Outcome = Kept | Rejected
+
+
+@dataclass(frozen=True)
+class Tick:
+    """How far a stage is."""
+
+    stage: str
+    total: int  # items in the input
+    skipped: int  # finished by earlier runs
+    kept: int = 0
+    rejected: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    finished: bool = False
+
+    @property
+    def done(self) -> int:
+        return self.kept + self.rejected + self.failed
+
+    @property
+    def todo(self) -> int:
+        return self.total - self.skipped
+
+    @property
+    def rate(self) -> float:
+        """Items a second."""
+        return self.done / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        return (self.todo - self.done) / self.rate if self.rate > 0 else None
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What a stage did: versions, counts, reasons, cost."""
+
+    stage: str
+    run_id: str
+    status: str  # done, or done_with_failures
+    input_versions: Mapping[str, int]
+    output_versions: Mapping[str, int]
+    total: int
+    skipped: int
+    items_in: int
+    kept: int
+    rejected: int
+    failed: int
+    rejects: Mapping[str, int]  # by reason, this run
+    failures: Mapping[str, int]  # by kind, this run
+    standing: Mapping[str, int]  # kept and rejected over all runs, and by table the live rows
+    standing_rejects: Mapping[str, int]  # by reason, over all runs
+    usage: Usage
+    seconds: float
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return self.items_in == 0
