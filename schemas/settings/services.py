@@ -10,7 +10,7 @@ import re
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from schemas.settings.base import Settings
 
@@ -45,6 +45,9 @@ def is_private(url: str) -> bool:
 
 class Endpoint(Settings):
     """One outside service."""
+
+    # Somebody may paste a key into a field of ours by mistake; the complaint must not repeat it.
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     # Fields a subclass fills differently for an address that is not the offline world, unless they are given.
     elsewhere: ClassVar[dict[str, Any]] = {"public_key": None}

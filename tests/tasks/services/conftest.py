@@ -1,0 +1,112 @@
+"""A scripted HTTP server on a real socket: it answers exactly the bytes a test writes, broken ones included."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from schemas.settings.services import ChatEndpoint, Endpoint
+from tasks.services.http import Connection
+
+SECRET = "MLY|4242424242|deadbeefdeadbeefdeadbeefdeadbeef"
+
+
+@dataclass
+class Reply:
+    """What to send back for one request; raw bytes, so that lengths and types can lie."""
+
+    status: int = 200
+    body: bytes = b"{}"
+    content_type: str | None = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+    length: int | None = None  # Content-Length, where it shall not be the true one
+    delay_s: float = 0
+    hang_up: bool = False  # close without a word
+
+    def raw(self) -> bytes:
+        lines = [f"HTTP/1.1 {self.status} Something"]
+        lines += [f"Content-Type: {self.content_type}"] if self.content_type is not None else []
+        lines += [f"Content-Length: {len(self.body) if self.length is None else self.length}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.body
+
+
+@dataclass
+class Asked:
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Script:
+    """The replies still to give (the last one repeats) and the requests that came."""
+
+    port: int = 0
+    replies: list[Reply] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    slept_s: list[float] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def says(self, *replies: Reply) -> "Script":
+        self.replies = list(replies)
+        return self
+
+    def says_json(self, value: Any, status: int = 200, **options: Any) -> "Script":
+        return self.says(Reply(status, json.dumps(value).encode(), **options))
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+
+    def connection(self, service: str = "mapillary", **settings: Any) -> Connection:
+        kind = ChatEndpoint if service == "chat" else Endpoint
+        endpoint = kind(**{"base_url": self.url, "timeout_s": 2, "total_timeout_s": 2, **settings})
+        return Connection(service, endpoint, SecretStr(SECRET))
+
+    def client(self, make: Callable[..., Any], service: str = "mapillary", **settings: Any) -> Any:
+        """A client of this server that does not really sleep and whose jitter is always at its ceiling."""
+        return make(self.connection(service, **settings), sleep=self.sleep, uniform=lambda _, high: high)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        first, *rest = head.strip().split("\r\n")
+        method, target, _ = first.split(" ")
+        headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in rest)}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        self.asked.append(Asked(method, target, headers, body))
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        await asyncio.sleep(reply.delay_s)
+        if not reply.hang_up:
+            writer.write(reply.raw())
+            await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Script]:
+    script = Script()
+    listener = await asyncio.start_server(script._serve, "127.0.0.1", 0)
+    script.port = listener.sockets[0].getsockname()[1]
+    yield script
+    listener.close()
+
+
+@pytest.fixture
+def reply() -> type[Reply]:
+    return Reply
+
+
+@pytest.fixture
+def secret() -> str:
+    return SECRET
