@@ -111,6 +111,8 @@ _ALL = [
             "localizability_score": FLOAT,
             "judge_model": STRING,
             "judge_reason": STRING,
+            "judge_scores_json": JSON,  # the five sub-scores of GeoAgent figure 8, 0 to 10
+            "scenes_json": JSON,  # its ten scene categories: yes, no or maybe
             "split": STRING,
             "tier": STRING,
         },

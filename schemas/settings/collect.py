@@ -1,0 +1,57 @@
+"""What to fetch for each planned place."""
+
+from pydantic import Field, field_validator, model_validator
+
+from schemas.settings.base import Settings
+
+MAX_HALF_SIZE_M = 20_000.0  # 0.01 square degrees a request: wider boxes mean dozens of requests a place
+
+
+class CollectSettings(Settings):
+    """How street-view pictures are searched, chosen and stored."""
+
+    panoramas: int = Field(1, ge=0, le=20, description="panoramas wanted for a place")
+    photos: int = Field(1, ge=0, le=20, description="perspective photos wanted for a place")
+    half_sizes_m: tuple[float, ...] = Field(
+        (500.0, 2_000.0, 5_000.0),
+        min_length=1,
+        description="half the side of the search box in metres; the next is tried when nothing usable was found",
+    )
+    panorama_width: int = Field(
+        4096,
+        ge=512,
+        le=16_384,
+        description="panoramas are stored with this width and half of it as height (GeoVista: 4096)",
+    )
+    panorama_min_pixels: int = Field(1_000_000, ge=1, description="smaller panoramas are refused (GeoVista: 1 M)")
+    photo_min_pixels: int = Field(300_000, ge=1, description="smaller photos are refused")
+    photo_preferred_pixels: int = Field(
+        1_920_000, ge=1, description="photos of this size (1600 x 1200) come first, whatever their distance"
+    )
+    quality_bonus_m: float = Field(
+        200.0, ge=0, description="how much farther away a picture of quality 1 may lie than one of quality 0"
+    )
+    tries: int = Field(5, ge=1, le=50, description="pictures tried before a place's wish for one is given up")
+    downloads: int = Field(2, ge=1, le=10, description="downloads of one picture before it counts as corrupt")
+
+    @field_validator("half_sizes_m")
+    @classmethod
+    def _grow(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not 0 < half_size_m <= MAX_HALF_SIZE_M for half_size_m in value):
+            raise ValueError(f"each must be above 0 and at most {MAX_HALF_SIZE_M:.0f}")
+        if list(value) != sorted(set(value)):
+            raise ValueError("must grow from one to the next, because each is tried when the one before found nothing")
+        return value
+
+    @field_validator("panorama_width")
+    @classmethod
+    def _even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError("must be even: the height is half of it")
+        return value
+
+    @model_validator(mode="after")
+    def _want_something(self) -> "CollectSettings":
+        if self.panoramas + self.photos == 0:
+            raise ValueError("panoramas and photos are both 0: nothing would be collected")
+        return self

@@ -1,0 +1,56 @@
+"""Search boxes around a place, in pieces that the image service answers."""
+
+import math
+from dataclasses import dataclass
+
+MAX_AREA_SQ_DEG = 0.01  # the service's limit, as an area
+METRES_PER_DEGREE = math.pi * 6_371_000.0 / 180.0
+_POLE = 85.0  # no road is nearer to a pole, and a degree of longitude has almost no length there
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of latitudes and longitudes; never crosses the 180th meridian."""
+
+    south: float
+    west: float
+    north: float
+    east: float
+
+    @property
+    def area_sq_deg(self) -> float:
+        return (self.north - self.south) * (self.east - self.west)
+
+    def quarters(self) -> list["Box"]:
+        """The same area as four boxes."""
+        lat, lon = (self.south + self.north) / 2, (self.west + self.east) / 2
+        return [
+            Box(self.south, self.west, lat, lon),
+            Box(self.south, lon, lat, self.east),
+            Box(lat, self.west, self.north, lon),
+            Box(lat, lon, self.north, self.east),
+        ]
+
+
+def boxes_around(lat: float, lon: float, half_size_m: float) -> list[Box]:
+    """Boxes that together reach half_size_m from a point in each direction, each within the service's limit."""
+    lat_reach = half_size_m / METRES_PER_DEGREE
+    lon_reach = min(180.0, lat_reach / math.cos(math.radians(min(abs(lat), _POLE))))
+    south, north = max(lat - lat_reach, -90.0), min(lat + lat_reach, 90.0)
+    west, east = lon - lon_reach, lon + lon_reach
+    if lon_reach == 180.0:
+        spans = [(-180.0, 180.0)]
+    elif west < -180.0:
+        spans = [(west + 360.0, 180.0), (-180.0, east)]
+    elif east > 180.0:
+        spans = [(west, 180.0), (-180.0, east - 360.0)]
+    else:
+        spans = [(west, east)]
+    return [piece for w, e in spans for piece in _small_enough(Box(south, w, north, e))]
+
+
+def _small_enough(box: Box) -> list[Box]:
+    # A little below the limit: the service computes the area from the rounded text we send.
+    if box.area_sq_deg <= MAX_AREA_SQ_DEG * 0.999:
+        return [box]
+    return [piece for quarter in box.quarters() for piece in _small_enough(quarter)]

@@ -1,0 +1,80 @@
+"""One picture from its address to the bytes that are stored, or why it cannot be used."""
+
+import asyncio
+from dataclasses import dataclass
+
+from schemas.settings.collect import CollectSettings
+from tasks.collect.candidates import Candidate, Kind
+from tasks.images import BadImage, equirectangular, inspect, strip_exif
+from tasks.services import Mapillary, ServiceError, safe_url
+
+# What one picture's address may answer without the service being down. Everything else is the service's trouble,
+# or ours, and must not cost the place its picture for good.
+_THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big", "expired"})
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Verified bytes, ready to be stored."""
+
+    data: bytes
+    extension: str
+    width: int
+    height: int
+    request_url: str  # without its signature
+
+
+class Unusable(Exception):
+    """This picture cannot be used, however often it is asked for; another may be."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(kind, detail)
+        self.kind = kind
+        self.detail = detail
+
+
+async def download(mapillary: Mapillary, candidate: Candidate, settings: CollectSettings) -> Picture:
+    """The candidate's picture, fully decoded once; `Unusable`, or ServiceError when the service is out."""
+    try:
+        url = candidate.url or await _fresh_url(mapillary, candidate.source_id)
+        for attempt in range(1, settings.downloads + 1):
+            try:
+                data = await mapillary.fetch(url)
+            except ServiceError as error:
+                if error.kind != "expired":
+                    raise
+                url = await _fresh_url(mapillary, candidate.source_id)
+                data = await mapillary.fetch(url)
+            try:
+                # Decoding a panorama takes long enough to starve the other downloads of this process.
+                stored, extension, width, height = await asyncio.to_thread(prepare, data, candidate.kind, settings)
+                return Picture(stored, extension, width, height, safe_url(url))
+            except BadImage as error:
+                # A broken transfer may be whole the next time; a small picture stays small.
+                if error.kind not in ("truncated", "not_an_image") or attempt == settings.downloads:
+                    raise Unusable(error.kind, error.detail) from error
+    except ServiceError as error:
+        if error.kind in _THIS_PICTURE_ONLY:
+            raise Unusable(error.kind, error.message) from error
+        raise
+    raise AssertionError("settings.downloads is at least 1")
+
+
+async def _fresh_url(mapillary: Mapillary, source_id: str) -> str:
+    row = await mapillary.image(source_id, ("id", "thumb_original_url"))
+    url = row.get("thumb_original_url")
+    if not isinstance(url, str):
+        raise Unusable("no_url", "the service offers no picture for this id")
+    return url
+
+
+def prepare(data: bytes, kind: Kind, settings: CollectSettings) -> tuple[bytes, str, int, int]:
+    """The bytes to store, their extension, width and height."""
+    if kind == "panorama":
+        width, height = settings.panorama_width, settings.panorama_width // 2
+        return equirectangular(data, width, height, settings.panorama_min_pixels), "jpg", width, height
+    facts = inspect(data)
+    if facts.width * facts.height < settings.photo_min_pixels:
+        needed = settings.photo_min_pixels
+        raise BadImage("too_small", f"{facts.width} x {facts.height}, at least {needed} pixels are needed")
+    return strip_exif(data), facts.extension, facts.width, facts.height

@@ -1,0 +1,146 @@
+"""Street-view pictures for every planned place, with licence, creator and sha256.
+
+What one place gets depends only on the place, the settings and what the service holds, so a run that was killed
+ends with the same rows when it is started again.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+
+from schemas.settings.collect import CollectSettings
+from tasks.collect.candidates import Candidate, Kind, find, ranked
+from tasks.collect.download import Picture, Unusable, download
+from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop, digest
+from tasks.lake import Lake
+from tasks.services import Mapillary
+
+SOURCE = "mapillary"
+LICENCE = "CC BY-SA 4.0"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a worker keeps open."""
+
+    mapillary: Mapillary
+    lake: Lake
+    settings: CollectSettings
+
+
+@dataclass
+class Search:
+    """What was found for one place and one kind of picture, and what stood in the way."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    tried: int = 0
+    half_size_m: float = 0.0
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+
+def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
+    """One item a place. The split is left out: moving a place to another split does not fetch it again."""
+    return inputs.frame("places").select(pl.col("place_id").alias("id"), "lat", "lon")
+
+
+def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
+    return Bench(Mapillary(workshop.connections.mapillary), workshop.lake, settings)
+
+
+async def work(item: dict[str, Any], bench: Bench) -> Outcome:
+    """The place's pictures, or why it has none."""
+    searches: dict[Kind, Search] = {}
+    wishes: dict[Kind, int] = {"panorama": bench.settings.panoramas, "photo": bench.settings.photos}
+    for kind, wanted in wishes.items():
+        if wanted:
+            searches[kind] = await _collect(item, kind, wanted, bench)
+    rows = [row for search in searches.values() for row in search.rows]
+    if rows:
+        return Kept({"images": rows})
+    return _rejected(searches)
+
+
+async def _collect(item: dict[str, Any], kind: Kind, wanted: int, bench: Bench) -> Search:
+    search = Search()
+    for search.half_size_m in bench.settings.half_sizes_m:
+        found = await find(bench.mapillary, item["lat"], item["lon"], search.half_size_m, kind)
+        new = [one for one in found if one.source_id not in search.seen]
+        search.seen.update(one.source_id for one in new)
+        for candidate in ranked(new, bench.settings):
+            if len(search.rows) == wanted or search.tried == wanted + bench.settings.tries - 1:
+                break
+            search.tried += 1
+            try:
+                picture = await download(bench.mapillary, candidate, bench.settings)
+            except Unusable as why:
+                search.problems.append({"source_id": candidate.source_id, "kind": why.kind, "detail": why.detail})
+                continue
+            sha256 = bench.lake.images.put(picture.data, picture.extension)
+            search.rows.append(image_row(item["id"], candidate, picture, sha256))
+        if len(search.rows) == wanted or search.tried == wanted + bench.settings.tries - 1:
+            break
+    return search
+
+
+def image_row(place_id: str, candidate: Candidate, picture: Picture, sha256: str) -> dict[str, Any]:
+    """The picture's row in `images`.
+
+    The place is part of the id: two places may be answered by the same picture, and each row needs its own key so
+    that either place can be redone alone. The second one is removed later as an exact duplicate.
+    """
+    creator = candidate.creator or "unknown"
+    return {
+        "image_id": digest(SOURCE, candidate.source_id, place_id),
+        "kind": candidate.kind,
+        "place_id": place_id,
+        "lat": candidate.lat,
+        "lon": candidate.lon,
+        "source": SOURCE,
+        "source_id": candidate.source_id,
+        "sequence_id": candidate.sequence_id,
+        "compass_angle": candidate.compass_angle,
+        "licence": LICENCE,
+        "creator": creator,
+        "attribution": f"Image {candidate.source_id} by {creator} on Mapillary, {LICENCE}",
+        "captured_at": candidate.captured_at,
+        "fetched_at": datetime.now(UTC),
+        "request_url": picture.request_url,
+        "http_status": 200,  # anything else is no picture
+        "sha256": sha256,
+        "extension": picture.extension,
+        "bytes": len(picture.data),
+        "width": picture.width,
+        "height": picture.height,
+    }
+
+
+def _rejected(searches: dict[Kind, Search]) -> Rejected:
+    problems = [problem for search in searches.values() for problem in search.problems]
+    kinds = Counter(problem["kind"] for problem in problems)
+    evidence: dict[str, Any] = {
+        "half_size_m": max(search.half_size_m for search in searches.values()),
+        "seen": sum(len(search.seen) for search in searches.values()),
+        "tried": sum(search.tried for search in searches.values()),
+    }
+    if evidence["seen"] == 0:
+        return Rejected("no_imagery_near", evidence)
+    evidence["problems"] = problems[:10]
+    if kinds and not set(kinds) - {"truncated", "not_an_image"}:
+        return Rejected("corrupt_image", evidence)
+    return Rejected("no_usable_image", evidence)
+
+
+STAGE = Stage(
+    name="collect",
+    reads=("places",),
+    writes=("images",),
+    items=items,
+    work=work,
+    open=open_bench,
+    # Waiting for the service, not computing: many places at a time in each worker.
+    resources=Resources(cpus=1, concurrency=8, chunk=16),
+)
