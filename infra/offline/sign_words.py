@@ -79,7 +79,7 @@ tk|Çörek|Dermanhana|Mekdep|Häkimlik|Bazar|Naharhana|{} köçesi
 mn|Talkh|Emiin San|Surguuli|Zakhirgaa|Khuns|Tsainy Gazar|{} Gudamj
 ja|パン屋|薬局|小学校|市役所|市場|食堂|{}通り
 zh|面包店|医院|中学|市政府|超市|大酒店|{}路
-zh-TW|麵包店|藥局|國小|市公所|市場|小吃店|{}路
+zh-TW|餅店|藥局|國小|市公所|市場|小吃店|{}路
 ko|Ppangjip|Yakguk|Hakgyo|Sicheong|Sijang|Sikdang|{}-ro
 th|Ran Khanompang|Ran Khai Ya|Rong Rian|Thesaban|Talat|Ran Ahan|Thanon {}
 lo|Han Khao Chi|Han Khai Ya|Hong Hian|Ho Kham|Talat Sao|Han Ahan|Thanon {}

@@ -1,0 +1,234 @@
+"""What one place of the world is like: everything a person could localize it by."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from dataclasses import dataclass
+
+import numpy as np
+
+from infra.offline.chance import fraction, generator
+from infra.offline.facts import CountryFacts, SignWords, countries
+from infra.offline.gazetteer import City
+from infra.offline.naming import proper_name
+from infra.offline.sign_words import WORDS
+
+_FRENCH_REGIONS = {
+    "CA": {"Quebec"},
+    "BE": {"Wallonia"},
+    "CH": {"Geneva", "Vaud", "Neuchâtel", "Jura", "Fribourg"},
+}
+_STYLE_SETS = {
+    "nordic": "SE NO FI IS FO AX GL EE LV LT",
+    "brick": "GB IE NL BE DK IM JE GG",
+    "plaster": "DE AT CH CZ SK HU PL SI HR RO BG RS BA ME MK XK AL LU LI FR MD",
+    "mediterranean": "ES PT IT GR CY MT SM VA MC AD TR IL LB",
+    "block": "RU UA BY KZ KG UZ TJ TM MN AM GE AZ",
+    "wood": "US CA AU NZ PR GU VI BM",
+    "asian": "JP KR TW KP",
+    "chinese": "CN HK MO SG",
+    "tropical": "TH VN LA KH MM ID MY PH BN TL PG FJ SB VU WS TO LK MV",
+    "indian": "IN PK BD NP BT AF",
+}
+_STYLE_OF = {iso2: style for style, codes in _STYLE_SETS.items() for iso2 in codes.split()}
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One sign of a place: what it says, biggest line first."""
+
+    kind: str  # one of sign_words.KINDS, or "street" or "direction"
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place that has imagery."""
+
+    index: int
+    city: City
+    country: str
+    lat: float
+    lon: float
+    bearing_deg: float
+    language: str
+    local_name: str  # the city's name as its signs write it
+    street: str
+    shops: tuple[Sign, ...]
+    towns_ahead: tuple[tuple[str, int], ...]  # (name as painted, km) on the direction sign; empty when there is none
+    setting: str  # "centre" | "suburb" | "rural"
+    climate: str  # "arid" | "tropical" | "mediterranean" | "temperate" | "boreal" | "polar"
+    building_style: str
+    sun_height_deg: float
+    sun_azimuth_deg: float
+    image_count: int
+    look: int  # seed of all painted details
+
+    @property
+    def facts(self) -> CountryFacts:
+        """Public facts of the country the place lies in."""
+        return countries()[self.country]
+
+
+def climate_of(lat: float, facts: CountryFacts) -> str:
+    """A coarse climate from latitude and the country's dryness; enough to choose trees and soil."""
+    north = abs(lat)
+    if facts.arid:
+        return "arid"
+    if facts.continent == "AS" and north < 31.0:  # the monsoon reaches past the tropic
+        return "tropical"
+    for limit, climate in ((23.5, "tropical"), (43.0, "mediterranean"), (57.0, "temperate"), (67.0, "boreal")):
+        if north < limit:
+            return climate
+    return "polar"
+
+
+def building_style_of(facts: CountryFacts) -> str:
+    """The regional building style painted for a country."""
+    by_continent = {"AF": "african", "SA": "latin", "NA": "latin", "OC": "tropical", "EU": "plaster", "AS": "desert"}
+    return _STYLE_OF.get(facts.iso2) or ("desert" if facts.arid else by_continent.get(facts.continent, "plaster"))
+
+
+def language_of(city: City, facts: CountryFacts, chance: float) -> str:
+    """The language of a place's signs: by region where a country is divided, else mostly the most usual one."""
+    languages = facts.languages
+    if city.country in _FRENCH_REGIONS:
+        if city.admin1 in _FRENCH_REGIONS[city.country]:
+            return "fr"
+        return "it" if city.admin1 == "Ticino" else languages[0]
+    if city.country == "ES":
+        return "ca" if city.admin1 == "Catalonia" else "es"
+    if len(languages) > 1 and chance < 0.12:
+        return languages[1]
+    return languages[0]
+
+
+def painted_name(city: City, language: str) -> str:
+    """The city's name in the script of its signs, or its romanised name where no drawable local name is listed."""
+    if language == "el":
+        for name in city.alternate_names:
+            if name and all("\u0370" <= ch <= "\u03ff" or ch in " -" for ch in name) and name[0].isupper():
+                return name
+    if language in ("ja", "zh", "zh-TW"):
+        drawable = [name for name in city.alternate_names if _is_han(name)]
+        if drawable:
+            return min(drawable, key=lambda name: (len(name), name))
+    # The OCR weights do not know Vietnamese tone letters; signs there often leave them out too.
+    return _without_tones(city.name) if language == "vi" else city.name
+
+
+def _is_han(name: str) -> bool:
+    if not 2 <= len(name) <= 5 or not all("\u4e00" <= ch <= "\u9fff" for ch in name):
+        return False
+    try:  # the packaged font covers JIS X 0208
+        name.encode("shift_jis")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _without_tones(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text.replace("Đ", "D").replace("đ", "d"))
+    return "".join(ch for ch in plain if not unicodedata.combining(ch))
+
+
+def phone_number(seed: int, city: City, facts: CountryFacts, chance: np.random.Generator) -> str:
+    """A phone number whose area digits are shared by the whole first-level division."""
+    area = 10 + int(fraction(seed, "area", city.country, city.admin1) * 89)
+    a, b, c = (int(x) for x in chance.integers(100, 999, size=3))
+    if facts.phone_prefix and chance.random() < 0.65:
+        return f"{facts.phone_prefix} {area} {a} {b % 90 + 10} {c % 90 + 10}"
+    return f"Tel. 0{area} {a} {b % 90 + 10} {c % 90 + 10}"
+
+
+def shop_text(words: SignWords, kind: str, name: str) -> str:
+    """The first line of a shop sign: word and name in the order of the language."""
+    if words.language in ("ja", "zh", "zh-TW"):
+        return f"{name}{words.word(kind)}"
+    if words.language in ("en", "zu", "tr", "kk", "mn", "hu", "fi", "ko", "hi", "si"):
+        return f"{name} {words.word(kind)}"
+    return f"{words.word(kind)} {name}"
+
+
+def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tuple[City, float]]) -> Place:
+    """The place at an index of a world; depends on the seed and the gazetteer only.
+
+    The index over all sign texts passes no neighbours: only the direction sign depends on them.
+    """
+    chance = generator(seed, "place", city.geoname_id, copy)
+    facts = countries()[city.country]
+    reach_km = 0.4 + min(3.2, math.sqrt(max(city.population, 1000)) / 450) + 0.8 * min(copy, 4)
+    radius_km, angle = reach_km * math.sqrt(chance.random()), chance.random() * 2 * math.pi
+    lat = city.lat + radius_km / 111.195 * math.cos(angle)
+    lon = city.lon + radius_km / (111.195 * max(0.05, math.cos(math.radians(city.lat)))) * math.sin(angle)
+    language = language_of(city, facts, chance.random())
+    words = WORDS[language]
+    local_name = painted_name(city, language)
+    setting = ("centre", "suburb", "rural")[int(np.searchsorted([0.5, 0.82], chance.random()))]
+    return Place(
+        index=index,
+        city=city,
+        country=city.country,
+        lat=round(lat, 7),
+        lon=round((lon + 180.0) % 360.0 - 180.0, 7),
+        bearing_deg=round(float(chance.random() * 360.0), 2),
+        language=language,
+        local_name=local_name,
+        street=words.street.format(proper_name(language, city.country, facts.continent, chance)),
+        shops=_shops(seed, city, facts, words, local_name, setting, chance),
+        towns_ahead=_towns(
+            neighbours, language, local_name, radius_km, setting, generator(seed, "towns", city.geoname_id, copy)
+        ),
+        setting=setting,
+        climate=climate_of(city.lat, facts),
+        building_style=building_style_of(facts),
+        sun_height_deg=round(max(6.0, (90.0 - abs(city.lat) * 0.9) * (0.55 + 0.45 * float(chance.random()))), 2),
+        # The midday sun stands in the south of the northern half and in the north of the southern.
+        sun_azimuth_deg=round((180.0 if city.lat >= 0 else 0.0) + float(chance.normal(0, 35)), 2) % 360.0,
+        image_count=int(chance.integers(3, 9)),
+        look=int(chance.integers(0, 1 << 62)),
+    )
+
+
+def _shops(
+    seed: int,
+    city: City,
+    facts: CountryFacts,
+    words: SignWords,
+    local_name: str,
+    setting: str,
+    chance: np.random.Generator,
+) -> tuple[Sign, ...]:
+    count = {"centre": 3, "suburb": 2, "rural": 1}[setting]
+    kinds = list(chance.permutation(np.array(["bakery", "pharmacy", "market", "restaurant"])))[:count]
+    signs = []
+    for kind in kinds:
+        name = proper_name(words.language, city.country, facts.continent, chance)
+        phone = phone_number(seed, city, facts, chance)
+        signs.append(Sign(str(kind), (shop_text(words, str(kind), name), phone)))
+    if chance.random() < {"centre": 0.5, "suburb": 0.4, "rural": 0.3}[setting]:
+        kind = "town_hall" if chance.random() < 0.5 else "school"
+        signs.append(Sign(kind, (shop_text(words, kind, local_name),)))
+    return tuple(signs)
+
+
+def _towns(
+    neighbours: list[tuple[City, float]],
+    language: str,
+    local_name: str,
+    radius_km: float,
+    setting: str,
+    chance: np.random.Generator,
+) -> tuple[tuple[str, int], ...]:
+    """Up to two lines of a direction sign: often the place's own town, then a neighbour."""
+    if chance.random() > {"centre": 0.35, "suburb": 0.5, "rural": 0.6}[setting]:
+        return ()
+    lines = []
+    if chance.random() < 0.6:
+        lines.append((local_name, max(1, round(radius_km))))
+    others = [(town, km) for town, km in neighbours if km > 1.5]
+    if others:
+        town, km = others[int(chance.integers(0, min(3, len(others))))]
+        lines.append((painted_name(town, language), max(1, round(km))))
+    return tuple(lines)

@@ -1,0 +1,211 @@
+"""A small deterministic Earth: which gazetteer cities have imagery, and what each image is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from infra.offline import ids
+from infra.offline.chance import fraction, fractions, generator
+from infra.offline.gazetteer import EVERY_POPULATION, SMALLEST_POPULATION, Gazetteer, gazetteer
+from infra.offline.place import Place, make_place
+
+DEFAULT_SEED = 7
+DEFAULT_SIZE = 40_000
+SPACING_M = 9.0
+MILLION_PEOPLE_PER_COPY = 0.75
+MOST_COPIES = 12
+_FIRST_DAY_MS = 1_420_070_400_000  # 2015-01-01
+_DAYS = 3900
+_MAKES = (("GoPro", "GoPro Max"), ("Insta360", "Insta360 ONE X2"), ("RICOH", "RICOH THETA V"), ("Garmin", "VIRB 360"))
+_PHONES = (("samsung", "SM-G973F"), ("Apple", "iPhone 12"), ("Xiaomi", "Mi A2"), ("GoPro", "HERO8 Black"))
+
+CONDITIONS = ("clear", "near_duplicate", "exact_duplicate", "blurred", "dark", "no_clue", "landmark")
+_CONDITION_STEPS = np.cumsum([0.74, 0.06, 0.04, 0.04, 0.04, 0.05])
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """What is known of one image; the truth lives here and in the painter, never in a chat model."""
+
+    image_id: str
+    place: int
+    slot: int
+    painted_as: int  # the slot whose scene this is: a duplicate shows the picture before it
+    condition: str
+    is_pano: bool
+    sequence_id: str
+    lat: float
+    lon: float
+    compass_deg: float
+    captured_at_ms: int
+    altitude_m: float
+    quality: float | None
+    creator: str
+    creator_id: str
+    make: str
+    model: str
+    width: int
+    height: int
+    computed_lat: float | None  # None: not yet processed, so the field is absent
+    computed_lon: float | None
+
+
+class World:
+    """`size` places of the open gazetteer that have imagery, chosen by a seed; details are computed when asked for."""
+
+    def __init__(self, seed: int = DEFAULT_SEED, size: int = DEFAULT_SIZE, pano_width: int = 4096) -> None:
+        if size < 1:
+            raise ValueError(f"size: {size} places; at least 1 is needed")
+        if pano_width % 64 or not 512 <= pano_width <= 5760:
+            raise ValueError(f"pano_width: {pano_width}; a multiple of 64 between 512 and 5760 is needed")
+        self.seed, self.pano_width = seed, pano_width
+        self.gazetteer: Gazetteer = gazetteer(SMALLEST_POPULATION if size <= 60_000 else EVERY_POPULATION)
+        self._city, self._copy = _choose(self.gazetteer, seed, size)
+        self.size = len(self._city)
+        self._lat, self._lon = self.gazetteer.lat[self._city], self.gazetteer.lon[self._city]
+        self.place = lru_cache(maxsize=20_000)(self._make_place)
+        self.images = lru_cache(maxsize=20_000)(self._make_images)
+
+    def _make_place(self, index: int) -> Place:
+        """The place at an index in [0, size)."""
+        if not 0 <= index < self.size:
+            raise IndexError(f"place {index} of {self.size}")
+        row = int(self._city[index])
+        near = self.gazetteer.nearest(float(self.gazetteer.lat[row]), float(self.gazetteer.lon[row]), 9)
+        neighbours = [(self.gazetteer.city(i), km) for i, km in near if i != row]
+        return make_place(self.seed, index, self.gazetteer.city(row), int(self._copy[index]), neighbours)
+
+    def sign_texts(self, index: int) -> Place:
+        """The place without its direction sign: cheap enough to read every sign of the world once."""
+        row = int(self._city[index])
+        return make_place(self.seed, index, self.gazetteer.city(row), int(self._copy[index]), [])
+
+    def _make_images(self, index: int) -> tuple[ImageRecord, ...]:
+        """All images of a place in the order they were taken: one sequence."""
+        place = self.place(index)
+        return tuple(self._record(place, slot) for slot in range(place.image_count))
+
+    def image(self, image_id: str) -> ImageRecord | None:
+        """The image with an id, or None when this world has none."""
+        found = ids.read_image_id(self.seed, image_id)
+        if found is None or not 0 <= found[0] < self.size:
+            return None
+        images = self.images(found[0])
+        return images[found[1]] if found[1] < len(images) else None
+
+    def sequence(self, sequence_id: str) -> tuple[ImageRecord, ...]:
+        """The images of a sequence; empty when this world has none with that id."""
+        place = ids.read_sequence_id(self.seed, sequence_id)
+        return self.images(place) if place is not None and place < self.size else ()
+
+    def places_near(self, west: float, south: float, east: float, north: float) -> list[int]:
+        """Indices of places whose city lies in or close to the box; the images' own positions decide what is inside."""
+        pad_lat = 0.12  # a place and its sequence stay within 8 km of the city
+        pad_lon = pad_lat / max(0.05, math.cos(math.radians(min(89.0, max(abs(south), abs(north))))))
+        inside = (self._lat >= south - pad_lat) & (self._lat <= north + pad_lat)
+        inside &= (self._lon >= west - pad_lon) & (self._lon <= east + pad_lon)
+        return [int(i) for i in np.flatnonzero(inside)]
+
+    def images_in(self, west: float, south: float, east: float, north: float) -> list[ImageRecord]:
+        """Every image inside a box."""
+        found = []
+        for index in self.places_near(west, south, east, north):
+            place = self.place(index)
+            margin = 0.002
+            if not (
+                south - margin <= place.lat <= north + margin
+                and west - margin / 0.05 <= place.lon <= east + margin / 0.05
+            ):
+                continue
+            found += [r for r in self.images(index) if south <= r.lat <= north and west <= r.lon <= east]
+        return found
+
+    def _conditions(self, place: Place) -> list[str]:
+        drawn: list[str] = []
+        for slot in range(place.image_count):
+            step = int(
+                np.searchsorted(_CONDITION_STEPS, fraction(self.seed, "condition", place.look, slot), side="right")
+            )
+            condition = CONDITIONS[step]
+            # A duplicate needs an original before it that is not itself a duplicate.
+            if condition.endswith("duplicate") and (slot == 0 or drawn[-1].endswith("duplicate")):
+                condition = "clear"
+            drawn.append(condition)
+        return drawn
+
+    def _record(self, place: Place, slot: int) -> ImageRecord:
+        condition = self._conditions(place)[slot]
+        source = slot - 1 if condition.endswith("duplicate") else slot
+        chance = generator(self.seed, "image", place.look, slot)
+        is_pano = self._is_pano(place, source)
+        along_m = camera_along_m(slot, condition)
+        bearing = math.radians(place.bearing_deg)
+        lat = place.lat + along_m * math.cos(bearing) / 111_195.0
+        lon = place.lon + along_m * math.sin(bearing) / (111_195.0 * max(0.05, math.cos(math.radians(place.lat))))
+        height = self.pano_width // 2 if is_pano else 1200
+        processed = chance.random() < 0.95
+        shift = chance.normal(0.0, 1.5e-5, size=2)
+        make, model = (_MAKES if is_pano else _PHONES)[int(fraction(self.seed, "camera", place.look) * 4)]
+        creator = int(fraction(self.seed, "creator", place.city.admin1, place.country, place.index % 7) * 1e6)
+        day = int(fraction(self.seed, "day", place.look) * _DAYS)
+        return ImageRecord(
+            image_id=ids.image_id(self.seed, place.index, slot),
+            place=place.index,
+            slot=slot,
+            painted_as=source,
+            condition=condition,
+            is_pano=is_pano,
+            sequence_id=ids.sequence_id(self.seed, place.index),
+            lat=round(lat, 12),
+            lon=round(lon, 12),
+            compass_deg=round(
+                (place.bearing_deg + (0.0 if is_pano else photo_yaw_deg(self.seed, place, source))) % 360.0, 8
+            ),
+            captured_at_ms=_FIRST_DAY_MS + day * 86_400_000 + 36_000_000 + slot * 2_000,
+            altitude_m=round(float(20 + 300 * fraction(self.seed, "altitude", place.look)), 3),
+            quality=round(float(chance.uniform(0.15, 0.95)), 6) if chance.random() < 0.9 else None,
+            creator=f"mapper_{creator}",
+            creator_id=str(10**14 + creator * 7919),
+            make=make,
+            model=model,
+            width=self.pano_width if is_pano else 1600,
+            height=height,
+            computed_lat=round(lat + float(shift[0]), 12) if processed else None,
+            computed_lon=round(lon + float(shift[1]), 12) if processed else None,
+        )
+
+    def _is_pano(self, place: Place, slot: int) -> bool:
+        mode = fraction(self.seed, "mode", place.look)
+        return mode < 0.45 or (mode < 0.85 and slot % 2 == 0)
+
+
+def camera_along_m(slot: int, condition: str) -> float:
+    """Metres the camera has come along the street; a near-duplicate is a stop of the car, half a metre on."""
+    if condition == "exact_duplicate":
+        return (slot - 1) * SPACING_M
+    return (slot - 1) * SPACING_M + 0.5 if condition == "near_duplicate" else slot * SPACING_M
+
+
+def photo_yaw_deg(seed: int, place: Place, slot: int) -> float:
+    """Where an ordinary photo looks, from the direction of travel: to the fronts on either side, seldom far off."""
+    side = 1.0 if fraction(seed, "side", place.look, slot) < 0.5 else -1.0
+    return side * (8.0 + 30.0 * fraction(seed, "yaw", place.look, slot))
+
+
+def _choose(cities: Gazetteer, seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(city row, copy) per place: a seeded draw without replacement, likelier for populous cities."""
+    copies = 1 + np.minimum(MOST_COPIES - 1, cities.population / (MILLION_PEOPLE_PER_COPY * 1e6)).astype(np.int64)
+    while copies.sum() < size:
+        copies += 1
+    rows = np.repeat(np.arange(len(cities)), copies)
+    copy = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
+    uniform = fractions(seed, cities.ids[rows] * 64 + copy)
+    # Exponential races: the first `size` arrivals are a draw without replacement with weight sqrt(population).
+    weight = np.sqrt(np.maximum(cities.population[rows], 500) / np.repeat(copies, copies))
+    arrival = -np.log1p(-uniform) / weight
+    order = np.lexsort((copy, cities.ids[rows], arrival))[:size]
+    return rows[order], copy[order]
