@@ -1,0 +1,1 @@
+"""The agent: tools, the ReAct loop, and each recipe's prompts."""

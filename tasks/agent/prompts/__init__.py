@@ -1,0 +1,1 @@
+"""What each recipe says to its models, one module a recipe."""
