@@ -7,7 +7,7 @@ agent would have had it: it sees the picture, thinks d_vis and the thought, call
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,7 +25,16 @@ TOOLS: dict[str, ToolSpec] = {spec.name: spec for spec in _SPECS}
 class Completes(Protocol):
     """A chat client."""
 
-    async def complete(self, model: str, messages: list[Message], **options: Any) -> ChatReply: ...
+    async def complete(
+        self,
+        model: str,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None = None,
+        response_format: dict[str, Any] | None = None,
+        temperature: float = 0,
+        seed: int | None = None,
+        max_tokens: int | None = None,
+    ) -> ChatReply: ...
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""Regimes of difficulty (SpotAgent 3.3.1): learnable where the policy sometimes succeeds, neither never nor always."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+Regime = Literal["learnable", "mastered", "intractable"]
+
+# Names of the paper's levels; a threshold of one's own is named by its distance alone.
+_LEVELS = {1.0: "Street", 25.0: "City", 200.0: "Region", 750.0: "Country"}
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """Pass@K of one picture at each threshold, and what follows for training."""
+
+    passes: tuple[int, ...]
+    regimes: tuple[Regime, ...]
+    phase: int | None  # 1: learnable at a phase I threshold; 2: only at a later one; None: nowhere
+
+    @property
+    def kept(self) -> bool:
+        return self.phase is not None
+
+    @property
+    def reason(self) -> str:
+        """Why a picture that is not kept is not."""
+        kinds = set(self.regimes)
+        if len(kinds) == 1:
+            return str(next(iter(kinds)))
+        # Never near enough for the small thresholds, always for the large ones: the group's rewards do not differ.
+        return "all_or_nothing"
+
+
+def regime(passed: int, k: int) -> Regime:
+    """The regime of a picture that passed so many of k trials."""
+    if not 0 <= passed <= k or k < 1:
+        raise ValueError(f"{passed} of {k} trials cannot have passed")
+    if passed == 0:
+        return "intractable"
+    return "mastered" if passed == k else "learnable"
+
+
+def measure(
+    errors_km: Sequence[float | None], thresholds_km: Sequence[float], phase_one_km: Sequence[float]
+) -> Difficulty:
+    """Pass@K from the errors of K trials; None is a trial without a usable answer, which passes nowhere."""
+    passes = tuple(sum(e is not None and e < limit for e in errors_km) for limit in thresholds_km)
+    regimes = tuple(regime(passed, len(errors_km)) for passed in passes)
+    learnable = {limit for limit, kind in zip(thresholds_km, regimes, strict=True) if kind == "learnable"}
+    phase = None if not learnable else 1 if learnable & set(phase_one_km) else 2
+    return Difficulty(passes, regimes, phase)
+
+
+def table8(regimes: pl.DataFrame) -> pl.DataFrame:
+    """SpotAgent's Table 8 from rows of the `regimes` table: pictures mastered, intractable and kept at each threshold."""
+    columns = {
+        "threshold": pl.String,
+        "threshold_km": pl.Float64,
+        "total": pl.Int64,
+        "mastered": pl.Int64,
+        "mastered_pct": pl.Float64,
+        "intractable": pl.Int64,
+        "intractable_pct": pl.Float64,
+        "filtered": pl.Int64,
+        "filtered_pct": pl.Float64,
+    }
+    if regimes.is_empty():
+        return pl.DataFrame(schema=columns)
+
+    def count(kind: Regime) -> pl.Expr:
+        return (pl.col("regimes") == kind).sum().cast(pl.Int64)
+
+    def percent(name: str) -> pl.Expr:
+        return (100 * pl.col(name) / pl.col("total")).round(2).alias(f"{name}_pct")
+
+    return (
+        regimes.select("threshold_km", "regimes")
+        .explode("threshold_km", "regimes")
+        .group_by("threshold_km")
+        .agg(
+            pl.len().cast(pl.Int64).alias("total"),
+            count("mastered").alias("mastered"),
+            count("intractable").alias("intractable"),
+            count("learnable").alias("filtered"),
+        )
+        .sort("threshold_km")
+        .with_columns(percent("mastered"), percent("intractable"), percent("filtered"))
+        .with_columns(pl.col("threshold_km").map_elements(_level, return_dtype=pl.String).alias("threshold"))
+        .select(columns)
+    )
+
+
+def _level(threshold_km: float) -> str:
+    name = _LEVELS.get(threshold_km)
+    return f"{name} ({threshold_km:g}km)" if name else f"{threshold_km:g}km"
