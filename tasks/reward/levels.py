@@ -1,0 +1,93 @@
+"""Which administrative levels an answer names rightly, by rule: folded names, aliases, and no contradiction."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from tasks.reward.answer import Address, ParsedAnswer, ParseFailure
+from tasks.reward.names import (
+    MAX_TEXT,
+    city_names,
+    countries_in,
+    country_code,
+    country_names,
+    fold,
+    fold_text,
+    mentions,
+    region_names,
+    spellings,
+)
+
+Level = Literal["country", "province_or_state", "city"]
+LEVELS: tuple[Level, ...] = ("country", "province_or_state", "city")
+Aliases = Mapping[str, tuple[str, ...]]  # a true name -> more names of it
+
+
+def level_names(address: Address) -> dict[Level, str | None]:
+    """The address by level, coarse to fine."""
+    return {"country": address.country, "province_or_state": address.region, "city": address.city}
+
+
+def known_names(truth: Address, aliases: Aliases | None = None) -> dict[Level, frozenset[str]]:
+    """Every folded name each level of the truth goes by; empty where the truth has no such level."""
+
+    def extra(name: str) -> frozenset[str]:
+        return frozenset(fold(alias) for alias in (aliases or {}).get(name, ()))
+
+    none: frozenset[str] = frozenset()
+    return {
+        "country": country_names(truth.country) | extra(truth.country) if truth.country else none,
+        "province_or_state": region_names(truth.region, truth.country) | extra(truth.region) if truth.region else none,
+        "city": city_names(truth.city, truth.country) | extra(truth.city) if truth.city else none,
+    }
+
+
+def same_name(said: str | None, names: frozenset[str]) -> bool:
+    """Whether a name is one of the known ones."""
+    if not said:
+        return False
+    # "Beijing (Dongcheng District)", "Tibet, Tingri": what stands before the detail is the name.
+    head = said.partition("(")[0].partition(",")[0]
+    return bool((spellings(said) | spellings(head)) & names)
+
+
+def levels_by_rule(
+    answer: ParsedAnswer | ParseFailure, truth: Address, aliases: Aliases | None = None
+) -> dict[Level, bool | None]:
+    """Which levels an answer has right; None where the truth has no such level.
+
+    Named fields are compared with the true names, prose is searched for them. A wrong country said aloud spoils the
+    finer levels (Paris in Texas is not Paris in France); a right finer level makes the unsaid coarser ones right
+    (whoever says Los Angeles has said California).
+    """
+    known = known_names(truth, aliases)
+    said = level_names(answer.address)
+    prose = "" if answer.address else fold_text(answer.text)
+    right: dict[Level, bool] = {}
+    for level, names in known.items():
+        name = said[level]
+        right[level] = same_name(name, names) if name else bool(prose) and mentions(prose, names)
+    countries = _countries_said(answer, prose, known)
+    right["country"] |= bool(truth.country) and country_code(truth.country or "") in countries
+    right["province_or_state"] |= bool(prose) and _postal_code_in(answer.text, known["province_or_state"])
+    if not right["country"] and (countries or said["country"]):
+        right = dict.fromkeys(LEVELS, False)
+    right["province_or_state"] |= right["city"] and not said["province_or_state"]
+    right["country"] |= (right["province_or_state"] or right["city"]) and not said["country"]
+    return {level: right[level] if known[level] else None for level in LEVELS}
+
+
+def _countries_said(answer: ParsedAnswer | ParseFailure, prose: str, known: dict[Level, frozenset[str]]) -> set[str]:
+    if answer.address.country:
+        code = country_code(answer.address.country)
+        return {code} if code else set()
+    # The state of Georgia and Mexico City are no mention of a country.
+    for name in sorted(known["province_or_state"] | known["city"], key=len, reverse=True):
+        if len(name) > 3:
+            prose = f" {prose} ".replace(f" {name} ", " | ").strip()
+    return countries_in(prose, answer.text) if prose else set()
+
+
+def _postal_code_in(text: str, names: frozenset[str]) -> bool:
+    """Whether the text has a state's code such as `, CA`; after a comma only, since OK and IN are words."""
+    return any(code.casefold() in names for code in re.findall(r",\s{0,3}([A-Z]{2})\b", text[:MAX_TEXT]))

@@ -1,0 +1,146 @@
+"""What a set of answers is worth, with 95 % bootstrap intervals.
+
+The denominator is fixed: every query counts. A missing answer is a NaN distance; it is a miss at every threshold,
+a GeoScore of 0 and farther than every distance in the median. Only the mean distance, which has no value for an answer
+that names no place, is over the answered queries, and says so with its own n.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+# SpotAgent and GeoAgent 1, 25, 200, 750, 2500; Thinking with Map 0.5, 2, 10, 25, 200, 750; GeoVista 3; smileGeo 50
+THRESHOLDS_KM = (0.5, 1.0, 2.0, 3.0, 10.0, 25.0, 50.0, 200.0, 750.0, 2500.0)
+GEOSCORE_SCALE_KM = 18050.0
+RESAMPLES = 1000
+_MAX_BINS = 2000  # above this many rows equal-count bins stand for the rows when means are resampled
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure with its interval and the number of queries under it; NaN where there is none."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def as_row(self) -> dict[str, float | int | str | None]:
+        """The metric with None for what is not finite, as tables and JSON want it."""
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
+
+
+def geoscore(error_km: ArrayLike) -> Floats:
+    """GeoAgent eq. 10, 0..5000; a missing answer (NaN) scores 0."""
+    distance = np.asarray(error_km, dtype=np.float64)
+    return np.where(np.isnan(distance), 0.0, 5000.0 * np.exp(-10.0 * distance / GEOSCORE_SCALE_KM))
+
+
+def summarize(
+    error_km: ArrayLike,
+    levels: dict[str, ArrayLike] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[Metric]:
+    """Every metric of a set of distances in km, one per query, NaN for an answer that could not be read.
+
+    `levels` gives per level one verdict a query: 1 right, 0 wrong, NaN where the truth has no such level.
+    """
+    distance = np.asarray(error_km, dtype=np.float64).ravel()
+    if (distance < 0).any():
+        raise ValueError("a distance is negative")
+    distance = np.sort(np.where(np.isfinite(distance), distance, np.nan))  # NaN sorts last
+    rng = np.random.default_rng(seed)
+    n = len(distance)
+    answered = int(np.searchsorted(np.isnan(distance), True))
+    metrics = [
+        # below or at D: SpotAgent eq. 12
+        _share(f"acc@{edge:g}km", int(np.searchsorted(distance[:answered], edge, side="right")), n, resamples, rng)
+        for edge in THRESHOLDS_KM
+    ]
+    # strictly below, as GeoVista reports it
+    below = int(np.searchsorted(distance[:answered], 3.0, side="left"))
+    metrics.append(_share("below_3km", below, n, resamples, rng))
+    metrics.append(_share("parse_failure_rate", n - answered, n, resamples, rng))
+    metrics.append(_median(distance, answered, resamples, rng))
+    metrics.extend(_means(distance, answered, resamples, rng))
+    for name, verdicts in (levels or {}).items():
+        verdict = np.asarray(verdicts, dtype=np.float64).ravel()
+        if len(verdict) != n:
+            raise ValueError(f"{n} distances but {len(verdict)} verdicts for {name}")
+        judged = ~np.isnan(verdict)
+        metrics.append(_share(f"{name}_accuracy", int(verdict[judged].sum()), int(judged.sum()), resamples, rng))
+    return metrics
+
+
+def _share(name: str, hits: int, n: int, resamples: int, rng: np.random.Generator) -> Metric:
+    """A share. Resampling rows with replacement makes the hits binomial, so they are drawn as such, not row by row."""
+    if n == 0:
+        return Metric(name, math.nan, math.nan, math.nan, 0)
+    return Metric(name, hits / n, *_interval(rng.binomial(n, hits / n, resamples) / n), n)
+
+
+def _median(ordered: Floats, answered: int, resamples: int, rng: np.random.Generator) -> Metric:
+    """The median over all queries, a missing answer being farther than any; NaN when it falls on one.
+
+    The k-th of n uniform draws is Beta(k, n + 1 - k) distributed: one draw of it gives the resample's median exactly.
+    """
+    n = len(ordered)
+    if n == 0:
+        return Metric("median_km", math.nan, math.nan, math.nan, 0)
+    far = np.where(np.isnan(ordered), np.inf, ordered)
+    lower = (n + 1) // 2  # rank of the lower middle, from 1
+    first = rng.beta(lower, n + 1 - lower, resamples)
+    low_rank = np.minimum((first * n).astype(np.int64), n - 1)
+    drawn = far[low_rank]
+    value = far[lower - 1]
+    if n % 2 == 0:
+        second = first + (1 - first) * rng.beta(1, n - lower, resamples)  # the next order statistic, given the first
+        drawn = (drawn + far[np.minimum((second * n).astype(np.int64), n - 1)]) / 2
+        value = (value + far[lower]) / 2
+    # Between two infinities a percentile by interpolation would be NaN - NaN: take drawn values.
+    low, high = np.quantile(drawn, [0.025, 0.975], method="inverted_cdf")
+    value, low, high = (float(x) if np.isfinite(x) else math.nan for x in (value, low, high))
+    return Metric("median_km", value, low, high, n)
+
+
+def _means(ordered: Floats, answered: int, resamples: int, rng: np.random.Generator) -> tuple[Metric, Metric]:
+    """Mean GeoScore over all queries, and mean km over the answered ones, from the same resamples."""
+    n = len(ordered)
+    if n == 0:
+        nothing = (math.nan, math.nan, math.nan, 0)
+        return Metric("geoscore", *nothing), Metric("mean_km", *nothing)
+    known = ordered[:answered]
+    bins = min(answered, _MAX_BINS)
+    edges = np.linspace(0, answered, bins + 1).astype(np.int64)
+    counts = np.append(np.diff(edges), n - answered).astype(np.float64)  # the last bin holds the missing answers
+    starts = edges[:-1]
+    weights = np.maximum(counts[:-1], 1)
+    points = geoscore(known)
+    bin_points = np.append(np.add.reduceat(points, starts) / weights, 0.0) if answered else np.zeros(1)
+    bin_km = np.append(np.add.reduceat(known, starts) / weights, 0.0) if answered else np.zeros(1)
+    score_draws, km_draws = [], []
+    for part in np.array_split(np.arange(resamples), max(1, resamples // 250)):  # bounded memory
+        drawn = rng.multinomial(n, counts / n, size=len(part))
+        score_draws.append(drawn @ bin_points / n)
+        said = drawn[:, :-1].sum(axis=1)
+        km_draws.append(np.divide(drawn @ bin_km, said, out=np.full(len(part), np.nan), where=said > 0))
+    score_interval = _interval(np.concatenate(score_draws))
+    km = np.concatenate(km_draws)
+    km = km[~np.isnan(km)]
+    km_interval = _interval(km) if len(km) else (math.nan, math.nan)
+    mean_km = float(known.mean()) if answered else math.nan
+    return (
+        Metric("geoscore", float(points.sum() / n), *score_interval, n),
+        Metric("mean_km", mean_km, *km_interval, answered),
+    )
+
+
+def _interval(draws: Floats) -> tuple[float, float]:
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return float(low), float(high)
