@@ -1,0 +1,222 @@
+"""What the planner believes so far: guesses with their odds, and what would be worth asking next."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, sign_words_in, street_in
+from infra.offline.chat.notes import Candidate, Notes
+from infra.offline.chat.placenames import Match, Place, fold, place_names
+from infra.offline.facts import countries
+
+SETTLED_ODDS = 3.0  # how far the best guess must lead before no further search is made
+NEAR_DEGREES = 0.45
+
+
+@dataclass(frozen=True)
+class Guess:
+    country: str
+    country_name: str
+    city: str
+    lat: float
+    lon: float
+    score: float
+    why: str
+
+
+@dataclass
+class Belief:
+    evidence: Evidence
+    guesses: list[Guess] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
+
+    @property
+    def best(self) -> Guess | None:
+        return self.guesses[0] if self.guesses else None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the first guess leads clearly and is a city, not only a country."""
+        if not self.guesses or not self.guesses[0].city:
+            return False
+        rivals = [guess for guess in self.guesses[1:] if not _close(guess, self.guesses[0])]
+        return not rivals or self.guesses[0].score - rivals[0].score >= SETTLED_ODDS
+
+    @property
+    def reasons(self) -> list[str]:
+        return list(dict.fromkeys(self.evidence.notes))
+
+    @property
+    def summary(self) -> str:
+        told = "; ".join(self.reasons[:3])
+        lead = f"Clues: {told}." if told else "There are few clues."
+        if self.best is not None:
+            where = f"{self.best.city}, {self.best.country_name}" if self.best.city else self.best.country_name
+            lead += f" So far this points to {where}."
+        return lead
+
+
+def weigh(notes: Notes) -> Belief:
+    """Beliefs from the description, the searches and the lookups."""
+    evidence = read_evidence(notes.words)
+    road_evidence(
+        evidence,
+        side=notes.value("driving side", ("left", "right")),
+        centre=notes.value("centre line", ("yellow", "white")),
+        edge=notes.value("edge lines", ("yellow", "white")),
+        sign=notes.value("direction sign", ("green", "blue", "yellow", "white")),
+    )
+    belief = Belief(evidence)
+    odds = _city_odds(notes, evidence)
+    belief.guesses = _guesses(odds, notes, evidence)
+    belief.queries = _queries(notes, evidence)
+    belief.addresses = _addresses(notes, belief)
+    return belief
+
+
+def _city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str]]:
+    """Cities named on signs or in search results, with log-odds and the reason."""
+    names = place_names()
+    odds: dict[Place, tuple[float, str]] = {}
+
+    def add(place: Place, weight: float, why: str) -> None:
+        before, reason = odds.get(place, (0.0, why))
+        odds[place] = (before + weight, reason if before >= weight else why)
+
+    for line in notes.words:
+        inside_street = street_in(line)
+        for match in names.mentions(line):
+            borrowed = inside_street is not None and fold(match.seen) in fold(inside_street[0])
+            add(match.place, match_weight(match) - (2.5 if borrowed else 0.0), f"a sign reads '{match.seen}'")
+    own = {fold(line) for line in notes.words}
+    proper = _proper_words(notes)
+    for query, passages in notes.searches:
+        for rank, passage in enumerate(passages[:6]):
+            support = _support(passage, own, proper)
+            if support <= 0:
+                continue
+            told: set[str] = set()
+            for match in names.mentions(passage, fuzzy=False):
+                if fold(match.seen) in told and match.place.name != match.seen:
+                    continue
+                told.add(fold(match.seen))
+                named_country = fold(_country_name(match.place.country)) in fold(passage)
+                weight = support * (1.0 - 0.1 * rank) + (1.5 if named_country else 0.0)
+                weight += 0.2 * math.log10(1 + match.place.population)
+                add(match.place, weight, f"a page found for '{query}' speaks of {match.place.name}")
+    return {place: (weight + evidence.score(place.country), why) for place, (weight, why) in odds.items()}
+
+
+def match_weight(match: Match) -> float:
+    """How telling a name on a sign is: exact, the usual name, of a place many know."""
+    weight = 3.0 + 0.5 * math.log10(1 + match.place.population)
+    weight -= 0.0 if match.primary else 1.0
+    weight -= 0.0 if match.exact else 1.5
+    return weight + min(1.0, 0.15 * (len(fold(match.seen)) - 5))
+
+
+def _proper_words(notes: Notes) -> set[str]:
+    """Words on the signs that are neither shop nor street words: the names worth searching for."""
+    plain: set[str] = set()
+    for line in notes.words:
+        common = {part for word, _ in sign_words_in(line) for part in word.split()}
+        for word in re.findall(r"[^\W\d_]{2,}", line):
+            if fold(word) not in common and (len(word) >= 4 or ord(word[0]) > 0x3000):
+                plain.add(fold(word))
+    return plain
+
+
+def _support(passage: str, own: set[str], proper: set[str]) -> float:
+    """How much a page is about what the signs say: whole lines weigh most, names alone less."""
+    folded = f" {fold(passage)} "
+    whole = sum(1 for line in own if len(line) >= 5 and line in folded)
+    single = sum(1 for word in proper if f" {word} " in folded or (ord(word[0]) > 0x3000 and word in folded))
+    return min(4.0, 2.5 * whole + 1.0 * single)
+
+
+def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evidence) -> list[Guess]:
+    found = [
+        Guess(place.country, _country_name(place.country), place.name, place.lat, place.lon, score, why)
+        for place, (score, why) in odds.items()
+    ]
+    for asked, candidates in notes.geocodes:
+        for candidate in candidates[:5]:
+            found.append(_from_lookup(asked, candidate, odds, evidence))
+    if not found:
+        for code, score in evidence.ranked()[:3]:
+            biggest = place_names().biggest(code)
+            if biggest:
+                first = biggest[0]
+                name = _country_name(code)
+                found.append(Guess(code, name, first.name, first.lat, first.lon, score, "its largest city"))
+    return sorted(found, key=lambda guess: -guess.score)[:8]
+
+
+def _from_lookup(asked: str, candidate: Candidate, odds: dict[Place, tuple[float, str]], evidence: Evidence) -> Guess:
+    """A geocoder's candidate: as likely as what was believed of the cities near it, and a little more."""
+    near = [
+        score
+        for place, (score, _) in odds.items()
+        if abs(place.lat - candidate.lat) < NEAR_DEGREES and abs(place.lon - candidate.lon) < 2 * NEAR_DEGREES
+    ]
+    base = max(near) if near else evidence.score(candidate.country) + 1.0
+    exact_street = street_in(asked.split(",")[0]) is not None and fold(asked.split(",")[0]) in fold(candidate.label)
+    score = base + 0.6 - 0.3 * candidate.rank + (1.5 if exact_street else 0.0)
+    name = _country_name(candidate.country)
+    return Guess(candidate.country, name, candidate.city, candidate.lat, candidate.lon, score, f"lookup of '{asked}'")
+
+
+def _queries(notes: Notes, evidence: Evidence) -> list[str]:
+    """Searches worth making: the most telling two lines together, then one by one."""
+    ranked = sorted(notes.words, key=lambda line: -_telling(line))
+    telling = [re.sub(r"\s+", " ", line) for line in ranked if _telling(line) > 0]
+    if not telling:
+        return []
+    country = evidence.ranked()[0][0]
+    known = _country_name(country) if evidence.score(country) >= 5 else ""
+    queries = [" ".join([*telling[:2], known]).strip(), *[f"{line} {known}".strip() for line in telling[:3]]]
+    return list(dict.fromkeys(queries))
+
+
+def _telling(line: str) -> float:
+    letters = len(re.findall(r"[^\W\d_]", line))
+    if letters < 2 or re.fullmatch(r"[\d\s+().-]+(?:km|m)?", line):
+        return 0.0
+    score = min(letters, 16) / 8
+    if street_in(line):
+        score += 1.5
+    words = sign_words_in(line)
+    if words:
+        score += 1.0 if letters > sum(len(word) for word, _ in words) + 2 else -1.0
+    if place_names().mentions(line, fuzzy=False):
+        score += 1.5
+    return score
+
+
+def _addresses(notes: Notes, belief: Belief) -> list[str]:
+    """Addresses to look up: the street in the best city, then the city, then the runner-up."""
+    cities = [guess for guess in belief.guesses if guess.city and not guess.why.startswith("lookup")][:3]
+    if not cities:
+        return []
+    streets = [street[0] for line in notes.words if (street := street_in(line))]
+    first = cities[0]
+    wanted = [f"{streets[0]}, {first.city}, {first.country_name}"] if streets else []
+    wanted.append(f"{first.city}, {first.country_name}")
+    answered = {asked for asked, found in notes.geocodes if found}
+    if answered & set(wanted):
+        return []
+    if not belief.settled and len(cities) > 1:
+        wanted.append(f"{cities[1].city}, {cities[1].country_name}")
+    return wanted
+
+
+def _close(a: Guess, b: Guess) -> bool:
+    return abs(a.lat - b.lat) < NEAR_DEGREES and abs((a.lon - b.lon + 180) % 360 - 180) < 2 * NEAR_DEGREES
+
+
+def _country_name(code: str) -> str:
+    facts = countries().get(code)
+    return facts.name if facts else code

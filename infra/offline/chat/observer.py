@@ -1,0 +1,96 @@
+"""The observer: looks at a picture and writes what it sees, from the whole scene down to single lines of text."""
+
+from __future__ import annotations
+
+import random
+
+from infra.offline.chat.errors import bad
+from infra.offline.chat.protocol import ChatRequest
+from infra.offline.chat.reading import READABLE_SCORE
+from infra.offline.chat.reply import Reply
+from infra.offline.chat.scene import Scene
+from infra.offline.chat.schema import fill
+from infra.offline.chat.sight import Look, look
+
+
+def speak(request: ChatRequest, dice: random.Random) -> Reply:
+    """A description of the last picture sent; with a response schema, the same facts as JSON."""
+    if not request.pictures:
+        raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
+    seen = look(request.pictures[-1])
+    if request.response_schema is not None:
+        return Reply(fill(request.response_schema, facts_of(seen)))
+    return Reply(describe(seen))
+
+
+def describe(seen: Look) -> str:
+    """Three sections, coarse to fine: environment, infrastructure, text with boxes."""
+    scene = seen.scene
+    parts = [
+        "## Environment",
+        f"- View: {scene.view}, {seen.width} x {seen.height} pixels.",
+        f"- Light: {light_of(scene)}; {clarity_of(scene)}.",
+        f"- Sky: {scene.sky}, {percent(scene.sky_share)} of the picture.",
+        f"- Vegetation: {amount(scene.green_share)} ({percent(scene.green_share)} green); ground: {scene.ground}.",
+        "",
+        "## Infrastructure",
+        f"- Road: {'paved' if scene.road_share > 0.08 else 'not clear'}; centre line: {scene.centre or 'not seen'};"
+        f" edge lines: {scene.edge or 'not seen'}.",
+        f"- Driving side: {driving_of(scene)}.",
+        f"- Buildings: {amount(scene.building_share)}.",
+        f"- Direction sign: {scene.sign + ' background' if scene.sign else 'none seen'}.",
+        f"- Landmark: {scene.landmark or 'none that stands out'}.",
+        "",
+        "## Text",
+    ]
+    lines = sorted(seen.lines, key=lambda line: (-(line.score >= READABLE_SCORE), -line.height))
+    for line in lines:
+        box = ", ".join(str(side) for side in line.box)
+        clear = line.score >= READABLE_SCORE and len(line.text) >= 2
+        words = f'"{line.text}"' if clear else "(writing I cannot make out)"
+        parts.append(f"- {words} bbox_2d [{box}] confidence {line.score:.2f} height {line.height} px")
+    if not lines:
+        parts.append("- No writing is visible.")
+    return "\n".join(parts)
+
+
+def facts_of(seen: Look) -> dict[str, object]:
+    """The same observation as named values."""
+    scene = seen.scene
+    return {
+        "description": describe(seen),
+        "view": scene.view,
+        "driving_side": scene.side or "unknown",
+        "centre_line": scene.centre or "unknown",
+        "text": [line.text for line in seen.readable],
+        "boxes": [list(line.box) for line in seen.readable],
+    }
+
+
+def light_of(scene: Scene) -> str:
+    if scene.brightness < 0.16:
+        return "very dark"
+    return "dim" if scene.brightness < 0.3 else "daylight"
+
+
+def clarity_of(scene: Scene) -> str:
+    if scene.sharpness < 0.25:
+        return "badly blurred"
+    return "soft" if scene.sharpness < 0.5 else "sharp"
+
+
+def driving_of(scene: Scene) -> str:
+    if scene.side is None:
+        return "not clear"
+    return f"{scene.side} ({scene.side_reason}, confidence {scene.side_confidence:.2f})"
+
+
+def amount(share: float) -> str:
+    for limit, word in ((0.01, "none"), (0.08, "a little"), (0.25, "some")):
+        if share < limit:
+            return word
+    return "much"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,175 @@
+"""What the models know of place names: the open gazetteer, by name as a sign writes it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from infra.offline.facts import KINDS, WORDS
+from infra.offline.gazetteer import gazetteer
+
+MIN_FUZZY_LETTERS = 6  # one letter wrong in a shorter word makes another word
+_WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
+_ILLEGIBLE = re.compile(r"[^\u0000-\u024f\u1e00-\u1eff\u2000-\u206f\u0370-\u03ff\u3000-\u30ff\u4e00-\u9fff]")
+_SPECIAL = str.maketrans({"ø": "o", "đ": "d", "ł": "l", "æ": "ae", "œ": "oe", "ı": "i", "ð": "d", "þ": "th", "ə": "e"})
+_PUNCTUATION = str.maketrans(dict.fromkeys("’'`.-–/=・", " "))
+# Street, shop and direction words of many languages that also happen to be the names of towns.
+_ORDINARY_WORDS = (
+    "centro center centre central hotel bar cafe most same nice of la le los las san santa saint st port park "
+    "station stadt markt market gate mall police bank taxi bus stop post school university victoria union "
+    "farmacia pharmacy norte sur north south east west old new royal grand plaza mercado apotek apteka"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    name: str
+    lat: float
+    lon: float
+    country: str  # ISO 3166 alpha-2
+    population: int
+
+
+@dataclass(frozen=True)
+class Match:
+    """A place whose name stands in a text; `exact` is false where one letter differs."""
+
+    place: Place
+    seen: str
+    exact: bool
+    primary: bool
+
+
+def fold(text: str) -> str:
+    """Lower case without accents, single spaces: how names are compared."""
+    plain = text.casefold()
+    if not plain.isascii():
+        decomposed = unicodedata.normalize("NFKD", plain.translate(_SPECIAL))
+        plain = "".join(c for c in decomposed if not unicodedata.combining(c))
+    return " ".join(plain.translate(_PUNCTUATION).split())
+
+
+class PlaceNames:
+    """Cities by folded name, with an index for names that are one letter off."""
+
+    def __init__(self) -> None:
+        source = gazetteer()
+        self.places: list[Place] = []
+        self.primary: dict[str, list[int]] = defaultdict(list)
+        self.alternate: dict[str, list[int]] = defaultdict(list)
+        for index in range(len(source)):
+            name, others = source.names(index)
+            country, population = str(source.country[index]), int(source.population[index])
+            self.places.append(Place(name, float(source.lat[index]), float(source.lon[index]), country, population))
+            key = fold(name)
+            self.primary[key].append(index)
+            for other in others:
+                if 2 <= len(other) <= 40 and _legible(other):
+                    folded = fold(other)
+                    if folded != key:
+                        self.alternate[folded].append(index)
+        self.near: dict[tuple[str, int], list[str]] = defaultdict(list)
+        for key in self.primary:
+            if len(key) >= MIN_FUZZY_LETTERS:
+                self.near[key[-2:], len(key)].append(key)
+                self.near[key[:2], len(key)].append(key)
+
+    def named(self, name: str) -> list[Match]:
+        """Places of exactly this name, the most populous first."""
+        key = fold(name)
+        main = self.primary.get(key, ())
+        found = [Match(self.places[i], name, True, True) for i in main]
+        others = sorted(set(self.alternate.get(key, ())) - set(main))
+        found += [Match(self.places[i], name, True, False) for i in others]
+        return sorted(found, key=lambda match: -match.place.population)
+
+    def nearly(self, name: str) -> list[Match]:
+        """Places whose name differs by one letter, the most populous first."""
+        key = fold(name)
+        if len(key) < MIN_FUZZY_LETTERS:
+            return []
+        names: set[str] = set()
+        for size in (len(key) - 1, len(key), len(key) + 1):
+            for end in (key[-2:], key[:2]):
+                names.update(other for other in self.near.get((end, size), ()) if _one_edit(key, other))
+        found = [Match(self.places[i], name, False, True) for other in names for i in self.primary[other]]
+        return sorted(found, key=lambda match: -match.place.population)
+
+    def mentions(self, text: str, fuzzy: bool = True) -> list[Match]:
+        """Places a text names, the longest names first; words inside a longer name are not counted again."""
+        taken: list[tuple[int, int]] = []
+        found: list[Match] = []
+        for start, end, phrase in _phrases(text):
+            if any(start < b and a < end for a, b in taken) or fold(phrase) in _ordinary():
+                continue
+            matches = self.named(phrase) or (self.nearly(phrase) if fuzzy else [])
+            if matches:
+                taken.append((start, end))
+                found += matches[:12]
+        return found
+
+    def nearest(self, lat: float, lon: float) -> Place:
+        """The closest known city."""
+        return min(self.places, key=lambda p: (p.lat - lat) ** 2 + ((p.lon - lon + 180) % 360 - 180) ** 2)
+
+    def biggest(self, country: str) -> list[Place]:
+        """The country's cities, the most populous first."""
+        return _by_country().get(country, [])
+
+
+@lru_cache(maxsize=1)
+def place_names() -> PlaceNames:
+    """The one index of this process, built at first use (about two seconds)."""
+    return PlaceNames()
+
+
+@lru_cache(maxsize=1)
+def _ordinary() -> frozenset[str]:
+    sign_words = {fold(part) for words in WORDS.values() for kind in KINDS for part in words.word(kind).split()}
+    streets = {fold(words.street_word) for words in WORDS.values()}
+    return frozenset({*_ORDINARY_WORDS.split(), *sign_words, *streets})
+
+
+@lru_cache(maxsize=1)
+def _by_country() -> dict[str, list[Place]]:
+    grouped: dict[str, list[Place]] = defaultdict(list)
+    for place in sorted(place_names().places, key=lambda p: -p.population):
+        grouped[place.country].append(place)
+    return grouped
+
+
+def _legible(text: str) -> bool:
+    """Whether the OCR knows the script: Latin, Greek, Han, kana."""
+    return text.isascii() or not _ILLEGIBLE.search(text)
+
+
+def _phrases(text: str) -> Iterator[tuple[int, int, str]]:
+    """Runs of up to four words, longest first; scripts without spaces give runs of characters."""
+    words = [(m.start(), m.end(), m.group()) for m in _WORD.finditer(text)]
+    for size in (4, 3, 2, 1):
+        for i in range(len(words) - size + 1):
+            start, end = words[i][0], words[i + size - 1][1]
+            phrase = text[start:end]
+            if len(phrase) >= 4 or (size == 1 and len(phrase) == 3) or ord(phrase[0]) >= 0x3040:
+                yield start, end, phrase
+    for start, end, word in words:
+        if ord(word[0]) >= 0x3040:
+            for size in range(min(6, len(word) - 1), 1, -1):
+                for i in range(start, end - size + 1):
+                    yield i, i + size, text[i : i + size]
+
+
+def _one_edit(a: str, b: str) -> bool:
+    """Whether one letter changed, added or dropped turns one into the other."""
+    if abs(len(a) - len(b)) > 1 or a == b:
+        return False
+    i = 0
+    while i < min(len(a), len(b)) and a[i] == b[i]:
+        i += 1
+    if len(a) == len(b):
+        return a[i + 1 :] == b[i + 1 :]
+    return a[i:] == b[i + 1 :] if len(a) < len(b) else a[i + 1 :] == b[i:]

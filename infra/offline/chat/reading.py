@@ -1,0 +1,135 @@
+"""Scene text by OCR: where a picture has writing and what it says."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+# Detection cost grows with pixels: 0.6 megapixels take about half a second on one core.
+DETECT_PIXELS = 620_000
+# Below this the recogniser is guessing; the glyphs may be of a script it was not trained on.
+READABLE_SCORE = 0.55
+LINE_HEIGHT_PX = 48
+MAX_LINES = 24
+THREADS = max(1, min(2, int(os.environ.get("GEOFIX_OCR_THREADS", "1"))))
+
+
+@dataclass(frozen=True)
+class TextLine:
+    """One line of scene text; the box is left, top, right, bottom in pixels of the picture as sent."""
+
+    text: str
+    score: float
+    box: tuple[int, int, int, int]
+
+    @property
+    def height(self) -> int:
+        return self.box[3] - self.box[1]
+
+
+class _Eyes:
+    """The detector and recogniser, loaded once, one user at a time (the sessions share buffers)."""
+
+    def __init__(self) -> None:
+        from rapidocr import RapidOCR
+
+        params = {
+            "Global.log_level": "error",
+            "Global.use_cls": False,
+            "EngineConfig.onnxruntime.intra_op_num_threads": THREADS,
+            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+            "Det.limit_type": "max",  # never enlarge before detecting: that is where the time goes
+            "Det.limit_side_len": 4096,
+            "Det.box_thresh": 0.45,
+        }
+        engine = RapidOCR(params=params)
+        self.detector = engine._load_det_model()
+        self.recogniser = engine._load_rec_model()
+        self.detecting, self.recognising = threading.Lock(), threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _eyes() -> _Eyes:
+    return _Eyes()
+
+
+def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[TextLine]:
+    """Lines of text, largest first: found on a reduced copy, read from the full picture."""
+    full = np.asarray(image)[:, :, ::-1]  # the models were trained on BGR
+    top, bottom = busy_rows(full)
+    band = full[top:bottom]
+    scale = min(1.0, (detect_pixels / (band.shape[0] * band.shape[1])) ** 0.5)
+    if min(band.shape[:2]) < 8:
+        return []
+    # A small picture is enlarged up to twice: letters under 10 px are not found otherwise.
+    if scale == 1.0:
+        scale = min(2.0, (detect_pixels / 2 / (band.shape[0] * band.shape[1])) ** 0.5)
+        scale = max(scale, 1.0)
+    size = (max(32, round(band.shape[1] * scale)), max(32, round(band.shape[0] * scale)))
+    eyes = _eyes()
+    shrink = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    small = np.ascontiguousarray(cv2.resize(band, size, interpolation=shrink))
+    with eyes.detecting:
+        found = eyes.detector(small)
+    if found.boxes is None or not len(found.boxes):
+        return []
+    ratio = np.array([band.shape[1] / size[0], band.shape[0] / size[1]])
+    quads = [np.asarray(quad, dtype=np.float64) * ratio + (0, top) for quad in found.boxes]
+    quads.sort(key=_quad_height, reverse=True)
+    quads = quads[:MAX_LINES]
+    return _recognise(full, quads)
+
+
+def busy_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
+    """The rows between which there are edges sharp enough to be letters; sky and empty road are left out."""
+    height, width = pixels.shape[:2]
+    step = max(1, min(height, width) // 400)
+    grey = pixels[::step, ::step].mean(axis=2)
+    sharp = (np.abs(np.diff(grey, axis=1)) > 40).mean(axis=1)
+    rows = np.flatnonzero(sharp > 0.004)
+    if not len(rows):
+        return 0, height
+    margin = height // 40
+    return max(0, int(rows[0]) * step - margin), min(height, (int(rows[-1]) + 1) * step + margin)
+
+
+def _length(vector: NDArray[np.float64]) -> float:
+    return float(np.hypot(vector[0], vector[1]))
+
+
+def _quad_height(quad: NDArray[np.float64]) -> float:
+    return _length(quad[3] - quad[0])
+
+
+def _recognise(full: NDArray[np.uint8], quads: list[NDArray[np.float64]]) -> list[TextLine]:
+    from rapidocr.ch_ppocr_rec import TextRecInput
+
+    crops = [_straighten(full, quad) for quad in quads]
+    eyes = _eyes()
+    with eyes.recognising:
+        result = eyes.recogniser(TextRecInput(img=crops, return_word_box=False))
+    height, width = full.shape[:2]
+    lines = []
+    for quad, text, score in zip(quads, result.txts or (), result.scores or (), strict=False):
+        left, top = np.clip(np.floor(quad.min(axis=0)), 0, (width - 1, height - 1))
+        right, bottom = np.clip(np.ceil(quad.max(axis=0)), 1, (width, height))
+        lines.append(TextLine(str(text).strip(), float(score), (int(left), int(top), int(right), int(bottom))))
+    return lines
+
+
+def _straighten(full: NDArray[np.uint8], quad: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """The quadrilateral as an upright strip of the recogniser's height."""
+    width = max(_length(quad[1] - quad[0]), _length(quad[2] - quad[3]), 4.0)
+    height = max(_length(quad[3] - quad[0]), _length(quad[2] - quad[1]), 4.0)
+    out_width = int(np.clip(width * LINE_HEIGHT_PX / height, 16, 1600))
+    target = np.array([[0, 0], [out_width, 0], [out_width, LINE_HEIGHT_PX], [0, LINE_HEIGHT_PX]], dtype=np.float32)
+    matrix = cv2.getPerspectiveTransform(quad.astype(np.float32), target)
+    strip = cv2.warpPerspective(full, matrix, (out_width, LINE_HEIGHT_PX), flags=cv2.INTER_CUBIC)
+    return np.asarray(strip, dtype=np.uint8)

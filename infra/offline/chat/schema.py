@@ -1,0 +1,114 @@
+"""Known values poured into the JSON schema a client asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+
+def fill(schema: dict[str, Any], known: dict[str, Any]) -> str:
+    """JSON text that follows the schema; properties are matched to known values by name.
+
+    With an empty schema (`json_object`) all known values are given. Where a name is not known, the
+    least telling value of its type is given, as a model does that was asked for what it cannot see.
+    """
+    if not schema:
+        return json.dumps(known, ensure_ascii=False)
+    root = {"$defs": schema.get("$defs", {}), "definitions": schema.get("definitions", {})}
+    return json.dumps(_value(schema, known, known, root), ensure_ascii=False)
+
+
+def _value(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any]) -> Any:
+    if not isinstance(schema, dict):
+        return value
+    schema = _resolve(schema, root)
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            options = [_resolve(option, root) for option in schema[key]]
+            fitting = [option for option in options if _fits(option, value)]
+            return _value((fitting or options)[0], value, known, root)
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return _choose(schema["enum"], value)
+    kind = schema.get("type")
+    kinds = kind if isinstance(kind, list) else [kind]
+    if value is None and "null" in kinds:
+        return None
+    kind = next((k for k in kinds if k != "null"), None)
+    if kind == "object" or "properties" in schema:
+        inner = value if isinstance(value, dict) else known
+        properties = schema.get("properties", {})
+        if not properties:
+            return inner if isinstance(value, dict) else {}
+        return {name: _value(part, _find(name, inner, known), known, root) for name, part in properties.items()}
+    return _scalar(kind, schema, value, known, root)
+
+
+def _scalar(kind: str | None, schema: dict[str, Any], value: Any, known: dict[str, Any], root: dict[str, Any]) -> Any:
+    if kind == "array":
+        items = value if isinstance(value, list | tuple) else [] if value is None else [value]
+        limit = schema.get("maxItems", len(items))
+        return [_value(schema.get("items", {}), item, known, root) for item in items[:limit]]
+    if kind in ("number", "integer"):
+        number = float(value) if isinstance(value, int | float | bool) else 0.0
+        number = max(number, schema.get("minimum", number))
+        number = min(number, schema.get("maximum", number))
+        return round(number) if kind == "integer" else number
+    if kind == "boolean":
+        return value in (True, "yes") if not isinstance(value, bool) else value
+    if kind == "string":
+        if isinstance(value, str):
+            return value
+        if isinstance(value, dict | list):
+            return json.dumps(value, ensure_ascii=False)
+        return "" if value is None else str(value)
+    return value
+
+
+def _resolve(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    steps = 0
+    while isinstance(schema.get("$ref"), str) and steps < 8:
+        group, _, name = schema["$ref"].removeprefix("#/").partition("/")
+        schema = root.get(group, {}).get(name, {})
+        steps += 1
+    return schema
+
+
+def _fits(schema: dict[str, Any], value: Any) -> bool:
+    types = {"string": str, "number": (int, float), "integer": int, "boolean": bool, "array": list, "object": dict}
+    kind = schema.get("type")
+    if kind == "null":
+        return value is None
+    return isinstance(value, types.get(str(kind), object))  # type: ignore[arg-type]
+
+
+def _choose(options: list[Any], value: Any) -> Any:
+    if value in options:
+        return value
+    wanted = _key(str(value))
+    for option in options:
+        if _key(str(option)) == wanted:
+            return option
+    near = [option for option in options if _key(str(option)) in wanted or wanted in _key(str(option))]
+    return (near or options)[0]
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _find(name: str, inner: dict[str, Any], known: dict[str, Any]) -> Any:
+    """The value of a property under its own name, or under a name that means the same when spelled loosely."""
+    for source in (inner, known):
+        if name in source:
+            return source[name]
+        for other, value in source.items():
+            if _key(other) == _key(name):
+                return value
+    for source in (inner, known):
+        for other, value in source.items():
+            if _key(other) in _key(name) or _key(name) in _key(other):
+                return value
+    return None
