@@ -1,0 +1,92 @@
+"""Where to look: how many places, in which countries, how they are spread and split."""
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from schemas.settings.base import Settings
+
+# GeoAgent's published set sizes.
+PRESETS = {"geoseek-loc": 20_000, "geoseek-val": 3_000}
+
+
+def _sums_to_one(section: Settings, what: str) -> None:
+    values = section.model_dump()
+    total = math.fsum(values.values())
+    if abs(total - 1.0) > 1e-9:
+        given = " + ".join(f"{value:g} ({name})" for name, value in values.items())
+        raise ValueError(f"{what} must sum to 1, but {given} = {total:g}")
+
+
+class QuotaWeights(Settings):
+    """GeoAgent eq. 11: how much roads, people and land count for a country's share."""
+
+    roads: float = Field(0.5, ge=0, le=1, description="weight of the country's share of the world's road length")
+    people: float = Field(0.2, ge=0, le=1, description="weight of its share of the world's population")
+    land: float = Field(0.3, ge=0, le=1, description="weight of its share of the world's land area")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        _sums_to_one(self, "the quota weights")
+        return self
+
+
+class SplitShares(Settings):
+    """Which share of the one-degree cells belongs to each split. A cell is never divided."""
+
+    train: float = Field(0.8, ge=0, le=1)
+    validation: float = Field(0.1, ge=0, le=1)
+    benchmark: float = Field(0.1, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        _sums_to_one(self, "the split shares")
+        return self
+
+
+def _is_country_code(code: str) -> str:
+    if not (len(code) == 2 and code.isascii() and code.isalpha() and code.isupper()):
+        raise ValueError(f"'{code}' is not an ISO 3166 alpha-2 code such as FR or BR")
+    return code
+
+
+CountryCode = Annotated[str, AfterValidator(_is_country_code)]
+
+
+class PlanSettings(Settings):
+    """The plan of places. The same settings give the same places, on any machine and any number of workers."""
+
+    places: int = Field(160, ge=1, le=100_000_000, description="M of GeoAgent eq. 11: places to plan in all")
+    preset: Literal["geoseek-loc", "geoseek-val"] | None = Field(
+        None, description="a published set size, used instead of `places`: geoseek-loc 20000, geoseek-val 3000"
+    )
+    seed: int = Field(7, ge=0, lt=2**63, description="another seed draws other places and other splits")
+    countries: tuple[CountryCode, ...] | None = Field(
+        None, min_length=1, description="ISO 3166 alpha-2 codes to plan for; none: the whole Earth"
+    )
+    exclude: tuple[CountryCode, ...] = Field(
+        ("AQ",), description="countries to leave out. Antarctica has land but neither roads nor residents"
+    )
+    weights: QuotaWeights = QuotaWeights()
+    cell_floor_people: float = Field(
+        100.0, ge=0, allow_inf_nan=False, description="people added to every land cell: gazetteers miss the countryside"
+    )
+    within_cell: Literal["gazetteer", "uniform"] = Field(
+        "gazetteer", description="near the cell's towns, log-weighted by people; or anywhere on the cell's land alike"
+    )
+    jitter_km: float = Field(2.0, ge=0, le=50, description="how far from the town's centre a place may lie")
+    spacing_km: float = Field(1.0, ge=0, le=500, description="no two places are closer than this")
+    buffer_km: float = Field(10.0, ge=0, le=50, description="no two places of different splits are closer than this")
+    split: SplitShares = SplitShares()
+
+    @model_validator(mode="after")
+    def _some_country(self) -> Self:
+        if self.countries is not None and not set(self.countries) - set(self.exclude):
+            raise ValueError(f"every country of {', '.join(self.countries)} is excluded: nothing is left to plan")
+        return self
+
+    @property
+    def total(self) -> int:
+        """M, by preset or by number."""
+        return PRESETS[self.preset] if self.preset else self.places

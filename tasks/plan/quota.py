@@ -1,0 +1,63 @@
+"""How many places each country gets (GeoAgent eq. 11)."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from schemas.settings.plan import PlanSettings, QuotaWeights
+from tasks.errors import GeofixError
+
+
+def shares(
+    roads: NDArray[np.float64], people: NDArray[np.float64], land: NDArray[np.float64], weights: QuotaWeights
+) -> NDArray[np.float64]:
+    """Each country's part of M: l1 R_i / sum R + l2 P_i / sum P + l3 A_i / sum A, which add up to 1.
+
+    A factor nobody has (a world without roads) cannot be shared out; its weight then falls to the other factors.
+    """
+    total = np.zeros(len(roads))
+    used = 0.0
+    for factor, weight in ((roads, weights.roads), (people, weights.people), (land, weights.land)):
+        if not (np.isfinite(factor).all() and (factor >= 0).all()):
+            raise GeofixError("road length, population and land area must be numbers, not negative")
+        if weight and factor.sum() > 0:
+            total += weight * factor / factor.sum()
+            used += weight
+    if not used:
+        raise GeofixError("no quota can be computed: the planned countries have no road, no people and no land")
+    return total / used
+
+
+def whole_quotas(parts: Sequence[float] | NDArray[np.float64], places: int) -> NDArray[np.int64]:
+    """Whole numbers that sum to exactly `places`, by largest remainder; ties go to the earlier entry."""
+    exact = np.asarray(parts, dtype=np.float64) * (places / np.sum(parts))
+    quotas = np.floor(exact).astype(np.int64)
+    missing = places - int(quotas.sum())
+    # A share that rounding carried above its whole number is taken back where the remainder is smallest.
+    by_remainder = np.argsort(-(exact - quotas), kind="stable")
+    if missing >= 0:
+        quotas[by_remainder[:missing]] += 1
+    else:
+        some = by_remainder[quotas[by_remainder] > 0]
+        quotas[some[missing:]] -= 1
+    return quotas
+
+
+def chosen_countries(table: pl.DataFrame, settings: PlanSettings) -> pl.DataFrame:
+    """The rows of the country table that the settings plan for."""
+    known = set(table["iso2"])
+    unknown = sorted((set(settings.countries or ()) | set(settings.exclude)) - known)
+    if unknown:
+        raise GeofixError(f"unknown country code {', '.join(unknown)}: use ISO 3166 alpha-2 codes such as FR or BR")
+    wanted = set(settings.countries or known) - set(settings.exclude)
+    return table.filter(pl.col("iso2").is_in(sorted(wanted))).sort("iso2")
+
+
+def country_quotas(table: pl.DataFrame, settings: PlanSettings) -> Mapping[str, int]:
+    """Places per ISO code, summing to exactly M; a country too small for one place is there with 0."""
+    chosen = chosen_countries(table, settings)
+    roads, people, land = (chosen[name].to_numpy().astype(np.float64) for name in ("road_km", "population", "land_km2"))
+    quotas = whole_quotas(shares(roads, people, land, settings.weights), settings.total)
+    return dict(zip(chosen["iso2"].to_list(), quotas.tolist(), strict=True))
