@@ -55,7 +55,7 @@ def measure(
 
 
 def table8(regimes: pl.DataFrame) -> pl.DataFrame:
-    """SpotAgent's Table 8 from rows of the `regimes` table: pictures mastered, intractable and kept at each threshold."""
+    """SpotAgent's Table 8 from `regimes` rows: pictures mastered, intractable and kept at each threshold."""
     columns = {
         "threshold": pl.String,
         "threshold_km": pl.Float64,
@@ -89,7 +89,7 @@ def table8(regimes: pl.DataFrame) -> pl.DataFrame:
         .sort("threshold_km")
         .with_columns(percent("mastered"), percent("intractable"), percent("filtered"))
         .with_columns(pl.col("threshold_km").map_elements(_level, return_dtype=pl.String).alias("threshold"))
-        .select(columns)
+        .select(*columns)
     )
 
 
