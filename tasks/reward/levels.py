@@ -63,12 +63,15 @@ def levels_by_rule(
     known = known_names(truth, aliases)
     said = level_names(answer.address)
     prose = "" if answer.address else fold_text(answer.text)
+    code = country_code(truth.country) if truth.country else None
     right: dict[Level, bool] = {}
     for level, names in known.items():
         name = said[level]
+        if level == "country" and code and not name:
+            names = names - country_names(truth.country or "")  # found below, longest name first
         right[level] = same_name(name, names) if name else bool(prose) and mentions(prose, names)
     countries = _countries_said(answer, prose, known)
-    right["country"] |= bool(truth.country) and country_code(truth.country or "") in countries
+    right["country"] |= code is not None and code in countries
     right["province_or_state"] |= bool(prose) and _postal_code_in(answer.text, known["province_or_state"])
     if not right["country"] and (countries or said["country"]):
         right = dict.fromkeys(LEVELS, False)

@@ -1,0 +1,63 @@
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.reward.advantage import group_advantages
+
+
+def by_the_formula(rewards: list[float], groups: list[str]) -> list[float]:
+    """verl's rule in the standard library: (r - mean) / (unbiased std + 1e-6), a group of one against 0 and 1."""
+    members: dict[str, list[float]] = {}
+    for reward, group in zip(rewards, groups, strict=True):
+        members.setdefault(group, []).append(reward)
+
+    def advantage(reward: float, peers: list[float]) -> float:
+        mean, deviation = (0.0, 1.0) if len(peers) == 1 else (statistics.fmean(peers), statistics.stdev(peers))
+        return (reward - mean) / (deviation + 1e-6)
+
+    return [advantage(reward, members[group]) for reward, group in zip(rewards, groups, strict=True)]
+
+
+def test_a_thousand_random_groups_equal_the_formula() -> None:
+    rng = np.random.default_rng(0)
+    groups = [f"image-{g}" for g in range(1000) for _ in range(rng.integers(1, 17))]
+    rng.shuffle(groups)
+    rewards = rng.choice([0.0, 0.1, 0.2, 0.8, 1.0], len(groups)) + rng.random(len(groups)) * (rng.random() < 0.5)
+    ours = group_advantages(rewards, groups).values
+    np.testing.assert_allclose(ours, by_the_formula(rewards.tolist(), groups), atol=1e-6, rtol=0)
+
+
+def test_a_known_group() -> None:
+    values = group_advantages([1.0, 0.0, 0.0, 1.0], ["a"] * 4).values
+    np.testing.assert_allclose(values, np.array([1, -1, -1, 1]) * 0.5 / (1 / 3**0.5 + 1e-6), rtol=1e-12)
+
+
+def test_equal_rewards_teach_nothing_and_one_alone_is_as_in_verl() -> None:
+    assert group_advantages([0.3] * 8, ["a"] * 8).values == pytest.approx([0] * 8, abs=1e-9)
+    assert group_advantages([0.7], ["a"]).values == pytest.approx([0.7 / (1 + 1e-6)])
+
+
+def test_an_outage_leaves_its_group() -> None:
+    found = group_advantages([1.0, np.nan, 0.0, 0.5], ["a", "a", "a", "b"])
+    without = group_advantages([1.0, 0.0, 0.5], ["a", "a", "b"])
+    assert found.excluded == 1
+    assert found.values.tolist() == [without.values[0], 0.0, without.values[1], without.values[2]]
+    assert group_advantages([np.nan, np.nan], ["a", "a"]).values.tolist() == [0, 0]
+
+
+@given(st.lists(st.floats(0, 4), min_size=2, max_size=16))
+def test_advantages_of_a_group_sum_to_nothing_and_keep_the_order(rewards: list[float]) -> None:
+    values = group_advantages(rewards, ["g"] * len(rewards)).values
+    assert values.sum() == pytest.approx(0, abs=1e-6)
+    assert np.all(np.diff(values[np.argsort(rewards, kind="stable")]) >= -1e-9)
+
+
+def test_wrong_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 rewards but 1"):
+        group_advantages([1.0, 2.0], ["a"])
+    with pytest.raises(ValueError, match="infinite"):
+        group_advantages([np.inf], ["a"])
+    assert group_advantages([], []).values.size == 0

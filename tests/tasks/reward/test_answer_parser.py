@@ -1,0 +1,197 @@
+import json
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.reward.answer import Address, ParsedAnswer, ParseFailure, parse_answer, parse_point
+
+PARIS = '{"lat": 48.85, "lon": 2.35, "city": "Paris", "country": "France"}'
+
+
+def point(text: str) -> tuple[float | None, float | None]:
+    answer = parse_answer(text)
+    assert isinstance(answer, ParsedAnswer), answer
+    return answer.lat, answer.lon
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PARIS,
+        f"<answer>{PARIS}</answer>",
+        f"<think>Perhaps {{a}}.</think>\n<answer>\n```json\n{PARIS}\n```\n</answer>",
+        f"I think so.\n```json\n{PARIS}\n```",
+        f"First guess {PARIS.replace('48.85', '10')}. No: {PARIS}",
+        f"<answer>1, 2</answer> wait <answer>{PARIS}</answer>",
+        f"<ANSWER>{PARIS}</ANSWER >",
+        f"<answer>{PARIS}",  # the closing tag was a stop string
+        '<answer>{"latitude": 48.85, "longitude": 2.35}</answer>',
+        '<answer>{"Latitude": "48.85", "Lng": "2.35"}</answer>',
+        '<answer>{"lat": 48.85, "lon": 2.35, "city": Paris, "country": France}</answer>',
+        "<answer>{'lat': 48.85, 'lon': 2.35, 'city': 'L\\'Hay',}</answer>",
+        '<answer>{"lat": 48.85, "lon": 2.35,}</answer>',
+        '<answer>{"location": {"lat": 48.85, "lng": 2.35}, "city": "Paris"}</answer>',
+        "<answer>{lat: 48.85, lon: 2.35}</answer>",
+        '<answer>{"lat": "48.85° N", "lon": "2.35° E"}</answer>',
+        '<answer>{"lat": "48,85", "lon": "2,35"}</answer>',
+        '<answer>{"reason": "not lat: 5, lon: 6", "lat": 48.85, "lon": 2.35}</answer>',
+        "<answer>48.85, 2.35</answer>",
+        "<answer>(48.85, 2.35)</answer>",
+        "<answer>Paris, France (48.85, 2.35)</answer>",
+        "<answer>48.85 N, 2.35 E</answer>",
+        "<answer>2.35° E, 48.85° N</answer>",
+        "<answer>48°51'0\"N 2°21'0\"E</answer>",
+        "<answer>48°51′00″N, 2°21′00″E</answer>",
+        "<answer>The place is at latitude 48.85 and longitude 2.35.</answer>",
+        "<answer>Latitude (decimal): 48.85\nLongitude (decimal): 2.35\n</answer>",
+        "<answer>**Latitude:** 48.85\n**Longitude:** 2.35</answer>",
+        "<answer>４８.８５，２.３５</answer>",
+        "48.85, 2.35",
+        "Latitude: 48.85\nLongitude: 2.35",
+    ],
+)
+def test_every_way_to_say_paris(text: str) -> None:
+    assert point(text) == pytest.approx((48.85, 2.35))
+
+
+def test_answers_printed_in_the_papers() -> None:
+    step = "<answer>\nCountry: China\nCity: Beijing\nLatitude: 39.9067\nLongitude: 116.4032\n</answer>"
+    answer = parse_answer(step)  # SpotAgent A.3
+    assert answer == ParsedAnswer(39.9067, 116.4032, Address("China", None, "Beijing"), answer.text)
+    line = "<answer>country: United States, city: Anaheim, Latitude: 33.8111, Longitude: -117.9220 **</answer>**"
+    answer = parse_answer(line)  # SpotAgent fig. 9
+    assert answer == ParsedAnswer(33.8111, -117.922, Address("United States", None, "Anaheim"), answer.text)
+    answer = parse_answer("<answer> United States; PR; Río Piedras </answer>")  # GeoAgent fig. 10
+    assert answer == ParsedAnswer(None, None, Address("United States", "PR", "Río Piedras"), answer.text)
+    answer = parse_answer("<answer> Zambia; Lusaka Province; </answer>")
+    assert answer == ParsedAnswer(None, None, Address("Zambia", "Lusaka Province", None), answer.text)
+    final = {
+        "ChainOfThought": {"RegionalGuess": {"Clues": [], "Conclusion": "Tibet"}},
+        "FinalAnswer": "China; Tibet; S515",
+    }
+    assert parse_answer(f"```json {json.dumps(final)} ```").address == Address("China", "Tibet", "S515")
+    prose = parse_answer("<answer>The original image depicts Hong Kong, China. Key evidence: ...</answer>")  # GeoVista
+    assert isinstance(prose, ParseFailure) and "Hong Kong" in prose.text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        (None, "empty"),
+        ("<answer>  </answer>", "empty"),
+        ("I cannot tell.", "no_answer"),
+        ("<answer>unknown</answer>", "no_coordinates"),
+        ('<answer>{"lat": null, "lon": 2}</answer>', "missing_lat"),
+        ('<answer>{"lat": 1}</answer>', "missing_lon"),
+        ('<answer>{"lat": , "lon": 2}</answer>', "missing_lat"),
+        ('<answer>{"city": "Paris", "country": "France"}</answer>', "missing_coordinates"),
+        ('<answer>{"lat": NaN, "lon": 2}</answer>', "not_finite"),
+        ('<answer>{"lat": 1, "lon": -Infinity}</answer>', "not_finite"),
+        ('<answer>{"lat": 1e999, "lon": 2}</answer>', "not_finite"),
+        ('<answer>{"lat": "north", "lon": 2}</answer>', "not_a_number"),
+        ('<answer>{"lat": true, "lon": 2}</answer>', "not_a_number"),
+        ('<answer>{"lat": [1], "lon": 2}</answer>', "not_a_number"),
+        ("<answer>90.0001, 0.5</answer>", "lat_out_of_range"),
+        ("<answer>116.4, 39.9</answer>", "lat_out_of_range"),
+        ("<answer>39.9, 216.4</answer>", "lon_out_of_range"),
+        ("<answer>-33.9 S, 18.4 E</answer>", "conflicting_hemisphere"),
+        ('<answer>{"lat": "18.4 E", "lon": 2}</answer>', "conflicting_hemisphere"),
+        ("<answer>48°61'N 2°E</answer>", "not_a_number"),
+        ("<answer>Either 1.5, 2.5 or 3.5, 4.5</answer>", "ambiguous"),
+        ('<answer>{"lat": 1, "lon": 2} {"lat": 1, "lon": 3}</answer>', "ambiguous"),
+        ("<answer>Latitude: 1 Longitude: 2 Latitude: 3</answer>", "ambiguous"),
+        ("<answer>Latitude: 39.9\nLongitude: 116.4", "truncated"),
+        ("<answer>Take road 5, 20 km north</answer>", "no_coordinates"),
+        ("<answer>12 Main Street, 1994</answer>", "no_coordinates"),
+        ("The road has 2 lanes, lat. 5", "no_answer"),
+    ],
+)
+def test_what_is_no_answer_says_why(text: str | None, reason: str) -> None:
+    answer = parse_answer(text)
+    assert isinstance(answer, ParseFailure)
+    assert answer.reason == reason
+
+
+def test_names_survive_a_missing_coordinate_and_loose_json() -> None:
+    answer = parse_answer('{"lat": null, "lon": 2, "city": "Paris", "country": "France"}')
+    assert answer.address == Address("France", None, "Paris")
+    loose = '{"lat": 38.9, "lon": -77.0, "city": Washington, D.C., "country": "USA", "confidence": 0.9}'
+    assert parse_answer(loose).address == Address("USA", None, "Washington, D.C.")
+    assert parse_answer('{"lat": 1, "lon": 2, "city": "S\\u00e3o Paulo",}').address.city == "São Paulo"
+
+
+def test_an_address_alone_is_no_point() -> None:
+    answer = parse_point("<answer>France; Île-de-France; Paris</answer>")
+    assert isinstance(answer, ParseFailure)
+    assert answer.reason == "no_coordinates"
+    assert answer.address.city == "Paris"
+
+
+@given(st.floats(-90, 90), st.floats(-180, 180), st.text(max_size=40), st.text(max_size=40))
+def test_written_json_is_read_back_exactly(lat: float, lon: float, city: str, country: str) -> None:
+    text = json.dumps({"lat": lat, "lon": lon, "city": city, "country": country})
+    assert point(f"<answer>{text}</answer>") == (lat, lon)
+
+
+@given(st.text(max_size=300))
+@settings(max_examples=300)
+def test_any_text_is_answered(text: str) -> None:
+    for form in (text, f"<answer>{text}</answer>", f'<answer>{{"lat": {text}, "lon": 1}}</answer>'):
+        assert_sound(parse_answer(form))
+
+
+PIECES = [
+    *"{}[]()\"':;,.<>/-+ \n\t\\=°′″*`|NSEW0123456789",
+    *("<answer>", "</answer>", "<think>", "</think>", "```json", "```", '"lat":', '"lon":', "latitude", "Longitude: "),
+    *(
+        "lat",
+        "lng=",
+        "city:",
+        '"country": ',
+        "48.85",
+        "-117.92",
+        "1e999",
+        "NaN",
+        "Infinity",
+        "null",
+        "true",
+        "France; ",
+    ),
+    *('{"lat": 1, "lon": 2}', "北京", "é", "\u0301", "\ud800", "\x00", "😀", "\u202e", "９", "N 5° 3'", "FinalAnswer"),
+]
+
+
+def test_a_hundred_thousand_fuzzed_strings() -> None:
+    rng = random.Random(20)
+    for _ in range(100_000):
+        assert_sound(parse_answer("".join(rng.choices(PIECES, k=rng.randrange(16)))))
+
+
+UNITS = [
+    *("{", "{}", '{"lat":', '"', "9", "<answer>", "1.5, ", '{"lat":1,"lon":2}', "lat: ", '"a":', " ", ";", "<", "-"),
+    *("1°1'", "\u0301\u0316", "(", "*", "N ", "latitude ", '{"a":{', "'lat'='", "e5", "<answer ", "\n", "city: ", "\\"),
+]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_time_is_linear_in_the_text(unit: str) -> None:
+    # A quadratic step takes minutes here, a linear one a fraction of a second.
+    body = unit * (200_000 // len(unit))
+    start = time.perf_counter()
+    for text in (body, f"<answer>{body}</answer>", "{" * 1000 + body + "}" * 1000):
+        assert_sound(parse_answer(text))
+    assert time.perf_counter() - start < 10
+
+
+def assert_sound(answer: ParsedAnswer | ParseFailure) -> None:
+    if isinstance(answer, ParseFailure):
+        assert answer.reason
+    elif answer.has_point:
+        assert answer.lat is not None and answer.lon is not None
+        assert -90 <= answer.lat <= 90 and -180 <= answer.lon <= 180
+    else:
+        assert answer.lat is None and answer.lon is None and answer.address

@@ -1,0 +1,277 @@
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.reward import geoagent, geovista, spotagent, thinking_with_map
+from tasks.reward.answer import Address, ParsedAnswer
+from tasks.reward.geoagent import Consistency
+from tasks.reward.levels import Level, levels_by_rule
+from tasks.reward.outcome import Excluded, Scored, Truth
+from tasks.reward.score import SCORERS, Aids, score
+from tasks.services.errors import ServiceError
+
+PARIS = Truth(48.8566, 2.3522, Address("France", "Île-de-France", "Paris"))
+LOS_ANGELES = Truth(34.05, -118.24, Address("United States", "California", "Los Angeles"))
+DISTANCES = st.floats(0, 20016)
+REASONING = ("Plates are yellow and long.", "Haussmann facades stand along the boulevard.", "Quai sign.")
+
+
+def embed(texts: Sequence[str]) -> np.ndarray:
+    """Letter counts: enough to be 1 for equal names and less for others."""
+    return np.array([[text.casefold().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts])
+
+
+def geocode(address: str) -> tuple[float, float] | None:
+    return {"Paris, Île-de-France, France": (48.8566, 2.3522), "Lyon, Rhône, France": (45.76, 4.84)}.get(address)
+
+
+# SpotAgent eq. 8
+
+
+@pytest.mark.parametrize(
+    ("error_km", "reward"),
+    [(0, 1), (0.999, 1), (1, 1), (13, 0.875), (25, 0.75), (112.5, 0.475), (199.999999, 0.2), (200, 0), (20000, 0)],
+)
+def test_spotagent_values(error_km: float, reward: float) -> None:
+    assert spotagent.reward_at(error_km) == pytest.approx(reward, abs=1e-6)
+
+
+# Thinking with Map eq. 5
+
+
+@pytest.mark.parametrize(
+    ("error_km", "reward"),
+    [(0, 1), (0.499, 1), (0.5, 0.8), (1.99, 0.8), (2, 0.6), (9.99, 0.6), (10, 0.4), (25, 0.2), (200, 0.1), (750, 0)],
+)
+def test_thinking_with_map_values(error_km: float, reward: float) -> None:
+    assert thinking_with_map.reward_at(error_km) == reward
+
+
+@pytest.mark.parametrize(
+    "reward_at",
+    [spotagent.reward_at, thinking_with_map.reward_at, geoagent.spatial_similarity],
+    ids=lambda f: f.__module__,
+)
+@given(near=DISTANCES, farther=DISTANCES)
+def test_farther_is_never_better(reward_at, near: float, farther: float) -> None:  # type: ignore[no-untyped-def]
+    near, farther = sorted((near, farther))
+    assert 1.0 >= reward_at(near) >= reward_at(farther) >= 0.0
+
+
+def test_an_unreadable_distance_earns_nothing() -> None:
+    assert spotagent.reward_at(math.nan) == thinking_with_map.reward_at(math.nan) == 0
+
+
+@pytest.mark.parametrize("recipe", ["spotagent", "thinking-with-map"])
+def test_point_recipes_on_answers(recipe: str) -> None:
+    assert score(recipe, "<answer>48.8566, 2.3522</answer>", PARIS) == Scored(1.0, error_km=0.0)
+    lost = score(recipe, "<answer>nowhere</answer>", PARIS)
+    assert lost == Scored(0.0, reason="no_coordinates")
+    assert score(recipe, "<answer>France; Île-de-France; Paris</answer>", PARIS) == lost
+
+
+# GeoVista eq. 4
+
+
+def test_geovista_values() -> None:
+    assert [geovista.reward_for(*levels) for levels in [(1, 1, 1), (1, 1, 0), (1, 0, 0), (0, 0, 0)]] == [4, 2, 1, 0]
+    assert geovista.reward_for(True, True, True, beta=3) == 9
+    with pytest.raises(ValueError, match="above 1"):
+        geovista.reward_for(True, False, False, beta=1)
+
+
+def test_geovista_own_example() -> None:
+    """A photo of Los Angeles: `Los Angeles` beats `San Francisco`, though both are right at the state level."""
+    right = geovista.score("<answer>Los Angeles</answer>", LOS_ANGELES)
+    near = geovista.score("<answer>San Francisco, California</answer>", LOS_ANGELES)
+    assert isinstance(right, Scored) and isinstance(near, Scored)
+    assert (right.reward, near.reward) == (4, 2)
+    assert right.parts["province_or_state"] == near.parts["province_or_state"] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "reward"),
+    [
+        ("France; Ile de France; PARÍS", PARIS, 4),
+        ("Frankreich? No: France; Centre; Orléans", PARIS, 0),  # a country nobody knows by that name
+        ('{"lat": 48, "lon": 2, "city": "Paris", "country": "FR"}', PARIS, 4),
+        ("Paris, Texas, USA", PARIS, 0),
+        ('{"country": "United States", "province_or_state": "Texas", "city": "Paris"}', PARIS, 0),
+        ("巴黎", PARIS, 4),
+        ("A street in Lyon, France", PARIS, 1),
+        ("Houston, Texas, USA", LOS_ANGELES, 1),
+        ("U.S.A.; CA; Fresno", LOS_ANGELES, 2),
+        ("Fresno, CA", LOS_ANGELES, 2),
+        ("Atlanta, Georgia", Truth(33.7, -84.4, Address("United States", "Georgia", "Atlanta")), 4),
+        ("Tbilisi, Georgia", Truth(33.7, -84.4, Address("United States", "Georgia", "Atlanta")), 2),
+        ("Santa Fe, New Mexico", Truth(35.7, -105.9, Address("United States", "New Mexico", "Santa Fe")), 4),
+        ("Papua New Guinea", Truth(9.5, -13.7, Address("Guinea", None, "Conakry")), 0),
+        ("South Korea; Seoul; Gangnam", Truth(37.5, 127, Address("Republic of Korea", "Seoul", "Gangnam-gu")), 2),
+        ("München, Deutschland", Truth(48.1, 11.6, Address("Germany", "Bavaria", "Munich")), 4),
+        ("Muenchen", Truth(48.1, 11.6, Address("Germany", "Bavaria", "München")), 4),
+        ("Beijing (Dongcheng District); ;", Truth(39.9, 116.4, Address("China", "Beijing", "Beijing")), 0),
+        ("China; Beijing Municipality; Beijing City", Truth(39.9, 116.4, Address("China", "Beijing", "Beijing")), 4),
+        ("Łódź, Polska", Truth(51.8, 19.5, Address("Poland", "Łódź Voivodeship", "Lodz")), 4),
+        ("", PARIS, 0),
+    ],
+)
+def test_geovista_rule(answer: str, truth: Truth, reward: float) -> None:
+    found = geovista.score(f"<answer>{answer}</answer>", truth)
+    assert isinstance(found, Scored)
+    assert found.reward == reward
+
+
+def test_geovista_verifier_is_asked_where_the_rule_says_no_and_both_verdicts_stay() -> None:
+    asked: list[Level] = []
+
+    def verifier(level: Level, text: str, name: str) -> bool:
+        asked.append(level)
+        return level == "city"
+
+    answer = ParsedAnswer(None, None, Address("France", "Paris region", "La Ville Lumière"), "France; ...")
+    found = geovista.verdicts(answer, PARIS.address, verifier)
+    assert asked == ["province_or_state", "city"]
+    assert found["country"] == geovista.LevelVerdict(True, None)
+    assert found["city"] == geovista.LevelVerdict(False, True) and found["city"].right
+    assert geovista.score("<answer>the City of Light</answer>", PARIS, aliases={"Paris": ("City of Light",)}) == Scored(
+        4.0, None, None, {"country": 1.0, "province_or_state": 1.0, "city": 1.0}
+    )
+
+
+def test_levels_missing_from_the_truth_are_not_judged() -> None:
+    answer = ParsedAnswer(None, None, Address("Zambia", "Lusaka", "Kafue"), "Zambia; Lusaka; Kafue")
+    found = levels_by_rule(answer, Address("Zambia", "Lusaka Province", None))
+    assert found == {"country": True, "province_or_state": True, "city": None}
+
+
+# GeoAgent eq. 3-9
+
+
+def test_geoagent_spatial_is_eq_5() -> None:
+    assert geoagent.spatial_similarity(0) == 1
+    assert geoagent.spatial_similarity(200) == pytest.approx(1 / math.e)
+
+
+def fixed(*similarities: float) -> geoagent.Embed:
+    """Vectors whose cosine is the given one, level by level."""
+
+    def embed_fixed(texts: Sequence[str]) -> np.ndarray:
+        rows = []
+        for similarity in similarities[: len(texts) // 2]:
+            rows += [[similarity, math.sqrt(1 - similarity**2)], [2.0, 0.0]]
+        return np.array(rows)
+
+    return embed_fixed
+
+
+@pytest.mark.parametrize(
+    ("similarities", "expected"),
+    [
+        ((1, 1, 1), 1.0),
+        ((0.9, 0.8, 0.6), 0.1 * 0.9 + 0.6 * 0.8 + 0.3 * 0.6),
+        ((0.69, 1, 1), 0.0),  # country below 0.7: nothing finer counts
+        ((0.9, 0.49, 1), 0.09),  # region below 0.5: the place does not count
+        ((0.9, 0.8, 0.1), 0.09 + 0.48 + 0.03),  # no threshold on the place
+        ((0.9, 0.8, -0.5), 0.09 + 0.48),
+    ],
+)
+def test_geoagent_semantic_is_eq_7(similarities: tuple[float, ...], expected: float) -> None:
+    address = Address("a", "b", "c")
+    assert geoagent.semantic_similarity(address, address, fixed(*similarities)) == pytest.approx(expected)
+
+
+def test_geoagent_truth_without_a_place_can_be_fully_right() -> None:
+    zambia = Address("Zambia", "Lusaka Province", None)  # GeoAgent fig. 10
+    assert geoagent.semantic_similarity(zambia, zambia, embed) == pytest.approx(1)
+    assert geoagent.semantic_similarity(Address("Zambia", None, None), zambia, embed) == pytest.approx(0.1 / 0.7)
+
+
+def test_geoagent_consistency_is_eq_8_and_9() -> None:
+    assert geoagent.normalised_lengths([10, 20, 30]) == (0, 0.5, 1)
+    assert geoagent.length_factor(0.5) == 0.5
+    assert geoagent.length_factor(1.0) == pytest.approx(1 / (1 + math.exp(-5)))
+    found = Consistency(Address("France", "Normandy", "Paris"), ("x" * 10, "x" * 20, "x" * 30))
+    expected = 0.1 * geoagent.length_factor(0) + 0.3 * geoagent.length_factor(1)
+    assert geoagent.consistency(found, PARIS.address) == pytest.approx(expected)
+    # against its own conclusion instead of the truth
+    itself = Consistency(found.concluded, found.reasoning, against=Address("France", "Normandy", "Paris"))
+    assert geoagent.consistency(itself, PARIS.address) > expected
+    # lengths measured over a group: a thin reply is thin at every level
+    thin = Consistency(PARIS.address, ("x", "x", "x"), length_bounds=((0, 100),) * 3)
+    assert geoagent.consistency(thin, PARIS.address) < 0.01
+
+
+def test_geoagent_degenerate_lengths() -> None:
+    assert geoagent.normalised_lengths([7, 7, 7]) == (1, 1, 1)
+    assert geoagent.normalised_lengths([0, 0, 0]) == (0, 0, 0)
+    assert geoagent.normalised_lengths([50], [(0, 10)]) == (1,)
+
+
+def test_geoagent_sum_is_eq_3() -> None:
+    found = geoagent.score(
+        "<answer>France; Île-de-France; Paris</answer>", PARIS, geocode, embed, Consistency(PARIS.address, REASONING)
+    )
+    assert isinstance(found, Scored)
+    assert found.parts["spatial"] == 1 and found.parts["semantic"] == pytest.approx(1)
+    assert found.reward == pytest.approx(1.5 + 1.0 + 0.5 * found.parts["consistency"])
+    nowhere = geoagent.score("<answer>France; Île-de-France; Xyz</answer>", PARIS, geocode, embed)
+    assert isinstance(nowhere, Scored) and nowhere.parts["spatial"] == 0 and nowhere.error_km is None
+    assert geoagent.score("no idea", PARIS, geocode, embed) == Scored(0.0, reason="no_answer")
+    assert geoagent.score("<answer>48.8, 2.3</answer>", PARIS, geocode, embed) == Scored(0.0, reason="no_address")
+
+
+# Every recipe
+
+GOLD = json.dumps(
+    {"lat": PARIS.lat, "lon": PARIS.lon, "city": "Paris", "province_or_state": "Île-de-France", "country": "France"}
+)
+OTHERS = st.one_of(
+    st.text(max_size=60),
+    st.builds("{}, {}".format, st.floats(-90, 90), st.floats(-180, 180)),
+    st.sampled_from(["France; Rhône; Lyon", "France; Île-de-France; Paris", "Paris", "Spain", "Lyon, Rhône, France"]),
+    st.builds("{}; {}; {}".format, *[st.sampled_from(["France", "Île-de-France", "Paris", "Rhône", "Xyz"])] * 3),
+)
+
+
+@pytest.mark.parametrize("recipe", sorted(SCORERS))
+@given(other=OTHERS)
+def test_the_gold_answer_is_the_maximum(recipe: str, other: str) -> None:
+    aids = Aids(geocode=geocode, embed=embed, consistent=Consistency(PARIS.address, REASONING))
+    best = score(recipe, f"<answer>{GOLD}</answer>", PARIS, aids)
+    rival = score(recipe, f"<answer>{other}</answer>", PARIS, aids)
+    assert isinstance(best, Scored) and isinstance(rival, Scored)
+    assert best.reward >= rival.reward - 1e-12
+    assert best.reward >= {"geovista": 4, "geoagent": 2.5}.get(recipe, 1)
+
+
+def broken(*_: object) -> None:
+    raise ServiceError("geocoder", "outage", "connection refused", retryable=True)
+
+
+def missing(*_: object) -> None:
+    raise ServiceError("geocoder", "not_found", "no such place")
+
+
+def test_an_outage_excludes_and_never_scores_zero() -> None:
+    answer = "<answer>France; Rhône; Lyon</answer>"
+    assert score("geoagent", answer, PARIS, Aids(geocode=broken, embed=embed)) == Excluded("geocoder_outage")
+    assert score("geovista", answer, PARIS, Aids(verifier=broken)) == Excluded("geocoder_outage")  # type: ignore[arg-type]
+    for recipe in SCORERS:
+        aids = Aids(geocode=geocode, embed=embed)
+        assert score(recipe, answer, PARIS, aids, tool_outage="search_outage") == Excluded("search_outage")
+    found = score("geoagent", answer, PARIS, Aids(geocode=missing, embed=embed))
+    assert isinstance(found, Scored) and found.parts["spatial"] == 0  # a place that is not there is a wrong answer
+
+
+def test_wrong_use_is_said() -> None:
+    with pytest.raises(ValueError, match=r"smilegeo.*geoagent, geovista, spotagent, thinking-with-map"):
+        score("smilegeo", "", PARIS)
+    with pytest.raises(ValueError, match="geocode and an embed"):
+        score("geoagent", "", PARIS)
+    with pytest.raises(ValueError, match="not on Earth"):
+        Truth(91, 0)
