@@ -189,6 +189,7 @@ _ALL = [
             "snapshot_id": STRING,
             "image_id": STRING,
             "trajectory_id": STRING,
+            "phase": INT,  # of GRPO's curriculum: 1 comes before 2; null in the other stages
             "messages_json": JSON,
             "lat": FLOAT,
             "lon": FLOAT,

@@ -1,0 +1,122 @@
+"""How a model is trained: the paper's values as defaults, small ones in the offline profile."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from schemas.settings.base import OPERATIONAL, Settings
+
+TrainingStage = Literal["sft", "cold_start", "grpo"]
+
+
+class TinySettings(Settings):
+    """The size of the Qwen2.5-VL that is built from random weights when `base` is "tiny"."""
+
+    vocabulary: int = Field(1024, ge=300, description="tokens of the byte-level BPE trained on the samples' text")
+    hidden: int = Field(128, ge=64, multiple_of=64, description="width; heads are 64 wide, which vLLM takes")
+    layers: int = Field(2, ge=1, description="layers of the language model")
+    intermediate: int = Field(256, ge=16, description="width of the language model's MLP")
+    vision_hidden: int = Field(64, ge=32, multiple_of=32, description="width of the vision tower, heads are 32 wide")
+    vision_layers: int = Field(2, ge=1, description="layers of the vision tower")
+
+
+class LoraSettings(Settings):
+    """Low-rank adapters; GeoAgent trains with rank 64, alpha 128."""
+
+    rank: int = Field(64, ge=1)
+    alpha: int = Field(128, ge=1)
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class TunerSettings(Settings):
+    """What SFT and cold start share."""
+
+    epochs: float = Field(1.0, gt=0)
+    batch_size: int = Field(32, ge=1, description="sequences in one optimizer step")
+    micro_batch: int = Field(8, ge=1, description="sequences in one forward pass on one device")
+    learning_rate: float = Field(1e-5, gt=0)
+    warmup_share: float = Field(0.05, ge=0, lt=1, description="share of the steps in which the rate rises")
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    weight_decay: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> "TunerSettings":
+        if self.batch_size % min(self.micro_batch, self.batch_size):
+            raise ValueError(f"batch_size {self.batch_size} must be a multiple of micro_batch {self.micro_batch}")
+        return self
+
+
+class ColdStartSettings(TunerSettings):
+    """Agentic cold start: trajectories, loss on assistant text only (SpotAgent 3.2.2)."""
+
+    replay: float = Field(
+        0.0, ge=0, description="SFT samples mixed in per trajectory, against forgetting how to answer at once"
+    )
+
+
+class GrpoSettings(Settings):
+    """GRPO with the recipe's reward; the defaults are SpotAgent's Table 7."""
+
+    epochs: float = Field(1.0, gt=0)
+    max_steps: int | None = Field(None, ge=1, description="stop after so many optimizer steps")
+    group_size: int = Field(8, ge=2, description="G: completions sampled for one prompt")
+    prompts_per_generation: int = Field(256, ge=1, description="verl's train_batch_size: prompts sampled at once")
+    prompts_per_step: int = Field(128, ge=1, description="verl's ppo_mini_batch_size: prompts in one optimizer step")
+    micro_batch: int = Field(8, ge=1, description="completions in one forward pass on one device")
+    learning_rate: float = Field(1e-6, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    kl: float = Field(0.001, ge=0, description="weight of the low-variance KL to the stage's starting model")
+    clip: float = Field(0.2, gt=0, lt=1)
+    temperature: float = Field(1.0, gt=0)
+    max_completion_tokens: int = Field(4096, ge=1)
+    loss: Literal["grpo", "dapo", "bnpo", "dr_grpo"] = Field(
+        "grpo", description="how token losses are averaged; grpo is the mean over each completion, then over the group"
+    )
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> "GrpoSettings":
+        if self.prompts_per_generation % self.prompts_per_step:
+            raise ValueError(
+                f"prompts_per_generation {self.prompts_per_generation} must be a multiple of "
+                f"prompts_per_step {self.prompts_per_step}"
+            )
+        if (self.prompts_per_step * self.group_size) % self.micro_batch:
+            raise ValueError(
+                f"prompts_per_step x group_size = {self.prompts_per_step * self.group_size} must be a multiple of "
+                f"micro_batch {self.micro_batch}"
+            )
+        return self
+
+
+class TrainSettings(Settings):
+    """The three training stages of a recipe, in the order they run."""
+
+    recipe: str = "spotagent"
+    base: str = Field("tiny", min_length=1, description='"tiny", or the path or hub name of a Qwen2.5-VL')
+    stages: tuple[TrainingStage, ...] = ("sft", "cold_start", "grpo")
+    seed: int = Field(0, ge=0)
+    threads: int = Field(2, ge=1, description="CPU threads of the training process")
+    precision: Literal["bf16", "fp32"] = "bf16"
+    gradient_checkpointing: bool = True
+    save_steps: int = Field(
+        100, ge=1, description="optimizer steps between two resumable checkpoints", json_schema_extra=OPERATIONAL
+    )
+    image_min_pixels: int = Field(40_000, ge=784)
+    image_max_pixels: int = Field(2_000_000, ge=784)
+    answer_decimals: int = Field(4, ge=0, le=8, description="decimals of the coordinates in SFT answers")
+    tiny: TinySettings = TinySettings()
+    lora: LoraSettings | None = None
+    sft: TunerSettings = TunerSettings()
+    cold_start: ColdStartSettings = ColdStartSettings()
+    grpo: GrpoSettings = GrpoSettings()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainSettings":
+        if self.image_min_pixels > self.image_max_pixels:
+            raise ValueError(
+                f"image_min_pixels {self.image_min_pixels} is above image_max_pixels {self.image_max_pixels}"
+            )
+        order = [stage for stage in ("sft", "cold_start", "grpo") if stage in self.stages]
+        if list(self.stages) != order:
+            raise ValueError(f"stages {list(self.stages)} must be unique and in the order sft, cold_start, grpo")
+        return self

@@ -1,0 +1,70 @@
+"""The chain of models: which one each training stage makes, from which parent and which samples.
+
+A model's id follows from its stage, settings, samples and parent, so the whole chain is known before any of it is
+trained, and the same inputs name the same models on every machine.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from schemas.settings.train import TrainingStage, TrainSettings
+from tasks.frame import digest
+
+# Every field but the per-stage sections, which are added for the stage alone: another GRPO rate must not retrain SFT.
+_SECTIONS = {"sft", "cold_start", "grpo", "tiny", "stages"}
+VERSION = 1  # raise it when the same settings and samples make another model
+
+
+@dataclass(frozen=True)
+class Link:
+    """One model of the chain."""
+
+    training_stage: TrainingStage
+    model_id: str
+    parent_id: str | None  # none: the base model itself
+    samples: int
+    samples_digest: str
+
+
+def stage_identity(settings: TrainSettings, training_stage: TrainingStage) -> dict[str, Any]:
+    """Of the settings, what decides the outcome of one training stage, given its parent."""
+    whole = settings.identity()
+    shared = {name: value for name, value in whole.items() if name not in _SECTIONS}
+    tiny = {"tiny": whole["tiny"]} if settings.base == "tiny" else {}
+    return {**shared, **tiny, "training_stage": training_stage, training_stage: whole[training_stage]}
+
+
+def chain(samples: pl.DataFrame, settings: TrainSettings) -> list[Link]:
+    """The models to be made, in order. A stage without samples has a link too, but is nobody's parent."""
+    links: list[Link] = []
+    parent: str | None = None
+    # The tiny base learns its tokenizer from the text of all samples, so all of them decide what it is.
+    vocabulary = _digest(samples) if settings.base == "tiny" else None
+    for training_stage in settings.stages:
+        mine = samples_of(samples, training_stage, settings)
+        samples_digest = _digest(mine)
+        model_id = digest(
+            "model", VERSION, stage_identity(settings, training_stage), samples_digest, parent or vocabulary
+        )
+        links.append(Link(training_stage, model_id, parent, mine.height, samples_digest))
+        if mine.height:
+            parent = model_id
+    return links
+
+
+def samples_of(samples: pl.DataFrame, training_stage: TrainingStage, settings: TrainSettings) -> pl.DataFrame:
+    """The samples of one training stage, in training order: cold start with its replayed SFT samples among them."""
+    mine = samples.filter(pl.col("training_stage") == training_stage).sort("phase", "sample_id")
+    if training_stage == "cold_start" and mine.height:
+        replayed = samples.filter(pl.col("training_stage") == "sft").sort("sample_id")
+        count = min(replayed.height, round(mine.height * settings.cold_start.replay))
+        mine = pl.concat([mine, replayed.head(count)]).sort("sample_id")
+    return mine
+
+
+def _digest(samples: pl.DataFrame) -> str:
+    """What the trainer sees of the samples; run ids, times and the snapshot's name do not matter to it."""
+    seen = samples.sort("training_stage", "sample_id").select("sample_id", "phase", "messages_json", "lat", "lon")
+    return digest(seen.rows())

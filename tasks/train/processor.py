@@ -1,0 +1,50 @@
+"""The image-only processor of Qwen2.5-VL: PIL in place of torchvision, no video."""
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from transformers import Qwen2_5_VLProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+
+class ImageOnlyProcessor(Qwen2_5_VLProcessor):
+    """Qwen2.5-VL's processor without its video part, which needs torchvision."""
+
+    def __init__(
+        self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(image_processor, tokenizer, None, chat_template=chat_template, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
+        """Write the processor under Qwen's own class name, so that vLLM and others open the checkpoint."""
+        saved = super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        for name in ("processor_config.json", "tokenizer_config.json"):
+            path = Path(save_directory) / name
+            if path.exists():
+                config = json.loads(path.read_text(encoding="utf-8"))
+                if config.get("processor_class") == type(self).__name__:
+                    config["processor_class"] = Qwen2_5_VLProcessor.__name__
+                    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        return saved
+
+
+def chat_template() -> str:
+    """TRL's Qwen3-VL template: it has tools (Qwen2.5-VL's own has none) and TRL knows its assistant masks."""
+    return resources.files("trl").joinpath("chat_templates/qwen3_vl.jinja").read_text(encoding="utf-8")
+
+
+def image_processor(min_pixels: int, max_pixels: int) -> Qwen2VLImageProcessorPil:
+    """Qwen's image processor on PIL, bringing every picture between the two sizes."""
+    return Qwen2VLImageProcessorPil(size={"shortest_edge": min_pixels, "longest_edge": max_pixels})
+
+
+def load_processor(path: str, min_pixels: int | None = None, max_pixels: int | None = None) -> ImageOnlyProcessor:
+    """The processor of a checkpoint, with our chat template and, where given, another pixel budget."""
+    processor = ImageOnlyProcessor.from_pretrained(path)
+    processor.chat_template = chat_template()
+    processor.tokenizer.padding_side = "left"
+    if min_pixels is not None and max_pixels is not None:
+        processor.image_processor = image_processor(min_pixels, max_pixels)
+    return processor

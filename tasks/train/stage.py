@@ -1,0 +1,113 @@
+"""The three training stages: each has one item, the model it is to make."""
+
+import functools
+import json
+import logging
+import os
+import time
+from dataclasses import dataclass
+
+import polars as pl
+
+from schemas.settings.train import TrainingStage, TrainSettings
+from tasks.errors import GeofixError
+from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, Workshop
+from tasks.lake import Lake
+from tasks.train.chain import Link, chain, stage_identity
+from tasks.train.samples import approved_snapshot
+
+logger = logging.getLogger(__name__)
+
+MODELS = "models"  # folder of checkpoints inside the lake
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the worker keeps at hand."""
+
+    lake: Lake
+    settings: TrainSettings
+
+
+def items(training_stage: TrainingStage, inputs: Inputs, settings: TrainSettings) -> pl.DataFrame:
+    """One item: the model this stage is to make of the samples as they are; none if the stage is not configured."""
+    snapshot = approved_snapshot(inputs)
+    links = [link for link in chain(inputs.frame("samples"), settings) if link.training_stage == training_stage]
+    return pl.DataFrame(
+        [_item(link, snapshot["snapshot_id"]) for link in links],
+        schema={
+            "id": pl.String,
+            "training_stage": pl.String,
+            "parent_id": pl.String,
+            "snapshot_id": pl.String,
+            "samples": pl.Int64,
+            "samples_digest": pl.String,
+        },
+    )
+
+
+def open_bench(settings: TrainSettings, workshop: Workshop) -> Bench:
+    # Before the libraries are imported: they read these once.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return Bench(workshop.lake, settings)
+
+
+def work(item: Row, bench: Bench) -> Outcome:
+    """The trained model's row. A killed run goes on from its last whole checkpoint."""
+    if not item["samples"]:
+        return Rejected("no_samples", {"training_stage": item["training_stage"], "snapshot_id": item["snapshot_id"]})
+    from tasks.train.training import train_model  # torch takes seconds to import, and only workers need it
+
+    settings = bench.settings
+    all_samples = bench.lake.read("samples")
+    [link] = [link for link in chain(all_samples, settings) if link.training_stage == item["training_stage"]]
+    if link.model_id != item["id"]:
+        raise GeofixError("the samples were changed while training was starting; run train again")
+    started = time.monotonic()
+    result = train_model(link, all_samples, settings, bench.lake.root / MODELS, bench.lake.images)
+    logger.info("%s: %d steps in %.1f s", link.training_stage, result.steps, time.monotonic() - started)
+    row = {
+        "model_id": link.model_id,
+        "training_stage": link.training_stage,
+        "parent_id": link.parent_id,
+        "snapshot_id": item["snapshot_id"],
+        "recipe": settings.recipe,
+        "base": settings.base,
+        "samples": link.samples,
+        "samples_digest": link.samples_digest,
+        "steps": result.steps,
+        "config_json": json.dumps(stage_identity(settings, link.training_stage), sort_keys=True),
+        "metrics_json": json.dumps(result.metrics, sort_keys=True),
+        "checkpoint": f"{MODELS}/{link.model_id}",
+    }
+    return Kept({"models": [row]})
+
+
+def _item(link: Link, snapshot_id: str) -> Row:
+    return {
+        "id": link.model_id,
+        "training_stage": link.training_stage,
+        "parent_id": link.parent_id,
+        "snapshot_id": snapshot_id,
+        "samples": link.samples,
+        "samples_digest": link.samples_digest,
+    }
+
+
+def _stage(training_stage: TrainingStage) -> Stage:
+    return Stage(
+        name=f"train.{training_stage}",
+        reads=("snapshots", "samples"),
+        writes=("models",),
+        items=functools.partial(items, training_stage),
+        work=work,
+        open=open_bench,
+        resources=Resources(cpus=2, workers=1, chunk=1),
+        keeps_history=True,
+        identity=functools.partial(stage_identity, training_stage=training_stage),
+    )
+
+
+SFT, COLD_START, GRPO = _stage("sft"), _stage("cold_start"), _stage("grpo")
