@@ -88,6 +88,16 @@ def _parse() -> dict[str, tuple[list[str], list[str], list[str]]]:
 
 
 _PARTS = _parse()
+_LOCAL_NAMES = {
+    "PH": "es",
+    "PR": "es",
+    "SG": "malay",
+    "MY": "malay",
+    "BN": "malay",
+    "AE": "arabic",
+    "PK": "persian",
+    "MT": "it",
+}
 _ENGLISH_NAMED = frozenset(("AU", "NZ", "SH", "FK"))
 
 
@@ -96,7 +106,7 @@ def proper_name(language: str, country: str, continent: str, chance: np.random.G
     family = _FAMILY_OF.get(language) or _FAMILY_OF.get(language.split("-")[0]) or "en"
     if family == "en" and country not in _ENGLISH_NAMED:
         # English signs, local people: "Chandrapur Pharmacy" in India, "Mwanga Bakery" in Kenya.
-        family = {"AS": "indic", "AF": "african", "OC": "pacific"}.get(continent, "en")
+        family = _LOCAL_NAMES.get(country) or {"AS": "indic", "AF": "african", "OC": "pacific"}.get(continent, "en")
     onsets, middles, endings = _PARTS[family]
     draw = chance.integers(0, 1 << 30, size=3)
     return onsets[draw[0] % len(onsets)] + middles[draw[1] % len(middles)] + endings[draw[2] % len(endings)]

@@ -1,0 +1,94 @@
+"""Paints an image of the world from its place's attributes: NumPy and Pillow only, the same bytes for the same seed."""
+
+from __future__ import annotations
+
+import io
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image, ImageChops, ImageFilter
+
+from infra.offline.chance import generator
+from infra.offline.place import Place
+from infra.offline.render.backdrop import Road, paint_ground, paint_hills, paint_sky
+from infra.offline.render.camera import Camera
+from infra.offline.render.canvas import Canvas
+from infra.offline.render.street import Street
+from infra.offline.render.things import draw_tree
+from infra.offline.world import ImageRecord, World, camera_along_m, photo_yaw_deg
+
+JPEG_QUALITY = 88
+_TILE = 512
+
+
+def render_jpeg(world: World, record: ImageRecord) -> bytes:
+    """The picture of an image as JPEG bytes; an exact duplicate gives its source's bytes."""
+    if record.condition == "exact_duplicate":
+        record = world.images(record.place)[record.painted_as]
+    return encode(paint(world, record))
+
+
+def encode(image: Image.Image, quality: int = JPEG_QUALITY) -> bytes:
+    """JPEG bytes without any metadata."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
+    return buffer.getvalue()
+
+
+def paint(world: World, record: ImageRecord) -> Image.Image:
+    """The picture of an image."""
+    place = world.place(record.place)
+    road = Road(place, generator(place.look, "road"))
+    camera = _camera(world, place, road, record)
+    image = paint_sky(place, camera, generator(place.look, "sky"))
+    canvas = Canvas(image, camera)
+    paint_hills(canvas, place, generator(place.look, "hills"))
+    empty = record.condition == "no_clue"
+    paint_ground(image, place, None if empty else road, camera, generator(place.look, "ground"))
+    if empty:
+        _open_country(canvas, place, record.painted_as)
+    else:
+        Street(place, road, canvas, record.painted_as, record.condition == "landmark").draw()
+    return _finish(image, record)
+
+
+def _camera(world: World, place: Place, road: Road, record: ImageRecord) -> Camera:
+    along_m = camera_along_m(record.slot, record.condition)
+    if record.is_pano:
+        return Camera(record.width, record.height, road.camera_x, 2.4, along_m)
+    yaw = photo_yaw_deg(world.seed, place, record.painted_as)
+    return Camera(record.width, record.height, road.camera_x, 1.6, along_m, yaw, fov_deg=72.0, horizon=0.56)
+
+
+def _open_country(canvas: Canvas, place: Place, slot: int) -> None:
+    """Nothing to localize by: ground and a few trees."""
+    chance = generator(place.look, "open", slot)
+    spots = sorted(
+        ((float(chance.normal(0, 45)), canvas.camera.z + float(chance.normal(0, 60))) for _ in range(9)),
+        key=lambda s: -abs(s[1]),
+    )
+    for x, z in spots:
+        if abs(x) + abs(z - canvas.camera.z) > 12:
+            draw_tree(canvas, place.climate, x, z, float(chance.uniform(4, 9)), chance)
+
+
+def _finish(image: Image.Image, record: ImageRecord) -> Image.Image:
+    """What the camera adds: soft edges, grain, and for some pictures blur or darkness."""
+    if record.condition == "blurred":
+        image = image.filter(ImageFilter.BoxBlur(image.width / 130))
+    if record.condition == "dark":
+        image = image.point([int(v * 0.09) for v in range(256)] * 3)
+    return ImageChops.add(image, _grain(image.width, image.height), 1, -128)
+
+
+@lru_cache(maxsize=4)
+def _grain(width: int, height: int) -> Image.Image:
+    noise = generator("grain").normal(0, 2.4, size=(_TILE, _TILE, 1)) + generator("colour grain").normal(
+        0, 0.7, size=(_TILE, _TILE, 3)
+    )
+    tile = Image.fromarray(np.clip(np.round(noise + 128), 0, 255).astype(np.uint8))
+    full = Image.new("RGB", (width, height))
+    for x in range(0, width, _TILE):
+        for y in range(0, height, _TILE):
+            full.paste(tile, (x, y))
+    return full
