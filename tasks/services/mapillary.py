@@ -3,8 +3,9 @@
 import json
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
-from schemas.settings.services import is_loopback
+from schemas.settings.services import is_loopback, is_private
 from tasks.services.errors import ServiceError, safe_text, safe_url
 from tasks.services.http import Answer, Connection, Http
 
@@ -83,9 +84,7 @@ class Mapillary:
 
     async def fetch(self, url: str) -> bytes:
         """The picture at a thumb URL, or ServiceError of kind expired: then ask for the image's URL again."""
-        # The address comes from an answer. It must not make us read from inside our own network.
-        offline = is_loopback(self._http.endpoint.base_url)
-        if not (url.startswith("https://") or (offline and is_loopback(url))) or is_loopback(url) != offline:
+        if not _may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not fetch from {safe_url(url)}")
         answer = await self._http.request("GET", url=url, accept="image/", classify=self._classify_file)
         return answer.body
@@ -148,6 +147,17 @@ class Mapillary:
                 "mapillary", "expired", f"{answer.url}: the signed address is past its time", status=403
             )
         return None
+
+
+def _may_fetch(url: str, base_url: str) -> bool:
+    """Whether an address from an answer may be read: it must not lead us into our own network.
+
+    A service on the open net hands out addresses there, by https; one in a private network, on its own host.
+    """
+    if is_private(base_url):
+        same_host = urlsplit(url).hostname == urlsplit(base_url).hostname
+        return urlsplit(url).scheme in ("http", "https") and (same_host or (is_loopback(url) and is_loopback(base_url)))
+    return url.startswith("https://") and not is_private(url)
 
 
 def _error_object(answer: Answer) -> dict[str, Any] | None:

@@ -60,8 +60,9 @@ def test_table8_accounts_for_every_picture(pictures):
 
 
 def test_table8_prints_the_papers_percentages():
-    kinds = ["mastered"] * 3675 + ["intractable"] * 179_665 + ["learnable"] * 22_766
-    table = table8(pl.DataFrame({"threshold_km": [[1.0]] * len(kinds), "regimes": [[kind] for kind in kinds]}))
+    counts = pl.DataFrame({"regimes": ["mastered", "intractable", "learnable"], "n": [3675, 179_665, 22_766]})
+    pictures = counts.select(pl.col("regimes").repeat_by("n")).explode("regimes")
+    table = table8(pictures.select(pl.concat_list(pl.lit(1.0)).alias("threshold_km"), pl.concat_list("regimes")))
     assert table.select("mastered_pct", "intractable_pct", "filtered_pct").row(0) == (1.78, 87.17, 11.05)
 
 

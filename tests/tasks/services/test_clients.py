@@ -7,6 +7,7 @@ import pytest
 from schemas.messages import ToolCall
 from schemas.settings.services import Price
 from tasks.services import Address, Chat, Geocoder, Mapillary, Search, ServiceError
+from tasks.services.mapillary import _may_fetch
 
 BOX = (2.30, 48.80, 2.35, 48.85)
 
@@ -115,6 +116,24 @@ PARIS = {
     "importance": 0.9,
     "address": {"city": "Paris", "state": "Île-de-France", "country": "France", "country_code": "fr"},
 }
+
+
+@pytest.mark.parametrize(
+    ("base_url", "url", "allowed"),
+    [
+        ("https://graph.mapillary.com", "https://scontent.xx.fbcdn.net/m1/v?oe=1", True),
+        ("https://graph.mapillary.com", "http://scontent.xx.fbcdn.net/m1/v", False),
+        ("https://graph.mapillary.com", "https://127.0.0.1/x", False),
+        ("https://graph.mapillary.com", "https://10.0.0.7/x", False),
+        ("https://graph.mapillary.com", "https://metadata.internal/x", False),
+        ("http://127.0.0.1:8760/mapillary", "http://localhost:8760/cdn/x", True),
+        ("http://offline:8760/mapillary", "http://offline:8760/cdn/x", True),
+        ("http://offline:8760/mapillary", "http://other:8760/cdn/x", False),
+        ("http://offline:8760/mapillary", "file://offline/x", False),
+    ],
+)
+def test_where_pictures_may_come_from(base_url, url, allowed):
+    assert _may_fetch(url, base_url) == allowed
 
 
 class TestGeocoder:

@@ -1,0 +1,209 @@
+"""Synthesize and difficulty through the frame and Ray, over HTTP: accounting, outages, resuming, secrets.
+
+The models here are a few lines that look at a picture's colour; they know nothing but pixels and messages.
+"""
+
+import asyncio
+import base64
+import io
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+import pytest
+import uvicorn
+from PIL import Image
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from schemas.messages import image_references
+from schemas.settings.difficulty import DifficultySettings
+from schemas.settings.services import ServicesSettings
+from schemas.settings.spread import SpreadSettings
+from schemas.settings.synthesize import SynthesizeSettings
+from tasks.difficulty import STAGE as DIFFICULTY
+from tasks.difficulty import table8
+from tasks.frame import Context, StageResult, run
+from tasks.lake import Commit, Lake
+from tasks.ray_home import stop_ray
+from tasks.services import connect
+from tasks.synthesize import STAGE as SYNTHESIZE
+
+PICTURES = 8
+
+
+class World:
+    """A server on a thread whose faults are switched by the test."""
+
+    def __init__(self) -> None:
+        self.down: set[int] = set()  # numbers of places the geocoder cannot be reached for
+        self.requests: list[str] = []
+        routes = [
+            Route("/nominatim/search", self.geocode),
+            Route("/openai/v1/chat/completions", self.chat, methods=["POST"]),
+        ]
+        config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, log_level="error")
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve()), daemon=True)
+
+    def start(self) -> "World":
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.02)
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+        return self
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(10)
+
+    def services(self) -> ServicesSettings:
+        quick = {"max_attempts": 2, "backoff_s": 0.0, "timeout_s": 20, "total_timeout_s": 20}
+        url = f"http://127.0.0.1:{self.port}"
+        return ServicesSettings.model_validate(
+            {
+                "geocoder": {"base_url": f"{url}/nominatim", **quick},
+                "search": {"base_url": f"{url}/tavily", **quick},
+                "chat": {"base_url": f"{url}/openai/v1", "prices": {"planner": {"prompt": 1}}, **quick},
+            }
+        )
+
+    async def geocode(self, request: Request) -> Response:
+        number = int(request.query_params["q"].split()[-1])
+        if number in self.down:
+            return Response("down", 503)
+        place = {"lat": str(10.0 + number), "lon": "20.0", "name": f"Place {number}", "display_name": "P"}
+        return JSONResponse(
+            [{**place, "address": {"country": "Land", "country_code": "la", "city": f"Place {number}"}}]
+        )
+
+    async def chat(self, request: Request) -> Response:
+        body = await request.json()
+        self.requests.append(json.dumps(body))
+        speak = {"observer": self.observe, "planner": self.plan, "answerer-base": self.answer}[body["model"]]
+        message = {"role": "assistant", **speak(body)}
+        usage = {"prompt_tokens": 10, "completion_tokens": 5}
+        return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+
+    def observe(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"content": f"## Environment\n- shade {number_of(body['messages'][-1])}"}
+
+    def plan(self, body: dict[str, Any]) -> dict[str, Any]:
+        number = int(re.search(r"shade (\d+)", body["messages"][1]["content"]).group(1))
+        results = [m for m in body["messages"] if m["role"] == "tool"]
+        if not results:
+            arguments = json.dumps({"address": f"Place {number}"})[: -2 if number == 1 else None]  # 1: broken JSON
+            function = {"name": "maps_geocode", "arguments": arguments}
+            call = {"id": f"call_{number}", "type": "function", "function": function}
+            return {"content": "<think>Look it up.</think>", "tool_calls": [call]}
+        lat = 10 + number + (0.5 if number == 2 else 0.0)  # 2: 55 km off
+        city = "" if number == 3 else "Place"
+        return {"content": f"<answer>Country: Land\nCity: {city}\nLatitude: {lat}\nLongitude: 20.0</answer>"}
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        number, lucky = number_of(body["messages"][-1]), body["seed"] % 2 == 0
+        if number == 0:
+            return {"content": "<answer>Latitude: 10.0\nLongitude: 20.0</answer>"}
+        if number == 1:
+            return {"content": "no idea"}
+        lat = 10 + number if lucky else 80
+        return {"content": f"<answer>Latitude: {lat}\nLongitude: 20.0</answer>"}
+
+
+def number_of(message: dict[str, Any]) -> int:
+    """The number a picture's shade of grey stands for."""
+    url = next(part for part in message["content"] if part["type"] == "image_url")["image_url"]["url"]
+    image = Image.open(io.BytesIO(base64.b64decode(url.split(",", 1)[1])))
+    return round(image.convert("L").getpixel((5, 5)) / 20)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    world = World().start()
+    yield world
+    world.stop()
+    stop_ray()
+
+
+@pytest.fixture
+def lake(tmp_path) -> Lake:
+    lake = Lake(tmp_path / "lake")
+    images, labels = [], []
+    for number in range(PICTURES):
+        data = io.BytesIO()
+        Image.new("RGB", (300, 200), (number * 20,) * 3).save(data, "PNG")
+        sha256 = lake.images.put(data.getvalue(), "png")
+        where = {"image_id": f"SECRET-ID-{number}", "sha256": sha256, "lat": 10.0 + number, "lon": 20.0}
+        source = {"kind": "photo", "source": "test", "source_id": str(number), "licence": "CC0", "attribution": "me"}
+        images.append({**where, **source, "extension": "png"})
+        labels.append({**where, "split": "train"})
+    labels.append({**labels[0], "image_id": "held-out", "split": "benchmark"})
+    commit = Commit("run-0", 0)
+    lake.upsert("images", [*images, {**images[0], "image_id": "held-out"}], commit)
+    lake.upsert("labels", labels, commit)
+    return lake
+
+
+def go(stage, settings, lake: Lake, world: World) -> StageResult:
+    context = Context(lake, connect(world.services(), {}), SpreadSettings(workers=1))
+    return run(stage, settings, context)
+
+
+def test_synthesize_accounts_for_every_sample_and_retries_only_outages(world, lake):
+    world.down = {5}
+    world.requests.clear()
+    first = go(SYNTHESIZE, SynthesizeSettings(samples=2), lake, world)
+    assert (first.items_in, first.kept, first.rejected, first.failed) == (16, 8, 6, 2)
+    assert dict(first.rejects) == {"malformed_call": 2, "too_far": 2, "missing_field": 2}
+    assert dict(first.failures) == {"outage": 2}
+
+    world.down = set()
+    second = go(SYNTHESIZE, SynthesizeSettings(samples=2), lake, world)
+    assert (second.items_in, second.kept, second.rejected, second.failed) == (2, 2, 0, 0)
+    assert go(SYNTHESIZE, SynthesizeSettings(samples=2), lake, world).nothing_to_do
+
+    rows = lake.read("trajectories")
+    assert rows.height == 16 and rows["trajectory_id"].n_unique() == 16
+    assert rows.filter(pl.col("verdict") == "kept").height == 10
+    kept = rows.filter(pl.col("verdict") == "kept").row(0, named=True)
+    assert kept["reasons"] == [] and kept["error_km"] < 1e-6 and kept["tool_calls"] == 1
+    assert (kept["prompt_tokens"], kept["completion_tokens"]) == (30, 15) and kept["cost_usd"] == pytest.approx(20e-6)
+    for sha256, extension in image_references(json.loads(kept["messages_json"])):
+        assert lake.images.read(sha256, extension)
+    far = rows.filter(pl.col("image_id") == "SECRET-ID-2").row(0, named=True)
+    assert far["reasons"] == ["too_far"] and 50 < far["error_km"] < 60
+    broken = rows.filter(pl.col("image_id") == "SECRET-ID-1").row(0, named=True)
+    assert broken["reasons"] == ["malformed_call"] and broken["tool_failures"] == 1
+    assert not any("SECRET-ID" in asked or "sha256" in asked for asked in world.requests)
+
+
+def test_difficulty_measures_pass_at_k_and_regimes(world, lake):
+    world.requests.clear()
+    result = go(DIFFICULTY, DifficultySettings(), lake, world)
+    assert (result.items_in, result.kept, result.rejected, result.failed) == (8, 6, 2, 0)
+    assert dict(result.rejects) == {"mastered": 1, "intractable": 1}
+    assert len(world.requests) == 64 and not any("SECRET-ID" in asked for asked in world.requests)
+    attempts, regimes = lake.read("attempts"), lake.read("regimes").sort("image_id")
+    assert attempts.height == 64 and attempts.group_by("image_id").len()["len"].to_list() == [8] * 8
+    assert regimes["kept"].to_list() == [False, False] + [True] * 6
+    assert regimes["phase"].to_list() == [None, None] + [1] * 6
+    misses = attempts.filter(pl.col("image_id") == "SECRET-ID-1")
+    assert misses["error_km"].null_count() == 8 and misses["parse_error"].unique().to_list() == ["no_answer"]
+    for row in regimes.iter_rows(named=True):
+        mine = attempts.filter(pl.col("image_id") == row["image_id"])
+        counted = [mine.filter(pl.col("error_km") < limit).height for limit in row["threshold_km"]]
+        assert row["passes"] == counted
+    assert table8(regimes)["total"].to_list() == [8] * 4
+    assert go(DIFFICULTY, DifficultySettings(), lake, world).nothing_to_do
+    assert go(DIFFICULTY, DifficultySettings(max_images=3), lake, world).total == 3
+
+
+def test_a_policy_that_nobody_serves_is_refused_in_one_line(world, lake):
+    with pytest.raises(Exception, match=r"services\.trained names no server"):
+        go(DIFFICULTY, DifficultySettings(endpoint="trained"), lake, world)
