@@ -114,7 +114,7 @@ def _means(ordered: Floats, answered: int, resamples: int, rng: np.random.Genera
     n = len(ordered)
     if n == 0:
         nothing = (math.nan, math.nan, math.nan, 0)
-        return Metric("geoscore", *nothing), Metric("mean_km", *nothing)
+        return Metric("geoscore_mean", *nothing), Metric("mean_km", *nothing)
     known = ordered[:answered]
     bins = min(answered, _MAX_BINS)
     edges = np.linspace(0, answered, bins + 1).astype(np.int64)
@@ -136,7 +136,7 @@ def _means(ordered: Floats, answered: int, resamples: int, rng: np.random.Genera
     km_interval = _interval(km) if len(km) else (math.nan, math.nan)
     mean_km = float(known.mean()) if answered else math.nan
     return (
-        Metric("geoscore", float(points.sum() / n), *score_interval, n),
+        Metric("geoscore_mean", float(points.sum() / n), *score_interval, n),
         Metric("mean_km", mean_km, *km_interval, answered),
     )
 

@@ -29,7 +29,7 @@ def test_misses_stay_in_the_denominator() -> None:
 
 def test_geoscore_is_eq_10() -> None:
     assert geoscore([0.0, 18050.0, 1805.0, math.nan]) == pytest.approx([5000, 5000 * math.exp(-10), 5000 / math.e, 0])
-    assert named(summarize([0.0, math.nan]))["geoscore"].value == 2500
+    assert named(summarize([0.0, math.nan]))["geoscore_mean"].value == 2500
 
 
 def test_all_thresholds_are_there() -> None:
@@ -39,7 +39,9 @@ def test_all_thresholds_are_there() -> None:
 
 def test_nothing_answered_and_nothing_asked() -> None:
     found = named(summarize([math.nan, math.nan]))
-    assert found["acc@2500km"].value == 0 and found["geoscore"].value == 0 and found["parse_failure_rate"].value == 1
+    assert (
+        found["acc@2500km"].value == 0 and found["geoscore_mean"].value == 0 and found["parse_failure_rate"].value == 1
+    )
     assert found["mean_km"].as_row()["value"] is None and found["median_km"].as_row()["value"] is None
     assert all(metric.n == 0 and math.isnan(metric.value) for metric in summarize([]))
 
@@ -54,7 +56,7 @@ def test_the_intervals_are_those_of_resampling_rows() -> None:
         far = np.where(np.isnan(drawn), np.inf, drawn)
         plain = {
             "acc@25km": (drawn <= 25).mean(axis=1),
-            "geoscore": geoscore(drawn).mean(axis=1),
+            "geoscore_mean": geoscore(drawn).mean(axis=1),
             "mean_km": np.nanmean(drawn, axis=1),
             "median_km": np.median(far, axis=1),
         }
