@@ -1,0 +1,125 @@
+"""What a review looks at: the tables at fixed versions, and where each stage's items went."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import polars as pl
+
+from tasks.frame import digest
+from tasks.lake import Lake
+
+TABLES = ("places", "images", "labels", "rejects", "failures", "runs")
+SNAPSHOT_TABLES = ("places", "images", "labels", "rejects")  # what a snapshot keeps readable for good
+REVIEWED = ("plan", "collect", "ingest", "curate")  # the stages whose work is under review, in order
+_OUTPUTS = ("places", "images", "labels")
+# How and when a picture was fetched is provenance: fetching the same picture again makes no other snapshot.
+_NOT_CONTENT = {"fetched_at", "request_url", "http_status"}
+_SYSTEM = {"stage", "item_id", "made_from", "run_id", "written_at", "tombstone"}
+
+
+@dataclass(frozen=True)
+class StageCount:
+    """Where the items of one stage stand, over all runs."""
+
+    stage: str
+    items_in: int
+    kept: int
+    rejected: int
+    failed: int
+    rows: int  # in the stage's output table: one item may give several
+
+    @property
+    def balances(self) -> bool:
+        return self.items_in == self.kept + self.rejected + self.failed
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The live rows under review."""
+
+    versions: Mapping[str, int]
+    frames: Mapping[str, pl.DataFrame]
+
+    def __getitem__(self, table: str) -> pl.DataFrame:
+        return self.frames[table]
+
+
+def gather(lake: Lake, versions: Mapping[str, int] | None = None) -> Evidence:
+    """The tables at the given versions (default: the newest), without what later stages wrote."""
+    fixed = {table: lake.version(table) for table in TABLES} if versions is None else dict(versions)
+    frames = {table: lake.read(table, fixed[table]) for table in TABLES}
+    return Evidence(fixed, reviewed_only(frames))
+
+
+def reviewed_only(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """The frames without rejects, failures and runs of stages that come after the review."""
+    group = pl.col("stage").str.split(".").list.first()
+    shared = ("rejects", "failures", "runs")
+    return {name: rows.filter(group.is_in(REVIEWED)) if name in shared else rows for name, rows in frames.items()}
+
+
+def snapshot_id(images: pl.DataFrame, labels: pl.DataFrame) -> str:
+    """A name that follows from what the images and labels say, whatever table versions they stand in."""
+    return digest("snapshot", _content(images, "image_id"), _content(labels, "image_id"))
+
+
+def report_digest(rejects: pl.DataFrame, failures: pl.DataFrame) -> str:
+    """Changes when the report would show other rejects or failures over the same content."""
+    stood = rejects.select("stage", "item_id", "reason", "evidence_json").sort("stage", "item_id")
+    waiting = failures.select("stage", "item_id", "kind", "message").sort("stage", "item_id")
+    return digest(*(hashlib.sha256(rows.write_ndjson().encode()).hexdigest() for rows in (stood, waiting)))
+
+
+def _content(rows: pl.DataFrame, key: str) -> str:
+    columns = sorted(name for name in rows.columns if name not in _NOT_CONTENT | _SYSTEM)
+    return hashlib.sha256(rows.select(columns).sort(key).write_ndjson().encode()).hexdigest()
+
+
+def funnel(evidence: Evidence) -> list[StageCount]:
+    """One line a reviewed stage: its newest finished run says what came in, the tables say where it went."""
+    done = evidence["runs"].filter(pl.col("status").is_in(["done", "done_with_failures"]))
+    newest = done.sort("finished_at").group_by("stage", maintain_order=True).last()
+    totals: dict[str, int] = dict(newest.select("stage", "total").iter_rows())
+    order = {name: position for position, name in enumerate(REVIEWED)}
+    return [
+        _stage_count(evidence, stage, totals[stage])
+        for stage in sorted(totals, key=lambda name: (order[name.split(".")[0]], name))
+    ]
+
+
+def _stage_count(evidence: Evidence, stage: str, total: int) -> StageCount:
+    outputs = [evidence[table].filter(pl.col("stage") == stage) for table in _OUTPUTS]
+    return StageCount(
+        stage=stage,
+        items_in=total,
+        kept=pl.concat([rows.select("item_id") for rows in outputs])["item_id"].n_unique(),
+        rejected=evidence["rejects"].filter(pl.col("stage") == stage).height,
+        failed=evidence["failures"].filter(pl.col("stage") == stage).height,
+        rows=sum(rows.height for rows in outputs),
+    )
+
+
+def counts_json(evidence: Evidence) -> str:
+    """The snapshot's counts as JSON: rows, splits, countries, reasons, and the funnel."""
+    labels, rejects = evidence["labels"], evidence["rejects"]
+    counts: dict[str, Any] = {
+        "places": evidence["places"].height,
+        "images": evidence["images"].height,
+        "labels": labels.height,
+        "rejects": rejects.height,
+        "failures": evidence["failures"].height,
+        "countries": labels["country_code"].drop_nulls().n_unique(),
+        "labels_by_split": tally(labels, "split"),
+        "rejects_by_reason": tally(rejects, "reason"),
+        "stages": [asdict(one) for one in funnel(evidence)],
+    }
+    return json.dumps(counts, sort_keys=True)
+
+
+def tally(rows: pl.DataFrame, column: str) -> dict[str, int]:
+    """How often each value occurs, most frequent first, ties by name."""
+    found = rows.filter(pl.col(column).is_not_null()).group_by(column).len()
+    return dict(found.sort(["len", column], descending=[True, False]).iter_rows())

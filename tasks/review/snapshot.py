@@ -1,0 +1,92 @@
+"""A snapshot: the state of the data that a reviewer approves or rejects, with its checks and its report.
+
+Its id follows from the content of the images and labels, so the same content is the same snapshot, and what the
+reviewer said of it stands, however often the pipeline runs.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import polars as pl
+
+from schemas.settings.review import ReviewSettings
+from tasks.errors import GeofixError
+from tasks.frame import Inputs, Kept, Outcome, Resources, Stage, Workshop
+from tasks.lake import Lake
+from tasks.review.checks import run_checks
+from tasks.review.evidence import (
+    SNAPSHOT_TABLES,
+    TABLES,
+    counts_json,
+    gather,
+    report_digest,
+    reviewed_only,
+    snapshot_id,
+)
+from tasks.review.report import report_path, write_report
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the worker keeps open."""
+
+    lake: Lake
+    settings: ReviewSettings
+
+
+def items(inputs: Inputs, settings: ReviewSettings) -> pl.DataFrame:
+    """One item: the state the tables are in."""
+    shown = reviewed_only({table: inputs.frame(table) for table in ("rejects", "failures")})
+    return pl.DataFrame(
+        {
+            "id": [snapshot_id(inputs.frame("images"), inputs.frame("labels"))],
+            "shown": [report_digest(shown["rejects"], shown["failures"])],
+        }
+    )
+
+
+def open_bench(settings: ReviewSettings, workshop: Workshop) -> Bench:
+    return Bench(workshop.lake, settings)
+
+
+def work(item: dict[str, Any], bench: Bench) -> Outcome:
+    """The snapshot's row, after its report is written."""
+    evidence = gather(bench.lake)
+    # Table versions are not part of the item, or a compaction would make work; so they are fixed here and compared.
+    if snapshot_id(evidence["images"], evidence["labels"]) != item["id"]:
+        raise GeofixError("images or labels were changed while they were under review; run review again")
+    checks = run_checks(evidence, bench.lake.images, bench.settings.verify_files)
+    passed = all(check.passed for check in checks)
+    row: dict[str, Any] = {
+        "snapshot_id": item["id"],
+        "table_versions_json": json.dumps({t: evidence.versions[t] for t in SNAPSHOT_TABLES}, sort_keys=True),
+        "counts_json": counts_json(evidence),
+        "checks_passed": passed,
+        "checks_json": json.dumps([asdict(check) for check in checks], ensure_ascii=False),
+        "report": report_path(item["id"]),
+        **_word(bench.lake, item["id"], passed),
+    }
+    write_report(bench.lake, row, evidence, checks, bench.settings)
+    return Kept({"snapshots": [row]})
+
+
+def _word(lake: Lake, snapshot: str, passed: bool) -> dict[str, Any]:
+    """What the reviewer said about this content before; pending if nothing, or if it no longer passes."""
+    found = lake.read("snapshots").filter(pl.col("snapshot_id") == snapshot).to_dicts()
+    columns = ("status", "reviewer", "why", "reviewed_at")
+    if found and (passed or found[0]["status"] == "rejected" or not found[0]["checks_passed"]):
+        return {column: found[0][column] for column in columns}
+    return {"status": "pending", "reviewer": None, "why": None, "reviewed_at": None}
+
+
+STAGE = Stage(
+    name="review",
+    reads=TABLES,
+    writes=("snapshots",),
+    items=items,
+    work=work,
+    open=open_bench,
+    resources=Resources(cpus=1, workers=1, chunk=1),
+    keeps_history=True,
+)

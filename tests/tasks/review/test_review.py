@@ -1,0 +1,256 @@
+"""Review: broken tables are found, the page escapes everything, the snapshot's name follows from its content."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from schemas.settings.review import ReviewSettings
+from tasks.frame import Inputs
+from tasks.lake import Commit, Lake
+from tasks.review import ReviewRefused, approve, reject
+from tasks.review.checks import Check
+from tasks.review.evidence import TABLES, funnel, gather
+from tasks.review.snapshot import Bench, items, work
+
+MakeLake = Callable[..., Lake]
+Rows = dict[str, list[dict[str, Any]]]
+SETTINGS = ReviewSettings(gallery=6, thumbnail_px=96)
+
+
+def item_of(lake: Lake) -> dict[str, Any]:
+    inputs = Inputs(lake, {table: lake.version(table) for table in TABLES})
+    return items(inputs, SETTINGS).row(0, named=True)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+    """Replaces the checks, which take a second, by a list that the test may change."""
+    checks = [Check("labels", "there is at least one row", True, 13, 0)]
+    monkeypatch.setattr("tasks.review.snapshot.run_checks", lambda *given: checks)
+    return checks
+
+
+def review(lake: Lake) -> dict[str, Any]:
+    """The snapshot row, as the frame would write it."""
+    outcome = work(item_of(lake), Bench(lake, SETTINGS))
+    row = outcome.rows["snapshots"][0]
+    written = {**row, "stage": "review", "item_id": row["snapshot_id"], "made_from": "m"}
+    lake.upsert("snapshots", [written], Commit(f"review-{lake.version('snapshots')}", 1))
+    return row
+
+
+def failing(row: dict[str, Any]) -> set[str]:
+    return {f"{check['table']}: {check['says']}" for check in json.loads(row["checks_json"]) if not check["passed"]}
+
+
+def test_a_sound_lake_passes_and_adds_up(make_lake: MakeLake) -> None:
+    lake = make_lake()
+    row = review(lake)
+    assert failing(row) == set()
+    assert row["checks_passed"] is True
+    assert row["status"] == "pending"
+    counts = json.loads(row["counts_json"])
+    assert (counts["places"], counts["images"], counts["labels"], counts["rejects"]) == (9, 16, 13, 4)
+    assert [(one.stage, one.items_in, one.kept, one.rejected) for one in funnel(gather(lake))] == [
+        ("plan", 9, 9, 0),
+        ("collect", 9, 8, 1),
+        ("curate.judge", 16, 13, 3),
+    ]
+    page = (lake.root / row["report"]).read_text("utf-8")
+    assert f"geofix approve {row['snapshot_id']}" in page
+    assert "no_imagery_near" in page and "Salvador" in page and "CC BY-SA 4.0" in page
+    assert not list((lake.root / "reports").rglob("*.tmp"))
+
+
+def _set(table: str, column: str, value: Any, number: int = 0) -> Callable[[Rows], None]:
+    def change(rows: Rows) -> None:
+        rows[table][number][column] = value
+
+    return change
+
+
+def _same_sequence(rows: Rows) -> None:
+    for image in rows["images"]:
+        image["sequence_id"] = "one-drive"
+
+
+def _lose_a_label(rows: Rows) -> None:
+    rows["labels"].pop()
+
+
+BROKEN: list[tuple[Callable[[Rows], None], str]] = [
+    (_set("places", "lat", 91.0), "places: lat lies in -90..90"),
+    (_set("places", "split", "test", 1), "places: split is train, validation, benchmark"),
+    (_set("places", "country", "fr", 2), "places: country is an ISO 3166 alpha-2 code"),
+    (_set("places", "cell", "cell2", 4), "places: no cell lies in two splits"),
+    (_set("images", "lon", 200.0), "images: lon lies in -180..180"),
+    (_set("images", "sha256", "not a hash", 1), "images: sha256 is 64 hex digits"),
+    (_set("images", "source_id", "4.546e+18", 2), "images: source_id never went through a float"),
+    (_set("images", "place_id", "nobody's", 3), "images: every image answers a known place"),
+    (_set("images", "width", 700, 4), "images: a panorama is twice as wide as high"),
+    (_set("labels", "image_id", "nobody's"), "labels: every label belongs to a live image"),
+    (_set("labels", "split", "benchmark", 1), "labels: an image's split is its place's split"),
+    (_set("labels", "lat", 1.0, 2), "labels: label and image stand at the same point"),
+    (_set("labels", "localizability", "landmark", 3), "labels: localizability is localizable"),
+    (_set("labels", "country", None, 4), "labels: country is never missing"),
+    (_same_sequence, "labels: no sequence leaks between splits"),
+    (_set("runs", "kept", 1), "runs: in = kept + rejected + failed in every finished run"),
+    (_lose_a_label, "stages: in = kept + rejected + failed over all runs: no row is lost"),
+]
+
+
+def test_broken_tables_are_found(make_lake: MakeLake) -> None:
+    """All at once, each on a row of its own: a run of the checks takes a second."""
+
+    def break_everything(rows: Rows) -> None:
+        for change, _ in BROKEN:
+            change(rows)
+        train, other = rows["labels"][-1], next(one for one in rows["labels"] if one["split"] == "validation")
+        other["sha256"] = train["sha256"]
+
+    row = review(make_lake(break_everything))
+    wanted = {says for _, says in BROKEN}
+    wanted |= {"labels: no picture leaks between splits", "labels: no picture is there twice"}
+    assert wanted - failing(row) == set()
+    assert row["checks_passed"] is False
+
+
+def test_a_damaged_file_is_found_and_shown_as_gone(make_lake: MakeLake) -> None:
+    lake = make_lake()
+    first = lake.read("labels").sort("country_code", "image_id").row(0, named=True)
+    lake.images.path(first["sha256"], "jpg").write_bytes(b"\xff\xd8 rotten")
+    row = review(lake)
+    assert "files: a stored picture's bytes match its sha256" in failing(row)
+    assert "cannot be read" in (lake.root / row["report"]).read_text("utf-8")
+
+
+def test_an_empty_lake_fails_its_checks_without_falling_over(tmp_path: Path) -> None:
+    row = review(Lake(tmp_path / "empty"))
+    assert row["checks_passed"] is False
+    assert "labels: there is at least one row" in failing(row)
+
+
+def test_everything_on_the_page_is_escaped(make_lake: MakeLake, quick: list[Check]) -> None:
+    evil = "<script>alert('x')</script><img src=x onerror=alert(1)> \"quoted\" <!-- word --> {{ 7 * 7 }}"
+
+    def poison(rows: Rows) -> None:
+        for place in rows["places"]:
+            place["country_name"] = evil
+        for image in rows["images"]:
+            image.update(creator=evil, attribution=evil, licence=evil, kind=evil)
+        for label in rows["labels"]:
+            label.update(country=evil, region=evil, city=evil, judge_reason=evil, judge_model=evil)
+        for one in rows["rejects"]:
+            one.update(reason=evil, evidence_json=json.dumps({evil: evil}))
+
+    lake = make_lake(poison)
+    row = review(lake)
+    reject(lake, row["snapshot_id"], evil, evil)
+    page = (lake.root / row["report"]).read_text("utf-8")
+    assert evil not in page
+    assert "<script" not in page.lower()
+    assert "49" not in re.sub(r"<[^>]*>", "", page.split("7 * 7")[1][:40])
+    tags = set(re.findall(r"<([a-zA-Z][a-zA-Z0-9]*)", page))
+    known = (
+        "html head meta title style body header p h1 h2 h3 code section nav a div b table thead tbody tr th td span i "
+        "svg path circle figure img figcaption strong small article ul li dl dt dd details summary"
+    )
+    assert tags <= set(known.split())
+    assert page.count("<!-- word -->") == 1
+    assert all(source.startswith("data:image/jpeg;base64,") for source in re.findall(r'<img src="([^"]*)"', page))
+
+
+def test_the_snapshot_id_follows_from_content_alone(make_lake: MakeLake) -> None:
+    one, other = make_lake(name="one"), make_lake(name="other")
+    # the same rows in another order, in more commits, fetched at another time
+    for image in reversed(other.read("images").to_dicts()):
+        image["request_url"] = "http://127.0.0.1:1/elsewhere"
+        other.upsert("images", [image], Commit(f"again-{image['image_id']}", 1))
+    assert other.version("images") > one.version("images")
+    assert item_of(one) == item_of(other)
+    label = other.read("labels").row(0, named=True)
+    other.upsert("labels", [{**label, "city": "Elsewhere"}], Commit("change", 1))
+    assert item_of(one)["id"] != item_of(other)["id"]
+
+
+def test_what_later_stages_reject_does_not_make_another_report(make_lake: MakeLake) -> None:
+    lake = make_lake()
+    before = item_of(lake)
+    later = {"stage": "synthesize", "item_id": "x", "reason": "too_far", "made_from": "m", "run_id": "r"}
+    lake.upsert("rejects", [later], Commit("later", 1))
+    assert item_of(lake) == before
+    lake.upsert("rejects", [{**later, "stage": "collect"}], Commit("earlier", 1))
+    assert item_of(lake)["id"] == before["id"]
+    assert item_of(lake)["shown"] != before["shown"]
+
+
+def test_tables_that_change_under_review_are_noticed(make_lake: MakeLake) -> None:
+    lake = make_lake()
+    item = item_of(lake)
+    keys = lake.read("labels").head(1)
+    lake.tombstone("labels", keys, "gone", Commit("gone", 1))
+    with pytest.raises(Exception, match="changed while"):
+        work(item, Bench(lake, SETTINGS))
+
+
+def test_approval_stands_when_the_review_runs_again(make_lake: MakeLake, quick: list[Check]) -> None:
+    lake = make_lake()
+    row = review(lake)
+    approve(lake, row["snapshot_id"], "Ada", "looks right")
+    page = (lake.root / row["report"]).read_text("utf-8")
+    assert "Approved by Ada" in page and "looks right" in page and "geofix approve" not in page
+    stored = lake.read("snapshots").row(0, named=True)
+    assert (stored["status"], stored["reviewer"], stored["made_from"]) == ("approved", "Ada", "m")
+    assert review(lake)["status"] == "approved"
+    assert "Approved by Ada" in (lake.root / row["report"]).read_text("utf-8")
+    assert lake.read("snapshots").height == 1
+
+
+def test_approval_can_be_taken_back_with_a_reason(make_lake: MakeLake, quick: list[Check]) -> None:
+    lake = make_lake()
+    snapshot = review(lake)["snapshot_id"]
+    approve(lake, snapshot[:8], "Ada")
+    with pytest.raises(ReviewRefused, match="why"):
+        reject(lake, snapshot, "Ada", " ")
+    assert reject(lake, snapshot, "Ada", "blurred signs")["status"] == "rejected"
+    assert lake.read("snapshots")["why"].to_list() == ["blurred signs"]
+
+
+def test_unknown_snapshots_are_refused_and_known_ones_named(make_lake: MakeLake, quick: list[Check]) -> None:
+    lake = make_lake()
+    with pytest.raises(ReviewRefused, match="nor any other yet"):
+        approve(lake, "0" * 24, "Ada")
+    snapshot = review(lake)["snapshot_id"]
+    for wrong in ("0" * 24, "", snapshot[:3]):
+        with pytest.raises(ReviewRefused, match=f"known: {snapshot} \\(pending\\)"):
+            approve(lake, wrong, "Ada")
+    with pytest.raises(ReviewRefused, match="name"):
+        approve(lake, snapshot, " ")
+
+
+def test_failed_checks_need_force_and_a_reason(make_lake: MakeLake, quick: list[Check]) -> None:
+    quick.append(Check("stages", "no row is lost", False, 3, 1))
+    lake = make_lake()
+    snapshot = review(lake)["snapshot_id"]
+    with pytest.raises(ReviewRefused, match="does not pass its checks"):
+        approve(lake, snapshot, "Ada", "please")
+    with pytest.raises(ReviewRefused, match="reason"):
+        approve(lake, snapshot, "Ada", force=True)
+    assert approve(lake, snapshot, "Ada", "known gap", force=True)["status"] == "approved"
+    assert review(lake)["status"] == "approved"  # the same content, forced before: the word stands
+
+
+def test_snapshots_keep_their_versions(make_lake: MakeLake, quick: list[Check]) -> None:
+    lake = make_lake()
+    row = review(lake)
+    versions = json.loads(row["table_versions_json"])
+    assert set(versions) == {"places", "images", "labels", "rejects"}
+    lake.tombstone("labels", lake.read("labels").head(1), "gone", Commit("gone", 1))
+    then = lake.read("labels", versions["labels"])
+    assert then.height == 13 and lake.read("labels").height == 12
+    assert isinstance(then, pl.DataFrame)
