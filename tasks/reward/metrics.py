@@ -6,6 +6,7 @@ that names no place, is over the answered queries, and says so with its own n.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -43,7 +44,7 @@ def geoscore(error_km: ArrayLike) -> Floats:
 
 def summarize(
     error_km: ArrayLike,
-    levels: dict[str, ArrayLike] | None = None,
+    levels: Mapping[str, ArrayLike] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Metric]:

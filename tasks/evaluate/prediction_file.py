@@ -1,0 +1,228 @@
+"""Read a predictions file (jsonl, csv or Parquet), or say which row and field is wrong and what to do."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import polars as pl
+
+from tasks.errors import GeofixError
+from tasks.reward.levels import LEVELS
+
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
+_DAMAGED = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+|[-+]?\d+\.0*")
+_ENOUGH_LONG_IDS = 20  # of chance, so many long ids are round in binary once in a million files
+
+_FIELDS = "id, answer (text) or lat and lon, true_lat, true_lon, and optionally country, province_or_state, city"
+
+
+class PredictionsError(GeofixError):
+    """A predictions file that cannot be scored; the message names file, row, field and the way out."""
+
+
+def read_predictions(path: Path) -> tuple[pl.DataFrame, list[str]]:
+    """The rows with `id`, `true_lat`, `true_lon` and what was answered, and warnings worth showing."""
+    kind = FORMATS.get(path.suffix.casefold())
+    if kind is None:
+        raise PredictionsError(f"{path}: the file name must end in {', '.join(FORMATS)}, to say what it is")
+    if not path.is_file():
+        raise PredictionsError(f"{path}: there is no such file")
+    table = _read(path, kind)
+    if table.height == 0:
+        raise PredictionsError(f"{path}: the file holds no predictions")
+    reader = _Checks(path, kind)
+    reader.fields(table)
+    ids, warnings = reader.ids(table["id"])
+    table = table.with_columns(ids.alias("id"))
+    table = table.with_columns(reader.truth(table, name) for name in ("true_lat", "true_lon"))
+    if "answer" in table.columns:
+        table = table.with_columns(pl.col("answer").cast(pl.String))
+    else:
+        # What was written stays beside the number, so that a miss can say why it is one.
+        for name in ("lat", "lon"):
+            table = table.with_columns(pl.col(name).cast(pl.String).alias(f"{name}_text"))
+            table = table.with_columns(_number(f"{name}_text").alias(name))
+    for level in LEVELS:
+        if level in table.columns:
+            text = pl.col(level).cast(pl.String).str.strip_chars()
+            table = table.with_columns(pl.when(text != "").then(text).alias(level))
+    return table, warnings
+
+
+def has_levels(table: pl.DataFrame) -> bool:
+    """Whether the truth names any administrative level."""
+    return any(level in table.columns for level in LEVELS)
+
+
+def _read(path: Path, kind: str) -> pl.DataFrame:
+    try:
+        if kind == "parquet":
+            return pl.read_parquet(path)
+        if kind == "jsonl":
+            return _read_json_lines(path)
+        # All text: a reader that guesses types turns long ids into floats.
+        return pl.read_csv(path, separator="\t" if kind == "tsv" else ",", infer_schema=False)
+    except pl.exceptions.NoDataError:
+        return pl.DataFrame()
+    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise PredictionsError(f"{path}: this is not a readable {kind} file: {line}") from error
+
+
+def _read_json_lines(path: Path) -> pl.DataFrame:
+    wanted = ("id", "answer", "lat", "lon", "true_lat", "true_lon", *LEVELS)
+    columns: dict[str, list[Any]] = {}
+    for height, (number, row) in enumerate(_json_rows(path)):
+        for name in wanted:
+            if name in row:
+                column = columns.setdefault(name, [None] * height)
+                column.append(_as_text(path, number, name, row[name]))
+        for column in columns.values():
+            if len(column) == height:
+                column.append(None)
+    return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                # Numbers stay as written: 1.23e17 must still look like it, and a long id keep its digits.
+                row = json.loads(line, parse_float=_Written, parse_int=_Written)
+            except (ValueError, RecursionError) as error:
+                raise PredictionsError(
+                    f"{path}: line {number} is not JSON ({error}); write one object a line"
+                ) from error
+            if not isinstance(row, dict):
+                raise PredictionsError(f"{path}: line {number} is not an object with fields; write one object a line")
+            yield number, row
+
+
+class _Written(str):
+    """A JSON number as it was written."""
+
+
+def _as_text(path: Path, number: int, name: str, value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if name == "answer":  # an answer given as an object is the fixed JSON itself
+        return json.dumps(value, default=str)
+    if isinstance(value, float):  # NaN and Infinity
+        return str(value)
+    raise PredictionsError(
+        f"{path}: line {number}, field {name}: {json.dumps(value)[:60]} is neither text nor a number"
+    )
+
+
+def _number(column: str) -> pl.Expr:
+    return pl.col(column).str.strip_chars().cast(pl.Float64, strict=False)
+
+
+class _Checks:
+    """The checks of one file; each names the row as an editor would show it."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._path = path
+        # a csv's header is a line of its own
+        self._first, self._word = (2, "line") if kind in ("csv", "tsv") else (1, "row")
+
+    def fields(self, table: pl.DataFrame) -> None:
+        """Refuse a table without the fields that scoring needs."""
+        have = set(table.columns)
+        missing = [name for name in ("id", "true_lat", "true_lon") if name not in have]
+        if "answer" not in have and not {"lat", "lon"} <= have:
+            missing.append("answer (or lat and lon)")
+        if missing:
+            raise PredictionsError(
+                f"{self._path}: no field {', '.join(missing)}; it has {', '.join(table.columns)}; needed are {_FIELDS}"
+            )
+        for name in ("id", "answer", "lat", "lon", "true_lat", "true_lon", *LEVELS):
+            kind = table.schema.get(name, pl.String)
+            if not (kind.is_numeric() or kind in (pl.String, pl.Null)):
+                raise PredictionsError(f"{self._path}: field {name} holds {kind}; store it as text or a number")
+
+    def ids(self, ids: pl.Series) -> tuple[pl.Series, list[str]]:
+        """The ids as text; refuses missing, repeated and damaged ones."""
+        if ids.dtype.is_float():
+            self._fail(
+                0, "id", f"is stored as a floating-point number ({ids[0]!r}), which cannot hold long ids", _ID_FIX
+            )
+        warnings = []
+        if ids.dtype.is_integer():
+            warnings.append("ids are integers; they were taken as text, digit by digit. Store ids as text")
+        text = ids.cast(pl.String)
+        empty = text.is_null() | (text.str.strip_chars() == "")
+        if empty.any():
+            self._fail(_first(empty), "id", "is empty", "give every row the id of its picture")
+        damaged = text.str.contains(rf"^(?:{_DAMAGED.pattern})$")
+        if damaged.any():
+            row = _first(damaged)
+            self._fail(row, "id", f"{text[row]!r} was an id before it went through a float", _ID_FIX)
+        if _rounded(text):
+            self._fail(
+                0, "id", f"{text[0]!r} and all other long ids are round in binary: they went through a float", _ID_FIX
+            )
+        twice = text.is_duplicated()
+        if twice.any():
+            row = _first(twice)
+            again = int((text == text[row]).arg_true()[1])
+            fix = "keep one prediction a picture"
+            self._fail(row, "id", f"{text[row]!r} stands again in {self._word} {again + self._first}", fix)
+        return text, warnings
+
+    def truth(self, table: pl.DataFrame, name: str) -> pl.Series:
+        """A column of true coordinates; refuses what is missing, no number or off the Earth."""
+        limit = 90 if name == "true_lat" else 180
+        column = table[name]
+        values = column.cast(pl.Float64) if column.dtype.is_numeric() else _parse(column)
+        bad = values.is_null() | values.is_nan() | (values.abs() > limit)
+        if bad.any():
+            self._refuse_truth(table, name, values, bad)
+        return values.alias(name)
+
+    def _refuse_truth(self, table: pl.DataFrame, name: str, values: pl.Series, bad: pl.Series) -> NoReturn:
+        limit = 90 if name == "true_lat" else 180
+        row, count = _first(bad), int(bad.sum())
+        more = f" (and {count - 1} more rows)" if count > 1 else ""
+        said = table[name][row]
+        if said is None or (isinstance(said, str) and not said.strip()):
+            self._fail(row, name, f"is empty{more}", "give the true position in degrees")
+        value = values[row]
+        if value is None or value != value:
+            self._fail(row, name, f"{said!r} is not a number{more}", "write degrees such as 48.8566")
+        other = _parse(table["true_lon" if name == "true_lat" else "true_lat"].cast(pl.String))[row]
+        swapped = name == "true_lat" and abs(value) <= 180 and other is not None and abs(other) <= 90
+        fix = "true_lat and true_lon look swapped: exchange the two columns" if swapped else "correct the position"
+        self._fail(row, name, f"{value:g} is outside -{limit}..{limit}{more}", fix)
+
+    def _fail(self, row: int, field: str, problem: str, fix: str) -> NoReturn:
+        raise PredictionsError(f"{self._path}: {self._word} {row + self._first}, field {field}: {problem}; {fix}")
+
+
+_ID_FIX = "write ids as text from the start (pandas: dtype={'id': str}; JSON: in quotes; a spreadsheet: format as text)"
+
+
+def _first(mask: pl.Series) -> int:
+    return int(mask.arg_true()[0])
+
+
+def _parse(column: pl.Series) -> pl.Series:
+    return column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+
+
+def _rounded(ids: pl.Series) -> bool:
+    """Whether every long numeric id is one that a 64-bit float can hold: chance does not do that twenty times."""
+    long = ids.filter(ids.str.contains(r"^\d{17,19}$")).head(1000).to_list()
+    return len(long) >= _ENOUGH_LONG_IDS and all(_float_can_hold(int(number)) for number in long)
+
+
+def _float_can_hold(number: int) -> bool:
+    # As the float's exact value, or as its shortest decimals filled up with zeros.
+    shortest = repr(float(number))
+    digits, _, exponent = shortest.partition("e+")
+    whole = digits.replace(".", "").ljust(int(exponent or 0) + 1, "0") if exponent else digits.removesuffix(".0")
+    return number == int(float(number)) or str(number) == whole
