@@ -1,5 +1,6 @@
 """Search boxes around a place, in pieces that the image service answers."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -50,7 +51,8 @@ def boxes_around(lat: float, lon: float, half_size_m: float) -> list[Box]:
 
 
 def _small_enough(box: Box) -> list[Box]:
+    """The box as the fewest strips that each stay within the limit."""
     # A little below the limit: the service computes the area from the rounded text we send.
-    if box.area_sq_deg <= MAX_AREA_SQ_DEG * 0.999:
-        return [box]
-    return [piece for quarter in box.quarters() for piece in _small_enough(quarter)]
+    count = math.ceil(box.area_sq_deg / (MAX_AREA_SQ_DEG * 0.999))
+    edges = [box.west + (box.east - box.west) * i / count for i in range(count)] + [box.east]
+    return [Box(box.south, west, box.north, east) for west, east in itertools.pairwise(edges)]
