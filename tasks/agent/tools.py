@@ -84,7 +84,8 @@ class SpotTools:
             raise ToolMistake("bbox_2d must have x1 < x2 and y1 < y2")
         region = await asyncio.to_thread(self._cut, (x1, y1, x2, y2))
         description = await self._observe(region)
-        return ToolOutput({"bbox_2d": list(bbox_2d), "description": description}, region)
+        box = [int(edge) if edge == int(edge) else edge for edge in bbox_2d]
+        return ToolOutput({"bbox_2d": box, "description": description}, region)
 
     async def search_web(self, query: str) -> ToolOutput:
         """Search the web to verify hypotheses derived from visual evidence.

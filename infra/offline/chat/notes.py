@@ -80,11 +80,12 @@ class Notes:
         return list(dict.fromkeys(seen.text for seen in ordered if seen.text))
 
     def value(self, name: str, allowed: tuple[str, ...]) -> str | None:
-        """One of the allowed words on the description's line of that name, if it stands there."""
+        """The first of the allowed words on the description's line of that name, if one stands there."""
         for matched in re.finditer(rf"{name}[^:\n]*:\s*([^;\n]*)", self.description, re.IGNORECASE):
-            for word in allowed:
-                if re.search(rf"\b{word}\b", matched.group(1), re.IGNORECASE):
-                    return word
+            # The first on the line: "right (the road reaches farther on the left)" says right.
+            found = re.search(rf"\b({'|'.join(allowed)})\b", matched.group(1), re.IGNORECASE)
+            if found:
+                return found.group(1).lower()
         return None
 
     def size(self) -> tuple[int, int] | None:

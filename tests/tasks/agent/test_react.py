@@ -1,15 +1,17 @@
 """The ReAct loop: what is asked, what is stored, and what a misbehaving model or page can do (nothing)."""
 
+import asyncio
 import io
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from schemas.messages import ChatReply, Usage, image_references
 from tasks.agent.react import stable_seed
+from tasks.agent.tagged import render
 from tasks.agent.thought import split_thought, without_tags
 from tasks.agent.tools import as_text
 from tasks.services.errors import ServiceError
@@ -48,6 +50,8 @@ async def test_a_whole_conversation_is_stored_as_one_agent_had_it(studio, call, 
     assert done.messages[4]["content"] == "<think>words without tags</think>"
     assert done.messages[-1]["content"] == done.final_text == answer.text
     assert json.loads(done.messages[7]["content"])["results"][0]["lat"] == 48.8566
+    assert json.loads(done.messages[3]["content"][0]["text"])["bbox_2d"] == [1465, 489, 1562, 586]
+    assert render(done.messages)  # refuses what it could not read back unchanged
     # two looks of the observer, three calls, one answer
     assert done.usage == Usage(2 * 100 + 3 * 200 + 300, 2 * 10 + 3 * 20 + 30, 1.75, 2 + 3 + 2)
 
@@ -223,3 +227,28 @@ def test_seeds_follow_from_their_parts():
 
 def test_reply_without_text_or_calls_is_an_empty_answer():
     assert ChatReply("").message() == {"role": "assistant", "content": ""}
+
+
+turns = st.lists(
+    st.tuples(
+        st.sampled_from(["search_web", "maps_geocode", "unknown"]),
+        st.sampled_from(['{"query": "x"}', '{"address": "x"}', '{"query": ""}', "{", "[]"]),
+        st.integers(1, 4),
+    ),
+    max_size=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(turns, st.integers(0, 6))
+def test_every_call_is_recorded_and_answered_once(studio, call, answer, turns, allowed):
+    script = [call(name, arguments, number=number) for name, arguments, number in turns]
+    done = asyncio.run(studio.run(*script, answer, max_tool_calls=allowed))
+    answered = [m for m in done.messages if m["role"] == "tool"]
+    assert len(answered) == len(done.calls) <= allowed
+    assert done.over_budget == (sum(number for _, _, number in turns) > allowed) == (done.final_text == "")
+    assert all(record.well_formed or not record.succeeded for record in done.calls)
+    assert all(bool(record.error) != record.succeeded for record in done.calls)
+    failed = [record for record in done.calls if not record.succeeded]
+    assert sum("error" in json.loads(m["content"]) for m in answered) == len(failed)
+    assert done.messages[-1]["role"] == "assistant"
