@@ -1,0 +1,206 @@
+import io
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+
+from schemas.settings.evaluate import EvaluateSettings
+from schemas.settings.services import ChatEndpoint, ServicesSettings, TrainedEndpoint
+from tasks.errors import StageRefused
+from tasks.evaluate import STAGES
+from tasks.evaluate.answers import STAGE as ANSWERS
+from tasks.evaluate.answers import judge
+from tasks.evaluate.benchmark import evaluation_id, items
+from tasks.evaluate.scores import STAGE as SCORES
+from tasks.frame import Context, Inputs, Workshop, run
+from tasks.lake import Commit, Lake
+from tasks.services import ServiceError, connect
+
+
+class Model(BaseHTTPRequestHandler):
+    """Answers as told: text by model name."""
+
+    asked: ClassVar[list[dict[str, Any]]] = []
+    says: ClassVar[dict[str, str]] = {}
+    status = 200
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).asked.append(body)
+        reply = {
+            "choices": [{"message": {"role": "assistant", "content": self.says.get(body["model"], "")}}],
+            "usage": {"prompt_tokens": 7, "completion_tokens": 3},
+        }
+        data = json.dumps(reply).encode()
+        self.send_response(self.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def model() -> Iterator[tuple[type[Model], str]]:
+    Model.asked, Model.status = [], 200
+    Model.says = {"answerer-base": "<answer>10.0, 20.0</answer>", "m2": "<answer>France; Normandy; Rouen</answer>"}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Model, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path / "lake")
+    out = io.BytesIO()
+    Image.new("RGB", (300, 200), "teal").save(out, "JPEG")
+    sha256 = lake.images.put(out.getvalue(), "jpg")
+    labels, images = [], []
+    for number, split in enumerate(["benchmark", "benchmark", "train", "benchmark"]):
+        key = {"image_id": f"i{number}", "sha256": sha256, "lat": 10.0, "lon": 20.0 + number}
+        labels.append({**key, "split": split, "country": "Chad", "region": None, "city": "Bitkine"})
+        known = {"kind": "photo", "source": "s", "source_id": "x", "licence": "CC0", "attribution": "a"}
+        images.append({**key, **known, "extension": "jpg"})
+    write(lake, "labels", labels)
+    write(lake, "images", images)
+    return lake
+
+
+BATCHES = itertools.count(1)
+
+
+def write(lake: Lake, table: str, rows: list[dict[str, Any]]) -> None:
+    lake.upsert(table, rows, Commit("test", next(BATCHES)))
+
+
+def see(lake: Lake, tables: tuple[str, ...] = SCORES.reads) -> Inputs:
+    return Inputs(lake, {table: lake.version(table) for table in tables})
+
+
+def workshop(lake: Lake, url: str, trained: bool = False) -> Workshop:
+    services = ServicesSettings(
+        chat=ChatEndpoint(base_url=url, max_attempts=1),
+        trained=TrainedEndpoint(base_url=url, max_attempts=1) if trained else None,
+    )
+    return Workshop(lake, connect(services, {}))
+
+
+async def answer_all(lake: Lake, settings: EvaluateSettings, shop: Workshop, only: int = 1000) -> None:
+    bench = ANSWERS.open(settings, shop)
+    rows = []
+    for item in items(see(lake), settings).head(only).iter_rows(named=True):
+        rows += (await ANSWERS.work(item, bench)).rows["predictions"]
+    write(lake, "predictions", rows)
+
+
+def add_models(lake: Lake) -> None:
+    for day, name in enumerate(("m9", "m2"), 1):  # m2 is the newer one
+        row = {"model_id": name, "training_stage": "grpo", "checkpoint": f"models/{name}"}
+        write(lake, "models", [{**row, "written_at": datetime(2026, 1, day, tzinfo=UTC)}])
+
+
+def test_items_are_policies_times_benchmark_pictures(lake: Lake) -> None:
+    found = items(see(lake), EvaluateSettings(policies=("a", "b")))
+    assert found.height == 6 and found["id"].is_unique().all()
+    assert set(found["image_id"]) == {"i0", "i1", "i3"}
+    assert items(see(lake), EvaluateSettings(max_images=2)).height == 2
+    add_models(lake)
+    found = items(see(lake), EvaluateSettings(policies=("a",)))
+    assert set(found["policy"]) == {"a", "trained:m2"}
+    assert set(items(see(lake), EvaluateSettings(policies=("a",), trained=False))["policy"]) == {"a"}
+
+
+def test_an_evaluation_keeps_its_name_while_answers_would_be_the_same() -> None:
+    name = evaluation_id("a", EvaluateSettings())
+    assert name == evaluation_id("a", EvaluateSettings(policies=("a", "b"), resamples=500, max_images=3))
+    assert name != evaluation_id("a", EvaluateSettings(temperature=1.0))
+    assert name != evaluation_id("b", EvaluateSettings())
+
+
+async def test_answers_become_scores(lake: Lake, model: tuple[type[Model], str]) -> None:
+    asked, url = model[0].asked, model[1]
+    add_models(lake)
+    settings, shop = EvaluateSettings(), workshop(lake, url, trained=True)
+    await answer_all(lake, settings, shop)
+    assert sorted({body["model"] for body in asked}) == ["answerer-base", "m2"]
+    content = asked[0]["messages"][-1]["content"]
+    assert any(part.get("image_url", {}).get("url", "").startswith("data:image/jpeg;base64,") for part in content)
+
+    result = run(SCORES, settings, Context(lake, shop.connections))
+    assert result.rejected == 0 and result.kept == result.items_in
+    scores = lake.read("scores")
+    found = {(row["policy"], row["metric"]): row for row in scores.iter_rows(named=True)}
+    assert found["answerer-base", "acc@1km"]["value"] == pytest.approx(1 / 3)
+    assert found["answerer-base", "acc@200km"]["value"] == pytest.approx(2 / 3)
+    assert found["answerer-base", "parse_failure_rate"]["value"] == 0
+    assert found["trained:m2", "parse_failure_rate"]["value"] == 1
+    assert found["trained:m2", "country_accuracy"]["value"] == 0
+    assert ("trained:m2", "mean_km") in found and found["trained:m2", "mean_km"]["value"] is None
+    assert run(SCORES, settings, Context(lake, shop.connections)).nothing_to_do
+
+    # A picture that leaves the benchmark leaves the denominator, and the scores follow.
+    write(lake, "labels", [{**lake.read("labels").row(0, named=True), "split": "train"}])
+    run(SCORES, settings, Context(lake, shop.connections))
+    assert set(lake.read("scores").filter(pl.col("metric") == "acc@1km")["n"]) == {2}
+
+
+async def test_an_unfinished_evaluation_has_no_score(lake: Lake, model: tuple[type[Model], str]) -> None:
+    settings, shop = EvaluateSettings(), workshop(lake, model[1])
+    await answer_all(lake, settings, shop, only=2)
+    result = run(SCORES, settings, Context(lake, shop.connections))
+    assert result.kept == 0 and dict(result.rejects) == {"incomplete": 1}
+    assert json.loads(lake.read("rejects")["evidence_json"][0])["answered"] == 2
+    await answer_all(lake, settings, shop)
+    assert run(SCORES, settings, Context(lake, shop.connections)).kept > 10
+    assert lake.read("rejects").is_empty()
+
+
+async def test_a_service_that_fails_is_no_answer(lake: Lake, model: tuple[type[Model], str]) -> None:
+    model[0].status = 503
+    with pytest.raises(ServiceError):
+        await answer_all(lake, EvaluateSettings(), workshop(lake, model[1]))
+    add_models(lake)
+    model[0].status = 200
+    with pytest.raises(StageRefused, match=r"services\.trained"):
+        await answer_all(lake, EvaluateSettings(policies=()), workshop(lake, model[1]))
+
+
+def test_judge() -> None:
+    assert judge("<answer>1.0, 2.0</answer>", 1.0, 2.0) == {
+        "lat": 1.0,
+        "lon": 2.0,
+        "parse_error": None,
+        "error_km": 0.0,
+        "geoscore": 5000.0,
+    }
+    lost = judge("no idea", 1.0, 2.0)
+    assert (lost["lat"], lost["error_km"], lost["geoscore"], lost["parse_error"]) == (None, None, 0.0, "no_answer")
+
+
+def test_nothing_to_evaluate(tmp_path: Path) -> None:
+    empty = Lake(tmp_path / "empty")
+    assert items(see(empty), EvaluateSettings()).is_empty()
+    kept, rejects = SCORES.compute(see(empty), EvaluateSettings())
+    assert kept.is_empty() and rejects.is_empty()
+    assert [stage.name for stage in STAGES] == ["evaluate.answers", "evaluate.scores"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"policies": ("a", "a")}, {"policies": ("trained:x",)}, {"policies": ("",)}, {"split": "x"}]
+)
+def test_wrong_settings(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        EvaluateSettings(**wrong)
