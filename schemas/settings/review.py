@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from schemas.settings.base import Settings
+from schemas.settings.base import OPERATIONAL, Settings
 
 
 class ReviewSettings(Settings):
@@ -13,4 +13,9 @@ class ReviewSettings(Settings):
     thumbnail_px: int = Field(320, ge=64, le=1024, description="longer side of a picture in the report")
     verify_files: int = Field(
         500, ge=0, description="stored pictures whose bytes are checked against their sha256; spread over all of them"
+    )
+    auto_approve: bool = Field(
+        False,
+        description="approve by rule a snapshot that passes every check, for unattended runs; one that fails waits",
+        json_schema_extra=OPERATIONAL,
     )

@@ -12,7 +12,7 @@ import pytest
 from schemas.settings.review import ReviewSettings
 from tasks.frame import Inputs
 from tasks.lake import Commit, Lake
-from tasks.review import ReviewRefused, approve, reject
+from tasks.review import ReviewRefused, approve, auto_approve, newest_snapshot, reject
 from tasks.review.checks import Check
 from tasks.review.evidence import TABLES, funnel, gather
 from tasks.review.snapshot import Bench, items, work
@@ -219,6 +219,33 @@ def test_approval_can_be_taken_back_with_a_reason(make_lake: MakeLake, quick: li
         reject(lake, snapshot, "Ada", " ")
     assert reject(lake, snapshot, "Ada", "blurred signs")["status"] == "rejected"
     assert lake.read("snapshots")["why"].to_list() == ["blurred signs"]
+
+
+def test_the_rule_approves_only_what_passes_and_nobody_judged(make_lake: MakeLake, quick: list[Check]) -> None:
+    lake = make_lake()
+    assert newest_snapshot(lake) is None
+    snapshot = review(lake)["snapshot_id"]
+    reject(lake, snapshot, "Ada", "no")
+    assert auto_approve(lake, snapshot)["status"] == "rejected"
+    other = make_lake(name="other")
+    found = auto_approve(other, review(other)["snapshot_id"])
+    assert (found["status"], found["why"]) == ("approved", "every check passed")
+    assert "rule" in found["reviewer"]
+    quick.append(Check("stages", "no row is lost", False, 3, 1))
+    failing_one = make_lake(name="failing")
+    assert auto_approve(failing_one, review(failing_one)["snapshot_id"])["status"] == "pending"
+
+
+def test_the_newest_snapshot_is_the_one_of_the_present_content(make_lake: MakeLake, quick: list[Check]) -> None:
+    lake = make_lake()
+    first = review(lake)["snapshot_id"]
+    label = lake.read("labels").row(0, named=True)
+    lake.upsert("labels", [{**label, "city": "Elsewhere"}], Commit("there", 1))
+    assert (newest_snapshot(lake) or {})["snapshot_id"] == first  # not reviewed yet: the last one there is
+    second = review(lake)["snapshot_id"]
+    assert (newest_snapshot(lake) or {})["snapshot_id"] == second
+    lake.upsert("labels", [label], Commit("back", 1))
+    assert (newest_snapshot(lake) or {})["snapshot_id"] == first
 
 
 def test_unknown_snapshots_are_refused_and_known_ones_named(make_lake: MakeLake, quick: list[Check]) -> None:
