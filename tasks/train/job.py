@@ -78,6 +78,8 @@ def run_job(folder: Path, processor: ImageOnlyProcessor, make_trainer: Callable[
     trainer = make_trainer(partial)
     trainer.add_callback(MarkComplete())
     last = last_complete(partial)
+    if last is not None:
+        _load_weights(trainer.accelerator.unwrap_model(trainer.model), last)
     trainer.train(resume_from_checkpoint=None if last is None else str(last))
 
     final = partial / "final"
@@ -105,6 +107,18 @@ def last_complete(partial: Path) -> Path | None:
         else:
             shutil.rmtree(path)
     return max(whole)[1] if whole else None
+
+
+def _load_weights(model: Any, checkpoint: Path) -> None:
+    """Put a checkpoint's weights into the model.
+
+    Trainer does so itself, but transformers 5 saves Qwen2.5-VL under its older names, which Trainer's plain
+    `load_state_dict(strict=False)` matches with nothing: it would go on from the start's weights without a word.
+    """
+    if hasattr(model, "merge_and_unload"):  # adapters are loaded by PEFT, under the names it saved
+        return
+    stored = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+    model.load_state_dict(stored.state_dict())
 
 
 def collect_metrics(log_history: list[dict[str, Any]]) -> dict[str, list[float]]:

@@ -1,0 +1,162 @@
+"""SFT, cold start and GRPO through the frame, Ray and TRL: real steps, resumable, and the same every time."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from schemas.settings.services import ServicesSettings
+from schemas.settings.spread import SpreadSettings
+from schemas.settings.train import GrpoSettings, TrainSettings, TunerSettings
+from tasks.frame import Context, Kept, StageResult, run
+from tasks.lake import Commit, Lake
+from tasks.ray_home import stop_ray
+from tasks.services import connect
+from tasks.train import STAGES
+from tasks.train.chain import chain
+from tasks.train.stage import Bench, work
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    yield
+    stop_ray()
+
+
+def context(lake: Lake) -> Context:
+    return Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1, object_store_mb=80))
+
+
+def train(lake: Lake, settings: TrainSettings) -> list[StageResult]:
+    return [run(stage, settings, context(lake)) for stage in STAGES]
+
+
+def test_the_whole_chain_is_trained_once(
+    lake: Lake, filled: Callable[..., str], settings: Callable[..., TrainSettings]
+) -> None:
+    filled(lake)
+    results = train(lake, settings())
+    assert [(result.kept, result.rejected, result.failed) for result in results] == [
+        (16, 0, 0),
+        (1, 0, 0),
+        (1, 0, 0),
+        (1, 0, 0),
+    ]
+    models = {row["training_stage"]: row for row in lake.read("models").to_dicts()}
+    assert models["grpo"]["parent_id"] == models["cold_start"]["model_id"]
+    assert models["cold_start"]["parent_id"] == models["sft"]["model_id"]
+    for row in models.values():
+        folder = lake.root / row["checkpoint"]
+        assert (folder / "model.safetensors").exists() and (folder / "chat_template.jinja").exists()
+        metrics = json.loads(row["metrics_json"])
+        assert len(metrics["loss"]) == row["steps"]
+        assert not {"step_time", "train_runtime"} & metrics.keys(), "no clock in the table"
+    sft = json.loads(models["sft"]["metrics_json"])["loss"]
+    assert sft[-1] < sft[0]
+    grpo = json.loads(models["grpo"]["metrics_json"])
+    assert {"reward", "kl", "parse_failures"} <= grpo.keys()
+    assert not list((lake.root / "models").glob(".*")), "nothing half-done is left"
+
+    again = train(lake, settings())
+    assert all(result.nothing_to_do for result in again)
+
+    # A new snapshot with the same samples makes no new model, but the row says which snapshot it stands for.
+    snapshot = lake.read("snapshots").row(0, named=True)
+    lake.upsert("snapshots", [{**snapshot, "snapshot_id": "snapshot-2", "reviewed_at": None}], Commit("later", 1))
+    lake.tombstone("snapshots", pl.DataFrame({"snapshot_id": ["snapshot-1"]}), "old", Commit("later", 1))
+    started = time.monotonic()
+    train(lake, settings())
+    assert time.monotonic() - started < 60
+    renewed = lake.read("models")
+    assert renewed["snapshot_id"].unique().to_list() == ["snapshot-2"]
+    assert set(renewed["model_id"]) == {row["model_id"] for row in models.values()}
+
+
+def test_a_stage_without_samples_is_rejected_not_broken(
+    lake: Lake, filled: Callable[..., str], settings: Callable[..., TrainSettings]
+) -> None:
+    filled(lake)
+    lake.tombstone("regimes", lake.read("regimes").select("image_id", "policy"), "none", Commit("later", 1))
+    quick = settings(stages=("grpo",))
+    results = train(lake, quick)
+    assert [result.rejected for result in results] == [0, 0, 0, 1]
+    assert results[1].total == 0, "a stage that is not configured has nothing to do"
+    assert lake.read("rejects")["reason"].to_list() == ["no_samples"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from transformers import TrainerCallback
+import tasks.train.training as training
+from schemas.settings.train import TrainSettings
+from tasks.lake import Lake
+from tasks.train.chain import chain
+from tasks.train.stage import Bench, work
+
+class Kill(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            # as a kill in the middle of saving leaves it: a newer checkpoint without its mark
+            (Path(args.output_dir) / "checkpoint-3").mkdir()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def with_kill(folder, processor, make_trainer):
+    def make(output):
+        trainer = make_trainer(output)
+        trainer.add_callback(Kill())
+        return trainer
+    return run_job(folder, processor, make)
+
+run_job, training.run_job = training.run_job, with_kill
+lake, settings = Lake(sys.argv[1]), TrainSettings.model_validate_json(sys.argv[2])
+[link] = chain(lake.read("samples"), settings)
+item = {"id": link.model_id, "training_stage": link.training_stage, "snapshot_id": "s", "samples": link.samples}
+work(item, Bench(lake, settings))
+"""
+
+
+@pytest.mark.parametrize("stage", ["sft", "grpo"])
+def test_a_killed_training_goes_on_to_the_same_weights(
+    stage: str, tmp_path: Path, filled: Callable[..., str], settings: Callable[..., TrainSettings]
+) -> None:
+    chosen = settings(
+        stages=(stage,),
+        save_steps=2,
+        sft=TunerSettings(epochs=3, batch_size=4, micro_batch=2, learning_rate=3e-3),
+        grpo=GrpoSettings(
+            max_steps=5,
+            group_size=4,
+            prompts_per_generation=2,
+            prompts_per_step=1,
+            micro_batch=4,
+            learning_rate=1e-3,
+            max_completion_tokens=8,
+        ),
+    )
+    rows, weights = [], []
+    for is_killed in (False, True):
+        lake = Lake(tmp_path / f"killed-{is_killed}")
+        filled(lake)
+        run(STAGES[0], chosen, context(lake))
+        if is_killed:
+            command = [sys.executable, "-c", KILLED, str(lake.root), chosen.model_dump_json()]
+            assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
+            [partial] = (lake.root / "models").glob(".*.partial")
+            assert (partial / "checkpoint-2" / "complete").exists()
+        [link] = chain(lake.read("samples"), chosen)
+        item = {"id": link.model_id, "training_stage": stage, "snapshot_id": "s", "samples": link.samples}
+        outcome = work(item, Bench(lake, chosen))
+        assert isinstance(outcome, Kept)
+        rows += outcome.rows["models"]
+        weights.append((lake.root / rows[-1]["checkpoint"] / "model.safetensors").read_bytes())
+    assert rows[0] == rows[1]
+    assert weights[0] == weights[1], "the same weights, bit for bit"
