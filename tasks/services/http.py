@@ -122,11 +122,12 @@ class Http:
         json_body: Any = None,
         accept: str = "application/json",
         classify: Classify | None = None,
+        check: Callable[[Answer], None] = lambda answer: None,
     ) -> Answer:
         """The answer to one request, tried again while trying again can help.
 
         `url` asks another host, and then neither key nor other header of ours goes along. `accept` is the media type
-        demanded of a good answer; one ending in a slash is a prefix.
+        demanded of a good answer; one ending in a slash is a prefix. `check` may refuse a good one with ServiceError.
         """
         address = url or f"{self.endpoint.base_url}{path}"
         for attempt in range(1, self.endpoint.max_attempts + 1):
@@ -140,6 +141,7 @@ class Http:
                     failed.retry_after_s = answer.retry_after_s
                     raise failed
                 self._check_content_type(answer, accept)
+                check(answer)
                 return replace(answer, attempts=attempt)
             except ServiceError as error:
                 error.attempts = attempt
@@ -151,11 +153,17 @@ class Http:
 
     async def request_json(self, method: str, path: str, **options: Any) -> tuple[Any, Answer]:
         """The JSON value answered, and the answer it came in."""
-        answer = await self.request(method, path, **options)
-        try:
-            return answer.json(), answer
-        except ValueError:
-            raise self.bad_response("the body is not JSON", answer) from None
+        parsed: list[Any] = []
+
+        def parse(answer: Answer) -> None:
+            try:
+                parsed[:] = [answer.json()]
+            except ValueError:
+                # Half a body under the right length: gateways do that when what is behind them breaks off.
+                raise self.bad_response("the body is not JSON", answer, retryable=True) from None
+
+        answer = await self.request(method, path, check=parse, **options)
+        return parsed[0], answer
 
     def bad_response(self, what: str, answer: Answer, *, retryable: bool = False) -> ServiceError:
         """An error for an answer that breaks the protocol."""

@@ -62,7 +62,7 @@ class Mapillary:
         if area > MAX_BOX_AREA_DEG2:
             raise ServiceError("mapillary", "too_big", f"box of {area:.4f} square degrees, {MAX_BOX_AREA_DEG2} allowed")
         params: dict[str, str | int] = {
-            "bbox": ",".join(f"{edge:.9g}" for edge in (west, south, east, north)),
+            "bbox": ",".join(f"{edge:.7f}" for edge in (west, south, east, north)),
             "fields": ",".join(fields),
             "limit": min(limit, MAX_LIMIT),
         }

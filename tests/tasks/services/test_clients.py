@@ -29,7 +29,8 @@ class TestMapillary:
         rows = await server.client(Mapillary).images_in_box(*BOX, fields=("id", "is_pano"), is_pano=True, limit=9999)
         assert rows == [{"id": "498763468214164", "is_pano": True}]
         asked = server.asked[0]
-        assert asked.target == "/images?bbox=2.3%2C48.8%2C2.35%2C48.85&fields=id%2Cis_pano&limit=2000&is_pano=true"
+        box = "2.3000000%2C48.8000000%2C2.3500000%2C48.8500000"
+        assert asked.target == f"/images?bbox={box}&fields=id%2Cis_pano&limit=2000&is_pano=true"
         assert asked.headers["authorization"] == f"OAuth {secret}" and secret not in asked.target
 
     async def test_ids_stay_exact_text(self, server):

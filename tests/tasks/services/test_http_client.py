@@ -126,7 +126,9 @@ async def test_an_html_page_under_status_200_is_not_an_answer(server, reply):
     assert (await failure(server.client(Http, max_attempts=1).request("GET", "/x"))).kind == "bad_response"
 
 
-async def test_wrong_json_is_a_bad_response(server, reply):
+async def test_wrong_json_is_a_bad_response_that_may_pass(server, reply):
+    server.says(reply(body=b'{"results": [1, 2'), reply(body=b'{"results": []}'))
+    assert (await server.client(Http).request_json("GET", "/x"))[0] == {"results": []}
     server.says(reply(body=b"{not json"))
     assert (await failure(server.client(Http).request_json("GET", "/x"))).kind == "bad_response"
 
