@@ -4,11 +4,14 @@ It works on whole columns in one process: a million places take seconds, and pla
 borders too, which no country could see to alone.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from schemas.settings.plan import PlanSettings
 from tasks.errors import GeofixError
@@ -21,7 +24,8 @@ from tasks.plan.quota import country_quotas
 from tasks.plan.split import SPLITS, split_of_cells
 
 
-def _cell_names() -> np.ndarray:
+@cache
+def _cell_names() -> NDArray[np.str_]:
     south, west = cell_corner(np.arange(CELLS))
     return np.array(
         [
@@ -48,9 +52,8 @@ def _places(slots: Slots, settings: PlanSettings) -> pl.DataFrame:
     slot, lat, lon = slots.slot[found], slots.lat[found], slots.lon[found]
     version = digest("plan", 1, settings.identity())
     names = dict(countries().select("iso2", "name").iter_rows())
-    place_id = [
-        digest("place", *parts) for parts in zip(code.tolist(), slot.tolist(), lat.tolist(), lon.tolist(), strict=True)
-    ]
+    parts = zip(code.tolist(), slot.tolist(), lat.tolist(), lon.tolist(), strict=True)
+    place_id = [hashlib.sha256(f"place {c} {s} {y:.5f} {x:.5f}".encode()).hexdigest()[:24] for c, s, y, x in parts]
     return pl.DataFrame(
         {
             "id": place_id,

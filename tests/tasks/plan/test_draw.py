@@ -1,0 +1,138 @@
+"""What every drawn place must hold: its country, its cell, its distance to others and to other splits."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from schemas.settings.plan import PlanSettings, SplitShares
+from tasks.geo import cell_bounds, cell_of, distance_km
+from tasks.plan.atlas import countries
+from tasks.plan.boundaries import country_codes, country_of
+from tasks.plan.cells import cells
+from tasks.plan.draw import draw
+from tasks.plan.stage import plan_places
+
+
+def check(places: pl.DataFrame, settings: PlanSettings) -> None:
+    lat, lon = places["lat"].to_numpy(), places["lon"].to_numpy()
+    assert (country_of(lat, lon) == places["country"].to_numpy()).all()
+    assert [cell_of(a, b) for a, b in zip(lat.tolist(), lon.tolist(), strict=True)] == places["cell"].to_list()
+    assert places["place_id"].is_unique().all()
+    assert (places.group_by("cell").agg(pl.col("split").n_unique())["split"] == 1).all()
+    apart = distance_km(lat[:, None], lon[:, None], lat[None, :], lon[None, :])
+    np.fill_diagonal(apart, np.inf)
+    assert apart.min(initial=np.inf) >= settings.spacing_km
+    split = places["split"].to_numpy()
+    other = split[:, None] != split[None, :]
+    assert not other.any() or apart[other].min() >= settings.buffer_km
+
+
+def test_random_small_worlds_hold_every_rule() -> None:
+    random = np.random.default_rng(17)
+    codes = [c for c in countries()["iso2"].to_list() if c != "AQ"]
+    for _ in range(60):
+        chosen = tuple(random.choice(codes, int(random.integers(1, 6)), replace=False).tolist())
+        settings = PlanSettings(
+            places=int(random.integers(1, 80)),
+            seed=int(random.integers(0, 2**40)),
+            countries=chosen,
+            within_cell=str(random.choice(["gazetteer", "uniform"])),
+            spacing_km=float(random.choice([0, 1, 10])),
+            buffer_km=float(random.choice([0, 5, 30])),
+            jitter_km=float(random.choice([0, 2, 20])),
+            split=SplitShares(train=0.5, validation=0.25, benchmark=0.25),
+        )
+        places, refused = plan_places(settings)
+        assert places.height + refused.height == settings.places
+        if places.height:
+            check(places, settings)
+
+
+@pytest.fixture(scope="module")
+def geoseek_val() -> pl.DataFrame:
+    return plan_places(PlanSettings(preset="geoseek-val"))[0]
+
+
+def test_a_world_plan_holds_every_rule(geoseek_val: pl.DataFrame) -> None:
+    assert geoseek_val.height == 3000
+    check(geoseek_val, PlanSettings())
+    shares = {row["split"]: row["count"] / 3000 for row in geoseek_val["split"].value_counts().iter_rows(named=True)}
+    assert abs(shares["train"] - 0.8) < 0.04
+
+
+def test_the_same_settings_draw_the_same_places(geoseek_val: pl.DataFrame) -> None:
+    assert plan_places(PlanSettings(preset="geoseek-val"))[0].equals(geoseek_val)
+    other = plan_places(PlanSettings(preset="geoseek-val", seed=8))[0]
+    assert not set(other["place_id"]) & set(geoseek_val["place_id"])
+
+
+def test_the_order_of_countries_does_not_matter() -> None:
+    quotas = {"FR": 40, "BE": 30, "DE": 20, "MC": 2, "LU": 9}
+    one = draw(cells(), quotas, PlanSettings())
+    two = draw(cells(), dict(reversed(quotas.items())), PlanSettings())
+    assert np.array_equal(one.lat, two.lat) and np.array_equal(one.lon, two.lon)
+
+
+def test_countries_drawn_apart_give_the_same_places_as_together() -> None:
+    """Up to spacing across borders, which is off here, the work can be divided among any number of workers."""
+    quotas = {"FR": 40, "BE": 30, "DE": 20, "JP": 25, "TV": 2}
+    settings = PlanSettings(spacing_km=0)
+    together = draw(cells(), quotas, settings)
+    points = {
+        (c, s): (a, b) for c, s, a, b in zip(together.country, together.slot, together.lat, together.lon, strict=True)
+    }
+    for code, quota in quotas.items():
+        alone = draw(cells(), {code: quota}, settings)
+        for c, s, a, b in zip(alone.country, alone.slot, alone.lat, alone.lon, strict=True):
+            assert points[c, s] == (a, b)
+
+
+def test_a_larger_plan_begins_with_the_smaller_one() -> None:
+    small = draw(cells(), {"BR": 50}, PlanSettings(spacing_km=0))
+    large = draw(cells(), {"BR": 90}, PlanSettings(spacing_km=0))
+    assert np.array_equal(small.lat, large.lat[:50])
+
+
+def test_what_cannot_be_placed_is_reported() -> None:
+    """Monaco cannot hold forty places ten kilometres apart."""
+    settings = PlanSettings(places=40, countries=("MC",), spacing_km=10)
+    places, refused = plan_places(settings)
+    assert places.height >= 1 and places.height + refused.height == 40
+    assert refused["reason"].unique().to_list() == ["no_place_too_close"]
+
+
+def test_tiny_islands_keep_their_quota() -> None:
+    for code in ("TV", "NR", "TK", "PN", "MV"):
+        places, refused = plan_places(PlanSettings(places=5, countries=(code,), spacing_km=0.05))
+        assert (places.height, refused.height) == (5, 0), code
+
+
+def test_uniform_draws_are_even_by_area_not_by_degree() -> None:
+    """Canada's whole cells: the mean of sin(lat) inside a cell must be that of the cell's middle."""
+    settings = PlanSettings(
+        places=6000, countries=("CA",), within_cell="uniform", spacing_km=0, buffer_km=0, cell_floor_people=1e12
+    )
+    places, _ = plan_places(settings)
+    inland = places.filter(pl.col("lat").is_between(54, 60) & pl.col("lon").is_between(-118, -96))
+    heights = []
+    for row in inland.iter_rows(named=True):
+        south, west, north, east = cell_bounds(row["cell"])
+        low, high = np.sin(np.radians([south, north]))
+        heights.append((np.sin(np.radians(row["lat"])) - low) / (high - low))
+        assert west <= row["lon"] < east
+    heights_array = np.array(heights)
+    assert len(heights_array) > 200
+    assert abs(heights_array.mean() - 0.5) < 4 / np.sqrt(12 * len(heights_array))
+
+
+def test_cells_are_drawn_by_log_of_people() -> None:
+    settings = PlanSettings(places=20_000, countries=("ES",), spacing_km=0, buffer_km=0)
+    places, _ = plan_places(settings)
+    seen = places.group_by("cell").agg(pl.len(), pl.col("probability").first(), pl.col("weight").first())
+    expected = seen["probability"] * 20_000
+    # The two differ by cells whose land is a sliver of coast: they are drawn again elsewhere.
+    assert ((seen["len"] - expected).abs() < 6 * expected.sqrt() + 3).mean() > 0.95
+    table = cells()
+    spain = country_codes().index("ES")
+    total = np.log1p(table.people + 100)[table.first[spain] : table.first[spain + 1]].sum()
+    assert np.allclose(seen["weight"] / total, seen["probability"])

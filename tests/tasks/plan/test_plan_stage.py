@@ -1,0 +1,43 @@
+"""The plan through the frame: rows in the lake, nothing lost, nothing redone."""
+
+from pathlib import Path
+
+from schemas.settings.plan import PlanSettings
+from schemas.settings.services import ServicesSettings
+from tasks.frame import Context, run
+from tasks.lake import Lake
+from tasks.plan import STAGES
+from tasks.services import connect
+
+
+def test_the_plan_lands_in_the_lake_and_is_not_redone(tmp_path: Path) -> None:
+    context = Context(Lake(tmp_path / "lake"), connect(ServicesSettings(), {}))
+    settings = PlanSettings(places=50, countries=("FR", "MC", "JP"))
+    first = run(STAGES[0], settings, context)
+    places = context.lake.read("places")
+    assert places.height == 50 and set(places["country"]) <= {"FR", "MC", "JP"}
+    assert (
+        places.select("country_name", "admin1", "cell", "weight", "probability", "plan_version")
+        .null_count()
+        .sum_horizontal()[0]
+        == 0
+    )
+    assert first.kept == 50
+    again = run(STAGES[0], settings, context)
+    assert (again.kept, again.skipped) == (0, 50)
+
+
+def test_another_plan_replaces_the_first(tmp_path: Path) -> None:
+    context = Context(Lake(tmp_path / "lake"), connect(ServicesSettings(), {}))
+    run(STAGES[0], PlanSettings(places=30, countries=("FR",)), context)
+    run(STAGES[0], PlanSettings(places=20, countries=("MC", "JP"), spacing_km=3), context)
+    places = context.lake.read("places")
+    assert places.height == 20 and set(places["country"]) <= {"MC", "JP"}
+
+
+def test_places_without_room_are_rejects_with_a_reason(tmp_path: Path) -> None:
+    context = Context(Lake(tmp_path / "lake"), connect(ServicesSettings(), {}))
+    run(STAGES[0], PlanSettings(places=12, countries=("MC",), spacing_km=10), context)
+    rejects = context.lake.read("rejects")
+    assert rejects.height + context.lake.read("places").height == 12
+    assert set(rejects["reason"]) == {"no_place_too_close"}
