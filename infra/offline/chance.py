@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 
 import numpy as np
 
@@ -18,6 +19,11 @@ def key_of(*parts: object) -> int:
 def generator(*parts: object) -> np.random.Generator:
     """A random generator of its own for these parts: the same whatever was drawn before, in whatever process."""
     return np.random.Generator(np.random.Philox(key=key_of(*parts)))
+
+
+def draws(*parts: object) -> random.Random:
+    """Python's own generator for these parts: for a handful of draws it is ten times quicker than NumPy's."""
+    return random.Random(key_of(*parts))
 
 
 def fraction(*parts: object) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import random
 
 # family | onsets | middles | endings. A name is onset + middle + ending; `-` is an empty middle, `_` a space.
 _FAMILIES = """
@@ -101,12 +101,11 @@ _LOCAL_NAMES = {
 _ENGLISH_NAMED = frozenset(("AU", "NZ", "SH", "FK"))
 
 
-def proper_name(language: str, country: str, continent: str, chance: np.random.Generator) -> str:
+def proper_name(language: str, country: str, continent: str, chance: random.Random) -> str:
     """A person's or street's name in the manner of the country, in the script its signs are painted in."""
     family = _FAMILY_OF.get(language) or _FAMILY_OF.get(language.split("-")[0]) or "en"
     if family == "en" and country not in _ENGLISH_NAMED:
         # English signs, local people: "Chandrapur Pharmacy" in India, "Mwanga Bakery" in Kenya.
         family = _LOCAL_NAMES.get(country) or {"AS": "indic", "AF": "african", "OC": "pacific"}.get(continent, "en")
     onsets, middles, endings = _PARTS[family]
-    draw = chance.integers(0, 1 << 30, size=3)
-    return onsets[draw[0] % len(onsets)] + middles[draw[1] % len(middles)] + endings[draw[2] % len(endings)]
+    return chance.choice(onsets) + chance.choice(middles) + chance.choice(endings)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import math
+import random
 import unicodedata
 from dataclasses import dataclass
 
-import numpy as np
-
-from infra.offline.chance import fraction, generator
+from infra.offline.chance import draws, fraction
 from infra.offline.facts import CountryFacts, SignWords, countries
 from infra.offline.gazetteer import City
 from infra.offline.naming import proper_name
@@ -133,10 +133,10 @@ def _without_tones(text: str) -> str:
     return "".join(ch for ch in plain if not unicodedata.combining(ch))
 
 
-def phone_number(seed: int, city: City, facts: CountryFacts, chance: np.random.Generator) -> str:
+def phone_number(seed: int, city: City, facts: CountryFacts, chance: random.Random) -> str:
     """A phone number whose area digits are shared by the whole first-level division."""
     area = 10 + int(fraction(seed, "area", city.country, city.admin1) * 89)
-    a, b, c = (int(x) for x in chance.integers(100, 999, size=3))
+    a, b, c = (chance.randrange(100, 999) for _ in range(3))
     if facts.phone_prefix and chance.random() < 0.65:
         return f"{facts.phone_prefix} {area} {a} {b % 90 + 10} {c % 90 + 10}"
     return f"Tel. 0{area} {a} {b % 90 + 10} {c % 90 + 10}"
@@ -156,7 +156,7 @@ def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tu
 
     The index over all sign texts passes no neighbours: only the direction sign depends on them.
     """
-    chance = generator(seed, "place", city.geoname_id, copy)
+    chance = draws(seed, "place", city.geoname_id, copy)
     facts = countries()[city.country]
     reach_km = 0.4 + min(3.2, math.sqrt(max(city.population, 1000)) / 450) + 0.8 * min(copy, 4)
     radius_km, angle = reach_km * math.sqrt(chance.random()), chance.random() * 2 * math.pi
@@ -165,29 +165,29 @@ def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tu
     language = language_of(city, facts, chance.random())
     words = WORDS[language]
     local_name = painted_name(city, language)
-    setting = ("centre", "suburb", "rural")[int(np.searchsorted([0.5, 0.82], chance.random()))]
+    setting = ("centre", "suburb", "rural")[bisect.bisect([0.5, 0.82], chance.random())]
     return Place(
         index=index,
         city=city,
         country=city.country,
         lat=round(lat, 7),
         lon=round((lon + 180.0) % 360.0 - 180.0, 7),
-        bearing_deg=round(float(chance.random() * 360.0), 2),
+        bearing_deg=round(chance.random() * 360.0, 2),
         language=language,
         local_name=local_name,
         street=words.street.format(proper_name(language, city.country, facts.continent, chance)),
         shops=_shops(seed, city, facts, words, local_name, setting, chance),
         towns_ahead=_towns(
-            neighbours, language, local_name, radius_km, setting, generator(seed, "towns", city.geoname_id, copy)
+            neighbours, language, local_name, radius_km, setting, draws(seed, "towns", city.geoname_id, copy)
         ),
         setting=setting,
         climate=climate_of(city.lat, facts),
         building_style=building_style_of(facts),
-        sun_height_deg=round(max(6.0, (90.0 - abs(city.lat) * 0.9) * (0.55 + 0.45 * float(chance.random()))), 2),
+        sun_height_deg=round(max(6.0, (90.0 - abs(city.lat) * 0.9) * (0.55 + 0.45 * chance.random())), 2),
         # The midday sun stands in the south of the northern half and in the north of the southern.
-        sun_azimuth_deg=round((180.0 if city.lat >= 0 else 0.0) + float(chance.normal(0, 35)), 2) % 360.0,
-        image_count=int(chance.integers(3, 9)),
-        look=int(chance.integers(0, 1 << 62)),
+        sun_azimuth_deg=round((180.0 if city.lat >= 0 else 0.0) + chance.gauss(0, 35), 2) % 360.0,
+        image_count=chance.randrange(3, 9),
+        look=chance.getrandbits(62),
     )
 
 
@@ -198,15 +198,15 @@ def _shops(
     words: SignWords,
     local_name: str,
     setting: str,
-    chance: np.random.Generator,
+    chance: random.Random,
 ) -> tuple[Sign, ...]:
     count = {"centre": 3, "suburb": 2, "rural": 1}[setting]
-    kinds = list(chance.permutation(np.array(["bakery", "pharmacy", "market", "restaurant"])))[:count]
+    kinds = chance.sample(["bakery", "pharmacy", "market", "restaurant"], count)
     signs = []
     for kind in kinds:
         name = proper_name(words.language, city.country, facts.continent, chance)
         phone = phone_number(seed, city, facts, chance)
-        signs.append(Sign(str(kind), (shop_text(words, str(kind), name), phone)))
+        signs.append(Sign(kind, (shop_text(words, kind, name), phone)))
     if chance.random() < {"centre": 0.5, "suburb": 0.4, "rural": 0.3}[setting]:
         kind = "town_hall" if chance.random() < 0.5 else "school"
         signs.append(Sign(kind, (shop_text(words, kind, local_name),)))
@@ -219,7 +219,7 @@ def _towns(
     local_name: str,
     radius_km: float,
     setting: str,
-    chance: np.random.Generator,
+    chance: random.Random,
 ) -> tuple[tuple[str, int], ...]:
     """Up to two lines of a direction sign: often the place's own town, then a neighbour."""
     if chance.random() > {"centre": 0.35, "suburb": 0.5, "rural": 0.6}[setting]:
@@ -229,6 +229,6 @@ def _towns(
         lines.append((local_name, max(1, round(radius_km))))
     others = [(town, km) for town, km in neighbours if km > 1.5]
     if others:
-        town, km = others[int(chance.integers(0, min(3, len(others))))]
+        town, km = others[chance.randrange(min(3, len(others)))]
         lines.append((painted_name(town, language), max(1, round(km))))
     return tuple(lines)

@@ -1,0 +1,153 @@
+"""The offline world as one server: `python -m infra.offline --port 8760 --seed 7 --size 40000`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import ipaddress
+import json
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from infra.offline.faults import Faults, FaultyWorld, parse
+from infra.offline.names import NameIndex
+from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
+from infra.offline.services.mapillary import TOKEN, Limits, Mapillary
+from infra.offline.services.nominatim import Nominatim
+from infra.offline.services.tavily import Tavily
+from infra.offline.sign_index import SignIndex
+from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, World
+
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8760
+FAULTS_VARIABLE = "GEOFIX_OFFLINE_FAULTS"
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+def create_app(
+    world: World,
+    faults: Faults | None = None,
+    *,
+    limits: Limits | None = None,
+    url_lifetime_s: float = DEFAULT_LIFETIME_S,
+    tokens: frozenset[str] = frozenset((TOKEN,)),
+) -> Application:
+    """The ASGI application that serves a world; chat models are part of it and never see the world."""
+    faults = faults if faults is not None else Faults()
+    names, signs = NameIndex(world.gazetteer), SignIndex(world)
+    host = ImageHost(world, url_lifetime_s)
+    routes: list[BaseRoute] = [
+        Route(
+            "/health",
+            lambda request: JSONResponse({"service": "geofix-offline", "seed": world.seed, "size": world.size}),
+        ),
+        *Mapillary(world, host, limits or Limits(), tokens).routes(),
+        *host.routes(),
+        *Nominatim(world, names, signs).routes(),
+        *Tavily(world, names, signs).routes(),
+        *_chat_routes(),
+        *_control_routes(faults),
+    ]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        # The indices take seconds; the server answers meanwhile, and a search that comes early waits for them.
+        for index in (names, signs):
+            threading.Thread(target=index.prepare, name="index", daemon=True).start()
+        yield
+
+    return FaultyWorld(Starlette(routes=routes, lifespan=lifespan), faults)
+
+
+def _chat_routes() -> list[BaseRoute]:
+    if importlib.util.find_spec("infra.offline.chat") is None:
+        return []
+    return list(importlib.import_module("infra.offline.chat").routes())
+
+
+def _control_routes(faults: Faults) -> list[BaseRoute]:
+    async def control_faults(request: Request) -> Response:
+        if not _is_loopback(request.client.host if request.client else ""):
+            return JSONResponse({"error": "control is for this machine only"}, 403)
+        if request.method == "POST":
+            try:
+                faults.replace(*parse(json.loads(await request.body())))
+            except ValueError as error:
+                return JSONResponse({"error": str(error)}, 400)
+        elif request.method == "DELETE":
+            faults.replace([])
+        return JSONResponse(faults.to_json())
+
+    async def control_log(request: Request) -> Response:
+        if not _is_loopback(request.client.host if request.client else ""):
+            return JSONResponse({"error": "control is for this machine only"}, 403)
+        if request.method == "DELETE":
+            faults.clear_log()
+        return JSONResponse(faults.log())
+
+    return [
+        Route("/control/faults", control_faults, methods=["GET", "POST", "DELETE"]),
+        Route("/control/log", control_log, methods=["GET", "DELETE"]),
+    ]
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def make_server(app: Application, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> uvicorn.Server:
+    """A server ready to run: `server.run()`, in a thread if need be; `server.should_exit = True` ends it."""
+    return uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serves until interrupted; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m infra.offline", description="Serve the offline world on loopback.")
+    parser.add_argument("--host", default=DEFAULT_HOST)
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT)
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    parser.add_argument("--size", type=int, default=DEFAULT_SIZE, help="places that have imagery")
+    parser.add_argument("--pano-width", type=int, default=4096)
+    parser.add_argument(
+        "--url-lifetime", type=float, default=DEFAULT_LIFETIME_S, metavar="SECONDS", help="of signed image addresses"
+    )
+    parser.add_argument(
+        "--faults", default=os.environ.get(FAULTS_VARIABLE, ""), metavar="JSON", help=f"also from {FAULTS_VARIABLE}"
+    )
+    parser.add_argument(
+        "--allow-remote", action="store_true", help="serve other machines too: there is no real security here"
+    )
+    options = parser.parse_args(argv)
+    if not options.allow_remote and not _is_loopback(options.host):
+        print(
+            f"{options.host} is not loopback; the offline world serves this machine only (--allow-remote to insist)",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        faults = Faults.from_json(options.faults) if options.faults else Faults()
+        world = World(options.seed, options.size, options.pano_width)
+    except ValueError as error:
+        print(f"offline world: {error}", file=sys.stderr)
+        return 2
+    app = create_app(world, faults, url_lifetime_s=options.url_lifetime)
+    print(f"offline world: seed {world.seed}, {world.size:,} places, http://{options.host}:{options.port}", flush=True)
+    server = make_server(app, options.host, options.port)
+    server.run()
+    return 0 if server.started else 1

@@ -1,0 +1,1 @@
+"""The outside services, each in the JSON of the real one."""

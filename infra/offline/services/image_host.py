@@ -1,0 +1,85 @@
+"""The image host: signed addresses that expire, and the pictures behind them, painted when first asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import threading
+import time
+from collections import OrderedDict
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from infra.offline.render import encode, paint
+from infra.offline.world import ImageRecord, World
+
+DEFAULT_LIFETIME_S = 3600.0
+_CACHE_BYTES = 96 * 1024 * 1024
+
+
+class ImageHost:
+    """Serves pictures of a world under signed addresses."""
+
+    def __init__(self, world: World, lifetime_s: float = DEFAULT_LIFETIME_S) -> None:
+        self.world, self.lifetime_s = world, lifetime_s
+        self._secret = hashlib.blake2b(f"image host {world.seed}".encode()).digest()
+        self._kept: OrderedDict[tuple[int, int, str], bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+        # Painting is pure computation: more at once than cores only makes all of them late.
+        self._painters = anyio.CapacityLimiter(max(1, os.cpu_count() or 1))
+
+    def routes(self) -> list[Route]:
+        """The routes to mount."""
+        return [Route("/mapillary-cdn/m/{image_id}/{size}.jpg", self._picture)]
+
+    def signed_url(self, base_url: str, image_id: str, size: str, expired: bool = False) -> str:
+        """An address for one size of an image, good for the host's lifetime; `oe` is its end, hexadecimal unix time."""
+        end = int(time.time() + (-60.0 if expired else self.lifetime_s))
+        signature = self._signature(image_id, size, end)
+        return f"{base_url.rstrip('/')}/mapillary-cdn/m/{image_id}/{size}.jpg?oe={end:X}&oh={signature}"
+
+    def _signature(self, image_id: str, size: str, end: int) -> str:
+        return hmac.new(self._secret, f"{image_id}/{size}/{end:X}".encode(), hashlib.sha256).hexdigest()[:32]
+
+    async def _picture(self, request: Request) -> Response:
+        image_id, size = request.path_params["image_id"], request.path_params["size"]
+        try:
+            end = int(request.query_params.get("oe", ""), 16)
+        except ValueError:
+            return PlainTextResponse("Bad URL timestamp", 403)
+        if not hmac.compare_digest(self._signature(image_id, size, end), request.query_params.get("oh", "")):
+            return PlainTextResponse("Bad URL hash", 403)
+        if end < time.time() or "expired_url" in request.scope.get("faults", ()):
+            return PlainTextResponse("URL signature expired", 403)
+        record = self.world.image(image_id)
+        if record is None:
+            return PlainTextResponse("Not Found", 404)
+        data = await anyio.to_thread.run_sync(self.jpeg, record, size, limiter=self._painters)
+        return Response(data, media_type="image/jpeg", headers={"cache-control": "max-age=1209600"})
+
+    def jpeg(self, record: ImageRecord, size: str) -> bytes:
+        """The bytes of one size ("256", "1024", "2048", "original"); painted once while the cache has room."""
+        if record.condition == "exact_duplicate":
+            record = self.world.images(record.place)[record.painted_as]
+        key = (record.place, record.slot, size)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        image = paint(self.world, record)
+        if size != "original" and int(size) < image.width:
+            image = image.resize(
+                (int(size), round(image.height * int(size) / image.width)), resample=1, reducing_gap=2.0
+            )
+        data = encode(image)
+        with self._lock:
+            self._kept_bytes += len(data) - len(self._kept.get(key, b""))
+            self._kept[key] = data
+            while self._kept_bytes > _CACHE_BYTES:
+                self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+        return data

@@ -1,0 +1,247 @@
+"""Mapillary Graph API v4: one image, images of a box, of a sequence, of a list of ids."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from infra.offline.chance import fraction, key_of
+from infra.offline.services import mapillary_errors as errors
+from infra.offline.services.image_host import ImageHost
+from infra.offline.world import ImageRecord, World
+
+TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
+_TOKEN_SHAPE = re.compile(r"MLY\|\d+\|[0-9a-f]{32}")
+MAX_AREA_DEG2 = 0.01
+MAX_LIMIT = 2000
+MAX_IDS = 50
+_SIZES = ("256", "1024", "2048", "original")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where the API starts to refuse. The crowd limits are scaled to this world, which is thinner than the real one."""
+
+    entity_per_minute: int = 60_000
+    search_per_minute: int = 10_000
+    crowd: int = 30  # more images than this in a box, and some are silently left out
+    dense: int = 60  # more than this, and the box is refused
+
+
+class Mapillary:
+    """The Graph API over a world."""
+
+    def __init__(
+        self, world: World, host: ImageHost, limits: Limits, tokens: frozenset[str] = frozenset((TOKEN,))
+    ) -> None:
+        self.world, self.host, self.limits, self.tokens = world, host, limits, tokens
+        self._recent: dict[str, deque[float]] = {"entity": deque(), "search": deque()}
+
+    def routes(self) -> list[Route]:
+        """The routes to mount."""
+        return [
+            Route("/mapillary/images", self._guard("search", self._images)),
+            Route("/mapillary/image_ids", self._guard("entity", self._image_ids)),
+            Route("/mapillary/", self._guard("entity", self._many)),
+            Route("/mapillary/{image_id}", self._guard("entity", self._one)),
+        ]
+
+    def _guard(self, kind: str, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        """The endpoint behind token check and rate limit."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                self._check_token(request)
+                self._check_rate(kind)
+                return Response(json.dumps(answer(request)), media_type="application/json")
+            except errors.GraphError as error:
+                return error.response()
+
+        return endpoint
+
+    def _check_token(self, request: Request) -> None:
+        header = request.headers.get("authorization", "")
+        in_header = header.partition(" ")[0].lower() in ("oauth", "bearer")
+        token = header.partition(" ")[2].strip() if in_header else request.query_params.get("access_token", "")
+        if not token:
+            raise errors.no_token()
+        if not _TOKEN_SHAPE.fullmatch(token):
+            raise errors.malformed_token()
+        if token not in self.tokens:
+            raise errors.unknown_token(in_header)
+
+    def _check_rate(self, kind: str) -> None:
+        recent, now = self._recent[kind], time.monotonic()
+        while recent and recent[0] < now - 60.0:
+            recent.popleft()
+        if len(recent) >= (self.limits.search_per_minute if kind == "search" else self.limits.entity_per_minute):
+            raise errors.rate_limited()
+        recent.append(now)
+
+    def _one(self, request: Request) -> dict[str, Any]:
+        image_id = request.path_params["image_id"]
+        record = self.world.image(image_id)
+        if record is None:
+            raise errors.unknown_object(image_id)
+        return self._fields(record, request)
+
+    def _many(self, request: Request) -> dict[str, Any]:
+        wanted = [text for text in request.query_params.get("ids", "").split(",") if text]
+        if not wanted:
+            raise errors.bad_parameter("The parameter ids is required")
+        if len(wanted) > MAX_IDS:
+            raise errors.bad_parameter(f"Too many IDs. Maximum: {MAX_IDS}. Provided: {len(wanted)}")
+        found = {}
+        for image_id in wanted:
+            record = self.world.image(image_id)
+            if record is None:
+                raise errors.unknown_object(image_id)
+            found[image_id] = self._fields(record, request)
+        return found
+
+    def _image_ids(self, request: Request) -> dict[str, Any]:
+        sequence = request.query_params.get("sequence_id", "")
+        if not sequence:
+            raise errors.bad_parameter("The parameter sequence_id is required")
+        return {"data": [{"id": record.image_id} for record in self.world.sequence(sequence)]}
+
+    def _images(self, request: Request) -> dict[str, Any]:
+        query = request.query_params
+        limit = _whole(query.get("limit", str(MAX_LIMIT)), "limit", 1, MAX_LIMIT)
+        if "sequence_ids" in query:
+            found = [record for key in query["sequence_ids"].split(",") for record in self.world.sequence(key)]
+        else:
+            found = self._in_box(*_box(query))
+        for keep in _filters(query):
+            found = [record for record in found if keep(record)]
+        return {"data": [self._fields(record, request) for record in found[:limit]]}
+
+    def _in_box(self, west: float, south: float, east: float, north: float) -> list[ImageRecord]:
+        area = (east - west) * (north - south)
+        if area > MAX_AREA_DEG2 * (1 + 1e-9):
+            raise errors.box_too_big(area)
+        found = self.world.images_in(west, south, east, north)
+        if len(found) > self.limits.dense:
+            raise errors.box_too_dense()
+        if len(found) > self.limits.crowd:
+            # As the real service: a crowded box comes back thinner, with no word about it.
+            share = (self.limits.crowd / len(found)) ** 0.5
+            found = [record for record in found if fraction("thinned", record.image_id) < share]
+        # Upstream promises no order; a scrambled one keeps clients from relying on ours.
+        return sorted(found, key=lambda record: key_of("order", record.image_id))
+
+    def _fields(self, record: ImageRecord, request: Request) -> dict[str, Any]:
+        """Only what was asked, and of that only what exists: an absent value is left out, never null."""
+        asked = [name.strip() for name in request.query_params.get("fields", "id").split(",") if name.strip()]
+        expired = "expired_url" in request.scope.get("faults", ())
+        shown: dict[str, Any] = {}
+        for name in asked:
+            value = self._value(record, name, str(request.base_url), expired)
+            if value is not None:
+                shown[name] = value
+        return shown | {"id": record.image_id}
+
+    def _value(self, record: ImageRecord, name: str, base_url: str, expired: bool) -> Any:
+        if name.startswith("thumb_") and name.endswith("_url") and name[6:-4] in _SIZES:
+            return self.host.signed_url(base_url, record.image_id, name[6:-4], expired)
+        if name not in _FIELDS:
+            raise errors.bad_parameter(f"Tried accessing nonexisting field ({name})")
+        return _FIELDS[name](record)
+
+
+def _point(lat: float | None, lon: float | None) -> dict[str, Any] | None:
+    return None if lat is None else {"type": "Point", "coordinates": [lon, lat]}
+
+
+_FIELDS: dict[str, Callable[[ImageRecord], Any]] = {
+    "id": lambda r: r.image_id,
+    "sequence": lambda r: r.sequence_id,
+    "captured_at": lambda r: r.captured_at_ms,
+    "geometry": lambda r: _point(r.lat, r.lon),
+    "computed_geometry": lambda r: _point(r.computed_lat, r.computed_lon),
+    "compass_angle": lambda r: r.compass_deg,
+    "computed_compass_angle": lambda r: None if r.computed_lat is None else round((r.compass_deg + 0.7) % 360.0, 8),
+    "altitude": lambda r: r.altitude_m,
+    "computed_altitude": lambda r: None if r.computed_lat is None else round(r.altitude_m * 0.02 + 1.9, 6),
+    "quality_score": lambda r: r.quality,
+    "camera_type": lambda r: "equirectangular" if r.is_pano else "perspective",
+    "is_pano": lambda r: r.is_pano,
+    "creator": lambda r: {"username": r.creator, "id": r.creator_id},
+    "make": lambda r: r.make,
+    "model": lambda r: r.model,
+    "width": lambda r: r.width,
+    "height": lambda r: r.height,
+    "exif_orientation": lambda r: 1,
+    # Upstream serialises this 64-bit number as a float; so do we.
+    "merge_cc": lambda r: None if r.computed_lat is None else float(f"{4e18 + r.place * 1e13:.4g}"),
+}
+
+
+def _whole(text: str, name: str, low: int, high: int) -> int:
+    if not text.isdigit() or not low <= int(text) <= high:
+        raise errors.bad_parameter(f"Param {name} must be an integer between {low} and {high}")
+    return int(text)
+
+
+def _number(text: str, name: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not -360.0 <= number <= 360.0:
+        raise errors.bad_parameter(f"Param {name} must be a number")
+    return number
+
+
+def _box(query: Any) -> tuple[float, float, float, float]:
+    if "bbox" in query:
+        parts = query["bbox"].split(",")
+        if len(parts) != 4:
+            raise errors.bad_parameter("Param bbox must be west,south,east,north")
+        west, south, east, north = (_number(part, "bbox") for part in parts)
+    elif "lat" in query and "lng" in query:
+        radius_m = _number(query.get("radius", "25"), "radius")
+        if not 0 < radius_m <= 50:
+            raise errors.bad_parameter("Param radius must be at most 50")
+        lat, lon, half = _number(query["lat"], "lat"), _number(query["lng"], "lng"), radius_m / 111_195.0
+        west, south, east, north = lon - half, lat - half, lon + half, lat + half
+    else:
+        raise errors.bad_parameter("The parameter bbox is required")
+    if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
+        raise errors.bad_parameter("Param bbox must be west,south,east,north")
+    return west, south, east, north
+
+
+def _moment_ms(text: str, name: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise errors.bad_parameter(f"Param {name} must be an ISO 8601 time") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
+
+
+def _filters(query: Any) -> list[Callable[[ImageRecord], bool]]:
+    kept: list[Callable[[ImageRecord], bool]] = []
+    if "is_pano" in query:
+        wanted = query["is_pano"].lower() in ("true", "1")
+        kept.append(lambda record: record.is_pano == wanted)
+    if "start_captured_at" in query:
+        first = _moment_ms(query["start_captured_at"], "start_captured_at")
+        kept.append(lambda record: record.captured_at_ms >= first)
+    if "end_captured_at" in query:
+        last = _moment_ms(query["end_captured_at"], "end_captured_at")
+        kept.append(lambda record: record.captured_at_ms <= last)
+    if "creator_username" in query:
+        name = query["creator_username"]
+        kept.append(lambda record: record.creator == name)
+    return kept
