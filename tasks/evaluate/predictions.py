@@ -1,5 +1,6 @@
 """Score anybody's predictions: `geofix score FILE`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import polars as pl
 
 from tasks.evaluate.prediction_file import has_levels, read_predictions
 from tasks.geo import distance_km
-from tasks.reward.answer import Address, ParseFailure, parse_answer, parse_point
+from tasks.reward.answer import Address, ParsedAnswer, ParseFailure, parse_answer, require_point
 from tasks.reward.coordinates import check
 from tasks.reward.levels import LEVELS, levels_by_rule
 from tasks.reward.metrics import RESAMPLES, Metric, summarize
+
+Answers = Sequence[ParsedAnswer | ParseFailure]
 
 SWAP_KM = 500.0  # a median error under this is no sign of swapped columns
 SWAP_GAIN = 5.0  # how many times nearer the swapped truth must be to be worth a word
@@ -45,10 +48,11 @@ def score_file(path: str | Path, resamples: int = RESAMPLES, seed: int = 0) -> R
     """Every metric of a predictions file, or `PredictionsError` saying which row and field is wrong and what to do."""
     table, warnings = read_predictions(Path(path))
     by_answer = "answer" in table.columns
-    lat, lon, reasons = _points_of_answers(table["answer"]) if by_answer else _points_of_columns(table)
+    answers = [parse_answer(text) for text in table["answer"]] if by_answer else []
+    lat, lon, reasons = _points_of_answers(answers) if by_answer else _points_of_columns(table)
     truth = table["true_lat"].to_numpy(), table["true_lon"].to_numpy()
     error_km = distance_km(lat, lon, *truth)
-    levels = _levels(table) if by_answer and has_levels(table) else None
+    levels = _levels(table, answers) if by_answer and has_levels(table) else None
     swapped = _swap_warning(lat, lon, *truth, error_km)
     counts: dict[str, int] = {}
     for reason in reasons:
@@ -85,11 +89,10 @@ def _figure(name: str, number: float) -> str:
     return f"{number:,.1f}" if name.startswith("geoscore") else f"{100 * number:.2f} %"
 
 
-def _points_of_answers(answers: pl.Series) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _points_of_answers(answers: Answers) -> tuple[np.ndarray, np.ndarray, list[str]]:
     lat, lon = np.full((2, len(answers)), np.nan)
     reasons = []
-    for row, text in enumerate(answers):
-        answer = parse_point(text)
+    for row, answer in enumerate(map(require_point, answers)):
         if isinstance(answer, ParseFailure):
             reasons.append(answer.reason)
         else:
@@ -118,13 +121,13 @@ def _why(text: str | None, value: float | None, axis: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _levels(table: pl.DataFrame) -> dict[str, list[float]]:
+def _levels(table: pl.DataFrame, answers: Answers) -> dict[str, list[float]]:
     """Verdicts a level by rule, for the levels the file's truth names."""
     given = [level for level in LEVELS if level in table.columns]
     verdicts: dict[str, list[float]] = {level: [] for level in given}
-    for row in table.select("answer", *given).iter_rows(named=True):
+    for answer, row in zip(answers, table.select(given).iter_rows(named=True), strict=True):
         truth = Address(row.get("country"), row.get("province_or_state"), row.get("city"))
-        found = levels_by_rule(parse_answer(row["answer"]), truth)
+        found = levels_by_rule(answer, truth)
         for level in given:
             right = found[level]
             verdicts[level].append(np.nan if right is None else float(right))

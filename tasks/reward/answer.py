@@ -14,7 +14,9 @@ from tasks.reward.fields import Fields, object_spans, read_json, read_labels
 
 _OPEN = re.compile(r"<answer(?:\s[^<>]{0,80})?>", re.IGNORECASE)
 _CLOSE = re.compile(r"</answer\s{0,5}>", re.IGNORECASE)
-_THINK_END = re.compile(r"</think\s{0,5}>", re.IGNORECASE)
+# What a model thinks, asks of a tool or is told by one is not its answer.
+_ASIDE_END = re.compile(r"</(?:think|tool_call|tool_response)\s{0,5}>", re.IGNORECASE)
+_ASIDE_OPEN = re.compile(r"<(?:think|tool_call|tool_response)>", re.IGNORECASE)
 _MAX_NAME = 200
 
 
@@ -59,8 +61,7 @@ def parse_answer(text: str | None) -> ParsedAnswer | ParseFailure:
         return ParseFailure("empty")
     opened = list(_OPEN.finditer(text))
     if not opened:
-        thoughts = list(_THINK_END.finditer(text))
-        return _read(text[thoughts[-1].end() :] if thoughts else text, tagged=False)
+        return _read(_outspoken(text), tagged=False)
     start = opened[-1].end()
     closed = _CLOSE.search(text, start)
     body = text[start : closed.start() if closed else len(text)]
@@ -74,10 +75,22 @@ def parse_answer(text: str | None) -> ParsedAnswer | ParseFailure:
 
 def parse_point(text: str | None) -> ParsedAnswer | ParseFailure:
     """As `parse_answer`, where only coordinates will do: an address alone is the failure `no_coordinates`."""
-    answer = parse_answer(text)
+    return require_point(parse_answer(text))
+
+
+def require_point(answer: ParsedAnswer | ParseFailure) -> ParsedAnswer | ParseFailure:
+    """The answer if it has a point or a reason already, else the failure `no_coordinates`."""
     if isinstance(answer, ParsedAnswer) and not answer.has_point:
         return ParseFailure("no_coordinates", answer.address, answer.text)
     return answer
+
+
+def _outspoken(text: str) -> str:
+    """What follows the last thought or tool call, up to one that was not finished."""
+    ends = list(_ASIDE_END.finditer(text))
+    start = ends[-1].end() if ends else 0
+    opened = _ASIDE_OPEN.search(text, start)
+    return text[start : opened.start() if opened else len(text)]
 
 
 def _read(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 from tasks.reward.answer import Address, ParsedAnswer, ParseFailure
@@ -30,16 +31,21 @@ def level_names(address: Address) -> dict[Level, str | None]:
 
 def known_names(truth: Address, aliases: Aliases | None = None) -> dict[Level, frozenset[str]]:
     """Every folded name each level of the truth goes by; empty where the truth has no such level."""
+    known = dict(zip(LEVELS, _gazetteer_names(truth), strict=True))
+    for level, name in level_names(truth).items():
+        extra = (aliases or {}).get(name or "", ())
+        known[level] |= {fold(alias) for alias in extra}
+    return known
 
-    def extra(name: str) -> frozenset[str]:
-        return frozenset(fold(alias) for alias in (aliases or {}).get(name, ()))
 
+@lru_cache(maxsize=20_000)  # many pictures share a town
+def _gazetteer_names(truth: Address) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     none: frozenset[str] = frozenset()
-    return {
-        "country": country_names(truth.country) | extra(truth.country) if truth.country else none,
-        "province_or_state": region_names(truth.region, truth.country) | extra(truth.region) if truth.region else none,
-        "city": city_names(truth.city, truth.country) | extra(truth.city) if truth.city else none,
-    }
+    return (
+        country_names(truth.country) if truth.country else none,
+        region_names(truth.region, truth.country) if truth.region else none,
+        city_names(truth.city, truth.country) if truth.city else none,
+    )
 
 
 def same_name(said: str | None, names: frozenset[str]) -> bool:

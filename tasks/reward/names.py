@@ -79,6 +79,7 @@ def _words(text: str) -> str:
     return " ".join(re.sub(r"[\W_]+", " ", text).split())
 
 
+@lru_cache(maxsize=100_000)
 def spellings(name: str) -> frozenset[str]:
     """The folded ways to write one name: as it is, with umlauts spelled out, without words such as `Province`."""
     found = {fold(name), fold(name[:MAX_NAME].casefold().translate(_UMLAUTS))}
@@ -100,11 +101,13 @@ def _countries() -> tuple[dict[str, str], dict[str, frozenset[str]]]:
     return by_name, {code: frozenset(names) for code, names in by_code.items()}
 
 
+@lru_cache(maxsize=10_000)
 def country_code(name: str) -> str | None:
     """ISO 3166 alpha-2 code of a country named in any usual way, or None."""
     return next((code for form in sorted(spellings(name)) if (code := _countries()[0].get(form))), None)
 
 
+@lru_cache(maxsize=10_000)
 def country_names(name: str) -> frozenset[str]:
     """All folded names of the same country."""
     code = country_code(name)

@@ -1,4 +1,6 @@
 import statistics
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -61,3 +63,10 @@ def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="infinite"):
         group_advantages([np.inf], ["a"])
     assert group_advantages([], []).values.size == 0
+
+
+def test_rewards_come_without_torch_and_prefect() -> None:
+    # Rollout workers score answers; they must not load a trainer or an orchestrator for it.
+    code = "import sys, tasks.reward.score, tasks.reward.advantage, tasks.reward.metrics; "
+    code += "sys.exit(bool({'torch', 'prefect', 'ray'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

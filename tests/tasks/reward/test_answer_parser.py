@@ -108,6 +108,10 @@ def test_answers_printed_in_the_papers() -> None:
         ("<answer>Take road 5, 20 km north</answer>", "no_coordinates"),
         ("<answer>12 Main Street, 1994</answer>", "no_coordinates"),
         ("The road has 2 lanes, lat. 5", "no_answer"),
+        ('<tool_call>{"name": "map", "arguments": {"lat": 1, "lon": 2}}</tool_call>', "no_answer"),
+        ('Let me look. <tool_call>{"name": "map", "arguments": {"lat": 1, "lon": 2}}', "no_answer"),
+        ('<tool_response>{"lat": 1, "lon": 2}</tool_response>', "no_answer"),
+        ('<think>Maybe {"lat": 1, "lon": 2}?</think>I do not know.', "no_answer"),
     ],
 )
 def test_what_is_no_answer_says_why(text: str | None, reason: str) -> None:
