@@ -7,10 +7,10 @@ handed back as dead. Closing the stream (or Ctrl-C) stops the workers; what was 
 
 import inspect
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -24,6 +24,9 @@ from tasks.ray_home import restore_home, start_ray
 MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is held to be the cause
 QUICK_CHUNK_S = 0.3  # a chunk done faster than this is worth doubling
 LARGEST_CHUNK = 8192
+
+
+Make = Callable[[], Callable[[pl.DataFrame], Any]]
 
 
 @dataclass(frozen=True)
@@ -60,31 +63,71 @@ class Died:
     message: str
 
 
-class _Worker:
-    """Opened by its first chunk, not when made: an error in `make` then comes back as itself."""
+class _SyncWorker:
+    """Opened by the first chunk of a job, not when made: an error in `make` then comes back as itself."""
 
-    def __init__(self, make: Callable[[], Callable[[pl.DataFrame], Any]]) -> None:
+    def __init__(self) -> None:
         restore_home()
-        self._make = make
+        self._job, self._call = "", None
 
-    @cached_property
-    def _call(self) -> Callable[[pl.DataFrame], Any]:
-        return self._make()
+    def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
+        return self._opened(job, make)(chunk)
+
+    def _opened(self, job: str, make: Make) -> Callable[[pl.DataFrame], Any]:
+        if job != self._job or self._call is None:
+            self._call = None  # the last job's bench goes before the next one's is made
+            self._job, self._call = job, make()
+        return self._call
 
 
-class _SyncWorker(_Worker):
-    def run(self, chunk: pl.DataFrame) -> Any:
-        return self._call(chunk)
+class _AsyncWorker(_SyncWorker):
+    async def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
+        return await self._opened(job, make)(chunk)
 
 
-class _AsyncWorker(_Worker):
-    async def run(self, chunk: pl.DataFrame) -> Any:
-        return await self._call(chunk)
+class _Idle:
+    """Workers whose job is over, kept for the next one: a new process would import everything again."""
+
+    def __init__(self) -> None:
+        self._kind: Any = None
+        self._cluster = ""
+        self._actors: list[Any] = []
+
+    def take(self, kind: Any) -> Any | None:
+        if kind != self._kind or self._cluster != _cluster():
+            self.clear()  # they hold CPUs that workers of another kind may wait for
+        return self._actors.pop() if self._actors else None
+
+    def give(self, kind: Any, actor: Any) -> None:
+        if kind != self._kind:
+            self.clear()
+        self._kind, self._cluster = kind, _cluster()
+        self._actors.append(actor)
+
+    def clear(self) -> None:
+        cluster = _cluster()
+        while self._actors:
+            actor = self._actors.pop()
+            if cluster == self._cluster:  # those of a cluster we have left ended with it
+                ray.kill(actor, no_restart=True)
+
+
+_idle = _Idle()
+
+
+def release_workers() -> None:
+    """End the workers kept for a next job: while they live they hold CPUs that others in Ray may wait for."""
+    if ray.is_initialized():
+        _idle.clear()
+
+
+def _cluster() -> str:
+    return str(ray.get_runtime_context().get_job_id())
 
 
 def spread(
     items: pl.DataFrame,
-    make: Callable[[], Callable[[pl.DataFrame], Any]],
+    make: Make,
     settings: SpreadSettings,
     resources: Resources,
     is_async: bool = False,
@@ -105,20 +148,26 @@ def spread(
 
 class _Pool:
     def __init__(
-        self, items: pl.DataFrame, make: Any, settings: SpreadSettings, resources: Resources, is_async: bool
+        self, items: pl.DataFrame, make: Make, settings: SpreadSettings, resources: Resources, is_async: bool
     ) -> None:
         self._items, self._next, self._chunk = items, 0, max(1, resources.chunk)
         self._again: deque[_Task] = deque()
-        worker = _AsyncWorker if is_async else _SyncWorker
+        self._job = uuid.uuid4().hex
+        self._make = ray.put(make)  # once into the object store, not with every chunk
         self._may_grow = not is_async
-        options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0}
-        if is_async:
-            options["max_concurrency"] = 4
-        self._new_actor = lambda: ray.remote(worker).options(**options).remote(make)
+        self._is_async, self._resources = is_async, resources
+        self._kind = (is_async, resources.cpus, resources.gpus)
         wanted = resources.workers or settings.workers or _fitting(resources)
         chunks = -(-items.height // self._chunk)
-        self._seats = [_Seat(self._new_actor()) for _ in range(max(1, min(wanted, chunks)))]
+        self._seats = [_Seat(_idle.take(self._kind) or self._new_actor()) for _ in range(max(1, min(wanted, chunks)))]
         self._depth = 2  # chunks at a worker: one at work, one waiting, so that it never idles
+
+    def _new_actor(self) -> Any:
+        options: dict[str, Any] = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus}
+        if self._is_async:
+            options["max_concurrency"] = 4
+        worker = _AsyncWorker if self._is_async else _SyncWorker
+        return ray.remote(worker).options(max_restarts=0, **options).remote()
 
     def results(self) -> Iterator[Any]:
         while True:
@@ -135,7 +184,10 @@ class _Pool:
 
     def stop(self) -> None:
         for seat in self._seats:
-            ray.kill(seat.actor, no_restart=True)
+            if seat.tasks:
+                ray.kill(seat.actor, no_restart=True)
+            else:
+                _idle.give(self._kind, seat.actor)
 
     def _fill(self) -> None:
         for seat in self._seats:
@@ -144,7 +196,7 @@ class _Pool:
                 if task is None:
                     break
                 task.sent_at = time.monotonic()
-                seat.tasks[seat.actor.run.remote(task.chunk)] = task
+                seat.tasks[seat.actor.run.remote(self._job, self._make, task.chunk)] = task
 
     def _take(self) -> _Task | None:
         if self._again:

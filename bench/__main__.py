@@ -1,0 +1,26 @@
+"""Run every benchmark, or those named: `python -m bench [NAME …]`."""
+
+import importlib
+import sys
+import time
+
+# A benchmark is a module with a `main()` that prints its figures.
+BENCHMARKS = ["overhead", "plan_country_lookup", "plan_million"]
+
+
+def run(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"no benchmark '{unknown[0]}'; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    for name in names or BENCHMARKS:
+        module = importlib.import_module(f"bench.{name}")
+        print(f"== {name}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
+        start = time.monotonic()
+        module.main()
+        print(f"   ({time.monotonic() - start:.0f} s in all)\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(sys.argv[1:]))

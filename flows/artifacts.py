@@ -1,0 +1,45 @@
+"""What a stage did, as a Prefect artifact: counts, rejects by reason, rates, where to look."""
+
+from pathlib import Path
+
+from tasks.outcome import StageResult
+
+
+def stage_markdown(result: StageResult, lake: Path) -> str:
+    """A stage's result as a page of Markdown."""
+    lines = [
+        f"# {result.stage}",
+        "",
+        f"**{result.items_in:,} in = {result.kept:,} kept + {result.rejected:,} rejected + {result.failed:,} failed**"
+        + (f"; {result.skipped:,} finished by earlier runs" if result.skipped else ""),
+        "",
+        "| | |",
+        "|---|---|",
+        f"| run | `{result.run_id}` |",
+        f"| time | {result.seconds:.1f} s, {_rate(result)} |",
+        f"| reads | {_versions(result.input_versions)} |",
+        f"| writes | {_versions(result.output_versions)} |",
+        f"| standing | {', '.join(f'{count:,} {name}' for name, count in result.standing.items())} |",
+    ]
+    if result.usage.requests:
+        used = result.usage
+        lines.append(
+            f"| models | {used.prompt_tokens:,} + {used.completion_tokens:,} tokens, {used.cost_usd:.4f} USD |"
+        )
+    lines.append(f"| lake | `{lake}` |")
+    if result.standing_rejects:
+        lines += ["", "## Rejects by reason", "", "| reason | this run | in all |", "|---|---:|---:|"]
+        lines += [f"| {r} | {result.rejects.get(r, 0):,} | {n:,} |" for r, n in result.standing_rejects.items()]
+    if result.failures:
+        lines += ["", "## Failed, retried on the next run", "", "| kind | items |", "|---|---:|"]
+        lines += [f"| {kind} | {count:,} |" for kind, count in sorted(result.failures.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _rate(result: StageResult) -> str:
+    return f"{result.items_in / result.seconds:,.1f} items/s" if result.items_in and result.seconds else "nothing to do"
+
+
+def _versions(versions: object) -> str:
+    assert isinstance(versions, dict)
+    return ", ".join(f"{table} v{version}" for table, version in versions.items()) or "nothing"

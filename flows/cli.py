@@ -1,0 +1,224 @@
+"""The `geofix` command: the terminal face of the flows.
+
+Exit codes: 0 done, 1 failed with a one-line reason, 2 wrong usage, 3 done but with failed rows to retry.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.command import Call, run_command
+
+app = typer.Typer(
+    name="geofix",
+    help="Open street-view and satellite imagery in, a trained geo-localization agent out.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="A YAML file of settings.")]
+Recipe = Annotated[str | None, typer.Option(help="Which published system to follow (spotagent).")]
+Profile = Annotated[str | None, typer.Option(help="offline or production.")]
+LakeFolder = Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Folder of tables and images.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one field; repeatable.")]
+Json = Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, everything else on stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and the logs of Prefect.")]
+
+
+@app.command()
+def demo(
+    config: ConfigFile = None,
+    lake: LakeFolder = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """The whole pipeline, small, on the offline world; ends with where to look."""
+    from flows.running import run_flow
+
+    call = Call(config, None, "offline", lake, overrides, as_json, quiet, debug, demo=True)
+    run_command(call, lambda: run_flow("pipeline", call))
+
+
+@app.command()
+def run(
+    first: Annotated[str, typer.Option("--from", metavar="STAGE", help="First part to run.")] = "plan",
+    last: Annotated[str, typer.Option("--to", metavar="STAGE", help="Last part to run.")] = "evaluate",
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """The pipeline or a part of it, resuming where it stopped."""
+    from flows.running import check_stretch, run_flow
+
+    call = Call(config, recipe, profile, lake, overrides, as_json, quiet, debug)
+
+    def action() -> int:
+        check_stretch(first, last)
+        return run_flow("pipeline", call, first=first, last=last)
+
+    run_command(call, action)
+
+
+def _part_command(name: str, about: str) -> None:
+    def command(
+        config: ConfigFile = None,
+        recipe: Recipe = None,
+        profile: Profile = None,
+        lake: LakeFolder = None,
+        overrides: Set = None,
+        as_json: Json = False,
+        quiet: Quiet = False,
+        debug: Debug = False,
+    ) -> None:
+        from flows.running import run_flow
+
+        call = Call(config, recipe, profile, lake, overrides, as_json, quiet, debug)
+        run_command(call, lambda: run_flow(name, call))
+
+    app.command(name=name, help=about)(command)
+
+
+for _name, _about in {
+    "refresh": "Plan, collect, curate and review: what a schedule runs.",
+    "plan": "Choose the places to look at.",
+    "collect": "Fetch pictures for the planned places.",
+    "curate": "Keep what can be localized, with its address.",
+    "review": "Check the tables, take a snapshot, write the report.",
+    "synthesize": "Make tool-using trajectories, keep the good ones.",
+    "difficulty": "Pass@K with the current policy.",
+    "train": "SFT, cold start and GRPO on the approved snapshot.",
+    "evaluate": "Answer the benchmark and score the answers.",
+}.items():
+    _part_command(_name, _about)
+
+
+@app.command()
+def approve(
+    snapshot: Annotated[str, typer.Argument(help="The snapshot's id, as the report shows it.")],
+    why: Annotated[str | None, typer.Option(help="A word on the decision; needed to overrule failed checks.")] = None,
+    reviewer: Annotated[str | None, typer.Option(help="Who decides; default: the user's login name.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Approve although a check failed.")] = False,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Let training use a snapshot."""
+    from flows.looking import decide
+
+    call = Call(config, None, profile, lake, None, as_json, True, debug)
+    run_command(call, lambda: decide(call, snapshot, approve=True, why=why, reviewer=reviewer, force=force))
+
+
+@app.command()
+def reject(
+    snapshot: Annotated[str, typer.Argument(help="The snapshot's id, as the report shows it.")],
+    why: Annotated[str, typer.Option(help="Why it must not be used.")],
+    reviewer: Annotated[str | None, typer.Option(help="Who decides; default: the user's login name.")] = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Keep training away from a snapshot."""
+    from flows.looking import decide
+
+    call = Call(config, None, profile, lake, None, as_json, True, debug)
+    run_command(call, lambda: decide(call, snapshot, approve=False, why=why, reviewer=reviewer))
+
+
+@app.command()
+def score(
+    file: Annotated[Path, typer.Argument(help="jsonl, csv or Parquet: id, answer or lat+lon, true_lat, true_lon, …")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Score anybody's predictions with every metric."""
+    from flows.looking import score_predictions
+
+    call = Call(as_json=as_json, debug=debug)
+    run_command(call, lambda: score_predictions(file, as_json))
+
+
+@app.command()
+def tables(
+    config: ConfigFile = None, profile: Profile = None, lake: LakeFolder = None, as_json: Json = False, debug: Debug = False
+) -> None:
+    """What the lake holds."""
+    from flows.looking import list_tables
+
+    call = Call(config, None, profile, lake, None, as_json, True, debug)
+    run_command(call, lambda: list_tables(call))
+
+
+@app.command()
+def show(
+    table: Annotated[str, typer.Argument(help="A table's name; `geofix tables` lists them.")],
+    limit: Annotated[int, typer.Option(min=1, help="How many rows.")] = 10,
+    version: Annotated[int | None, typer.Option(help="An older version of the table.")] = None,
+    where: Annotated[list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only such rows; repeatable.")] = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Rows of a table."""
+    from flows.looking import show_table
+
+    call = Call(config, None, profile, lake, None, as_json, True, debug)
+    run_command(call, lambda: show_table(call, table, limit, version, where or []))
+
+
+@app.command()
+def trace(
+    row_id: Annotated[str, typer.Argument(metavar="ID", help="Any row's id: sample, trajectory, image, place, model …")],
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Follow a row back to the request that fetched its image."""
+    from flows.looking import trace_row
+
+    call = Call(config, None, profile, lake, None, as_json, True, debug)
+    run_command(call, lambda: trace_row(call, row_id))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def offline(context: typer.Context) -> None:
+    """Serve the offline world on loopback (all options: geofix offline --help)."""
+    from infra.offline.server import main as serve
+
+    raise SystemExit(serve(context.args))
+
+
+@app.command()
+def version() -> None:
+    """The version of geofix."""
+    from tasks.identity import code_version
+
+    print(code_version())
+
+
+def main() -> Any:
+    """Entry point of the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The last words of a command: what was made and where to look."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from flows.command import Call
+from tasks.lake import Lake
+from tasks.outcome import StageResult
+
+
+def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
+    """The same for a machine."""
+    return {"lake": str(lake.root), "stages": [dataclasses.asdict(result) for result in results]}
+
+
+def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str:
+    """What was made and where to look, as text."""
+    lines = [""]
+    if results and all(result.nothing_to_do for result in results):
+        done = sum(result.total for result in results)
+        lines.append(f"Nothing to redo: all {done:,} items of {len(results)} stages were finished before.")
+    failed = sum(result.failed for result in results)
+    if failed:
+        lines.append(f"{failed} items failed and are tried again by the next run: geofix show failures{_lake(call)}")
+    if call.demo or any(result.stage.startswith("evaluate") for result in results):
+        lines += _made(lake)
+    lines += _where_to_look(lake, call)
+    return "\n".join(lines)
+
+
+def _made(lake: Lake) -> list[str]:
+    lines = ["What it made:"]
+    counts = {name: lake.read(name, columns=["tombstone"]).height for name in ("places", "images", "labels")}
+    lines.append(
+        f"  {counts['places']} places, {counts['images']} images with licence and creator, "
+        f"{counts['labels']} of them localizable and labelled"
+    )
+    trajectories = lake.read("trajectories", columns=["verdict"])["verdict"]
+    lines.append(f"  {(trajectories == 'kept').sum()} trajectories kept of {trajectories.len()} sampled")
+    regimes = lake.read("regimes", columns=["kept"])["kept"]
+    lines.append(f"  {regimes.sum()} of {regimes.len()} images neither mastered nor intractable for the policy")
+    for model in lake.read("models").sort("written_at").iter_rows(named=True):
+        metrics = json.loads(model["metrics_json"] or "{}")
+        shown = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if isinstance(v, int | float))
+        lines.append(f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']} samples; {shown}")
+    return lines + _score_lines(lake)
+
+
+def _score_lines(lake: Lake) -> list[str]:
+    scores = lake.read("scores", columns=["policy", "metric", "value", "n"])
+    wanted = ["acc@25km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate"]
+    scores = scores.filter(pl.col("metric").is_in(wanted))
+    if scores.is_empty():
+        return []
+    lines = ["  scores on the benchmark places:"]
+    for (policy,), rows in scores.group_by("policy", maintain_order=True):
+        found = dict(rows.select("metric", "value").iter_rows())
+        shown = ", ".join(f"{name} {found[name]:.3g}" for name in wanted if found.get(name) is not None)
+        lines.append(f"    {policy:<34} n={rows['n'][0]}  {shown}")
+    return lines
+
+
+def _where_to_look(lake: Lake, call: Call) -> list[str]:
+    suffix = _lake(call)
+    lines = ["Where to look:"]
+    snapshots = lake.read("snapshots").sort("written_at")
+    if snapshots.height:
+        last = snapshots.row(-1, named=True)
+        lines.append(f"  report    {lake.root / last['report']}  ({last['status']})")
+    lines.append(f"  tables    geofix tables{suffix}")
+    samples = lake.read("samples").filter(pl.col("trajectory_id").is_not_null())
+    if samples.height:
+        lines.append(f"  one row   geofix trace {samples['sample_id'].sort()[0]}{suffix}")
+    return lines
+
+
+def _lake(call: Call) -> str:
+    return f" --lake {call.lake}" if call.lake else ""

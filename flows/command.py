@@ -1,0 +1,73 @@
+"""How a command is called and how it ends: one line for a person, a code for a machine."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from flows.options import RunOptions
+from schemas.load import ConfigError
+from tasks.errors import GeofixError
+from tasks.services.errors import ServiceError
+
+DONE, FAILED, USAGE, FAILED_ROWS, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+@dataclass(frozen=True)
+class Call:
+    """The options every command has in common."""
+
+    config: str | None = None
+    recipe: str | None = None
+    profile: str | None = None
+    lake: str | None = None
+    overrides: list[str] | None = None
+    as_json: bool = False
+    quiet: bool = False
+    debug: bool = False
+    demo: bool = False
+
+    def options(self) -> RunOptions:
+        return RunOptions(
+            recipe=self.recipe,
+            profile=self.profile,
+            config=self.config,
+            lake=self.lake,
+            overrides=self.overrides or [],
+            demo=self.demo,
+        )
+
+
+class UsageError(Exception):
+    """The command was called with something it cannot take."""
+
+
+def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
+    """Run the action and exit with its code, or say in one line why not."""
+    try:
+        code = action()
+    except (ConfigError, UsageError) as error:
+        code = _say(call, error, USAGE)
+    except (GeofixError, ServiceError) as error:
+        code = _say(call, error, FAILED)
+    except KeyboardInterrupt:
+        print("interrupted: what was finished is saved; run the same command again to go on", file=sys.stderr)
+        code = INTERRUPTED
+    except OSError as error:
+        code = _say(call, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED)
+    except Exception as error:  # noqa: BLE001 - the last guard: a bug, said in one line, with the way to see more
+        code = _say(call, f"{type(error).__name__}: {error} (a bug in geofix; --debug shows where)", FAILED)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == INTERRUPTED:
+        os._exit(code)  # threads of Prefect and Ray would keep a second Ctrl-C waiting
+    raise SystemExit(code)
+
+
+def _say(call: Call, error: BaseException | str, code: int) -> int:
+    if call.debug:
+        traceback.print_exc()
+    print(f"geofix: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,5 @@
+"""Pass@K with the current policy."""
+
+from flows.single import single
+
+difficulty = single("difficulty")

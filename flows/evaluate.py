@@ -1,0 +1,5 @@
+"""Predictions of the configured policies, and their scores."""
+
+from flows.single import single
+
+evaluate = single("evaluate")

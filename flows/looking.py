@@ -1,0 +1,136 @@
+"""Commands that look into the lake, or write one word into it."""
+
+import dataclasses
+import getpass
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.command import DONE, Call, UsageError
+from flows.printing import print_json
+from schemas.tables import SYSTEM_COLUMNS, TABLES
+from tasks.errors import LakeError
+from tasks.lake import Lake
+from tasks.trace import trace
+
+# Columns that say little on a screen; --json has them all.
+LONG = ("messages_json", "config_json", "checks_json", "table_versions_json", "metrics_json")
+
+
+def list_tables(call: Call) -> int:
+    """Every table with its rows and version."""
+    lake = existing_lake(call)
+    found = []
+    for name in lake.existing():
+        rows = lake.scan(name).select(live=pl.col("tombstone").is_null().sum(), all=pl.len()).collect().row(0)
+        found.append({"table": name, "rows": rows[0], "tombstones": rows[1] - rows[0], "version": lake.version(name)})
+    if call.as_json:
+        print_json(found)
+        return DONE
+    table = Table(box=None, header_style="bold")
+    for column in ("table", "rows", "tombstones", "version", "what it holds"):
+        table.add_column(column, justify="left" if column in ("table", "what it holds") else "right")
+    for row in found:
+        numbers = [f"{row[c]:,}" for c in ("rows", "tombstones", "version")]
+        table.add_row(row["table"], *numbers, TABLES[row["table"]].about)
+    console = Console()
+    console.print(f"lake {lake.root}", highlight=False)
+    console.print(table)
+    return DONE
+
+
+def show_table(call: Call, name: str, limit: int, version: int | None, where: list[str]) -> int:
+    """Rows of a table, one block a row."""
+    if name not in TABLES:
+        raise UsageError(f"there is no table '{name}'; the tables are {', '.join(TABLES)}")
+    lake = existing_lake(call)
+    rows = lake.read(name, version)
+    for condition in where:
+        column, sign, value = condition.partition("=")
+        if not sign or column not in rows.columns:
+            raise UsageError(f"--where {condition}: must be COLUMN=VALUE with a column of {name}")
+        rows = rows.filter(pl.col(column).cast(pl.String, strict=False) == value)
+    total, rows = rows.height, rows.head(limit)
+    if call.as_json:
+        print_json(rows.to_dicts())
+        return DONE
+    console = Console(highlight=False)
+    for row in rows.iter_rows(named=True):
+        key = " ".join(str(row[k]) for k in TABLES[name].key)
+        console.print(Text(key, style="bold"))
+        for column, value in row.items():
+            if value is None or column in TABLES[name].key or (column in SYSTEM_COLUMNS and column != "run_id"):
+                continue
+            shown = f"({len(value)} characters)" if column in LONG else _one_line(value)
+            console.print(Text(f"  {column:<22} {shown}"), overflow="ellipsis", no_wrap=True)
+    console.print(f"{rows.height} of {total} rows of {name}" + (f" at version {version}" if version is not None else ""))
+    return DONE
+
+
+def trace_row(call: Call, row_id: str) -> int:
+    """The way back from a row, printed from the row to its origin."""
+    steps = trace(existing_lake(call), row_id)
+    if call.as_json:
+        print_json([dataclasses.asdict(step) for step in steps])
+        return DONE
+    console = Console(highlight=False)
+    for number, step in enumerate(steps):
+        console.print(Text(("└─ " if number else "") + f"{step.table} {step.row_id}", style="bold"))
+        for name, value in step.facts.items():
+            console.print(Text(f"     {name:<18} {_one_line(value)}"), soft_wrap=True)
+        run = step.run
+        if run:
+            when = run.get("finished_at")
+            by = f"{run['run_id']}" + (f", geofix {run['code_version']}" if run.get("code_version") else "")
+            console.print(Text(f"     {'written by':<18} {by}{f', {when:%Y-%m-%d %H:%M}' if when else ''}", style="dim"))
+    return DONE
+
+
+def decide(
+    call: Call, snapshot: str, approve: bool, why: str | None, reviewer: str | None, force: bool = False
+) -> int:
+    """The reviewer's word on a snapshot."""
+    from tasks import review
+
+    lake = existing_lake(call)
+    who = reviewer or getpass.getuser()
+    if approve:
+        row = review.approve(lake, snapshot, who, why, force=force)
+    else:
+        row = review.reject(lake, snapshot, who, why or "")
+    if call.as_json:
+        print_json({name: row[name] for name in ("snapshot_id", "status", "reviewer", "why")})
+    else:
+        print(f"snapshot {row['snapshot_id']} is {row['status']} (by {row['reviewer']})")
+    return DONE
+
+
+def score_predictions(file: Path, as_json: bool) -> int:
+    """Every metric over a file of predictions."""
+    from tasks.evaluate.predictions import render_report, score_file
+
+    report = score_file(file)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print(render_report(report))
+    return DONE
+
+
+def existing_lake(call: Call) -> Lake:
+    """The lake the options name, which must be there already."""
+    config = call.options().resolve()
+    if not (Path(config.lake).expanduser() / "tables").is_dir():
+        raise LakeError(f"there is no lake at '{config.lake}'; name one with --lake, or make one with `geofix demo`")
+    return Lake(config.lake)
+
+
+def _one_line(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = " ".join(text.split())
+    return text if len(text) <= 300 else text[:299] + "…"

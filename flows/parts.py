@@ -1,0 +1,81 @@
+"""The parts of the pipeline in order, and how Prefect runs one: one task a part, one artifact a stage."""
+
+import importlib
+from collections.abc import Sequence
+from contextvars import ContextVar
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
+
+from flows.artifacts import stage_markdown
+from flows.session import Session
+from flows.trained import trained_model
+from tasks.errors import StageRefused
+from tasks.frame import ColumnStage, Stage, run
+from tasks.outcome import StageResult
+from tasks.review import auto_approve, newest_snapshot
+
+# To add a part: its package under tasks/ with STAGES, its settings under the same name in schemas/config.py, and its
+# name here.
+PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
+
+# Prefect walks through a task's arguments looking for futures; a session is none of its business.
+_session: ContextVar[Session] = ContextVar("session")
+
+
+def stages_of(part: str) -> Sequence[Stage | ColumnStage]:
+    """The stages of a part, in order."""
+    found: Sequence[Stage | ColumnStage] = importlib.import_module(f"tasks.{part}").STAGES
+    return found
+
+
+def parts_between(first: str, last: str) -> list[str]:
+    """The parts from one to another, both included."""
+    return list(PARTS[PARTS.index(first) : PARTS.index(last) + 1])
+
+
+def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
+    """Run parts in order. Between review and what follows, a snapshot must have been approved."""
+    token = _session.set(session)
+    try:
+        for part in parts:
+            run_part.with_options(task_run_name=part)(part)
+            if part == "review" and part != parts[-1] and not _approved(session):
+                break
+    finally:
+        _session.reset(token)
+    return session.results
+
+
+@task(name="part", cache_policy=NO_CACHE, persist_result=False)
+def run_part(part: str) -> None:
+    """Run every stage of a part, publishing what each did."""
+    session = _session.get()
+    with trained_model(session, part) as config:
+        context = session.context(config, flow_run_id=str(flow_run.id or ""))
+        for stage in stages_of(part):
+            result = run(stage, getattr(config, part), context)
+            session.results.append(result)
+            create_markdown_artifact(
+                key=f"stage-{stage.name.replace('.', '-').replace('_', '-')}",
+                markdown=stage_markdown(result, session.lake.root),
+                description=f"{stage.name}: in = kept + rejected + failed",
+            )
+
+
+def _approved(session: Session) -> bool:
+    """Whether the newest snapshot may be built on; the demo and unattended refreshes approve it by rule."""
+    snapshot = newest_snapshot(session.lake)
+    if snapshot is None:
+        raise StageRefused("review made no snapshot: there is nothing to build on; look at the rejects of curate")
+    if snapshot["status"] == "pending" and session.config.review.auto_approve:
+        snapshot = auto_approve(session.lake, snapshot["snapshot_id"])
+        session.display.say(f"snapshot {snapshot['snapshot_id']} approved by rule: every check passed")
+    if snapshot["status"] != "approved":
+        session.display.say(
+            f"snapshot {snapshot['snapshot_id']} is {snapshot['status']}; read {snapshot['report']}, then "
+            f"`geofix approve {snapshot['snapshot_id']}` and run again"
+        )
+    return bool(snapshot["status"] == "approved")

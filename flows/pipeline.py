@@ -1,0 +1,16 @@
+"""The whole pipeline, or a stretch of it. Runs again from where it stopped: finished items are skipped."""
+
+from prefect import flow
+
+from flows.options import RunOptions
+from flows.parts import PARTS, parts_between, run_parts
+from flows.session import open_session
+from tasks.outcome import StageResult
+
+
+@flow(name="pipeline")
+def pipeline(
+    options: RunOptions | None = None, first: str = PARTS[0], last: str = PARTS[-1]
+) -> list[StageResult]:
+    with open_session(options or RunOptions()) as session:
+        return run_parts(session, parts_between(first, last))

@@ -1,0 +1,14 @@
+"""The scheduled refresh: plan, collect, curate, and a snapshot with its report for the reviewer."""
+
+from prefect import flow
+
+from flows.options import RunOptions
+from flows.parts import parts_between, run_parts
+from flows.session import open_session
+from tasks.outcome import StageResult
+
+
+@flow(name="refresh")
+def refresh(options: RunOptions | None = None) -> list[StageResult]:
+    with open_session(options or RunOptions()) as session:
+        return run_parts(session, parts_between("plan", "review"))

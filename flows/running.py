@@ -1,0 +1,61 @@
+"""Run a flow for the command line: environment for Prefect, display, closing words."""
+
+import importlib
+import os
+from typing import Any
+
+from flows.closing import closing_json, closing_words
+from flows.command import DONE, FAILED_ROWS, Call, UsageError
+from flows.display import make_display
+from flows.printing import print_json
+from tasks.lake import Lake
+
+
+def run_flow(name: str, call: Call, **parameters: Any) -> int:
+    """Run the flow of this name; returns the exit code."""
+    config = call.options().resolve()
+    lake = Lake(config.lake)
+    prepare_prefect(lake, call.debug)
+    from flows import session
+
+    shown = make_display(call.quiet)
+    token = session.display.set(shown)
+    try:
+        results = _flow(name)(options=call.options(), **parameters)
+    finally:
+        session.display.reset(token)
+        shown.close()
+    if call.as_json:
+        print_json(closing_json(results, lake))
+    elif not call.quiet:
+        print(closing_words(results, lake, call))
+    return FAILED_ROWS if any(result.failed for result in results) else DONE
+
+
+def _flow(name: str) -> Any:
+    if name in ("plan", "collect", "curate", "review"):
+        from flows.single import single
+
+        return single(name)
+    return getattr(importlib.import_module(f"flows.{name}"), name)
+
+
+def check_stretch(first: str, last: str) -> None:
+    """Refuse a stretch of the pipeline that does not exist."""
+    from flows.parts import PARTS
+
+    for option, given in (("--from", first), ("--to", last)):
+        if given not in PARTS:
+            raise UsageError(f"{option}: there is no part '{given}'; the parts are {', '.join(PARTS)}")
+    if PARTS.index(first) > PARTS.index(last):
+        raise UsageError(f"--from {first} comes after --to {last}; the order is {', '.join(PARTS)}")
+
+
+def prepare_prefect(lake: Lake, debug: bool = False) -> None:
+    """Settings Prefect reads when it is imported: its own folder beside the lake, no logs between our lines.
+
+    With no API configured anywhere Prefect starts one local server for this process, on loopback.
+    """
+    os.environ.setdefault("PREFECT_HOME", str(lake.root / ".state" / "prefect"))
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
+    os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")

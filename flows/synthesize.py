@@ -1,0 +1,5 @@
+"""Trajectories from curated images."""
+
+from flows.single import single
+
+synthesize = single("synthesize")

@@ -1,0 +1,176 @@
+"""Configuration from layers: defaults, recipe, profile, file, command line. A wrong value names its layer."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from schemas.config import Config
+
+SHIPPED = files("schemas")
+# What must not be echoed back even when it is wrong: somebody may have pasted a key there.
+HIDDEN = ("key", "token", "secret", "password")
+
+
+class ConfigError(Exception):
+    """The configuration is wrong; every line of the message names file, field, what was given and what is allowed."""
+
+
+def names(kind: str) -> list[str]:
+    """The recipes or profiles that are shipped."""
+    return sorted(f.name.removesuffix(".yaml") for f in (SHIPPED / kind).iterdir() if f.name.endswith(".yaml"))
+
+
+def load_config(
+    recipe: str | None = None,
+    profile: str | None = None,
+    file: str | Path | None = None,
+    lake: str | None = None,
+    overrides: Sequence[str] = (),
+    extra: Mapping[str, Any] | None = None,
+) -> Config:
+    """The configuration the layers amount to; later layers win. `extra` comes before the file, for the demo."""
+    own = _read_file(Path(file)) if file else {}
+    recipe = recipe or own.get("recipe") or "spotagent"
+    profile = profile or own.get("profile") or "offline"
+    layers: list[tuple[str, dict[str, Any]]] = [
+        (f"recipe {recipe}", _shipped("recipes", recipe)),
+        (f"profile {profile}", _shipped("profiles", profile)),
+    ]
+    if extra:
+        layers.append(("demo", dict(extra)))
+    if file:
+        layers.append((str(file), own))
+    layers += [(f"--set {text}", _override(text)) for text in overrides]
+    chosen: dict[str, Any] = {"recipe": recipe, "profile": profile}
+    if lake:
+        chosen["lake"] = lake
+    layers.append(("command line", chosen))
+    merged: dict[str, Any] = {}
+    origin: dict[tuple[str, ...], str] = {}
+    for source, layer in layers:
+        _merge(merged, layer, source, origin, ())
+    try:
+        return Config(**merged)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(e, origin) for e in error.errors())) from None
+
+
+def _shipped(kind: str, name: str) -> dict[str, Any]:
+    known = names(kind)
+    if name not in known:
+        close = difflib.get_close_matches(str(name), known, 1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise ConfigError(f"unknown {kind.removesuffix('s')} '{name}'{hint} (available: {', '.join(known)})")
+    return _parse((SHIPPED / kind / f"{name}.yaml").read_text(), f"{kind}/{name}.yaml")
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return _parse(path.read_text(), str(path))
+    except OSError as error:
+        raise ConfigError(f"configuration file '{path}' cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"configuration file '{path}' is not text") from None
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{source}{where}: not YAML: {getattr(error, 'problem', error)}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise ConfigError(f"{source}: must be a mapping of sections, such as 'plan:' with 'places: 100' below it")
+    return found
+
+
+def _override(text: str) -> dict[str, Any]:
+    path, sign, value = text.partition("=")
+    if not sign or not path.strip():
+        raise ConfigError(f"--set {text}: must look like section.field=value, such as plan.places=200")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        parsed = value
+    layer: Any = parsed
+    for name in reversed(path.strip().split(".")):
+        layer = {name: layer}
+    return layer
+
+
+def _merge(
+    into: dict[str, Any],
+    layer: Mapping[str, Any],
+    source: str,
+    origin: dict[tuple[str, ...], str],
+    path: tuple[str, ...],
+) -> None:
+    for name, value in layer.items():
+        here = (*path, name)
+        origin[here] = source
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge(into[name], value, source, origin, here)
+        else:
+            into[name] = _own_copy(value)
+            if isinstance(value, dict):
+                _merge(into[name], value, source, origin, here)
+
+
+def _own_copy(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else value
+
+
+def _explain(error: Any, origin: Mapping[tuple[str, ...], str]) -> str:
+    path = tuple(str(part) for part in error["loc"])
+    source = next((origin[path[:n]] for n in range(len(path), 0, -1) if path[:n] in origin), "defaults")
+    dotted = ".".join(path) or "configuration"
+    if error["type"] == "extra_forbidden":
+        allowed = _fields(path[:-1])
+        close = difflib.get_close_matches(path[-1], allowed, 1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        return f"{source}: {dotted}: no such field; {hint}allowed: {', '.join(allowed)}"
+    about = _about(path)
+    # Cross-field checks are raised on the section: its whole content would bury the message.
+    given = "" if isinstance(error["input"], dict | BaseModel) else f"given {_shown(path, error['input'])}; "
+    said = error["msg"].removeprefix("Value error, ")
+    return f"{source}: {dotted}: {given}{said[0].lower()}{said[1:]}" + (f" ({about})" if about else "")
+
+
+def _shown(path: tuple[str, ...], value: Any) -> str:
+    if any(word in path[-1].lower() for word in HIDDEN):
+        return "something (not shown)"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _model(path: Sequence[str]) -> type[BaseModel] | None:
+    model: type[BaseModel] = Config
+    for name in path:
+        info = model.model_fields.get(name)
+        if info is None:
+            return None
+        kinds = [k for k in (info.annotation, *get_args(info.annotation)) if isinstance(k, type)]
+        inner = next((k for k in kinds if issubclass(k, BaseModel)), None)
+        if inner is None:
+            return None
+        model = inner
+    return model
+
+
+def _fields(path: Sequence[str]) -> list[str]:
+    model = _model(path)
+    return list(model.model_fields) if model else []
+
+
+def _about(path: Sequence[str]) -> str:
+    model = _model(path[:-1]) if path else None
+    info = model.model_fields.get(path[-1]) if model else None
+    return (info.description or "") if info else ""
