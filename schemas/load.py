@@ -45,7 +45,7 @@ def load_config(
         layers.append(("demo", dict(extra)))
     if file:
         layers.append((str(file), own))
-    layers += [(f"--set {text}", _override(text)) for text in overrides]
+    layers += [("--set", _override(text)) for text in overrides]
     chosen: dict[str, Any] = {"recipe": recipe, "profile": profile}
     if lake:
         chosen["lake"] = lake

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from infra.lifeline import exit_when_stdin_closes
 from infra.offline.faults import Faults, FaultyWorld, parse
 from infra.offline.names import NameIndex
 from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
@@ -123,6 +124,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--size", type=int, default=DEFAULT_SIZE, help="places that have imagery")
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     parser.add_argument("--pano-width", type=int, default=4096)
     parser.add_argument(
         "--url-lifetime", type=float, default=DEFAULT_LIFETIME_S, metavar="SECONDS", help="of signed image addresses"
@@ -147,6 +149,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"offline world: {error}", file=sys.stderr)
         return 2
     app = create_app(world, faults, url_lifetime_s=options.url_lifetime)
+    if options.lifeline:
+        exit_when_stdin_closes()
     print(f"offline world: seed {world.seed}, {world.size:,} places, http://{options.host}:{options.port}", flush=True)
     server = make_server(app, options.host, options.port)
     server.run()
