@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
 
 from schemas.settings.train import TrainSettings
+from tasks.processor import ImageOnlyProcessor
 from tasks.train.dataset import Pictures, prompts
-from tasks.train.processor import ImageOnlyProcessor
 from tasks.train.tuner import adapters, shared_arguments
 
 # (completion's text, true lat, true lon) -> (reward or None for a rollout an outage excludes, could it not be read?)

@@ -11,14 +11,14 @@ from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
 from schemas.settings.train import TrainSettings
 from tasks.errors import GeofixError
 from tasks.image_store import ImageStore
+from tasks.processor import ImageOnlyProcessor, load_processor
 from tasks.reward.outcome import Excluded, Truth
 from tasks.reward.score import SCORERS, score
 from tasks.train.chain import Link, samples_of
 from tasks.train.dataset import Pictures, texts_of
 from tasks.train.grpo import Scorer, grpo_trainer
 from tasks.train.job import Result, finished, partial_folder, run_job
-from tasks.train.processor import ImageOnlyProcessor, load_processor
-from tasks.train.tiny import build_model, build_processor
+from tasks.train.tiny import build_model, build_processor, chat_template
 from tasks.train.tuner import supervised_trainer
 
 
@@ -77,7 +77,9 @@ def _open(
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
         start, dtype=torch.bfloat16 if is_small else torch.float32
     )
-    return load_processor(start, settings.image_min_pixels, settings.image_max_pixels), model
+    processor = load_processor(start, settings.image_min_pixels, settings.image_max_pixels)
+    processor.chat_template = chat_template()
+    return processor, model
 
 
 def _tiny_base(texts: list[str], settings: TrainSettings, folder: Path) -> Path:

@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 from trl import SFTConfig, SFTTrainer
 
 from schemas.settings.train import TrainSettings, TunerSettings
+from tasks.processor import ImageOnlyProcessor
 from tasks.train.dataset import Pictures, conversations
-from tasks.train.processor import ImageOnlyProcessor
 
 
 def shared_arguments(settings: TrainSettings, output: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""The image-only processor of Qwen2.5-VL: PIL in place of torchvision, no video."""
+"""The image-only processor of Qwen2.5-VL, as training and serving use it: PIL in place of torchvision, no video."""
 
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +29,14 @@ class ImageOnlyProcessor(Qwen2_5_VLProcessor):
         return saved
 
 
-def chat_template() -> str:
-    """TRL's Qwen3-VL template: it has tools (Qwen2.5-VL's own has none) and TRL knows its assistant masks."""
-    return resources.files("trl").joinpath("chat_templates/qwen3_vl.jinja").read_text(encoding="utf-8")
-
-
 def image_processor(min_pixels: int, max_pixels: int) -> Qwen2VLImageProcessorPil:
     """Qwen's image processor on PIL, bringing every picture between the two sizes."""
     return Qwen2VLImageProcessorPil(size={"shortest_edge": min_pixels, "longest_edge": max_pixels})
 
 
 def load_processor(path: str, min_pixels: int | None = None, max_pixels: int | None = None) -> ImageOnlyProcessor:
-    """The processor of a checkpoint, with our chat template and, where given, another pixel budget."""
+    """The processor of a checkpoint, where given with another pixel budget."""
     processor = ImageOnlyProcessor.from_pretrained(path)
-    processor.chat_template = chat_template()
     processor.tokenizer.padding_side = "left"
     if min_pixels is not None and max_pixels is not None:
         processor.image_processor = image_processor(min_pixels, max_pixels)

@@ -1,0 +1,7 @@
+"""`python -m infra.serve --model FOLDER --port N`: serve a checkpoint."""
+
+import sys
+
+from infra.serve.server import main
+
+sys.exit(main())

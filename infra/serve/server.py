@@ -1,0 +1,170 @@
+"""The HTTP face: /health, /v1/models and /v1/chat/completions, in OpenAI's shapes."""
+
+import argparse
+import asyncio
+import hmac
+import os
+import re
+import sys
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from infra.lifeline import exit_when_stdin_closes
+from infra.serve.request import ChatRequest, Refused, conversation, read_request
+from tasks.agent.tagged import split_calls
+
+if TYPE_CHECKING:
+    from infra.serve.model import Answer, Model
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_WAITING = 256
+_TOOL_NAME = re.compile(r"[\w.-]{1,64}")
+
+
+class Service:
+    """One model behind HTTP. Requests wait in line: the processor's cores are the limit, not the connections."""
+
+    def __init__(self, model: "Model", name: str, key: str | None = None) -> None:
+        self._model, self._name, self._key = model, name, key
+        self._line = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._waiting = 0
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/health", self.health),
+                Route("/v1/models", self.models),
+                Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            ],
+            exception_handlers={Refused: _refusal, HTTPException: _no_such_thing, Exception: _broken},
+        )
+
+    async def health(self, request: Request) -> JSONResponse:
+        return JSONResponse({"service": "geofix-serve", "model": self._name})
+
+    async def models(self, request: Request) -> JSONResponse:
+        self._check_key(request)
+        return JSONResponse(
+            {"object": "list", "data": [{"id": self._name, "object": "model", "created": 0, "owned_by": "geofix"}]}
+        )
+
+    async def chat(self, request: Request) -> JSONResponse:
+        self._check_key(request)
+        asked = read_request(await _body(request))
+        if asked.model != self._name:
+            raise Refused(404, f"model '{asked.model[:100]}' is not served here", "model_not_found", "model")
+        if self._waiting >= MAX_WAITING:
+            raise Refused(503, "too many requests are waiting", "overloaded")
+        self._waiting += 1
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(self._line, self._answer, asked)
+        finally:
+            self._waiting -= 1
+        return JSONResponse(_completion(asked, answer))
+
+    def _answer(self, asked: ChatRequest) -> "Answer":
+        messages = conversation(asked, self._model.min_pixels, self._model.max_pixels)
+        return self._model.answer(
+            messages, asked.tools, asked.token_limit, asked.temperature, asked.top_p, asked.top_k, asked.seed
+        )
+
+    def _check_key(self, request: Request) -> None:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if self._key is not None and not hmac.compare_digest(given, self._key.encode()):
+            raise Refused(401, "Incorrect API key provided", "invalid_api_key")
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise Refused(413, f"the request is larger than {MAX_BODY_BYTES} bytes", "too_large")
+    return bytes(body)
+
+
+def _completion(asked: ChatRequest, answer: "Answer") -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    finish_reason = answer.finish_reason
+    said, calls = split_calls(answer.text.rstrip("\n")) if asked.tools else (answer.text, [])
+    if calls and all(_TOOL_NAME.fullmatch(name) for name, _ in calls):
+        message["content"] = said or None
+        message["tool_calls"] = [
+            {
+                "id": f"call_{uuid.uuid4().hex[:16]}",
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            for name, arguments in calls
+        ]
+        finish_reason = "tool_calls"
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": asked.model,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}],
+        "usage": {
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": answer.completion_tokens,
+            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        },
+    }
+
+
+async def _no_such_thing(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return await _refusal(request, Refused(error.status_code, f"{error.detail}: {request.url.path}", "unknown_url"))
+
+
+async def _broken(request: Request, error: Exception) -> JSONResponse:
+    # The traceback is in the log; a client learns only that it is not to blame.
+    return await _refusal(request, Refused(500, f"the model failed: {type(error).__name__}", "server_error"))
+
+
+async def _refusal(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    shape = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    headers = {"Retry-After": "1"} if error.status == 503 else None
+    return JSONResponse({"error": shape}, status_code=error.status, headers=headers)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until stopped; the exit code says whether it could."""
+    parser = argparse.ArgumentParser(prog="python -m infra.serve", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="folder of a Qwen2.5-VL checkpoint")
+    parser.add_argument("--name", help="name it is served under (default: the folder's)")
+    parser.add_argument("--port", type=int, default=8761)
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--max-context", type=int, default=8192, help="tokens of prompt and answer together, at most")
+    parser.add_argument("--key-env", help="environment variable with the key clients must send (default: no key)")
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
+    options = parser.parse_args(arguments)
+    if options.lifeline:
+        exit_when_stdin_closes()
+    if not (options.model / "config.json").is_file():
+        print(f"{options.model} is not a checkpoint: it has no config.json", file=sys.stderr)
+        return 1
+    key = os.environ.get(options.key_env, "") if options.key_env else None
+    if key == "":
+        print(f"{options.key_env} is not set, but --key-env asks for it", file=sys.stderr)
+        return 1
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from infra.serve.model import Model  # torch takes seconds to import; a wrong option is told at once
+
+    model = Model(options.model.resolve(), options.threads, options.max_context)
+    name = options.name or options.model.resolve().name
+    app = Service(model, name, key).app()
+    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning", access_log=False)
+    return 0

@@ -1,0 +1,187 @@
+"""A checkpoint served over a real socket: OpenAI's shapes, pictures, seeds, and errors a client can act on."""
+
+import base64
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from schemas.settings.services import ServicesSettings, TrainedEndpoint
+from schemas.settings.train import TinySettings
+from tasks.services import Chat, connect
+
+KEY = "sk-for-this-test"
+
+
+def data_uri(colour: str = "navy", size: tuple[int, int] = (200, 100)) -> str:
+    out = io.BytesIO()
+    Image.new("RGB", size, colour).save(out, "JPEG")
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def question(url: str | None = None) -> list[dict[str, Any]]:
+    picture = {"type": "image_url", "image_url": {"url": url or data_uri()}}
+    return [{"role": "user", "content": [picture, {"type": "text", "text": "Where was this picture taken?"}]}]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tasks.train.tiny import build_model, build_processor
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-model"
+    tiny = TinySettings(vocabulary=400, hidden=64, layers=1, intermediate=64, vision_hidden=32, vision_layers=1)
+    processor = build_processor(["Where was this picture taken? Latitude: 1.5"], tiny, 28 * 28 * 2, 28 * 28 * 6)
+    build_model(processor, tiny, 0).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port), "--threads", "1"]
+    process = subprocess.Popen(
+        [*command, "--max-context", "400", "--key-env", "SERVE_TEST_KEY", "--lifeline"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "SERVE_TEST_KEY": KEY},
+    )
+    url = f"http://127.0.0.1:{port}"
+    for _ in range(600):
+        assert process.poll() is None, "the server did not start"
+        try:
+            if httpx.get(f"{url}/health", timeout=2).json()["model"] == "tiny-model":
+                break
+        except httpx.TransportError:
+            time.sleep(0.1)
+    yield url, process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def client(server: tuple[str, subprocess.Popen[bytes]]) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    with httpx.Client(base_url=server[0] + "/v1", headers=headers, timeout=60) as opened:
+        yield opened
+
+
+def ask(client: httpx.Client, **changes: Any) -> httpx.Response:
+    body = {"model": "tiny-model", "messages": question(), "max_tokens": 8, "temperature": 0, **changes}
+    return client.post("/chat/completions", json=body)
+
+
+def test_an_answer_has_openais_shape_and_counts_its_tokens(client: httpx.Client) -> None:
+    assert [row["id"] for row in client.get("/models").json()["data"]] == ["tiny-model"]
+    reply = ask(client).json()
+    assert reply["object"] == "chat.completion" and reply["model"] == "tiny-model"
+    [choice] = reply["choices"]
+    assert choice["message"]["role"] == "assistant" and isinstance(choice["message"]["content"], str)
+    assert choice["finish_reason"] == "length"
+    usage = reply["usage"]
+    assert usage["completion_tokens"] == 8
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 8
+    larger = ask(client, messages=question(data_uri(size=(2000, 1000)))).json()["usage"]["prompt_tokens"]
+    assert larger == usage["prompt_tokens"], "a large picture is brought to the model's own budget"
+
+
+def test_the_same_request_gets_the_same_answer(client: httpx.Client) -> None:
+    def text(**changes: Any) -> str:
+        return str(ask(client, **changes).json()["choices"][0]["message"]["content"])
+
+    assert text() == text()
+    seeded = {"temperature": 1.0, "seed": 5, "max_tokens": 16}
+    assert text(**seeded) == text(**seeded)
+    assert len({text(temperature=1.5, seed=seed, max_tokens=16) for seed in range(4)}) > 1
+    assert len({text(messages=question(data_uri(c))) for c in ("white", "black", "red")}) > 0
+
+
+async def test_our_own_chat_client_talks_to_it(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    endpoint = TrainedEndpoint(base_url=server[0] + "/v1", key_env="SERVE_TEST_KEY")
+    connections = connect(ServicesSettings(trained=endpoint), {"SERVE_TEST_KEY": KEY})
+    assert connections.trained is not None
+    chat = Chat(connections.trained)
+    reply = await chat.complete("tiny-model", question(), seed=1, temperature=0.5, max_tokens=4)
+    assert reply.usage.completion_tokens == 4
+    await chat.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code"),
+    [
+        ({"model": "another"}, 404, "model_not_found"),
+        ({"messages": []}, 400, "invalid_request"),
+        ({"temperature": 3}, 400, "invalid_request"),
+        ({"stream": True}, 400, "invalid_request"),
+        ({"n": 2}, 400, "invalid_request"),
+        ({"messages": [{"role": "king", "content": "x"}]}, 400, "invalid_request"),
+        ({"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}, 400, "invalid_request"),
+        ({"messages": question("http://127.0.0.1/secret.jpg")}, 400, "invalid_image_url"),
+        ({"messages": question("file:///etc/passwd")}, 400, "invalid_image_url"),
+        ({"messages": question("data:image/jpeg;base64,????")}, 400, "invalid_image"),
+        (
+            {"messages": question("data:image/jpeg;base64," + base64.b64encode(b"no picture").decode())},
+            400,
+            "invalid_image",
+        ),
+        ({"messages": [{"role": "user", "content": "far " * 600}]}, 400, "context_length_exceeded"),
+    ],
+)
+def test_a_wrong_request_is_told_what_is_wrong(
+    client: httpx.Client, changes: dict[str, Any], status: int, code: str
+) -> None:
+    reply = ask(client, **changes)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_broken_body_a_wrong_key_and_an_unknown_address(
+    client: httpx.Client, server: tuple[str, subprocess.Popen[bytes]]
+) -> None:
+    assert client.post("/chat/completions", content=b"{").status_code == 400
+    assert client.post("/nothing").json()["error"]["code"] == "unknown_url"
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        refused = httpx.get(server[0] + "/v1/models", headers=headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+def test_tool_calls_come_back_as_tool_calls() -> None:
+    from infra.serve.model import Answer
+    from infra.serve.request import ChatRequest
+    from infra.serve.server import _completion
+
+    text = '<think>A sign.</think>\n<tool_call>\n{"name": "search_web", "arguments": {"query": "x"}}\n</tool_call>'
+    tools = [{"type": "function", "function": {"name": "search_web"}}]
+    asked = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": tools})
+    choice = _completion(asked, Answer(text, "stop", 1, 1))["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "<think>A sign.</think>"
+    [call] = choice["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("search_web", {"query": "x"})
+    without = asked.model_copy(update={"tools": None})
+    assert _completion(without, Answer(text, "stop", 1, 1))["choices"][0]["message"]["content"] == text
+
+
+def test_it_ends_with_its_starter(server: tuple[str, subprocess.Popen[bytes]], client: httpx.Client) -> None:
+    _, process = server
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(20) == 0
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from infra.serve.server import main
+
+    assert main(["--model", str(tmp_path)]) == 1
+    assert "is not a checkpoint" in capsys.readouterr().err
