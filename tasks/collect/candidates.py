@@ -50,17 +50,19 @@ class Candidate:
     captured_at: datetime | None
 
 
-async def find(mapillary: Mapillary, lat: float, lon: float, half_size_m: float, kind: Kind) -> list[Candidate]:
-    """Every picture of a kind in the box around a point, each once."""
+async def find(
+    mapillary: Mapillary, lat: float, lon: float, half_size_m: float, is_pano: bool | None = None
+) -> list[Candidate]:
+    """Every picture in the box around a point, each once; of one kind only where `is_pano` says which."""
     rows: list[dict[str, Any]] = []
     for box in boxes_around(lat, lon, half_size_m):
-        rows += await _rows(mapillary, box, kind == "panorama", MAX_SPLITS)
+        rows += await _rows(mapillary, box, is_pano, MAX_SPLITS)
     found = (read_candidate(row, lat, lon) for row in rows)
     # Boxes share edges, so a picture on one may come twice.
-    return list({one.source_id: one for one in found if one is not None and one.kind == kind}.values())
+    return list({one.source_id: one for one in found if one is not None}.values())
 
 
-async def _rows(mapillary: Mapillary, box: Box, is_pano: bool, splits_left: int) -> list[dict[str, Any]]:
+async def _rows(mapillary: Mapillary, box: Box, is_pano: bool | None, splits_left: int) -> list[dict[str, Any]]:
     """The rows of a box. It is split where the service asks for it, and where a full page hides the rest."""
     rows: list[dict[str, Any]] = []
     try:

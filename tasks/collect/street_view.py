@@ -4,7 +4,6 @@ What one place gets depends only on the place, the settings and what the service
 ends with the same rows when it is started again.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -32,14 +31,21 @@ class Bench:
 
 
 @dataclass
-class Search:
-    """What was found for one place and one kind of picture, and what stood in the way."""
+class Wish:
+    """Pictures of one kind wanted for a place, and what stood in the way."""
 
+    kind: Kind
+    wanted: int
+    tries: int
     rows: list[dict[str, Any]] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     tried: int = 0
-    half_size_m: float = 0.0
     problems: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def over(self) -> bool:
+        """Fulfilled or given up."""
+        return len(self.rows) == self.wanted or self.tried == self.wanted + self.tries - 1
 
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
@@ -53,37 +59,36 @@ def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
 
 async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     """The place's pictures, or why it has none."""
-    searches: dict[Kind, Search] = {}
-    wishes: dict[Kind, int] = {"panorama": bench.settings.panoramas, "photo": bench.settings.photos}
-    for kind, wanted in wishes.items():
-        if wanted:
-            searches[kind] = await _collect(item, kind, wanted, bench)
-    rows = [row for search in searches.values() for row in search.rows]
-    if rows:
-        return Kept({"images": rows})
-    return _rejected(searches)
-
-
-async def _collect(item: dict[str, Any], kind: Kind, wanted: int, bench: Bench) -> Search:
-    search = Search()
-    for search.half_size_m in bench.settings.half_sizes_m:
-        found = await find(bench.mapillary, item["lat"], item["lon"], search.half_size_m, kind)
-        new = [one for one in found if one.source_id not in search.seen]
-        search.seen.update(one.source_id for one in new)
-        for candidate in ranked(new, bench.settings):
-            if len(search.rows) == wanted or search.tried == wanted + bench.settings.tries - 1:
-                break
-            search.tried += 1
-            try:
-                picture = await download(bench.mapillary, candidate, bench.settings)
-            except Unusable as why:
-                search.problems.append({"source_id": candidate.source_id, "kind": why.kind, "detail": why.detail})
-                continue
-            sha256 = bench.lake.images.put(picture.data, picture.extension)
-            search.rows.append(image_row(item["id"], candidate, picture, sha256))
-        if len(search.rows) == wanted or search.tried == wanted + bench.settings.tries - 1:
+    settings = bench.settings
+    both = Wish("panorama", settings.panoramas, settings.tries), Wish("photo", settings.photos, settings.tries)
+    wishes = [wish for wish in both if wish.wanted]
+    half_size_m = 0.0
+    for half_size_m in settings.half_sizes_m:
+        kinds = {wish.kind for wish in wishes if not wish.over}
+        is_pano = None if len(kinds) == 2 else "panorama" in kinds
+        found = await find(bench.mapillary, item["lat"], item["lon"], half_size_m, is_pano)
+        for wish in wishes:
+            await _fulfil(wish, found, item["id"], bench)
+        if all(wish.over for wish in wishes):
             break
-    return search
+    rows = [row for wish in wishes for row in wish.rows]
+    return Kept({"images": rows}) if rows else _rejected(wishes, half_size_m)
+
+
+async def _fulfil(wish: Wish, found: list[Candidate], place_id: str, bench: Bench) -> None:
+    new = [one for one in found if one.kind == wish.kind and one.source_id not in wish.seen]
+    wish.seen.update(one.source_id for one in new)
+    for candidate in ranked(new, bench.settings):
+        if wish.over:
+            return
+        wish.tried += 1
+        try:
+            picture = await download(bench.mapillary, candidate, bench.settings)
+        except Unusable as why:
+            wish.problems.append({"source_id": candidate.source_id, "kind": why.kind, "detail": why.detail})
+            continue
+        sha256 = bench.lake.images.put(picture.data, picture.extension)
+        wish.rows.append(image_row(place_id, candidate, picture, sha256))
 
 
 def image_row(place_id: str, candidate: Candidate, picture: Picture, sha256: str) -> dict[str, Any]:
@@ -118,18 +123,18 @@ def image_row(place_id: str, candidate: Candidate, picture: Picture, sha256: str
     }
 
 
-def _rejected(searches: dict[Kind, Search]) -> Rejected:
-    problems = [problem for search in searches.values() for problem in search.problems]
-    kinds = Counter(problem["kind"] for problem in problems)
+def _rejected(wishes: list[Wish], half_size_m: float) -> Rejected:
+    problems = [problem for wish in wishes for problem in wish.problems]
+    kinds = {problem["kind"] for problem in problems}
     evidence: dict[str, Any] = {
-        "half_size_m": max(search.half_size_m for search in searches.values()),
-        "seen": sum(len(search.seen) for search in searches.values()),
-        "tried": sum(search.tried for search in searches.values()),
+        "half_size_m": half_size_m,
+        "seen": sum(len(wish.seen) for wish in wishes),
+        "tried": sum(wish.tried for wish in wishes),
     }
     if evidence["seen"] == 0:
         return Rejected("no_imagery_near", evidence)
     evidence["problems"] = problems[:10]
-    if kinds and not set(kinds) - {"truncated", "not_an_image"}:
+    if kinds and kinds <= {"truncated", "not_an_image"}:
         return Rejected("corrupt_image", evidence)
     return Rejected("no_usable_image", evidence)
 

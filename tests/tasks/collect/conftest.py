@@ -91,8 +91,8 @@ class Streets:
         }
         if len(found) > self.max_in_box:
             return self.error(500, 1, "Please reduce the amount of data you're asking for, then retry your request")
-        wanted = request.query_params.get("is_pano") == "true"
-        rows = [self.row(shot_id, shot) for shot_id, shot in found.items() if shot.is_pano is wanted]
+        wanted = {"true": True, "false": False}.get(request.query_params.get("is_pano", ""))
+        rows = [self.row(shot_id, shot) for shot_id, shot in found.items() if wanted in (None, shot.is_pano)]
         return JSONResponse({"data": rows[: int(request.query_params["limit"])]})
 
     async def image(self, request: Request) -> Response:

@@ -62,6 +62,15 @@ async def test_the_search_widens_until_something_is_there(streets: Any, tmp_path
     assert streets.asked["images"] == 4  # 500 m, 2 km, and 5 km in two strips
 
 
+async def test_a_wish_that_is_fulfilled_is_not_searched_for_again(streets: Any, tmp_path: Path) -> None:
+    streets.put("11", **NEAR)
+    streets.put("12", **FAR)
+    streets.put("13", **FAR, is_pano=False, width=1600, height=1200)
+    outcome = await work(PLACE, bench(streets, tmp_path, photos=1))
+    assert {row["source_id"] for row in outcome.rows["images"]} == {"11", "13"}
+    assert streets.asked["images"] == 4
+
+
 async def test_nothing_near_is_a_reject_with_evidence(streets: Any, tmp_path: Path) -> None:
     outcome = await work(PLACE, bench(streets, tmp_path))
     assert isinstance(outcome, Rejected)
@@ -127,7 +136,7 @@ async def test_a_crowded_box_is_split_until_all_are_found(streets: Any, tmp_path
     for number in range(40):
         streets.put(str(100 + number), lat=50.0 + (number - 20) * 1e-4, lon=8.0 + (number % 7 - 3) * 1e-4)
     streets.max_in_box = 10
-    found = await find(streets.client(), 50.0, 8.0, 500, "panorama")
+    found = await find(streets.client(), 50.0, 8.0, 500, True)
     assert {one.source_id for one in found} == set(streets.shots)
     assert len(found) == 40  # a picture on a shared edge comes once
 
