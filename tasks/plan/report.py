@@ -1,0 +1,115 @@
+"""The plan to look at: a world map and a table of quota against drawn, by country and continent."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from PIL import Image, ImageDraw
+
+from schemas.settings.plan import PlanSettings
+from tasks.plan.atlas import countries, outlines
+from tasks.plan.quota import country_quotas
+
+CONTINENTS = {
+    "AF": "Africa",
+    "AN": "Antarctica",
+    "AS": "Asia",
+    "EU": "Europe",
+    "NA": "North America",
+    "OC": "Oceania",
+    "SA": "South America",
+}
+SEA, LAND, COAST = (232, 238, 243), (250, 249, 245), (190, 196, 200)
+# Colours a colour-blind reader can tell apart (Okabe and Ito).
+SPLIT_COLOURS = {"train": (0, 114, 178), "validation": (230, 159, 0), "benchmark": (213, 94, 0)}
+SOUTH_LAT, NORTH_LAT = -60.0, 84.0  # the plan leaves Antarctica out by default, and so does the map
+
+
+def quota_table(places: pl.DataFrame, settings: PlanSettings) -> pl.DataFrame:
+    """One row per planned country: continent, quota of eq. 11, places drawn, and places per split."""
+    quotas = country_quotas(countries(), settings)
+    table = countries().select("iso2", "name", continent=pl.col("continent").replace(CONTINENTS))
+    table = table.join(pl.DataFrame({"iso2": list(quotas), "quota": list(quotas.values())}), on="iso2")
+    drawn = places.group_by(pl.col("country").alias("iso2")).agg(
+        pl.len().cast(pl.Int64).alias("drawn"),
+        *((pl.col("split") == split).sum().cast(pl.Int64).alias(split) for split in SPLIT_COLOURS),
+    )
+    table = table.join(drawn, on="iso2", how="left").with_columns(pl.col("drawn", *SPLIT_COLOURS).fill_null(0))
+    return table.sort(["quota", "iso2"], descending=[True, False])
+
+
+def continent_table(by_country: pl.DataFrame) -> pl.DataFrame:
+    """The same, summed by continent, with the number of countries that have a quota."""
+    return (
+        by_country.group_by("continent")
+        .agg((pl.col("quota") > 0).sum().alias("countries"), pl.col("quota", "drawn", *SPLIT_COLOURS).sum())
+        .sort("continent")
+    )
+
+
+def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path) -> dict[str, Path]:
+    """Write map.png, countries.csv and continents.csv into the folder; returns the files by name."""
+    by_country = quota_table(places, settings)
+    contents = {
+        "map.png": world_map(places),
+        "countries.csv": by_country.write_csv().encode(),
+        "continents.csv": continent_table(by_country).write_csv().encode(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        part = folder / f".{name}.part"  # a reader never sees half a file
+        part.write_bytes(content)
+        part.replace(folder / name)
+    return {name: folder / name for name in contents}
+
+
+def world_map(places: pl.DataFrame, width: int = 1800) -> bytes:
+    """A PNG of the world with a dot for every place, coloured by split."""
+    scale = 2  # drawn twice as large and reduced: smooth lines without a plotting library
+    across = width * scale
+    per_degree = across / 360
+    height = round((NORTH_LAT - SOUTH_LAT) * per_degree)
+    picture = Image.new("RGB", (across, height), SEA)
+    pen = ImageDraw.Draw(picture)
+    shape = outlines()
+    x, y = (shape.lon + 180) * per_degree, (NORTH_LAT - shape.lat) * per_degree
+    # Only outer rings: a hole in one region is another region, or too small an inlet to see.
+    for ring in np.flatnonzero(shape.ring_outer).tolist():
+        span = slice(shape.start[ring], shape.start[ring + 1])
+        corners = np.column_stack([x[span], y[span]]).round().astype(int)
+        corners = corners[np.concatenate([[True], (np.diff(corners, axis=0) != 0).any(axis=1)])]
+        if len(corners) > 2:
+            pen.polygon([tuple(c) for c in corners.tolist()], fill=LAND)
+    _borders(pen, x, y)
+    # Small dots for large plans, so that they do not run together.
+    radius = max(1.0, min(6.0, 300 / max(places.height, 1) ** 0.5)) * scale / 2
+    order = places.sort(pl.col("split").replace_strict({s: i for i, s in enumerate(SPLIT_COLOURS)}))
+    for lat, lon, split in order.select("lat", "lon", "split").iter_rows():
+        px, py = (lon + 180) * per_degree, (NORTH_LAT - lat) * per_degree
+        pen.ellipse((px - radius, py - radius, px + radius, py + radius), fill=SPLIT_COLOURS[split])
+    buffer = io.BytesIO()
+    picture.resize((width, height // scale), Image.Resampling.LANCZOS).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _borders(pen: ImageDraw.ImageDraw, x: np.ndarray, y: np.ndarray) -> None:
+    """Coasts and country borders: sides of rings that no other region of the same country shares."""
+    shape = outlines()
+    country = {code: i for i, code in enumerate(sorted(set(shape.country)))}
+    of_ring = np.array([country[c] for c in shape.country])[shape.ring_region]
+    inner = np.ones(len(x), dtype=bool)
+    inner[shape.start[1:] - 1] = False
+    head = np.flatnonzero(inner)
+    owner = np.repeat(of_ring, np.diff(shape.start) - 1)
+    at = np.rint((shape.lat + 90) * 1e5).astype(np.int64) * 40_000_000 + np.rint((shape.lon + 180) * 1e5).astype(
+        np.int64
+    )
+    low, high = np.minimum(at[head], at[head + 1]), np.maximum(at[head], at[head + 1])
+    order = np.lexsort((high, low, owner))
+    same = (np.diff(low[order]) == 0) & (np.diff(high[order]) == 0) & (np.diff(owner[order]) == 0)
+    shared = np.zeros(len(order), dtype=bool)
+    shared[1:] |= same
+    shared[:-1] |= same
+    for i in head[order[~shared]].tolist():
+        pen.line((x[i], y[i], x[i + 1], y[i + 1]), fill=COAST, width=1)
