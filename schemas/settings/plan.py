@@ -69,8 +69,16 @@ class PlanSettings(Settings):
         ("AQ",), description="countries to leave out. Antarctica has land but neither roads nor residents"
     )
     weights: QuotaWeights = QuotaWeights()
+    population_raster: str | None = Field(
+        None,
+        min_length=1,
+        description="GeoTIFF or ASCII grid of people per pixel, in degrees, such as WorldPop's; none: the gazetteer",
+    )
     cell_floor_people: float = Field(
-        100.0, ge=0, allow_inf_nan=False, description="people added to every land cell: gazetteers miss the countryside"
+        100.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="people added to every land cell without a raster: gazetteers miss the countryside",
     )
     within_cell: Literal["gazetteer", "uniform"] = Field(
         "gazetteer", description="near the cell's towns, log-weighted by people; or anywhere on the cell's land alike"
@@ -85,6 +93,11 @@ class PlanSettings(Settings):
         if self.countries is not None and not set(self.countries) - set(self.exclude):
             raise ValueError(f"every country of {', '.join(self.countries)} is excluded: nothing is left to plan")
         return self
+
+    @property
+    def floor_people(self) -> float:
+        """What is added to a cell's people: nothing where they were counted from a raster."""
+        return 0.0 if self.population_raster else self.cell_floor_people
 
     @property
     def total(self) -> int:

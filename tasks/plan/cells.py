@@ -37,8 +37,13 @@ class Cells:
     town_sum: Floats
 
     def weights(self, floor_people: float) -> Floats:
-        """log(1 + P_c) for every row, P_c being the cell's people with the floor added."""
-        return np.log1p(self.people + floor_people)
+        """log(1 + P_c) for every row, P_c being the cell's people with the floor added.
+
+        Where a country has nobody at all, as may be outside a raster, its cells weigh the same.
+        """
+        weights = np.log1p(self.people + floor_people)
+        empty = np.bincount(self.country, weights=weights)[self.country] == 0
+        return np.where(empty, 1.0, weights)
 
 
 def cell_number(lat: Floats, lon: Floats) -> Ints:

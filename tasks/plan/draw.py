@@ -112,7 +112,7 @@ def draw(table: Cells, quotas: Mapping[str, int], settings: PlanSettings) -> Slo
         table=table,
         settings=settings,
         keys=np.array([key("draw", settings.seed, code) for code in country_codes()]),
-        reach=np.concatenate([[0.0], np.cumsum(table.weights(settings.cell_floor_people))]),
+        reach=np.concatenate([[0.0], np.cumsum(table.weights(settings.floor_people))]),
     )
     splits = split_of_cells(settings.seed, settings.split)
     spacing = Spacing(settings.spacing_km)

@@ -18,8 +18,9 @@ from tasks.errors import GeofixError
 from tasks.frame import ColumnStage, Inputs, digest
 from tasks.plan.atlas import countries
 from tasks.plan.boundaries import admin1_of, country_codes
-from tasks.plan.cells import CELLS, cell_corner, cells
+from tasks.plan.cells import CELLS, Cells, cell_corner, cells
 from tasks.plan.draw import REFUSALS, Slots, draw
+from tasks.plan.population import raster_cells
 from tasks.plan.quota import country_quotas
 from tasks.plan.split import SPLITS, split_of_cells
 
@@ -38,15 +39,15 @@ def _cell_names() -> NDArray[np.str_]:
 def plan_places(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The places of the plan and the slots for which no place was found, with the reason."""
     quotas = country_quotas(countries(), settings)
-    slots = draw(cells(), quotas, settings)
-    return _places(slots, settings), _refusals(slots, quotas)
+    table = raster_cells(settings.population_raster) if settings.population_raster else cells()
+    slots = draw(table, quotas, settings)
+    return _places(slots, table, settings), _refusals(slots, quotas)
 
 
-def _places(slots: Slots, settings: PlanSettings) -> pl.DataFrame:
-    table = cells()
+def _places(slots: Slots, table: Cells, settings: PlanSettings) -> pl.DataFrame:
     found = np.flatnonzero(slots.row >= 0)
     row, country = slots.row[found], slots.country[found]
-    weight = table.weights(settings.cell_floor_people)
+    weight = table.weights(settings.floor_people)
     per_country = np.bincount(table.country, weights=weight)
     code = np.array(country_codes())[country]
     slot, lat, lon = slots.slot[found], slots.lat[found], slots.lon[found]
