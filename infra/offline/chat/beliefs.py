@@ -6,12 +6,13 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, sign_words_in, street_in
+from infra.offline.chat.clues import Evidence, countries_in, read_evidence, road_evidence, sign_words_in, street_in
 from infra.offline.chat.notes import Candidate, Notes
 from infra.offline.chat.placenames import Match, Place, fold, place_names
 from infra.offline.facts import countries
 
-SETTLED_ODDS = 3.0  # how far the best guess must lead before no further search is made
+SETTLED_ODDS = 2.5  # how far the best guess must lead before no further search is made
+BIGGEST_CITY = 0.5  # what "no name known, but this country" is worth beside a name on a sign
 NEAR_DEGREES = 0.45
 
 
@@ -91,23 +92,29 @@ def _city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str
         for match in names.mentions(line):
             borrowed = inside_street is not None and fold(match.seen) in fold(inside_street[0])
             add(match.place, match_weight(match) - (2.5 if borrowed else 0.0), f"a sign reads '{match.seen}'")
-    own = {fold(line) for line in notes.words}
-    proper = _proper_words(notes)
     for query, passages in notes.searches:
         for rank, passage in enumerate(passages[:6]):
-            support = _support(passage, own, proper)
-            if support <= 0:
-                continue
-            told: set[str] = set()
-            for match in names.mentions(passage, fuzzy=False):
-                if fold(match.seen) in told and match.place.name != match.seen:
-                    continue
-                told.add(fold(match.seen))
-                named_country = fold(_country_name(match.place.country)) in fold(passage)
-                weight = support * (1.0 - 0.1 * rank) + (1.5 if named_country else 0.0)
-                weight += 0.2 * math.log10(1 + match.place.population)
-                add(match.place, weight, f"a page found for '{query}' speaks of {match.place.name}")
+            for place, weight in _told_by(passage, rank, notes).items():
+                add(place, weight, f"a page found for '{query}' speaks of {place.name}")
     return {place: (weight + evidence.score(place.country), why) for place, (weight, why) in odds.items()}
+
+
+def _told_by(passage: str, rank: int, notes: Notes) -> dict[Place, float]:
+    """Cities a page speaks of, weighed by how much of the signs' own words it repeats."""
+    support = _support(passage, notes)
+    if support <= 0:
+        return {}
+    lands = countries_in(passage)
+    own = fold(" ".join(notes.words))
+    told: dict[Place, float] = {}
+    for match in place_names().mentions(passage, fuzzy=False):
+        # The page repeats the sign; only what it adds to the sign is news. A named country rules out the others.
+        if fold(match.seen) in own or (lands and match.place.country not in lands):
+            continue
+        weight = support * (1.0 - 0.1 * rank) + (1.5 if lands else 0.0) + (0.0 if match.primary else -0.7)
+        weight += 0.2 * math.log10(1 + match.place.population)
+        told[match.place] = max(told.get(match.place, 0.0), weight)
+    return told
 
 
 def match_weight(match: Match) -> float:
@@ -129,12 +136,16 @@ def _proper_words(notes: Notes) -> set[str]:
     return plain
 
 
-def _support(passage: str, own: set[str], proper: set[str]) -> float:
-    """How much a page is about what the signs say: whole lines weigh most, names alone less."""
+def _support(passage: str, notes: Notes) -> float:
+    """How much a page is about what the signs say: a phone number or whole lines weigh most, names alone less."""
     folded = f" {fold(passage)} "
-    whole = sum(1 for line in own if len(line) >= 5 and line in folded)
-    single = sum(1 for word in proper if f" {word} " in folded or (ord(word[0]) > 0x3000 and word in folded))
-    return min(4.0, 2.5 * whole + 1.0 * single)
+    digits = re.sub(r"\D", "", passage)
+    whole = sum(1 for line in {fold(line) for line in notes.words} if len(line) >= 5 and line in folded)
+    single = sum(
+        1 for word in _proper_words(notes) if f" {word} " in folded or (ord(word[0]) > 0x3000 and word in folded)
+    )
+    phone = any(len(number) >= 7 and number in digits for number in (re.sub(r"\D", "", line) for line in notes.words))
+    return min(8.0, 2.0 * whole + 0.8 * single + (4.0 if phone else 0.0))
 
 
 def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evidence) -> list[Guess]:
@@ -145,13 +156,11 @@ def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evide
     for asked, candidates in notes.geocodes:
         for candidate in candidates[:5]:
             found.append(_from_lookup(asked, candidate, odds, evidence))
-    if not found:
-        for code, score in evidence.ranked()[:3]:
-            biggest = place_names().biggest(code)
-            if biggest:
-                first = biggest[0]
-                name = _country_name(code)
-                found.append(Guess(code, name, first.name, first.lat, first.lon, score, "its largest city"))
+    # A country is always a guess: a name that contradicts every other clue must not win for want of rivals.
+    for code, score in evidence.ranked()[:3]:
+        for first in place_names().biggest(code)[:1]:
+            name = _country_name(code)
+            found.append(Guess(code, name, first.name, first.lat, first.lon, score + BIGGEST_CITY, "its largest city"))
     return sorted(found, key=lambda guess: -guess.score)[:8]
 
 
@@ -177,8 +186,9 @@ def _queries(notes: Notes, evidence: Evidence) -> list[str]:
         return []
     country = evidence.ranked()[0][0]
     known = _country_name(country) if evidence.score(country) >= 5 else ""
-    queries = [" ".join([*telling[:2], known]).strip(), *[f"{line} {known}".strip() for line in telling[:3]]]
-    return list(dict.fromkeys(queries))
+    queries = [" ".join([*telling[:2], known]), *[f"{line} {known}" for line in telling[:3]]]
+    # A word twice would count twice; a query is words, not a sentence.
+    return list(dict.fromkeys(" ".join(dict.fromkeys(query.split())) for query in queries))
 
 
 def _telling(line: str) -> float:
@@ -198,7 +208,7 @@ def _telling(line: str) -> float:
 
 def _addresses(notes: Notes, belief: Belief) -> list[str]:
     """Addresses to look up: the street in the best city, then the city, then the runner-up."""
-    cities = [guess for guess in belief.guesses if guess.city and not guess.why.startswith("lookup")][:3]
+    cities = [guess for guess in belief.guesses if not guess.why.startswith("lookup")][:3]
     if not cities:
         return []
     streets = [street[0] for line in notes.words if (street := street_in(line))]

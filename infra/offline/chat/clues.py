@@ -204,9 +204,13 @@ def _country_names() -> dict[str, str]:
     return {fold(facts.name): code for code, facts in countries().items()}
 
 
+def countries_in(text: str) -> set[str]:
+    """Codes of the countries a text names."""
+    padded = f" {fold(text.replace(',', ' , ').replace('.', ' . '))} "
+    return {code for name, code in _country_names().items() if f" {name} " in padded}
+
+
 def _read_country_name(line: str, evidence: Evidence) -> None:
-    padded = f" {fold(line)} "
-    for name, code in _country_names().items():
-        if f" {name} " in padded:
-            evidence.favour([code], COUNTRY_NAME)
-            evidence.notes.append(f"the text names {countries()[code].name}")
+    for code in sorted(countries_in(line)):
+        evidence.favour([code], COUNTRY_NAME)
+        evidence.notes.append(f"the text names {countries()[code].name}")

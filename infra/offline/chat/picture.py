@@ -17,6 +17,11 @@ MAX_PIXELS = 40_000_000
 FORMATS = {"PNG", "JPEG", "WEBP", "GIF"}
 
 
+def is_panorama(width: int, height: int) -> bool:
+    """Whether a picture has the shape of an equirectangular panorama; a small wide one is more likely a crop."""
+    return width >= 1400 and abs(width / height - 2) < 0.03
+
+
 @dataclass(frozen=True)
 class Picture:
     data: bytes

@@ -68,7 +68,8 @@ class PlaceNames:
             key = fold(name)
             self.primary[key].append(index)
             for other in others:
-                if 2 <= len(other) <= 40 and _legible(other):
+                # Short Latin ones are airport codes and the like, which match any word.
+                if (4 if other.isascii() else 2) <= len(other) <= 40 and _legible(other):
                     folded = fold(other)
                     if folded != key:
                         self.alternate[folded].append(index)

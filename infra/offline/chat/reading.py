@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-# Detection cost grows with pixels: 0.6 megapixels take about half a second on one core.
-DETECT_PIXELS = 620_000
+from infra.offline.chat.picture import is_panorama
+
+# Detection cost grows with pixels: half a megapixel takes about half a second on one core.
+DETECT_PIXELS = 460_000
 # Below this the recogniser is guessing; the glyphs may be of a script it was not trained on.
 READABLE_SCORE = 0.55
+BAND = (0.335, 0.565)  # of a panorama's height: from 30 degrees above the horizon to 12 below
 LINE_HEIGHT_PX = 48
 MAX_LINES = 24
 THREADS = max(1, min(2, int(os.environ.get("GEOFIX_OCR_THREADS", "1"))))
@@ -63,15 +66,14 @@ def _eyes() -> _Eyes:
 def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[TextLine]:
     """Lines of text, largest first: found on a reduced copy, read from the full picture."""
     full = np.asarray(image)[:, :, ::-1]  # the models were trained on BGR
-    top, bottom = busy_rows(full)
+    top, bottom = sign_rows(full)
     band = full[top:bottom]
     scale = min(1.0, (detect_pixels / (band.shape[0] * band.shape[1])) ** 0.5)
     if min(band.shape[:2]) < 8:
         return []
     # A small picture is enlarged up to twice: letters under 10 px are not found otherwise.
     if scale == 1.0:
-        scale = min(2.0, (detect_pixels / 2 / (band.shape[0] * band.shape[1])) ** 0.5)
-        scale = max(scale, 1.0)
+        scale = max(1.0, min(2.0, (detect_pixels / (band.shape[0] * band.shape[1])) ** 0.5))
     size = (max(32, round(band.shape[1] * scale)), max(32, round(band.shape[0] * scale)))
     eyes = _eyes()
     shrink = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
@@ -82,9 +84,18 @@ def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[Te
         return []
     ratio = np.array([band.shape[1] / size[0], band.shape[0] / size[1]])
     quads = [np.asarray(quad, dtype=np.float64) * ratio + (0, top) for quad in found.boxes]
-    quads.sort(key=_quad_height, reverse=True)
-    quads = quads[:MAX_LINES]
+    quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
+    if not quads:
+        return []
     return _recognise(full, quads)
+
+
+def sign_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
+    """The rows worth reading: in a panorama the band around the horizon where signs hang, else all busy ones."""
+    height, width = pixels.shape[:2]
+    if is_panorama(width, height):
+        return int(height * BAND[0]), int(height * BAND[1])
+    return busy_rows(pixels)
 
 
 def busy_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
@@ -102,6 +113,11 @@ def busy_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
 
 def _length(vector: NDArray[np.float64]) -> float:
     return float(np.hypot(vector[0], vector[1]))
+
+
+def _like_writing(quad: NDArray[np.float64]) -> bool:
+    """Whether a box lies like a line of text; windows and doors, which fool the detector, stand upright."""
+    return max(_length(quad[1] - quad[0]), _length(quad[2] - quad[3])) > 1.15 * _quad_height(quad)
 
 
 def _quad_height(quad: NDArray[np.float64]) -> float:

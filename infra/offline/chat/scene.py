@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from infra.offline.chat.picture import is_panorama
 from infra.offline.chat.road import Road, read_road
 
 WORK_PX = 512  # the long side at which colours are measured
@@ -37,7 +38,7 @@ class Scene:
 
 def survey(image: Image.Image) -> Scene:
     """Measures a picture at a fixed working size."""
-    panorama = image.width >= 1.9 * image.height
+    panorama = is_panorama(*image.size)
     ratio = WORK_PX / max(image.size)
     size = (max(8, round(image.width * ratio)), max(8, round(image.height * ratio)))
     small = np.asarray(image.resize(size, Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
@@ -75,7 +76,7 @@ def _describe(pixels: NDArray[np.float32], road: Road, sharpness: float, panoram
         sky_share=sky_share,
         green_share=float(green_mask.mean()),
         soil_share=float(soil_mask[lower].mean()) / 2,
-        hill_share=0.0,
+        hill_share=_hills(sky_mask, panorama),
         road_share=float(grey_mask[lower].mean()) / 2,
         building_share=float(other.mean()) * 0.3,
         ground=_ground_name(ground),
@@ -87,6 +88,15 @@ def _describe(pixels: NDArray[np.float32], road: Road, sharpness: float, panoram
         sign=None,
         landmark=None,
     )
+
+
+def _hills(sky: NDArray[np.bool_], panorama: bool) -> float:
+    """How much of the view down the street, a little above the horizon, is not sky."""
+    if not panorama:
+        return 0.0
+    height, width = sky.shape
+    ahead = sky[int(height * 0.475) : int(height * 0.485), int(width * 0.492) : int(width * 0.508)]
+    return float((~ahead).mean()) * 0.1 if ahead.size else 0.0
 
 
 def _sky_name(top: NDArray[np.float32]) -> str:

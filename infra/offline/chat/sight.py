@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from infra.offline.chat.picture import Picture
+import numpy as np
+from PIL import Image
+
+from infra.offline.chat.landmark import named_landmark, tower_ahead
+from infra.offline.chat.picture import Picture, is_panorama
 from infra.offline.chat.reading import READABLE_SCORE, TextLine, read_text
 from infra.offline.chat.scene import Scene, survey
 
 REMEMBERED = 4096
-GLANCE_WIDTH_PX = 1024  # what a weaker model sees of a picture
 
 
 @dataclass(frozen=True)
@@ -70,4 +74,31 @@ def look(picture: Picture) -> Look:
 
 def _look(picture: Picture) -> Look:
     image = picture.rgb()
-    return Look(image.width, image.height, survey(image), tuple(read_text(image)))
+    scene, lines = survey(image), tuple(read_text(image))
+    clear = [line for line in lines if line.score >= READABLE_SCORE]
+    tower = tower_ahead(image, is_panorama(*image.size))
+    landmark = named_landmark(line.text for line in clear) or tower
+    return Look(image.width, image.height, replace(scene, landmark=landmark, sign=_sign_colour(image, clear)), lines)
+
+
+def _sign_colour(image: Image.Image, lines: list[TextLine]) -> str | None:
+    """The background of the first direction sign: a name followed by a distance."""
+    for line in lines:
+        if re.fullmatch(r"\D{3,}\s*\d{1,3}(?:\s*km)?", line.text):
+            patch = np.asarray(image.crop(line.box), dtype=np.float32).reshape(-1, 3)
+            light = patch.sum(axis=1)
+            # Letters cover less than half of the box: the commoner half is the board.
+            board = np.median(patch, axis=0) if np.ptp(light) > 90 else patch.mean(axis=0)
+            return _colour_name(board)
+    return None
+
+
+def _colour_name(colour: np.ndarray) -> str | None:
+    red, green, blue = (float(part) for part in colour)
+    if min(red, green, blue) > 185:
+        return "white"
+    if red > 150 and green > 120 and blue < 0.55 * red:
+        return "yellow"
+    if green > red + 30 and green >= blue:
+        return "green"
+    return "blue" if blue > red + 40 else None
