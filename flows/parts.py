@@ -1,4 +1,4 @@
-"""The parts of the pipeline in order, and how Prefect runs one: one task a part, one artifact a stage."""
+"""How Prefect runs the parts of the pipeline: one task a part, one artifact a stage."""
 
 import importlib
 from collections.abc import Sequence
@@ -17,10 +17,6 @@ from tasks.frame import ColumnStage, Stage, run
 from tasks.outcome import StageResult
 from tasks.review import auto_approve, newest_snapshot
 
-# To add a part: its package under tasks/ with STAGES, its settings under the same name in schemas/config.py, and its
-# name here.
-PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
-
 # Prefect walks through a task's arguments looking for futures; a session is none of its business.
 _session: ContextVar[Session] = ContextVar("session")
 
@@ -29,11 +25,6 @@ def stages_of(part: str) -> Sequence[Stage | ColumnStage]:
     """The stages of a part, in order."""
     found: Sequence[Stage | ColumnStage] = importlib.import_module(f"tasks.{part}").STAGES
     return found
-
-
-def parts_between(first: str, last: str) -> list[str]:
-    """The parts from one to another, both included."""
-    return list(PARTS[PARTS.index(first) : PARTS.index(last) + 1])
 
 
 def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:

@@ -3,7 +3,8 @@
 from prefect import flow
 
 from flows.options import RunOptions
-from flows.parts import parts_between, run_parts
+from flows.order import parts_between
+from flows.parts import run_parts
 from flows.session import open_session
 from tasks.outcome import StageResult
 

@@ -7,6 +7,7 @@ from typing import Any
 from flows.closing import closing_json, closing_words
 from flows.command import DONE, FAILED_ROWS, Call, UsageError
 from flows.display import make_display
+from flows.order import PARTS
 from flows.printing import print_json
 from tasks.lake import Lake
 
@@ -42,8 +43,6 @@ def _flow(name: str) -> Any:
 
 def check_stretch(first: str, last: str) -> None:
     """Refuse a stretch of the pipeline that does not exist."""
-    from flows.parts import PARTS
-
     for option, given in (("--from", first), ("--to", last)):
         if given not in PARTS:
             raise UsageError(f"{option}: there is no part '{given}'; the parts are {', '.join(PARTS)}")
@@ -56,6 +55,10 @@ def prepare_prefect(lake: Lake, debug: bool = False) -> None:
 
     With no API configured anywhere Prefect starts one local server for this process, on loopback.
     """
-    os.environ.setdefault("PREFECT_HOME", str(lake.root / ".state" / "prefect"))
+    home = lake.root / ".state" / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("PREFECT_HOME", str(home))
+    # A slow or busy machine needs longer than Prefect's 20 s to start its server for the first time.
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
     os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
