@@ -1,0 +1,98 @@
+"""Configuration in layers: later ones win, and a wrong value names file, field, what was given and what is allowed."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.config import Config
+from schemas.load import ConfigError, load_config, names
+
+
+def test_every_shipped_recipe_and_profile_loads() -> None:
+    for recipe in names("recipes"):
+        for profile in names("profiles"):
+            config = load_config(recipe=recipe, profile=profile)
+            assert (config.recipe, config.profile) == (recipe, profile)
+
+
+def test_later_layers_win_field_by_field(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("plan:\n  places: 50\n  seed: 3\nlake: from-file\n")
+    config = load_config(file=file, overrides=["plan.places=70", "train.grpo.kl=0.5"], lake="from-option")
+    assert config.plan.places == 70
+    assert config.plan.seed == 3
+    assert config.train.grpo.kl == 0.5
+    assert config.lake == "from-option"
+    assert config.difficulty.k == 8, "the recipe's value stands where nobody changes it"
+
+
+def test_a_file_may_name_recipe_and_profile(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("profile: production\n")
+    assert load_config(file=file).services.mapillary.base_url == "https://graph.mapillary.com"
+    assert load_config(file=file, profile="offline").profile == "offline"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("plan: {places: many}", r"own\.yaml: plan\.places: given 'many'; input should be a valid integer"),
+        ("plan: {places: 0}", r"own\.yaml: plan\.places: given 0; input should be greater than or equal to 1"),
+        ("plan: {plces: 3}", r"own\.yaml: plan\.plces: no such field; did you mean 'places'\? allowed: places, "),
+        ("pln: {}", r"own\.yaml: pln: no such field; did you mean 'plan'\?"),
+        ("plan: 3", r"own\.yaml: plan: given 3; input should be a valid dictionary"),
+        ("plan: [1", r"own\.yaml, line 1: not YAML"),
+        ("- plan", r"own\.yaml: must be a mapping of sections"),
+        ("plan: {weights: {roads: 0.9}}", r"own\.yaml: plan\.weights: the quota weights must sum to 1"),
+        ("train: {grpo: {kl: -1}}", r"own\.yaml: train\.grpo\.kl: given -1"),
+        ("plan: {countries: [FR, xx]}", r"own\.yaml: plan\.countries\.1: given 'xx'; 'xx' is not an ISO 3166"),
+    ],
+)
+def test_a_wrong_value_in_a_file_is_explained(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(file=file)
+    assert "\n" not in str(caught.value), "one line a mistake"
+
+
+def test_every_mistake_is_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides=["plan.places=0", "difficulty.k=1"])
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_pasted_key_is_not_echoed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides=["services.chat.key_env=sk-secret-123"])
+    assert "sk-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["places", "=3", "plan.places"])
+def test_an_override_without_its_parts_is_explained(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"must look like section\.field=value"):
+        load_config(overrides=[text])
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"unknown recipe 'spotagnt'; did you mean 'spotagent'\?"):
+        load_config(recipe="spotagnt")
+    with pytest.raises(ConfigError, match=r"unknown profile 'prod'.*offline, production"):
+        load_config(profile="prod")
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_config(file="nowhere.yaml")
+
+
+@given(st.integers(1, 10**6), st.integers(0, 2**31))
+def test_a_dumped_configuration_loads_back_as_itself(places: int, seed: int) -> None:
+    config = load_config(overrides=[f"plan.places={places}", f"plan.seed={seed}"])
+    assert Config(**yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json")))) == config
+
+
+def test_identity_leaves_out_what_does_not_change_the_outcome() -> None:
+    slow, quick = (load_config(overrides=[f"train.save_steps={n}"]).train for n in (10, 20))
+    assert slow.identity() == quick.identity()
+    assert slow.identity() != load_config(overrides=["train.seed=5"]).train.identity()
