@@ -127,7 +127,8 @@ def _evidence(text: str | None) -> str:
         return str(text)[:300]
     if not isinstance(found, dict):
         return str(found)[:300]
-    plain = {
-        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in found.items()
-    }
-    return ", ".join(f"{key}: {value}" for key, value in plain.items())[:300]
+    said = found.pop("reason", None)  # a sentence of the judge's: it goes first, and bare
+    parts = [str(said)] if said else []
+    for key, value in found.items():
+        parts.append(f"{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    return ", ".join(parts)[:300]
