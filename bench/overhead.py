@@ -71,7 +71,9 @@ def through_polars(folder: Path) -> None:
 
 
 def through_polars_expressions(folder: Path) -> None:
-    rows(ROWS).rename({"id": "place_id"}).with_columns(country=pl.lit("FR"), split=pl.lit("train")).write_delta(str(folder))
+    rows(ROWS).rename({"id": "place_id"}).with_columns(country=pl.lit("FR"), split=pl.lit("train")).write_delta(
+        str(folder)
+    )
 
 
 def measure(function: Callable[[Path], None]) -> float:

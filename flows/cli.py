@@ -155,7 +155,11 @@ def score(
 
 @app.command()
 def tables(
-    config: ConfigFile = None, profile: Profile = None, lake: LakeFolder = None, as_json: Json = False, debug: Debug = False
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """What the lake holds."""
     from flows.looking import list_tables
@@ -185,7 +189,9 @@ def show(
 
 @app.command()
 def trace(
-    row_id: Annotated[str, typer.Argument(metavar="ID", help="Any row's id: sample, trajectory, image, place, model …")],
+    row_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Any row's id: sample, trajectory, image, place, model …")
+    ],
     config: ConfigFile = None,
     profile: Profile = None,
     lake: LakeFolder = None,

@@ -68,7 +68,9 @@ def show_table(call: Call, name: str, limit: int, version: int | None, where: li
                 continue
             shown = f"({len(value)} characters)" if column in LONG else _one_line(value)
             console.print(Text(f"  {column:<22} {shown}"), overflow="ellipsis", no_wrap=True)
-    console.print(f"{rows.height} of {total} rows of {name}" + (f" at version {version}" if version is not None else ""))
+    console.print(
+        f"{rows.height} of {total} rows of {name}" + (f" at version {version}" if version is not None else "")
+    )
     return DONE
 
 
@@ -87,13 +89,13 @@ def trace_row(call: Call, row_id: str) -> int:
         if run:
             when = run.get("finished_at")
             by = f"{run['run_id']}" + (f", geofix {run['code_version']}" if run.get("code_version") else "")
-            console.print(Text(f"     {'written by':<18} {by}{f', {when:%Y-%m-%d %H:%M}' if when else ''}", style="dim"))
+            console.print(
+                Text(f"     {'written by':<18} {by}{f', {when:%Y-%m-%d %H:%M}' if when else ''}", style="dim")
+            )
     return DONE
 
 
-def decide(
-    call: Call, snapshot: str, approve: bool, why: str | None, reviewer: str | None, force: bool = False
-) -> int:
+def decide(call: Call, snapshot: str, approve: bool, why: str | None, reviewer: str | None, force: bool = False) -> int:
     """The reviewer's word on a snapshot."""
     from tasks import review
 

@@ -10,8 +10,6 @@ from tasks.outcome import StageResult
 
 
 @flow(name="pipeline")
-def pipeline(
-    options: RunOptions | None = None, first: str = PARTS[0], last: str = PARTS[-1]
-) -> list[StageResult]:
+def pipeline(options: RunOptions | None = None, first: str = PARTS[0], last: str = PARTS[-1]) -> list[StageResult]:
     with open_session(options or RunOptions()) as session:
         return run_parts(session, parts_between(first, last))

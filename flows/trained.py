@@ -14,7 +14,7 @@ from schemas.settings.services import TrainedEndpoint
 
 @contextlib.contextmanager
 def trained_model(session: Session, part: str) -> Iterator[Config]:
-    """The configuration with `services.trained` reachable, if evaluation asks for the trained model and there is one."""
+    """The configuration with `services.trained` reachable, if evaluation asks for a trained model and there is one."""
     config = session.config
     if part != "evaluate" or not config.evaluate.trained or config.services.trained is not None:
         yield config

@@ -224,9 +224,7 @@ class Lake:
             str(path), schema=TABLES[name].schema, mode="ignore", name=name, configuration=TABLE_CONFIGURATION
         )
 
-    def _write(
-        self, name: str, count: int, commit: Commit, operation: str, apply: Callable[[DeltaTable], None]
-    ) -> int:
+    def _write(self, name: str, count: int, commit: Commit, operation: str, apply: Callable[[DeltaTable], None]) -> int:
         if count == 0:
             return self.version(name)
         for attempt in range(COMMIT_TRIES):

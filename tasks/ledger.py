@@ -125,15 +125,15 @@ class Ledger:
         """Over all runs: items kept and rejected, live rows by table; and rejects by reason."""
         rejects = self.lake.read("rejects").filter(pl.col("stage") == self.stage)
         counts = {
-            "kept": self._mine(self.marker).filter(~pl.col("made_from").str.starts_with(REJECTED))["item_id"].n_unique(),
+            "kept": self._mine(self.marker)
+            .filter(~pl.col("made_from").str.starts_with(REJECTED))["item_id"]
+            .n_unique(),
             "rejected": rejects.height,
         }
         reasons = rejects.group_by("reason").len().sort(["len", "reason"], descending=[True, False])
         return counts, dict(reasons.iter_rows())
 
-    def column_result(
-        self, table: str, kept: pl.DataFrame, rejects: pl.DataFrame, todo: pl.DataFrame
-    ) -> ChunkResult:
+    def column_result(self, table: str, kept: pl.DataFrame, rejects: pl.DataFrame, todo: pl.DataFrame) -> ChunkResult:
         """The changed rows of a columnar stage, as if they had come out of one chunk."""
         system = {
             "stage": pl.lit(self.stage),

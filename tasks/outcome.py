@@ -19,7 +19,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Rejected:
-    """The item is refused for good, with a short snake_case reason and the evidence. Rows may be written all the same."""
+    """The item is refused for good, with a snake_case reason and the evidence. Rows may be written all the same."""
 
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ import inspect
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,16 +68,19 @@ class _SyncWorker:
 
     def __init__(self) -> None:
         restore_home()
-        self._job, self._call = "", None
+        self._job = ""
+        self._call: Callable[[pl.DataFrame], Any] | None = None
 
     def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
         return self._opened(job, make)(chunk)
 
     def _opened(self, job: str, make: Make) -> Callable[[pl.DataFrame], Any]:
-        if job != self._job or self._call is None:
-            self._call = None  # the last job's bench goes before the next one's is made
-            self._job, self._call = job, make()
-        return self._call
+        if job == self._job and self._call is not None:
+            return self._call
+        self._call = None  # the last job's bench goes before the next one's is made
+        call = make()
+        self._job, self._call = job, call
+        return call
 
 
 class _AsyncWorker(_SyncWorker):
@@ -131,7 +134,7 @@ def spread(
     settings: SpreadSettings,
     resources: Resources,
     is_async: bool = False,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Yield `make()(chunk)` for chunks that together are `items`, in the order they finish.
 
     `make` runs once in each worker process. For a chunk that cannot be survived a `Died` is yielded instead.

@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from pydantic import Field
 from ray import cloudpickle
 
 from schemas.messages import Usage
@@ -36,12 +37,9 @@ class Numbers(Settings):
     fail_every: int = 0
     rows_each: int = 1
     speed: int = 0
-    model_config = {**Settings.model_config, "json_schema_extra": None}
 
 
 class Timed(Numbers):
-    from pydantic import Field
-
     hurry: bool = Field(False, json_schema_extra=OPERATIONAL)
 
 
@@ -233,7 +231,7 @@ def test_two_items_that_write_one_row_are_named(context: Context) -> None:
     def same(item: Row, settings: Numbers) -> Kept:
         return Kept({"places": [place("one")]})
 
-    with pytest.raises(GeofixError, match="items n00000, n00001.* wrote the same places row .place_id=one."):
+    with pytest.raises(GeofixError, match=r"items n00000, n00001.* wrote the same places row .place_id=one."):
         run(replace(STAGE, work=same), Numbers(count=2), context)
     assert context.lake.read("places").is_empty()
 
@@ -242,7 +240,7 @@ def test_a_kept_item_must_leave_a_mark(context: Context) -> None:
     def nothing(item: Row, settings: Numbers) -> Kept:
         return Kept({})
 
-    with pytest.raises(GeofixError, match="kept item n0000. without a row for 'places'"):
+    with pytest.raises(GeofixError, match=r"kept item n0000. without a row for 'places'"):
         run(replace(STAGE, work=nothing), Numbers(count=2), context)
 
 
@@ -313,7 +311,8 @@ def test_ctrl_c_saves_what_is_done_and_the_next_run_goes_on(tmp_path: Path) -> N
 
             def work(item, bench):
                 time.sleep(0.1)
-                return Kept({"places": [{"place_id": item["id"], "country": "FR", "lat": 1.0, "lon": 1.0, "split": "train"}]})
+                row = {"place_id": item["id"], "country": "FR", "lat": 1.0, "lon": 1.0, "split": "train"}
+                return Kept({"places": [row]})
 
             if __name__ == "__main__":
                 stage = Stage("slow", (), ("places",), items, work, lambda s, w: None, resources=Resources(chunk=2))
