@@ -10,7 +10,8 @@ from tasks.services import Mapillary, ServiceError, safe_url
 
 # What one picture's address may answer without the service being down. Everything else is the service's trouble,
 # or ours, and must not cost the place its picture for good.
-_THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big", "expired"})
+_THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big"})
+FRESH_URLS = 3  # times a new address is asked for when one is past its time
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,7 @@ async def download(mapillary: Mapillary, candidate: Candidate, settings: Collect
     try:
         url = candidate.url or await _fresh_url(mapillary, candidate.source_id)
         for attempt in range(1, settings.downloads + 1):
-            try:
-                data = await mapillary.fetch(url)
-            except ServiceError as error:
-                if error.kind != "expired":
-                    raise
-                url = await _fresh_url(mapillary, candidate.source_id)
-                data = await mapillary.fetch(url)
+            data, url = await _fetch(mapillary, candidate.source_id, url)
             try:
                 # Decoding a panorama takes long enough to starve the other downloads of this process.
                 stored, extension, width, height = await asyncio.to_thread(prepare, data, candidate.kind, settings)
@@ -58,6 +53,18 @@ async def download(mapillary: Mapillary, candidate: Candidate, settings: Collect
             raise Unusable(error.kind, error.message) from error
         raise
     raise AssertionError("settings.downloads is at least 1")
+
+
+async def _fetch(mapillary: Mapillary, source_id: str, url: str) -> tuple[bytes, str]:
+    """The bytes, and the address that gave them: addresses are signed and expire while an item waits its turn."""
+    for _ in range(FRESH_URLS):
+        try:
+            return await mapillary.fetch(url), url
+        except ServiceError as error:
+            if error.kind != "expired":
+                raise
+        url = await _fresh_url(mapillary, source_id)
+    return await mapillary.fetch(url), url  # still expired: the host's trouble, so it fails and is tried again later
 
 
 async def _fresh_url(mapillary: Mapillary, source_id: str) -> str:
