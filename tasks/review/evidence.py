@@ -70,12 +70,19 @@ def report_digest(rejects: pl.DataFrame, failures: pl.DataFrame) -> str:
     """Changes when the report would show other rejects or failures over the same content."""
     stood = rejects.select("stage", "item_id", "reason", "evidence_json").sort("stage", "item_id")
     waiting = failures.select("stage", "item_id", "kind", "message").sort("stage", "item_id")
-    return digest(*(hashlib.sha256(rows.write_ndjson().encode()).hexdigest() for rows in (stood, waiting)))
+    return digest(_hash(stood), _hash(waiting))
 
 
 def _content(rows: pl.DataFrame, key: str) -> str:
     columns = sorted(name for name in rows.columns if name not in _NOT_CONTENT | _SYSTEM)
-    return hashlib.sha256(rows.select(columns).sort(key).write_ndjson().encode()).hexdigest()
+    return _hash(rows.select(columns).sort(key))
+
+
+def _hash(rows: pl.DataFrame) -> str:
+    state = hashlib.sha256()
+    for part in rows.iter_slices(50_000):  # a million rows as one text would take a gigabyte
+        state.update(part.write_ndjson().encode())
+    return state.hexdigest()
 
 
 def funnel(evidence: Evidence) -> list[StageCount]:
@@ -91,13 +98,17 @@ def funnel(evidence: Evidence) -> list[StageCount]:
 
 
 def _stage_count(evidence: Evidence, stage: str, total: int) -> StageCount:
-    outputs = [evidence[table].filter(pl.col("stage") == stage) for table in _OUTPUTS]
+    mine = {table: evidence[table].filter(pl.col("stage") == stage) for table in (*_OUTPUTS, "rejects", "failures")}
+    outputs = [mine[table] for table in _OUTPUTS]
+    failed = mine["failures"].select("item_id")
+    # What an earlier run made of an item stands until the item is done again: it counts as failed, not twice.
+    kept = pl.concat([rows.select("item_id") for rows in outputs]).unique().join(failed, on="item_id", how="anti")
     return StageCount(
         stage=stage,
         items_in=total,
-        kept=pl.concat([rows.select("item_id") for rows in outputs])["item_id"].n_unique(),
-        rejected=evidence["rejects"].filter(pl.col("stage") == stage).height,
-        failed=evidence["failures"].filter(pl.col("stage") == stage).height,
+        kept=kept.height,
+        rejected=mine["rejects"].join(failed, on="item_id", how="anti").height,
+        failed=failed.height,
         rows=sum(rows.height for rows in outputs),
     )
 

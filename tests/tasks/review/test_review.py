@@ -129,6 +129,16 @@ def test_a_damaged_file_is_found_and_shown_as_gone(make_lake: MakeLake) -> None:
     assert "cannot be read" in (lake.root / row["report"]).read_text("utf-8")
 
 
+def test_an_item_whose_redoing_failed_is_counted_once(make_lake: MakeLake) -> None:
+    lake = make_lake()
+    rejected = lake.read("rejects").filter(pl.col("stage") == "curate.judge")["item_id"][0]
+    kept = lake.read("labels")["item_id"][0]
+    rows = [{"stage": "curate.judge", "item_id": item, "kind": "outage", "attempts": 1} for item in (kept, rejected)]
+    lake.upsert("failures", rows, Commit("failed", 1))
+    count = funnel(gather(lake))[-1]
+    assert (count.items_in, count.kept, count.rejected, count.failed, count.balances) == (16, 12, 2, 2, True)
+
+
 def test_an_empty_lake_fails_its_checks_without_falling_over(tmp_path: Path) -> None:
     row = review(Lake(tmp_path / "empty"))
     assert row["checks_passed"] is False
