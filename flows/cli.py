@@ -205,6 +205,30 @@ def trace(
     run_command(call, lambda: trace_row(call, row_id))
 
 
+@app.command()
+def up(
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Prefect server, worker, schedules and the offline world, in the background."""
+    from flows import background
+
+    call = Call(config, None, profile, lake, None, as_json, True, debug)
+    run_command(call, lambda: background.up(call))
+
+
+@app.command()
+def down(config: ConfigFile = None, profile: Profile = None, lake: LakeFolder = None, debug: Debug = False) -> None:
+    """Stop what `geofix up` started."""
+    from flows import background
+
+    call = Call(config, None, profile, lake, None, False, True, debug)
+    run_command(call, lambda: background.down(call))
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def offline(context: typer.Context) -> None:
     """Serve the offline world on loopback (all options: geofix offline --help)."""

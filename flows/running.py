@@ -4,6 +4,7 @@ import importlib
 import os
 from typing import Any
 
+from flows.background import running_api
 from flows.closing import closing_json, closing_words
 from flows.command import DONE, FAILED_ROWS, Call, UsageError
 from flows.display import make_display
@@ -53,11 +54,15 @@ def check_stretch(first: str, last: str) -> None:
 def prepare_prefect(lake: Lake, debug: bool = False) -> None:
     """Settings Prefect reads when it is imported: its own folder beside the lake, no logs between our lines.
 
-    With no API configured anywhere Prefect starts one local server for this process, on loopback.
+    The server is the one that is configured, else the one `geofix up` started for this lake; with neither, Prefect
+    starts one for this process, on loopback.
     """
     home = lake.root / ".state" / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(home))
+    api = running_api(lake)
+    if api:
+        os.environ.setdefault("PREFECT_API_URL", api)
     # A slow or busy machine needs longer than Prefect's 20 s to start its server for the first time.
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")

@@ -31,8 +31,8 @@ def offline_world(config: Config, log: Path) -> Iterator[Config]:
     if running and (running.get("seed"), running.get("size")) == (wanted.seed, wanted.size):
         yield _at_port(config, wanted.port)
         return
-    port = wanted.port if _is_free(wanted.port) else free_port()
-    with server(_world_command(wanted, port), f"http://127.0.0.1:{port}/health", log):
+    port = wanted.port if is_free(wanted.port) else free_port()
+    with server([*offline_command(wanted, port), "--lifeline"], f"http://127.0.0.1:{port}/health", log):
         yield _at_port(config, port)
 
 
@@ -67,8 +67,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _world_command(settings: OfflineSettings, port: int) -> list[str]:
-    options = ["--port", str(port), "--seed", str(settings.seed), "--size", str(settings.size), "--lifeline"]
+def offline_command(settings: OfflineSettings, port: int) -> list[str]:
+    """The command that serves the offline world."""
+    options = ["--port", str(port), "--seed", str(settings.seed), "--size", str(settings.size)]
     return [sys.executable, "-m", "infra.offline", *options]
 
 
@@ -88,18 +89,31 @@ def _health(port: int) -> dict[str, Any] | None:
     return found if found and found.get("service") == "geofix-offline" else None
 
 
-def _get_json(url: str) -> dict[str, Any] | None:
-    # A proxy in the environment must not come between us and loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def answers(url: str) -> bool:
+    """Whether a server on loopback answers there with success."""
     try:
-        with opener.open(url, timeout=2) as answer:
+        with _opener().open(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    # A proxy in the environment must not come between us and loopback.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _get_json(url: str) -> dict[str, Any] | None:
+    try:
+        with _opener().open(url, timeout=2) as answer:
             found = json.loads(answer.read(10_000))
     except (urllib.error.URLError, OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this loopback port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,0 +1,140 @@
+"""`geofix up` and `geofix down`: Prefect server, worker, schedules and the offline world, in the background."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.command import DONE, Call
+from flows.printing import print_json
+from flows.servers import answers, free_port, is_free, offline_command
+from schemas.config import Config
+from tasks.errors import GeofixError
+from tasks.lake import Lake
+
+ROOT = Path(__file__).resolve().parent.parent
+POOL = "geofix"
+START_S = 180.0
+
+
+def state_file(lake: Lake) -> Path:
+    """Where the processes of `geofix up` are written down."""
+    return lake.root / ".state" / "up.json"
+
+
+def running_api(lake: Lake) -> str | None:
+    """The address of the Prefect server that `geofix up` started for this lake, if it still answers."""
+    with contextlib.suppress(OSError, ValueError):
+        url = str(json.loads(state_file(lake).read_text())["api"])
+        if answers(f"{url}/health"):
+            return url
+    return None
+
+
+def up(call: Call) -> int:
+    """Start everything that is not running yet."""
+    config = call.options().resolve()
+    lake = Lake(config.lake)
+    if not (ROOT / "prefect.yaml").exists():
+        raise GeofixError(f"there is no prefect.yaml in {ROOT}: `geofix up` runs from a checkout of geofix")
+    if running_api(lake) is None:
+        _start(config, lake)
+    state = json.loads(state_file(lake).read_text())
+    if call.as_json:
+        print_json(state)
+    else:
+        print(f"Prefect server   {state['api'].removesuffix('/api')}  (runs, artifacts, schedules)")
+        for name, schedule in state["deployments"].items():
+            print(f"deployment       {name:<20} {schedule}")
+        print(f"logs             {state_file(lake).parent}")
+        print("stop with        geofix down" + (f" --lake {call.lake}" if call.lake else ""))
+    return DONE
+
+
+def down(call: Call) -> int:
+    """Stop what `up` started."""
+    config = call.options().resolve()
+    lake = Lake(config.lake)
+    file = state_file(lake)
+    if not file.exists():
+        print("nothing is running for this lake")
+        return DONE
+    state = json.loads(file.read_text())
+    for pid in reversed(list(state["processes"].values())):
+        _stop(pid)
+    file.unlink()
+    print(f"stopped {', '.join(state['processes'])}")
+    return DONE
+
+
+def _start(config: Config, lake: Lake) -> None:
+    folder = state_file(lake).parent
+    (folder / "prefect").mkdir(parents=True, exist_ok=True)
+    port = 4200 if is_free(4200) else free_port()
+    api = f"http://127.0.0.1:{port}/api"
+    environment = {
+        **os.environ,
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_API_URL": api,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
+    prefect = [sys.executable, "-m", "prefect"]
+    state: dict[str, Any] = {"api": api, "processes": {}, "deployments": {}}
+
+    def launch(name: str, command: list[str]) -> None:
+        with (folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        state["processes"][name] = process.pid
+        # Written after each start: `down` must find whatever was started, also when a later step fails.
+        file = state_file(lake)
+        file.with_suffix(".tmp").write_text(json.dumps(state))
+        file.with_suffix(".tmp").replace(file)
+
+    launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
+    _wait_for(f"{api}/health", folder / "prefect-server.log")
+    _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
+    options = {"recipe": config.recipe, "profile": config.profile, "lake": str(lake.root)}
+    for deployment in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]:
+        parameters = json.dumps({"options": options})
+        _say([*prefect, "--no-prompt", "deploy", "-n", deployment["name"], "--params", parameters], environment)
+        flow = deployment["entrypoint"].partition(":")[2]
+        crons = [f"cron {s['cron']} {s.get('timezone', 'UTC')}" for s in deployment.get("schedules", [])]
+        state["deployments"][f"{flow}/{deployment['name']}"] = ", ".join(crons) or "by hand"
+    if config.offline.serve and is_free(config.offline.port):
+        launch("offline-world", offline_command(config.offline, config.offline.port))
+    launch("prefect-worker", [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
+
+
+def _say(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        raise GeofixError(f"`{' '.join(command[2:5])}` failed: {''.join(last)[:300]}")
+
+
+def _wait_for(url: str, log: Path) -> None:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        if answers(url):
+            return
+        time.sleep(0.3)
+    raise GeofixError(f"the Prefect server did not answer within {START_S:.0f} s; its log is {log}")
+
+
+def _stop(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGTERM)
+        for _ in range(100):
+            os.killpg(pid, 0)
+            time.sleep(0.1)
+        os.killpg(pid, signal.SIGKILL)
