@@ -126,7 +126,7 @@ class CountryFacts:
     edge_line: str  # "white" | "yellow" | "none"
     edge_style: str  # "solid" | "dashed" | "none"
     languages: tuple[str, ...]  # tags into WORDS, most usual on signs first
-    script: str  # script the signs are painted in: "latin" | "greek" | "japanese" | "chinese"
+    script: str  # script the signs are painted in: "latin" | "japanese" | "chinese"
     direction_sign: str  # background of direction signs: "green" | "blue" | "yellow" | "white"
     arid: bool
     neighbours: tuple[str, ...]
@@ -146,7 +146,7 @@ def _languages(iso2: str, listed: str) -> tuple[str, ...]:
 
 
 def _script(language: str) -> str:
-    return {"el": "greek", "ja": "japanese", "zh": "chinese", "zh-TW": "chinese"}.get(language, "latin")
+    return {"ja": "japanese", "zh": "chinese", "zh-TW": "chinese"}.get(language, "latin")
 
 
 def _phone(listed: str) -> str:

@@ -21,7 +21,7 @@ baltic|Ber,Dau,Gai,Jur,Kal,Lie,Mar,Ozo,Pet,Rud,Sau,Sil,Tau,Val,Vil,Zie|-,da,ga,n
 hungarian|Ár,Bal,Bék,Csa,Deb,Fek,Gár,Hor,Kis,Lak,Mol,Nagy,Pap,Sza,Tol,Var|-,a,e,o|tos,bás,kási,váth,falvi,dvári,halmi,szegi,lányi,mezei
 romanian|Alb,Bra,Cor,Dob,Flo,Gri,Ion,Lup,Mun,Neg,Pop,Rad,Stan,Tur,Ung,Vas|-,i,u,o|escu,eanu,oiu,ariu,așcu,ovici,eni,ilescu,ureanu,iteanu
 turkic|Ak,Alp,Bay,Dem,Er,Gül,Kara,Koç,Öz,Sar,Tan,Taş,Top,Tur,Yal,Yıl|-,a,i,ı|demir,oğlu,kaya,türk,bek,han,soy,taş,doğan,gün
-greek|Αγγ,Βασ,Γεωρ,Δημ,Ελ,Θεο,Καρ,Κων,Λαμ,Μαν,Νικ,Παπ,Σπυρ,Στεφ,Τσα,Χαρ|-,α,ι,ο|όπουλος,άκης,ίδης,έλης,ώτης,άτος,ούρας,αρίδης,ιανός,ανάκης
+greek|Ang,Vas,Geor,Dim,El,Theo,Kar,Kon,Lam,Man,Nik,Pap,Spyr,Stef,Tsa,Char|-,a,i,o|opoulos,akis,idis,elis,otis,atos,ouras,aridis,ianos,anakis
 arabic|Abd,Ama,Bas,Faj,Ham,Jab,Kha,Mah,Nas,Qas,Rah,Sal,Tah,Wad,Yus,Zay|-,a,i,u|mani,rawi,din,hadi,lidi,ssaf,bari,zouri,tani,yyad
 persian|Ahm,Bah,Dar,Far,Ghol,Hos,Jam,Kar,Mehr,Nad,Par,Rost,Sham,Tab,Vah,Yaz|-,a,i,e|zadeh,pour,nejad,abadi,mand,shahi,yani,far,dari,vash
 indic|Aman,Bal,Chand,Dev,Gan,Hari,Jay,Kri,Lak,Mahe,Nar,Om,Prem,Raj,Shiv,Vij|-,a,e,i|ndra,pur,shankar,prasad,lal,nath,mohan,wadi,nagar,gopal

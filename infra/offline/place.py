@@ -106,10 +106,6 @@ def language_of(city: City, facts: CountryFacts, chance: float) -> str:
 
 def painted_name(city: City, language: str) -> str:
     """The city's name in the script of its signs, or its romanised name where no drawable local name is listed."""
-    if language == "el":
-        for name in city.alternate_names:
-            if name and all("\u0370" <= ch <= "\u03ff" or ch in " -" for ch in name) and name[0].isupper():
-                return name
     if language in ("ja", "zh", "zh-TW"):
         drawable = [name for name in city.alternate_names if _is_han(name)]
         if drawable:

@@ -1,7 +1,8 @@
 """Words a person reads on shop and street signs, by language.
 
-Languages whose script the packaged OCR weights (PP-OCRv6: Latin, Greek, Chinese, Japanese) cannot read are written
-romanised, as bilingual signs in those countries are. Vietnamese is written without tone marks for the same reason.
+Languages whose script the packaged OCR weights (PP-OCRv6) cannot read are written romanised, as bilingual signs in
+those countries are: it reads Latin, Chinese and Japanese; Greek letters are in its alphabet but come out wrong.
+Vietnamese is written without tone marks for the same reason.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ et|Pagariäri|Apteek|Kool|Raekoda|Turg|Söögikoht|{} tänav
 lv|Maiznīca|Aptieka|Skola|Rātsnams|Tirgus|Restorāns|{} iela
 lt|Kepykla|Vaistinė|Mokykla|Savivaldybė|Turgus|Restoranas|{} gatvė
 tr|Fırın|Eczane|Okulu|Belediye|Pazar|Lokanta|{} Sokak
-el|Αρτοποιείο|Φαρμακείο|Σχολείο|Δημαρχείο|Αγορά|Ταβέρνα|Οδός {}
+el|Artopoieio|Farmakeio|Scholeio|Dimarcheio|Agora|Taverna|Odos {}
 ru|Khlebnaya|Apteka|Shkola|Administratsiya|Produkty|Stolovaya|Ulitsa {}
 uk|Khlib|Apteka|Shkola|Miska Rada|Produkty|Yidalnya|Vulytsia {}
 be|Khleb|Apteka|Shkola|Vykankam|Pradukty|Stalovaya|Vulitsa {}
@@ -70,7 +71,7 @@ bg|Pekarna|Apteka|Uchilishte|Obshtina|Pazar|Mehana|Ulitsa {}
 mk|Furna|Apteka|Uchilishte|Opshtina|Pazar|Meana|Ulica {}
 ka|Puri|Aptiaki|Skola|Meria|Bazari|Restorani|{} Kucha
 hy|Hatsi Tun|Deghatun|Dprots|Kaghakapetaran|Shuka|Khorovats|{} Poghots
-az|Çörək|Aptek|Məktəb|Bələdiyyə|Bazar|Yeməkxana|{} küçəsi
+az|Çörek|Aptek|Mekteb|Belediyye|Bazar|Yemekxana|{} küçesi
 kk|Nan|Darikhana|Mektep|Akimat|Bazar|Askhana|{} koshesi
 ky|Nan|Darykana|Mektep|Meriya|Bazar|Ashkana|{} kochosu
 uz|Novvoyxona|Dorixona|Maktab|Hokimiyat|Bozor|Oshxona|{} ko'chasi

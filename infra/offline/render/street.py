@@ -75,8 +75,9 @@ class Street:
 
             # A wide house is sorted by its nearest corner plus half its depth, behind whatever stands before it.
             self._add(house.side * (house.front_m + 4.0), nearest, draw)
-        for k, (spot_side, z) in enumerate(spots):
-            if chance.random() < 0.7:
+        for k, (spot_side, first) in enumerate(spots):
+            # Boards come again down the road, so that the end of a sequence has something to read too.
+            for z in (first, first + 37.0) if chance.random() < 0.75 else (first + 21.0,):
                 self._standing_board(
                     place.shops[k].lines, spot_side, z - 5.5, SHOP_COLOURS[int(palette[k % len(palette)])]
                 )
@@ -107,7 +108,10 @@ class Street:
         towns = self.place.towns_ahead
         if not towns:
             return
-        z = 26.0 + float(generator(self.place.look, "direction").uniform(0, 14))
+        for z in np.array([24.0, 78.0]) + float(generator(self.place.look, "direction").uniform(0, 14)):
+            self._direction_board(float(z), towns)
+
+    def _direction_board(self, z: float, towns: tuple[tuple[str, int], ...]) -> None:
         x = self.road.side * (self.road.half_m + 2.4)
         lines = tuple(f"{name}  {km}" for name, km in towns)
         width, height = 3.4, 0.72 * len(lines) + 0.2

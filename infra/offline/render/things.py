@@ -64,12 +64,18 @@ def _blobs(
 ) -> None:
     if trunk > 0.2:
         _trunk(canvas, x, z, trunk + 0.2 * size, 0.045 * size)
-    offsets = chance.normal(0, 0.16, size=(26, 3)) * size
-    heights = np.sort(chance.random(26))
-    for i in range(26):
-        tone = shade(dark if i % 3 else light, 0.72 + 0.5 * float(heights[i]))
-        at = (x + offsets[i, 0], max(0.15 * size, trunk + 0.12 * size + 0.5 * size * heights[i]), z + offsets[i, 2])
-        canvas.disc(at, size * 0.13 * (1.25 - 0.4 * float(heights[i])), tone)
+    # Far trees need few leaves: nobody can count them.
+    count = int(np.clip(canvas.size_px((x, trunk, z), size) * 0.35, 12, 110))
+    way = chance.normal(size=(count, 3))
+    way *= (chance.random(count) ** 0.45 / np.linalg.norm(way, axis=1))[:, None]
+    centres = np.array([x, trunk + 0.42 * size, z]) + way * np.array([0.3, 0.33, 0.3]) * size
+    centres[:, 1] = np.maximum(centres[:, 1], 0.1)
+    order = np.argsort(-np.hypot(centres[:, 0] - canvas.camera.x, centres[:, 2] - canvas.camera.z))
+    radii = size * chance.uniform(0.05, 0.085, count) * max(1.0, (60 / count) ** 0.5)
+    # Lit from above, dark below and inside.
+    bright = 0.78 + 0.3 * way[:, 1] + chance.normal(0, 0.06, count)
+    tones = [shade(dark if k % 3 else light, float(b)) for k, b in enumerate(bright)]
+    canvas.discs(centres[order], radii[order], [tones[k] for k in order])
 
 
 def _conifer(canvas: Canvas, x: float, z: float, size: float, dark: Colour, light: Colour) -> None:

@@ -183,7 +183,7 @@ _FIELDS: dict[str, Callable[[ImageRecord], Any]] = {
     "height": lambda r: r.height,
     "exif_orientation": lambda r: 1,
     # Upstream serialises this 64-bit number as a float; so do we.
-    "merge_cc": lambda r: None if r.computed_lat is None else float(f"{4e18 + r.place * 1e13:.4g}"),
+    "merge_cc": lambda r: None if r.computed_lat is None else float(f"{1e18 + 8e18 * fraction(r.sequence_id):.4g}"),
 }
 
 

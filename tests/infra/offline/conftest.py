@@ -1,0 +1,71 @@
+"""A small world served on a real socket."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from infra.offline.faults import Faults
+from infra.offline.server import create_app, make_server
+from infra.offline.services.mapillary import TOKEN, Limits
+from infra.offline.world import World
+
+
+@dataclass
+class Served:
+    """A running server and what it serves."""
+
+    url: str
+    world: World
+    http: httpx.Client
+
+    def graph(self, path: str, **params: str) -> httpx.Response:
+        """A Graph API request with the world's token."""
+        return self.http.get(f"/mapillary{path}", params={"access_token": TOKEN, **params})
+
+
+def serve(world: World, **options: object) -> Iterator[Served]:
+    """The world on a free loopback port until the generator is closed."""
+    server = make_server(create_app(world, Faults(), **options), port=0)  # type: ignore[arg-type]
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with httpx.Client(base_url=url, timeout=30) as http:
+        yield Served(url, world, http)
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def small_world() -> World:
+    """Six hundred places with small panoramas."""
+    return World(seed=7, size=600, pano_width=1024)
+
+
+@pytest.fixture(scope="session")
+def served(small_world: World) -> Iterator[Served]:
+    """The small world over HTTP."""
+    yield from serve(small_world)
+
+
+@pytest.fixture
+def crowded(small_world: World) -> Iterator[Served]:
+    """The small world with limits so low that crowds, density and rates show."""
+    yield from serve(small_world, limits=Limits(crowd=2, dense=6, entity_per_minute=5, search_per_minute=50))
+
+
+@pytest.fixture
+def breakable(served: Served) -> Iterator[Served]:
+    """The served world, its faults and counts cleared before and after."""
+    for _ in served.http.delete("/control/faults"), served.http.delete("/control/log"):
+        pass
+    yield served
+    served.http.delete("/control/faults")

@@ -1,0 +1,139 @@
+"""Nominatim and Tavily over a real socket."""
+
+from infra.offline.gazetteer import fold
+
+RESULT_KEYS = {
+    "place_id",
+    "licence",
+    "osm_type",
+    "osm_id",
+    "lat",
+    "lon",
+    "category",
+    "type",
+    "place_rank",
+    "importance",
+    "addresstype",
+    "name",
+    "display_name",
+    "address",
+    "boundingbox",
+}
+KEY = {"Authorization": "Bearer tvly-offline-world"}
+
+
+def search(served, q, **more):
+    return served.http.get(
+        "/nominatim/search", params={"q": q, "format": "jsonv2", "addressdetails": "1", **more}
+    ).json()
+
+
+def test_result_has_the_fields_and_types_of_nominatim(served):
+    row = search(served, "Lyon")[0]
+    assert row.keys() == RESULT_KEYS
+    assert isinstance(row["lat"], str) and isinstance(row["lon"], str)
+    assert [type(edge) for edge in row["boundingbox"]] == [str] * 4
+    south, north, west, east = map(float, row["boundingbox"])
+    assert south < float(row["lat"]) < north and west < float(row["lon"]) < east
+    assert row["address"] == {
+        "city": "Lyon",
+        "state": "Auvergne-Rhône-Alpes",
+        "country": "France",
+        "country_code": "fr",
+    }
+    assert "class" in served.http.get("/nominatim/search", params={"q": "Lyon", "format": "json"}).json()[0]
+    assert "address" not in served.http.get("/nominatim/search", params={"q": "Lyon"}).json()[0]
+
+
+def test_ambiguous_names_come_ranked(served):
+    rows = search(served, "Athens", limit="4")
+    assert len(rows) == 4
+    assert rows[0]["address"]["country_code"] == "gr"
+    assert [r["importance"] for r in rows] == sorted((r["importance"] for r in rows), reverse=True)
+    assert search(served, "Athens, Georgia")[0]["address"]["country_code"] == "us"
+    assert search(served, "Athens", countrycodes="us")[0]["address"]["country_code"] == "us"
+
+
+def test_aliases_and_local_scripts(served):
+    for text, name in (
+        ("Αθήνα", "Athens"),
+        ("東京", "Tokyo"),
+        ("Köln", "Köln"),
+        ("Cologne", "Köln"),
+        ("Praha", "Prague"),
+        ("Roma", "Rome"),
+    ):
+        assert search(served, text)[0]["name"] == name, text
+
+
+def test_countries_states_postal_codes_and_nothing(served):
+    assert search(served, "France")[0]["addresstype"] == "country"
+    assert search(served, "Bavaria, Germany")[0]["addresstype"] == "state"
+    assert search(served, "69001 Lyon, France")[0]["name"] == "Lyon"
+    assert search(served, "Xyzzyville") == []
+    assert served.http.get("/nominatim/search").status_code == 400
+
+
+def test_streets_of_the_world_are_found_in_their_town(served):
+    for index in range(0, 200, 20):
+        place = served.world.place(index)
+        rows = search(served, f"{place.street}, {place.city.name}")
+        assert rows, place
+        assert any(abs(float(r["lat"]) - place.lat) < 1e-6 and r["addresstype"] == "road" for r in rows)
+
+
+def test_reverse_names_the_nearest_town_and_the_sea_nothing(served):
+    def reverse(lat, lon):
+        return served.http.get("/nominatim/reverse", params={"lat": lat, "lon": lon, "format": "jsonv2"}).json()
+
+    assert reverse(45.75, 4.85)["address"]["country_code"] == "fr"
+    assert reverse(45.75, 4.85).keys() == RESULT_KEYS
+    assert reverse(0, -30) == {"error": "Unable to geocode"}
+    assert served.http.get("/nominatim/reverse", params={"lat": "x", "lon": 1}).status_code == 400
+
+
+def tavily(served, query, **more):
+    return served.http.post("/tavily/search", json={"query": query, **more}, headers=KEY)
+
+
+def test_search_answers_in_the_shape_of_tavily(served):
+    body = tavily(served, "Lyon").json()
+    assert body.keys() == {"query", "follow_up_questions", "answer", "images", "results", "response_time", "request_id"}
+    assert body["results"] and all(
+        r.keys() == {"title", "url", "content", "score", "raw_content"} for r in body["results"]
+    )
+    assert [r["score"] for r in body["results"]] == sorted((r["score"] for r in body["results"]), reverse=True)
+    assert len(tavily(served, "Lyon", max_results=2).json()["results"]) == 2
+
+
+def test_search_refuses_what_tavily_refuses(served):
+    assert served.http.post("/tavily/search", json={"query": "x"}).status_code == 401
+    assert tavily(served, " ").status_code == 400
+    assert tavily(served, "x" * 401).json() == {
+        "detail": {"error": "Query is too long. Max query length is 400 characters."}
+    }
+    assert tavily(served, "x", max_results=21).status_code == 400
+
+
+def test_a_shop_on_a_sign_leads_to_its_town(served):
+    found = 0
+    for index in range(0, 300, 10):
+        place = served.world.place(index)
+        pages = tavily(served, place.shops[0].lines[0]).json()["results"]
+        found += any(fold(place.city.name) in fold(page["content"]) for page in pages)
+    assert found >= 24  # of 30; the rest share their name with other towns or are outranked, as on the real web
+
+
+def test_one_misread_letter_is_forgiven(served):
+    place = next(p for p in map(served.world.place, range(100)) if p.language in ("fr", "de", "es", "pt-BR", "en"))
+    word, name = place.shops[0].lines[0].rsplit(" ", 1)
+    pages = tavily(served, f"{word} {name[:-1]}x", max_results=20).json()["results"]
+    assert any(place.city.name in page["content"] for page in pages) or place.language == "en"
+
+
+def test_some_pages_mislead_and_some_are_hostile(served):
+    texts = [
+        r["content"] for i in range(60) for r in tavily(served, f"bakery number {i}", max_results=10).json()["results"]
+    ]
+    assert any("Ignore all previous instructions" in text or "SYSTEM:" in text for text in texts)
+    assert any("something similar in" in text for text in texts)
