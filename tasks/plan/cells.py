@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.plan.atlas import gazetteer
-from tasks.plan.boundaries import COLUMNS, ROWS, country_codes, country_number, country_of_label, index
+from tasks.plan.boundaries import COLUMNS, country_codes, country_number, country_of_label, index
 
 CELL_ROWS, CELL_COLUMNS = 180, 360
 CELLS = CELL_ROWS * CELL_COLUMNS
@@ -67,9 +67,9 @@ def _country_squares() -> tuple[Ints, Ints]:
     counts = np.diff(lookup.start)
     through = np.repeat(np.flatnonzero(lookup.crossed >= 0), counts)
     side = country[lookup.pieces.label]
-    pairs = np.unique(side * (ROWS * COLUMNS) + through)
-    countries = np.concatenate([base[square], pairs // (ROWS * COLUMNS)])
-    return countries, np.concatenate([square, pairs % (ROWS * COLUMNS)])
+    # The sides of a square come region by region: most repetitions stand next to each other.
+    other = np.concatenate([[True], (np.diff(through) != 0) | (np.diff(side) != 0)])
+    return np.concatenate([base[square], side[other]]), np.concatenate([square, through[other]])
 
 
 @cache
@@ -78,7 +78,10 @@ def cells() -> Cells:
     country, square = _country_squares()
     row, column = square // COLUMNS, square % COLUMNS
     cell = row // PARTS * CELL_COLUMNS + column // PARTS
-    keys, at = np.unique(country * CELLS + cell, return_inverse=True)
+    key = country * CELLS + cell
+    there = np.zeros(len(country_codes()) * CELLS, dtype=bool)
+    there[key] = True
+    keys, at = np.flatnonzero(there), np.cumsum(there, dtype=np.int32)[key] - 1
     # Area of a square goes with the cosine of its latitude.
     area = np.cos(np.radians((row + 0.5) / PARTS - 90))
     land = np.zeros((len(keys), PARTS * PARTS), dtype=np.float32)
