@@ -137,7 +137,7 @@ def test_a_sign_in_a_panorama_is_read(ocr):
     record = clear_panorama(world, lambda p: p.language == "fr" and p.setting == "centre")
     place = world.place(record.place)
     street = paint(world, record).crop((2048, 760, 3072, 1240))  # the roadside ahead, where the boards stand
-    found = ocr(np.ascontiguousarray(np.asarray(street)[..., ::-1]), use_cls=False)
+    found = ocr(np.ascontiguousarray(np.asarray(street)[..., ::-1]), use_det=True, use_cls=False, use_rec=True)
     texts = fold(" ".join(found.txts or ()))
     names = {fold(sign.lines[0].split()[-1]) for sign in place.shops} | {fold(place.street.split()[-1])}
     assert any(name in texts for name in names), (names, texts)
