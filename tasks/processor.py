@@ -17,15 +17,19 @@ class ImageOnlyProcessor(Qwen2_5_VLProcessor):
         super().__init__(image_processor, tokenizer, None, chat_template=chat_template, **kwargs)
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
-        """Write the processor under Qwen's own class name, so that vLLM and others open the checkpoint."""
+        """Write the processor as Qwen's own class, with the video part that class asks for when it opens a folder."""
         saved = super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        folder = Path(save_directory)
         for name in ("processor_config.json", "tokenizer_config.json"):
-            path = Path(save_directory) / name
-            if path.exists():
-                config = json.loads(path.read_text(encoding="utf-8"))
-                if config.get("processor_class") == type(self).__name__:
-                    config["processor_class"] = Qwen2_5_VLProcessor.__name__
-                    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            config = json.loads((folder / name).read_text(encoding="utf-8"))
+            if config.get("processor_class") == type(self).__name__:
+                _write(folder / name, {**config, "processor_class": Qwen2_5_VLProcessor.__name__})
+        size = self.image_processor.size
+        budget = {edge: int(size[edge]) for edge in ("shortest_edge", "longest_edge")}
+        _write(
+            folder / "video_preprocessor_config.json",
+            {"video_processor_type": "Qwen2VLVideoProcessor", "size": budget},
+        )
         return saved
 
 
@@ -41,3 +45,7 @@ def load_processor(path: str, min_pixels: int | None = None, max_pixels: int | N
     if min_pixels is not None and max_pixels is not None:
         processor.image_processor = image_processor(min_pixels, max_pixels)
     return processor
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -52,6 +52,9 @@ class ColdStartSettings(TunerSettings):
     replay: float = Field(
         0.0, ge=0, description="SFT samples mixed in per trajectory, against forgetting how to answer at once"
     )
+    tool_text_chars: int | None = Field(
+        None, ge=1, description="longest text of one tool response in a sample, which bears no loss; null: all of it"
+    )
 
 
 class GrpoSettings(Settings):

@@ -103,11 +103,28 @@ def answer_text(label: Row, decimals: int) -> str:
 
 def _messages(training_stage: str, row: Row, label: Row, settings: TrainSettings) -> list[Message]:
     if training_stage == "cold_start":
-        return render(json.loads(row["messages_json"]))
+        return render(_shortened(json.loads(row["messages_json"]), settings.cold_start.tool_text_chars))
     question = direct_messages(image_part(label["sha256"], label["extension"]))
     if training_stage == "grpo":
         return question
     return [*question, {"role": "assistant", "content": answer_text(label, settings.answer_decimals)}]
+
+
+def _shortened(messages: list[Message], tool_text_chars: int | None) -> list[Message]:
+    """The conversation with long tool responses cut; what the assistant wrote is never touched."""
+
+    def cut(text: str) -> str:
+        return text if tool_text_chars is None or len(text) <= tool_text_chars else text[:tool_text_chars] + "…"
+
+    def cut_content(content: Any) -> Any:
+        if isinstance(content, str):
+            return cut(content)
+        return [{**part, "text": cut(part["text"])} if part["type"] == "text" else part for part in content]
+
+    return [
+        {**message, "content": cut_content(message["content"])} if message["role"] == "tool" else message
+        for message in messages
+    ]
 
 
 def _kept_trajectories(inputs: Inputs, settings: TrainSettings) -> list[Row]:
@@ -134,7 +151,11 @@ def _learnable(inputs: Inputs) -> list[Row]:
 
 def identity(settings: TrainSettings) -> Any:
     """Of the settings, what decides the samples."""
-    return {"recipe": settings.recipe, "answer_decimals": settings.answer_decimals}
+    return {
+        "recipe": settings.recipe,
+        "answer_decimals": settings.answer_decimals,
+        "tool_text_chars": settings.cold_start.tool_text_chars,
+    }
 
 
 STAGE = ColumnStage(

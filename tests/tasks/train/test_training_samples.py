@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from schemas.messages import image_references
-from schemas.settings.train import TrainSettings
+from schemas.settings.train import ColdStartSettings, TrainSettings
 from tasks.agent.tagged import canonical, parse
 from tasks.errors import StageRefused
 from tasks.frame import Inputs
@@ -58,6 +58,21 @@ def test_a_cold_start_sample_reads_back_as_its_trajectory(
     stored = dict(lake.read("trajectories").select("trajectory_id", "messages_json").iter_rows())
     for row in kept.filter(pl.col("training_stage") == "cold_start").to_dicts():
         assert parse(json.loads(row["messages_json"])) == canonical(json.loads(stored[row["trajectory_id"]]))
+
+
+def test_long_tool_text_is_cut_and_the_assistants_words_are_not(
+    lake: Lake, filled: Callable[..., str], settings: MakeSettings
+) -> None:
+    filled(lake)
+    whole, _ = compute(inputs(lake), settings())
+    cut, _ = compute(inputs(lake), settings(cold_start=ColdStartSettings(tool_text_chars=10)))
+    for before, after in zip(whole["messages_json"], cut["messages_json"], strict=True):
+        turns = list(zip(parse(json.loads(before)), parse(json.loads(after)), strict=True))
+        assert all(was == now for was, now in turns if was["role"] != "tool")
+        for was, now in turns:
+            if now["role"] == "tool":
+                assert len(now["content"] if isinstance(now["content"], str) else now["content"][0]["text"]) == 11
+                assert image_references([was]) == image_references([now])
 
 
 @pytest.mark.parametrize("status", ["pending", "rejected"])
