@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 DATA = files("tasks.plan") / "data"
-DEGREES = 1e-5  # stored coordinates are whole hundred-thousandths of a degree
+PER_DEGREE = 100_000  # stored coordinates are whole hundred-thousandths of a degree; divided, 90 stays exactly 90
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def outlines() -> Outlines:
         country=tuple(table["country"].to_pylist()),
         code=tuple(table["code"].to_pylist()),
         name=tuple(table["name"].to_pylist()),
-        lat=flat("lat_e5") * DEGREES,
-        lon=flat("lon_e5") * DEGREES,
+        lat=flat("lat_e5") / PER_DEGREE,
+        lon=flat("lon_e5") / PER_DEGREE,
         start=np.concatenate([[0], np.cumsum(sizes)]),
         ring_region=np.repeat(np.arange(table.num_rows), lengths("ring_sizes")),
         ring_outer=outer,
@@ -74,5 +74,5 @@ def gazetteer() -> pl.DataFrame:
     """GeoNames places of 500 people and more: country, lat, lon, population, sorted by country and cell."""
     with DATA.joinpath("gazetteer.parquet").open("rb") as file:
         frame = pl.DataFrame(pq.read_table(file))
-    position = {name: pl.col(f"{name}_e5").cast(pl.Float64) * DEGREES for name in ("lat", "lon")}
+    position = {name: pl.col(f"{name}_e5").cast(pl.Float64) / PER_DEGREE for name in ("lat", "lon")}
     return frame.select("country", **position, population=pl.col("population").cast(pl.Float64))

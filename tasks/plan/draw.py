@@ -85,7 +85,6 @@ class _Chances:
     def _on_land(self, row: Ints, u: Floats, v: Floats, w: Floats) -> tuple[Floats, Floats]:
         """Evenly over the squares of the cell that hold land of the country, by true area."""
         south, west = cell_corner(self.table.cell[row])
-        # One number chooses the square and, by its digits left over, nothing else: v and w place the point in it.
         square = np.minimum((self.table.land[row] <= u[:, None]).sum(axis=1), PARTS * PARTS - 1)
         low = np.radians(south + square // PARTS / PARTS)
         high = np.radians(south + (square // PARTS + 1) / PARTS)

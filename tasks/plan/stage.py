@@ -7,7 +7,6 @@ borders too, which no country could see to alone.
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import cache
 
 import numpy as np
 import polars as pl
@@ -16,24 +15,20 @@ from numpy.typing import NDArray
 from schemas.settings.plan import PlanSettings
 from tasks.errors import GeofixError
 from tasks.frame import ColumnStage, Inputs, digest
+from tasks.geo import cell_of
 from tasks.plan.atlas import countries
 from tasks.plan.boundaries import admin1_of, country_codes
-from tasks.plan.cells import CELLS, Cells, cell_corner, cells
+from tasks.plan.cells import Cells, cell_corner, cells
 from tasks.plan.draw import REFUSALS, Slots, draw
 from tasks.plan.population import raster_cells
 from tasks.plan.quota import country_quotas
 from tasks.plan.split import SPLITS, split_of_cells
 
 
-@cache
-def _cell_names() -> NDArray[np.str_]:
-    south, west = cell_corner(np.arange(CELLS))
-    return np.array(
-        [
-            f"{'N' if lat >= 0 else 'S'}{abs(lat):02d}{'E' if lon >= 0 else 'W'}{abs(lon):03d}"
-            for lat, lon in zip(south.tolist(), west.tolist(), strict=True)
-        ]
-    )
+def _cell_names(cell: NDArray[np.int64]) -> NDArray[np.str_]:
+    distinct, which = np.unique(cell, return_inverse=True)
+    south, west = cell_corner(distinct)
+    return np.array([cell_of(a, b) for a, b in zip(south.tolist(), west.tolist(), strict=True)], dtype=str)[which]
 
 
 def plan_places(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -62,7 +57,7 @@ def _places(slots: Slots, table: Cells, settings: PlanSettings) -> pl.DataFrame:
             "country": code,
             "country_name": [names[c] for c in code.tolist()],
             "admin1": admin1_of(lat, lon),
-            "cell": _cell_names()[table.cell[row]],
+            "cell": _cell_names(table.cell[row]),
             "lat": lat,
             "lon": lon,
             "weight": weight[row],

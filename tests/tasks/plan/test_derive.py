@@ -1,0 +1,81 @@
+"""The rules by which the atlas was derived, and what was committed."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tasks.plan.atlas import countries, gazetteer, outlines
+from tasks.plan.derive import country_of_region, estimate_roads
+from tasks.plan.topology import read_topology
+
+
+def region(**given: str) -> dict[str, str]:
+    return {"admin": "France", "name": "Ain", "iso_3166_2": "FR-01", "iso_a2": "FR"} | given
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({}, "FR"),
+        ({"iso_3166_2": "FR-RE"}, "RE"),
+        ({"iso_3166_2": "UA-43", "iso_a2": "RU", "admin": "Russia"}, "UA"),
+        ({"iso_3166_2": "-99-X11~", "iso_a2": "-1", "admin": "Somaliland"}, "SO"),
+        ({"iso_3166_2": "-99-X14~", "iso_a2": "-1", "name": "Christmas Island", "admin": "Indian Ocean"}, "CX"),
+        ({"iso_3166_2": "-99-X08~", "iso_a2": "-1", "admin": "Spratly Is."}, None),
+    ],
+)
+def test_regions_get_their_iso_code(given: dict[str, str], code: str | None) -> None:
+    assert country_of_region(region(**given)) == code
+
+
+def test_a_region_without_code_and_rule_stops_the_derivation() -> None:
+    with pytest.raises(ValueError, match="add a rule"):
+        country_of_region(region(iso_3166_2="-99", iso_a2="-1", admin="Atlantis"))
+
+
+def test_roads_are_estimated_by_the_law_of_the_known() -> None:
+    """Figures that follow a power law exactly give that law back."""
+    known = [(3 * p**0.4 * a**0.5, p, a) for p, a in [(1e3, 10.0), (1e6, 1e3), (5e7, 4e5), (2e4, 9e4)]]
+    constant, by_people, by_land = estimate_roads(known)
+    assert np.allclose([math.exp(constant), by_people, by_land], [3, 0.4, 0.5])
+
+
+def test_topology_arcs_are_joined_forwards_and_backwards(tmp_path: Path) -> None:
+    """Two squares that share a side; the second walks the shared arc backwards."""
+    file = tmp_path / "two.json"
+    shared, left, right = [[1, 0], [0, 1]], [[1, 1], [-1, 0], [0, -1], [1, 0]], [[1, 0], [1, 0], [0, 1], [-1, 0]]
+    squares = [
+        {"type": "Polygon", "id": "1", "arcs": [[0, 1]]},
+        {"type": "MultiPolygon", "id": "2", "arcs": [[[2, -1]]]},
+    ]
+    topology = {
+        "transform": {"scale": [10, 10], "translate": [100, 0]},
+        "arcs": [shared, left, right],
+        "objects": {"countries": {"geometries": squares}},
+    }
+    file.write_text(json.dumps(topology))
+    found = dict(read_topology(file, "countries"))
+    assert found["1"].bounds == (100, 0, 110, 10) and found["1"].area == 100
+    assert found["2"].bounds == (110, 0, 120, 10) and found["2"].area == 100
+
+
+def test_the_country_table_is_complete() -> None:
+    table = countries()
+    assert table.height == 250 and table["iso2"].is_unique().all()
+    assert {"NA", "GP", "MQ", "GF", "RE", "YT", "AX", "BQ", "XK"} <= set(table["iso2"])
+    figures = table.select("road_km", "population", "land_km2")
+    assert figures.null_count().sum_horizontal()[0] == 0 and (figures.min_horizontal() >= 0).all()
+    assert (table["land_km2"] > 0).all()
+    assert set(table["continent"]) == {"AF", "AN", "AS", "EU", "NA", "OC", "SA"}
+    assert set(table.filter(pl.col("road_source") == "estimate")["iso2"]) >= {"EH", "GL", "GF"}
+    assert table.filter(pl.col("road_source") == "CIA World Factbook")["road_year"].null_count() < 15
+    assert table["figures_source"].null_count() == 0
+
+
+def test_the_atlas_is_the_one_described() -> None:
+    assert len(outlines().name) == 4598 and gazetteer().height == 234_908
+    assert all(outlines().name) and (np.abs(outlines().lat) <= 90).all() and (np.abs(outlines().lon) <= 180).all()
