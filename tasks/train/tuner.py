@@ -70,6 +70,7 @@ def supervised_trainer(
         **shared_arguments(settings, output),
         save_steps=settings.save_steps,
         num_train_epochs=tuner.epochs,
+        max_steps=tuner.max_steps or -1,
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=tuner.batch_size // micro_batch,
         learning_rate=tuner.learning_rate,
