@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from tasks.processor import ImageOnlyProcessor
 
@@ -77,6 +77,7 @@ def run_job(folder: Path, processor: ImageOnlyProcessor, make_trainer: Callable[
     partial.mkdir(parents=True, exist_ok=True)
     trainer = make_trainer(partial)
     trainer.add_callback(MarkComplete())
+    trainer.remove_callback(PrinterCallback)  # every step's numbers are in the result
     last = last_complete(partial)
     if last is not None:
         _load_weights(trainer.accelerator.unwrap_model(trainer.model), last)

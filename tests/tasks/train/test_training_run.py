@@ -13,7 +13,7 @@ import pytest
 
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from schemas.settings.train import GrpoSettings, TrainSettings, TunerSettings
+from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings, TunerSettings
 from tasks.frame import Context, Kept, StageResult, run
 from tasks.lake import Commit, Lake
 from tasks.ray_home import stop_ray
@@ -90,6 +90,24 @@ def test_a_stage_without_samples_is_rejected_not_broken(
     assert [result.rejected for result in results] == [0, 0, 0, 1]
     assert results[1].total == 0, "a stage that is not configured has nothing to do"
     assert lake.read("rejects")["reason"].to_list() == ["no_samples"]
+
+
+@pytest.mark.parametrize("stage", ["sft", "grpo"])
+def test_adapters_are_trained_and_merged(
+    stage: str, lake: Lake, filled: Callable[..., str], settings: Callable[..., TrainSettings]
+) -> None:
+    from safetensors.torch import load_file
+
+    filled(lake)
+    chosen = settings(stages=(stage,), lora=LoraSettings(rank=4, alpha=8))
+    run(STAGES[0], chosen, context(lake))
+    [link] = chain(lake.read("samples"), chosen)
+    item = {"id": link.model_id, "training_stage": stage, "snapshot_id": "s", "samples": link.samples}
+    outcome = work(item, Bench(lake, chosen))
+    assert isinstance(outcome, Kept)
+    weights = load_file(lake.root / outcome.rows["models"][0]["checkpoint"] / "model.safetensors")
+    assert not [name for name in weights if "lora" in name], "a checkpoint opens without PEFT"
+    assert "model.layers.0.self_attn.q_proj.weight" in weights
 
 
 KILLED = """
