@@ -39,11 +39,16 @@ class Belief:
         return self.guesses[0] if self.guesses else None
 
     @property
+    def rivals(self) -> list[Guess]:
+        """Guesses that mean another place than the best one."""
+        return [guess for guess in self.guesses[1:] if not _close(guess, self.guesses[0])]
+
+    @property
     def settled(self) -> bool:
         """Whether the first guess leads clearly and is a city, not only a country."""
         if not self.guesses or not self.guesses[0].city:
             return False
-        rivals = [guess for guess in self.guesses[1:] if not _close(guess, self.guesses[0])]
+        rivals = self.rivals
         return not rivals or self.guesses[0].score - rivals[0].score >= SETTLED_ODDS
 
     @property

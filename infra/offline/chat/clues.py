@@ -29,6 +29,22 @@ _LETTERS = {
 }  # fmt: skip
 
 
+_LANGUAGES = """
+en English|fr French|es Spanish|pt Portuguese|pt-BR Brazilian Portuguese|de German|it Italian|nl Dutch
+sv Swedish|no Norwegian|da Danish|fi Finnish|is Icelandic|pl Polish|cs Czech|sk Slovak|hu Hungarian
+ro Romanian|hr Croatian|sr Serbian|sl Slovene|sq Albanian|et Estonian|lv Latvian|lt Lithuanian|tr Turkish
+el Greek|ru Russian|uk Ukrainian|be Belarusian|bg Bulgarian|mk Macedonian|ka Georgian|hy Armenian
+az Azerbaijani|kk Kazakh|ky Kyrgyz|uz Uzbek|tg Tajik|tk Turkmen|mn Mongolian|ja Japanese|zh Chinese
+zh-TW Chinese (traditional)|ko Korean|th Thai|lo Lao|km Khmer|my Burmese|vi Vietnamese|id Indonesian
+ms Malay|tl Filipino|ar Arabic|ar-MA Maghrebi Arabic|fa Persian|ps Pashto|ku Kurdish|he Hebrew|hi Hindi
+ur Urdu|bn Bengali|ne Nepali|si Sinhala|ta Tamil|dz Dzongkha|dv Dhivehi|sw Swahili|so Somali|am Amharic
+ti Tigrinya|rw Kinyarwanda|rn Kirundi|mg Malagasy|af Afrikaans|zu Zulu|ht Haitian Creole|mt Maltese
+ca Catalan|lb Luxembourgish|fo Faroese|kl Greenlandic|ny Chichewa|mi Maori|sm Samoan|tet Tetum|bi Bislama
+to Tongan
+"""
+_LANGUAGE_NAMES = dict(row.split(" ", 1) for line in _LANGUAGES.split("\n") if line for row in line.split("|"))
+
+
 @dataclass
 class Evidence:
     """Log-odds by country with the sentences that explain them."""
@@ -165,12 +181,11 @@ def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: 
             shares[code] = max(shares[code], share)
     for code, share in shares.items():
         evidence.scores[code] += weight * share
-    evidence.notes.append(f"{what} is {_language_names(tags)}")
-
-
-def _language_names(tags: list[str]) -> str:
-    names = ", ".join(tags[:4])
-    return f"written in {names}" if len(tags) == 1 else f"shared by {names}"
+    names = [_LANGUAGE_NAMES.get(tag, tag) for tag in tags]
+    listed = (
+        names[0] if len(names) == 1 else f"{', '.join(names[:3])} and others" if len(names) > 3 else " or ".join(names)
+    )
+    evidence.notes.append(f"{what}: {listed}")
 
 
 def _read_phone(line: str, evidence: Evidence) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import anyio
 import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -42,9 +40,6 @@ MODELS: dict[str, Model] = {
     "answerer-large": Model(answerer.large, True),
 }
 
-# Looking is heavy: as many looks at a time as there are cores, so that other routes stay responsive.
-_looks = anyio.CapacityLimiter(max(2, os.cpu_count() or 2))
-
 
 def routes(prefix: str = "/openai/v1") -> list[Route]:
     """The routes to mount; `prefix` is where the API's base URL points."""
@@ -59,7 +54,7 @@ async def complete(request: Request) -> Response:
     try:
         check_key(request)
         body = await request.body()
-        asked, replies = await anyio.to_thread.run_sync(_answer, body, limiter=_looks)
+        asked, replies = await anyio.to_thread.run_sync(_answer, body)
     except ChatError as error:
         return error.response()
     if asked.stream:

@@ -129,8 +129,8 @@ def _anything(offered: set[str], notes: Notes, belief: Belief) -> tuple[str, str
 
 def _answer(notes: Notes, belief: Belief, dice: random.Random) -> Reply:
     guess = belief.best
-    if len(belief.guesses) > 1 and dice.random() < SLIP_RATE:
-        guess = belief.guesses[1]
+    if belief.rivals and dice.random() < SLIP_RATE:
+        guess = belief.rivals[0]
     if guess is None:
         guess = Guess("", "", "", 0.0, 0.0, 0.0, "nothing")
     reasons = "; ".join(belief.reasons[:6]) or "the scene shows little that is telling"

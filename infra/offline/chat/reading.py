@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 
 import cv2
 import numpy as np
@@ -38,7 +39,7 @@ class TextLine:
 
 
 class _Eyes:
-    """The detector and recogniser, loaded once, one user at a time (the sessions share buffers)."""
+    """A detector and a recogniser, for one look at a time."""
 
     def __init__(self) -> None:
         from rapidocr import RapidOCR
@@ -55,12 +56,27 @@ class _Eyes:
         engine = RapidOCR(params=params)
         self.detector = engine._load_det_model()
         self.recogniser = engine._load_rec_model()
-        self.detecting, self.recognising = threading.Lock(), threading.Lock()
 
 
-@lru_cache(maxsize=1)
-def _eyes() -> _Eyes:
-    return _Eyes()
+class _Pool:
+    """As many pairs of eyes as may look at a time, each loaded when first needed."""
+
+    def __init__(self, size: int) -> None:
+        self.free: list[_Eyes] = []
+        self.turn = threading.BoundedSemaphore(size)
+
+    @contextmanager
+    def borrow(self) -> Iterator[_Eyes]:
+        with self.turn:
+            eyes = self.free.pop() if self.free else _Eyes()
+            try:
+                yield eyes
+            finally:
+                self.free.append(eyes)
+
+
+# One look at a time per core: more would only make each other slower.
+_pool = _Pool(max(1, min(4, os.cpu_count() or 1)))
 
 
 def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[TextLine]:
@@ -75,19 +91,24 @@ def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[Te
     if scale == 1.0:
         scale = max(1.0, min(2.0, (detect_pixels / (band.shape[0] * band.shape[1])) ** 0.5))
     size = (max(32, round(band.shape[1] * scale)), max(32, round(band.shape[0] * scale)))
-    eyes = _eyes()
     shrink = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-    small = np.ascontiguousarray(cv2.resize(band, size, interpolation=shrink))
-    with eyes.detecting:
-        found = eyes.detector(small)
+    small = np.ascontiguousarray(cv2.resize(band, size, interpolation=shrink), dtype=np.uint8)
+    ratio = np.array([band.shape[1] / size[0], band.shape[0] / size[1]])
+    with _pool.borrow() as eyes:
+        return _find_and_read(eyes, full, small, ratio, top)
+
+
+def _find_and_read(
+    eyes: _Eyes, full: NDArray[np.uint8], small: NDArray[np.uint8], ratio: NDArray[np.float64], top: int
+) -> list[TextLine]:
+    found = eyes.detector(small)
     if found.boxes is None or not len(found.boxes):
         return []
-    ratio = np.array([band.shape[1] / size[0], band.shape[0] / size[1]])
     quads = [np.asarray(quad, dtype=np.float64) * ratio + (0, top) for quad in found.boxes]
     quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
     if not quads:
         return []
-    return _recognise(full, quads)
+    return _recognise(eyes, full, quads)
 
 
 def sign_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
@@ -124,13 +145,11 @@ def _quad_height(quad: NDArray[np.float64]) -> float:
     return _length(quad[3] - quad[0])
 
 
-def _recognise(full: NDArray[np.uint8], quads: list[NDArray[np.float64]]) -> list[TextLine]:
+def _recognise(eyes: _Eyes, full: NDArray[np.uint8], quads: list[NDArray[np.float64]]) -> list[TextLine]:
     from rapidocr.ch_ppocr_rec import TextRecInput
 
     crops = [_straighten(full, quad) for quad in quads]
-    eyes = _eyes()
-    with eyes.recognising:
-        result = eyes.recogniser(TextRecInput(img=crops, return_word_box=False))
+    result = eyes.recogniser(TextRecInput(img=crops, return_word_box=False))
     height, width = full.shape[:2]
     lines = []
     for quad, text, score in zip(quads, result.txts or (), result.scores or (), strict=False):
