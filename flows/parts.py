@@ -1,6 +1,5 @@
 """How Prefect runs the parts of the pipeline: one task a part, one artifact a stage."""
 
-import importlib
 from collections.abc import Sequence
 from contextvars import ContextVar
 
@@ -10,21 +9,16 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
 from flows.artifacts import stage_markdown
+from flows.order import services_of, stages_of
 from flows.session import Session
 from flows.trained import trained_model
 from tasks.errors import StageRefused
-from tasks.frame import ColumnStage, Stage, run
+from tasks.frame import run
 from tasks.outcome import StageResult
 from tasks.review import auto_approve, newest_snapshot
 
 # Prefect walks through a task's arguments looking for futures; a session is none of its business.
 _session: ContextVar[Session] = ContextVar("session")
-
-
-def stages_of(part: str) -> Sequence[Stage | ColumnStage]:
-    """The stages of a part, in order."""
-    found: Sequence[Stage | ColumnStage] = importlib.import_module(f"tasks.{part}").STAGES
-    return found
 
 
 def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
@@ -45,7 +39,7 @@ def run_part(part: str) -> None:
     """Run every stage of a part, publishing what each did."""
     session = _session.get()
     with trained_model(session, part) as config:
-        context = session.context(config, flow_run_id=str(flow_run.id or ""))
+        context = session.context(config, services_of([part]), str(flow_run.id or ""))
         for stage in stages_of(part):
             result = run(stage, getattr(config, part), context)
             session.results.append(result)

@@ -11,5 +11,6 @@ from tasks.outcome import StageResult
 
 @flow(name="pipeline")
 def pipeline(options: RunOptions | None = None, first: str = PARTS[0], last: str = PARTS[-1]) -> list[StageResult]:
-    with open_session(options or RunOptions()) as session:
-        return run_parts(session, parts_between(first, last))
+    parts = parts_between(first, last)
+    with open_session(options or RunOptions(), parts) as session:
+        return run_parts(session, parts)

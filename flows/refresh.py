@@ -11,5 +11,6 @@ from tasks.outcome import StageResult
 
 @flow(name="refresh")
 def refresh(options: RunOptions | None = None) -> list[StageResult]:
-    with open_session(options or RunOptions()) as session:
-        return run_parts(session, parts_between("plan", "review"))
+    parts = parts_between("plan", "review")
+    with open_session(options or RunOptions(), parts) as session:
+        return run_parts(session, parts)

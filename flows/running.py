@@ -8,30 +8,38 @@ from flows.background import running_api
 from flows.closing import closing_json, closing_words
 from flows.command import DONE, FAILED_ROWS, Call, UsageError
 from flows.display import make_display
-from flows.order import PARTS
+from flows.order import PARTS, parts_between
 from flows.printing import print_json
+from flows.session import check_keys, display
 from tasks.lake import Lake
 
 
 def run_flow(name: str, call: Call, **parameters: Any) -> int:
     """Run the flow of this name; returns the exit code."""
     config = call.options().resolve()
+    check_keys(config, _parts(name, parameters))
     lake = Lake(config.lake)
     prepare_prefect(lake, call.debug)
-    from flows import session
-
     shown = make_display(call.quiet)
-    token = session.display.set(shown)
+    token = display.set(shown)
     try:
         results = _flow(name)(options=call.options(), **parameters)
     finally:
-        session.display.reset(token)
+        display.reset(token)
         shown.close()
     if call.as_json:
         print_json(closing_json(results, lake))
     elif not call.quiet:
         print(closing_words(results, lake, call))
     return FAILED_ROWS if any(result.failed for result in results) else DONE
+
+
+def _parts(name: str, parameters: dict[str, Any]) -> list[str]:
+    if name == "refresh":
+        return parts_between("plan", "review")
+    if name == "pipeline":
+        return parts_between(parameters.get("first", PARTS[0]), parameters.get("last", PARTS[-1]))
+    return [name]
 
 
 def _flow(name: str) -> Any:

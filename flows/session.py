@@ -2,13 +2,14 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.display import Display, Silent
 from flows.options import RunOptions
+from flows.order import services_of
 from flows.servers import offline_world
 from schemas.config import Config
 from tasks.frame import Context
@@ -37,12 +38,11 @@ class Session:
         """Where servers and Prefect keep what they need, beside the tables."""
         return self.lake.root / ".state"
 
-    def context(self, config: Config | None = None, flow_run_id: str = "") -> Context:
-        """What the frame runs a stage in."""
-        config = config or self.config
+    def context(self, config: Config, services: Collection[str], flow_run_id: str = "") -> Context:
+        """What the frame runs a stage in; the named services must have their keys."""
         return Context(
             lake=self.lake,
-            connections=connect(config.services, os.environ),
+            connections=connect(config.services, os.environ, services),
             spread=config.spread,
             progress=self.display.tick,
             flow_run_id=flow_run_id,
@@ -50,11 +50,16 @@ class Session:
         )
 
 
+def check_keys(config: Config, parts: Sequence[str]) -> None:
+    """Say which keys these parts miss before anything is started or written."""
+    connect(config.services, os.environ, services_of(parts))
+
+
 @contextlib.contextmanager
-def open_session(options: RunOptions) -> Iterator[Session]:
-    """Configuration checked, lake writable, services reachable."""
+def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]:
+    """Configuration checked, keys there, lake writable, services reachable."""
     config = options.resolve()
-    connect(config.services, os.environ)  # a missing key is said before anything is written
+    check_keys(config, parts)
     lake = Lake(config.lake)
     with offline_world(config, lake.root / ".state" / "offline-world.log") as config:
         yield Session(config, lake)

@@ -15,7 +15,7 @@ def single(part: str) -> Flow[Any, list[StageResult]]:
 
     @flow(name=part)
     def run_single(options: RunOptions | None = None) -> list[StageResult]:
-        with open_session(options or RunOptions()) as session:
+        with open_session(options or RunOptions(), [part]) as session:
             return run_parts(session, [part])
 
     return run_single

@@ -91,6 +91,7 @@ class Stage:
     open: Callable[[Any, Workshop], Any]  # (settings, workshop) -> bench, once in each worker
     version: int = 1  # raise it when the output changes its meaning
     resources: Resources = Resources()
+    services: tuple[str, ...] = ()  # whose keys must be there before anything starts
     keeps_history: bool = False  # rows of items that left the input stand, as models and snapshots do
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
 
@@ -106,6 +107,7 @@ class ColumnStage:
     version: int = 1
     keeps_history: bool = False
     identity: Callable[[Any], Any] | None = None
+    services: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

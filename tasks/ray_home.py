@@ -39,7 +39,8 @@ def start_ray(settings: SpreadSettings) -> None:
     folder = _own_folder()
     with _private_home(folder):
         ray.init(
-            num_cpus=max(settings.workers or 0, os.cpu_count() or 1),
+            # Two at the least: training asks for two, and would wait for ever on a machine of one core.
+            num_cpus=max(settings.workers or 0, os.cpu_count() or 1, 2),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,

@@ -148,4 +148,5 @@ STAGE = Stage(
     open=open_bench,
     # Waiting for the service, not computing: many places at a time in each worker.
     resources=Resources(cpus=1, concurrency=8, chunk=16),
+    services=("mapillary",),
 )

@@ -131,4 +131,5 @@ STAGE = Stage(
     work=work,
     open=open_bench,
     resources=Resources(cpus=1, concurrency=8, chunk=16),
+    services=("chat", "geocoder"),
 )

@@ -88,5 +88,6 @@ STAGE = Stage(
     work=work,
     open=open_bench,
     resources=Resources(cpus=1, concurrency=8, chunk=8),
+    services=("chat",),
     identity=answering,
 )

@@ -4,7 +4,7 @@
 >>> chat = Chat(connections.chat)
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pydantic import SecretStr
@@ -56,8 +56,11 @@ class Connections:
         return tuple(c.key.get_secret_value() for c in every if c is not None and c.key is not None)
 
 
-def connect(services: ServicesSettings, env: Mapping[str, str]) -> Connections:
-    """The services with their keys from the environment, or MissingKeys naming all that are not there."""
+def connect(services: ServicesSettings, env: Mapping[str, str], needed: Collection[str] | None = None) -> Connections:
+    """The services with their keys from the environment, or MissingKeys naming all that are not there.
+
+    With `needed`, only those services must have their keys: a plan needs none.
+    """
     missing: list[str] = []
 
     def resolve(service: str, endpoint: Endpoint) -> Connection:
@@ -67,6 +70,8 @@ def connect(services: ServicesSettings, env: Mapping[str, str]) -> Connections:
         if endpoint.key_env is None:
             return Connection(service, endpoint)
         key = env.get(endpoint.key_env, "").strip()
+        if not key and needed is not None and service not in needed:
+            return Connection(service, endpoint)
         if not key:
             missing.append(f"{endpoint.key_env} (services.{service}.key_env)")
         elif not key.isascii() or not key.isprintable() or " " in key:

@@ -105,4 +105,5 @@ STAGE = Stage(
     work=work,
     open=open_bench,
     resources=Resources(cpus=1, concurrency=8, chunk=8),
+    services=("chat", "search", "geocoder"),
 )
