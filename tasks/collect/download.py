@@ -8,8 +8,8 @@ from tasks.collect.candidates import Candidate, Kind
 from tasks.images import BadImage, equirectangular, inspect, strip_exif
 from tasks.services import Mapillary, ServiceError, safe_url
 
-# What one picture's address may answer without the service being down. Everything else is the service's trouble,
-# or ours, and must not cost the place its picture for good.
+# What one picture's address may answer for good. All else, a transfer that breaks off each time included, may be
+# better later: taking another picture instead would make the result depend on the weather.
 _THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big"})
 FRESH_URLS = 3  # times a new address is asked for when one is past its time
 
@@ -49,7 +49,7 @@ async def download(mapillary: Mapillary, candidate: Candidate, settings: Collect
                 if error.kind not in ("truncated", "not_an_image") or attempt == settings.downloads:
                     raise Unusable(error.kind, error.detail) from error
     except ServiceError as error:
-        if error.kind in _THIS_PICTURE_ONLY:
+        if error.kind in _THIS_PICTURE_ONLY and not error.retryable:
             raise Unusable(error.kind, error.message) from error
         raise
     raise AssertionError("settings.downloads is at least 1")

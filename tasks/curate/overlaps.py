@@ -9,8 +9,9 @@ SPLIT_ORDER = {"train": 0, "validation": 1, "benchmark": 2}
 def with_overlaps(images: pl.DataFrame) -> pl.DataFrame:
     """The images with `duplicate_of` (an image_id) and `leaks_into` (a split), null where there is none.
 
-    Needs the columns image_id, sha256, source, sequence_id and split. Of pictures with equal bytes the one of
-    the later split stays, then the one with the smallest image_id. A sequence is one drive: its pictures look alike, so it may serve one split only.
+    Needs the columns image_id, sha256, source, sequence_id and split. Of pictures with equal bytes the one of the
+    later split stays, then the one with the smallest image_id. A sequence is one drive: its pictures look alike, so
+    it may serve one split only.
     """
     rank = pl.col("split").replace_strict(SPLIT_ORDER, default=None, return_dtype=pl.Int64)
     first = pl.col("image_id").sort_by([rank, "image_id"], descending=[True, False]).first().over("sha256")
