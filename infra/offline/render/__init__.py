@@ -43,13 +43,15 @@ def paint(world: World, record: ImageRecord) -> Image.Image:
     image = paint_sky(place, camera, generator(place.look, "sky"))
     canvas = Canvas(image, camera)
     paint_hills(canvas, place, generator(place.look, "hills"))
-    empty = record.condition == "no_clue"
+    # A near-duplicate shares everything with the picture before it, its darkness too.
+    condition = world.images(record.place)[record.painted_as].condition
+    empty = condition == "no_clue"
     paint_ground(image, place, None if empty else road, camera, generator(place.look, "ground"))
     if empty:
         _open_country(canvas, place, record.painted_as)
     else:
-        Street(place, road, canvas, record.painted_as, record.condition == "landmark").draw()
-    return _finish(image, record)
+        Street(place, road, canvas, record.painted_as, condition == "landmark").draw()
+    return _finish(image, condition)
 
 
 def _camera(world: World, place: Place, road: Road, record: ImageRecord) -> Camera:
@@ -72,11 +74,11 @@ def _open_country(canvas: Canvas, place: Place, slot: int) -> None:
             draw_tree(canvas, place.climate, x, z, float(chance.uniform(4, 9)), chance)
 
 
-def _finish(image: Image.Image, record: ImageRecord) -> Image.Image:
+def _finish(image: Image.Image, condition: str) -> Image.Image:
     """What the camera adds: soft edges, grain, and for some pictures blur or darkness."""
-    if record.condition == "blurred":
+    if condition == "blurred":
         image = image.filter(ImageFilter.BoxBlur(image.width / 130))
-    if record.condition == "dark":
+    if condition == "dark":
         image = image.point([int(v * 0.09) for v in range(256)] * 3)
     return ImageChops.add(image, _grain(image.width, image.height), 1, -128)
 
