@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from schemas.messages import Usage
-from schemas.tables import TABLES
+from schemas.tables import SYSTEM_COLUMNS, TABLES
 from tasks.errors import GeofixError, StageRefused
 from tasks.outcome import Kept, Outcome, Rejected, Row
 from tasks.services.errors import ServiceError, safe_text
@@ -19,6 +19,7 @@ from tasks.table_schema import to_arrow
 
 # Rows of a rejected item carry this before their digest: only the rejects table says that the item is finished.
 REJECTED = "rejected:"
+NO_USAGE = Usage()
 FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
 
 
@@ -100,34 +101,70 @@ class ChunkJob:
     def gather(self, outcomes: list[tuple[Row, Outcome | Failure]]) -> ChunkResult:
         """Outcomes as tables with the system columns filled."""
         result = ChunkResult()
-        rows: dict[str, list[Row]] = {}
+        tables: dict[str, _Rows] = {}
         now = datetime.now(UTC)
         for item, outcome in outcomes:
             item_id, made_from = item["id"], item["made_from"]
             if isinstance(outcome, Failure):
                 result.failed.append(outcome)
                 continue
-            result.usage += outcome.usage
-            system = {"stage": self.stage, "item_id": item_id, "run_id": self.run_id, "written_at": now}
+            if outcome.usage is not NO_USAGE:
+                result.usage += outcome.usage
             if isinstance(outcome, Rejected):
-                system["made_from"] = REJECTED + made_from
-                evidence = json.dumps(outcome.evidence, sort_keys=True, default=str, ensure_ascii=False)
-                result.rejected.append(
-                    {**system, "made_from": made_from, "reason": outcome.reason, "evidence_json": evidence}
-                )
+                result.rejected.append(self._reject(item_id, made_from, outcome, now))
+                made_from = REJECTED + made_from
             else:
                 assert isinstance(outcome, Kept), f"stage {self.stage} returned {type(outcome).__name__}"
-                system["made_from"] = made_from
                 if not outcome.rows.get(self.marker):
                     raise GeofixError(f"stage {self.stage} kept item {item_id} without a row for '{self.marker}'")
                 result.kept.append(item_id)
-            for table, table_rows in outcome.rows.items():
+            for table, rows in outcome.rows.items():
                 if table not in self.writes:
                     raise GeofixError(f"stage {self.stage} wrote to '{table}', which it does not declare")
-                rows.setdefault(table, []).extend({**row, **system} for row in table_rows)
-        result.tables = {table: to_arrow(TABLES[table], table_rows) for table, table_rows in rows.items()}
+                tables.setdefault(table, _Rows()).add(rows, item_id, made_from)
+        result.tables = {table: rows.to_arrow(table, self.stage, self.run_id, now) for table, rows in tables.items()}
         return result
+
+    def _reject(self, item_id: str, made_from: str, outcome: Rejected, now: datetime) -> Row:
+        return {
+            "stage": self.stage,
+            "item_id": item_id,
+            "made_from": made_from,
+            "run_id": self.run_id,
+            "written_at": now,
+            "reason": outcome.reason,
+            "evidence_json": json.dumps(outcome.evidence, sort_keys=True, default=str, ensure_ascii=False),
+        }
+
+
+class _Rows:
+    """Rows for one table, and whose they are. The system columns are made whole, not row by row: that is the cost."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.item_ids: list[str] = []
+        self.made_from: list[str] = []
+
+    def add(self, rows: list[Row], item_id: str, made_from: str) -> None:
+        self.rows += rows
+        self.item_ids += [item_id] * len(rows)
+        self.made_from += [made_from] * len(rows)
+
+    def to_arrow(self, table: str, stage: str, run_id: str, now: datetime) -> pa.Table:
+        def repeated(value: object, kind: pa.DataType) -> pa.Array:
+            return pa.repeat(pa.scalar(value, type=kind), len(self.rows))
+
+        system = {
+            "stage": repeated(stage, SYSTEM_COLUMNS["stage"]),
+            "item_id": pa.array(self.item_ids, SYSTEM_COLUMNS["item_id"]),
+            "made_from": pa.array(self.made_from, SYSTEM_COLUMNS["made_from"]),
+            "run_id": repeated(run_id, SYSTEM_COLUMNS["run_id"]),
+            "written_at": repeated(now, SYSTEM_COLUMNS["written_at"]),
+        }
+        return to_arrow(TABLES[table], self.rows, system)
 
 
 def _own(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name != "made_from"}
+    own = row.copy()
+    del own["made_from"]
+    return own

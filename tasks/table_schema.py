@@ -1,6 +1,7 @@
 """Rows against a table's contract: into Arrow, or a clear word on what does not fit."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from schemas.tables import Table
 from tasks.errors import LakeError
 
 
-def to_arrow(contract: Table, rows: pl.DataFrame | Iterable[Mapping[str, Any]]) -> pa.Table:
-    """An Arrow table with exactly the contract's columns, absent ones null."""
+def to_arrow(
+    contract: Table, rows: pl.DataFrame | Iterable[Mapping[str, Any]], more: Mapping[str, pa.Array] | None = None
+) -> pa.Table:
+    """An Arrow table with exactly the contract's columns, absent ones null. `more` holds whole columns."""
     columns = _from_frame(contract, rows) if isinstance(rows, pl.DataFrame) else _from_dicts(contract, list(rows))
+    columns |= more or {}
     unknown = [c for c in columns if c not in contract.schema.names]
     if unknown:
         raise LakeError(f"table '{contract.name}' has no column {', '.join(map(repr, unknown))}")
@@ -33,7 +37,7 @@ def _from_frame(contract: Table, rows: pl.DataFrame) -> dict[str, Any]:
 
 
 def _from_dicts(contract: Table, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
-    names = {name for row in rows for name in row}
+    names = set(chain.from_iterable(rows))
     columns: dict[str, Any] = {}
     for name in names:
         values = [row.get(name) for row in rows]
