@@ -42,11 +42,15 @@ def admin1_names() -> dict[str, str]:
 
 def fold(text: str) -> str:
     """A name as compared: lower case, accents and punctuation dropped, single spaces."""
-    plain = unicodedata.normalize(
-        "NFKD", text.casefold().replace("ß", "ss").replace("ø", "o").replace("ł", "l").replace("ı", "i")
-    )
+    if text.isascii():  # most names; the whole gazetteer passes here
+        return " ".join(text.lower().translate(_PLAIN).split())
+    plain = unicodedata.normalize("NFKD", text.casefold().translate(_LETTERS))
     kept = "".join(ch if ch.isalnum() else " " for ch in plain if not unicodedata.combining(ch))
     return " ".join(kept.split())
+
+
+_PLAIN = {code: None if chr(code) == "'" else " " for code in range(128) if not chr(code).isalnum()}
+_LETTERS = {ord("ß"): "ss", ord("ø"): "o", ord("ł"): "l", ord("ı"): "i", ord("đ"): "d", ord("'"): None, ord("’"): None}
 
 
 class Gazetteer:

@@ -43,8 +43,12 @@ def create_app(
     limits: Limits | None = None,
     url_lifetime_s: float = DEFAULT_LIFETIME_S,
     tokens: frozenset[str] = frozenset((TOKEN,)),
+    warm: bool = True,
 ) -> Application:
-    """The ASGI application that serves a world; chat models are part of it and never see the world."""
+    """The ASGI application that serves a world; chat models are part of it and never see the world.
+
+    `warm` builds the name and sign indices at the start, in the background; else the first search waits for them.
+    """
     faults = faults if faults is not None else Faults()
     names, signs = NameIndex(world.gazetteer), SignIndex(world)
     host = ImageHost(world, url_lifetime_s)
@@ -64,7 +68,7 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         # The indices take seconds; the server answers meanwhile, and a search that comes early waits for them.
-        for index in (names, signs):
+        for index in (names, signs) if warm else ():
             threading.Thread(target=index.prepare, name="index", daemon=True).start()
         yield
 

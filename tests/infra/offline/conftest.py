@@ -29,7 +29,7 @@ class Served:
 
 def serve(world: World, **options: object) -> Iterator[Served]:
     """The world on a free loopback port until the generator is closed."""
-    server = make_server(create_app(world, Faults(), **options), port=0)  # type: ignore[arg-type]
+    server = make_server(create_app(world, Faults(), warm=False, **options), port=0)  # type: ignore[arg-type]
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
