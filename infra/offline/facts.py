@@ -49,6 +49,7 @@ YELLOW_SIGNS = _codes("DE NO LU")
 
 # GeoNames lists the official language first; where most signs use another, that one is painted.
 SIGN_LANGUAGES = {
+    "US": ("en", "es"),
     "AE": ("ar", "en"),
     "AF": ("fa", "ps"),
     "AW": ("nl",),
@@ -141,7 +142,8 @@ def _languages(iso2: str, listed: str) -> tuple[str, ...]:
     chosen = SIGN_LANGUAGES.get(iso2)
     if chosen is None:
         known = (words_for(tag) for tag in listed.split(",") if tag)
-        chosen = tuple(dict.fromkeys(words.language for words in known if words is not None))[:2]
+        # Minority languages follow in the list; they are seldom on signs outside their region.
+        chosen = tuple(dict.fromkeys(words.language for words in known if words is not None))[:1]
     return chosen or ("en",)
 
 
