@@ -112,6 +112,7 @@ def _streets() -> list[tuple[re.Pattern[str], str]]:
     return found
 
 
+@lru_cache(maxsize=8192)
 def street_in(text: str) -> tuple[str, list[str]] | None:
     """The street name in a line with the languages that write it so, or None."""
     for source in (text, fold(text)):
@@ -126,6 +127,7 @@ def street_in(text: str) -> tuple[str, list[str]] | None:
     return None
 
 
+@lru_cache(maxsize=8192)
 def sign_words_in(text: str) -> list[tuple[str, list[str]]]:
     """Sign words in a line with the languages they belong to; a word may have lost a letter to the reader."""
     folded = fold(text)

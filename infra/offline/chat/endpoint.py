@@ -94,7 +94,7 @@ def check_key(request: Request) -> None:
 def _answer(body: bytes) -> tuple[ChatRequest, list[Reply]]:
     try:
         parsed = json.loads(body)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise bad("We could not parse the JSON body of your request. (HINT: check for a trailing comma.)") from None
     request = read_request(parsed, {name: model.takes_pictures for name, model in MODELS.items()})
     speak = MODELS[request.model].speak

@@ -75,9 +75,10 @@ class Notes:
 
     @property
     def words(self) -> list[str]:
-        """Every readable line once, those read after a zoom first."""
+        """Every readable line once, those read after a zoom first; pieces of a longer line are left out."""
         ordered = sorted(self.texts, key=lambda seen: not seen.zoomed)
-        return list(dict.fromkeys(seen.text for seen in ordered if seen.text))
+        lines = list(dict.fromkeys(seen.text for seen in ordered if seen.text))
+        return [line for line in lines if not any(line != other and line in other for other in lines)]
 
     def value(self, name: str, allowed: tuple[str, ...]) -> str | None:
         """The first of the allowed words on the description's line of that name, if one stands there."""

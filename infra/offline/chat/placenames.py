@@ -12,6 +12,7 @@ from functools import lru_cache
 from infra.offline.facts import KINDS, WORDS
 from infra.offline.gazetteer import gazetteer
 
+FAMOUS_POPULATION = 50_000  # from here on a city is known by more than one Latin name
 MIN_FUZZY_LETTERS = 6  # one letter wrong in a shorter word makes another word
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
 _ILLEGIBLE = re.compile(r"[^\u0000-\u024f\u1e00-\u1eff\u2000-\u206f\u0370-\u03ff\u3000-\u30ff\u4e00-\u9fff]")
@@ -68,11 +69,16 @@ class PlaceNames:
             key = fold(name)
             self.primary[key].append(index)
             for other in others:
-                # Short Latin ones are airport codes and the like, which match any word.
-                if (4 if other.isascii() else 2) <= len(other) <= 40 and _legible(other):
+                # Short Latin ones are airport codes and the like, which match any word; of a small town the other
+                # Latin spellings are transliterations that no sign carries.
+                if other.isascii() and (len(other) < 4 or population < FAMOUS_POPULATION):
+                    continue
+                if 2 <= len(other) <= 40 and _legible(other):
                     folded = fold(other)
                     if folded != key:
                         self.alternate[folded].append(index)
+        # The same signs are read over and over: eight answers a picture, and a plan after every tool call.
+        self._remembered = lru_cache(maxsize=50_000)(self._nearly)
         self.near: dict[tuple[str, int], list[str]] = defaultdict(list)
         for key in self.primary:
             if len(key) >= MIN_FUZZY_LETTERS:
@@ -90,6 +96,9 @@ class PlaceNames:
 
     def nearly(self, name: str) -> list[Match]:
         """Places whose name differs by one letter, the most populous first."""
+        return self._remembered(name)
+
+    def _nearly(self, name: str) -> list[Match]:
         key = fold(name)
         if len(key) < MIN_FUZZY_LETTERS:
             return []

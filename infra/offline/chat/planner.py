@@ -81,7 +81,7 @@ def _covered(seen: SeenText, boxes: list[object]) -> bool:
 def _grow(box: tuple[float, float, float, float], size: tuple[int, int] | None) -> list[int]:
     """The box with a margin, inside the picture: a sign is more than one line."""
     left, top, right, bottom = box
-    dx, dy = max(16.0, (right - left) * ZOOM_MARGIN / 2), max(16.0, (bottom - top) * ZOOM_MARGIN * 2)
+    dx, dy = max(24.0, (right - left) * ZOOM_MARGIN), max(16.0, (bottom - top) * ZOOM_MARGIN * 2)
     width, height = size or (10**6, 10**6)
     return [max(0, int(left - dx)), max(0, int(top - dy)), min(width, int(right + dx)), min(height, int(bottom + dy))]
 

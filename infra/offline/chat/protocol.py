@@ -93,6 +93,8 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
     if options is not None and not stream:
         raise bad("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
     stop = body.get("stop") or ()
+    if not isinstance(stop, str | list | tuple):
+        raise wrong_type("stop", "a string or an array of strings", stop)
     return ChatRequest(
         model=model,
         messages=messages,
@@ -131,10 +133,13 @@ def _read_message(raw: Any, where: str, takes_pictures: bool) -> Message:
     role = raw.get("role")
     if role is None:
         raise missing(f"{where}.role")
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         allowed = ", ".join(f"'{name}'" for name in ROLES)
         raise bad(f"Invalid value: '{role}'. Supported values are: {allowed}.", f"{where}.role", "invalid_value")
-    calls = tuple(_read_call(item, f"{where}.tool_calls[{i}]") for i, item in enumerate(raw.get("tool_calls") or ()))
+    listed = raw.get("tool_calls") or []
+    if not isinstance(listed, list):
+        raise wrong_type(f"{where}.tool_calls", "an array of objects", listed)
+    calls = tuple(_read_call(item, f"{where}.tool_calls[{i}]") for i, item in enumerate(listed))
     content = raw.get("content")
     if content is None and not (role == "assistant" and (calls or raw.get("refusal"))):
         raise wrong_type(f"{where}.content", "a string or an array of objects", None)
@@ -231,12 +236,13 @@ def _read_tools(raw: Any) -> dict[str, dict[str, Any]]:
 def _read_tool_choice(raw: Any, tools: dict[str, dict[str, Any]]) -> str:
     if raw is None:
         return "auto"
-    if raw in ("none", "auto", "required"):
+    if isinstance(raw, str) and raw in ("none", "auto", "required"):
         if raw == "required" and not tools:
             raise bad("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
         return str(raw)
-    name = raw.get("function", {}).get("name") if isinstance(raw, dict) else None
-    if name not in tools:
+    function = raw.get("function") if isinstance(raw, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or name not in tools:
         text = f"Invalid value for 'tool_choice': no function named {name!r} was specified in 'tools'."
         raise bad(text, "tool_choice")
     return str(name)

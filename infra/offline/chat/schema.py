@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+DEEPEST = 24  # a schema may refer to itself; an answer ends
+
 
 def fill(schema: dict[str, Any], known: dict[str, Any]) -> str:
     """JSON text that follows the schema; properties are matched to known values by name.
@@ -15,22 +17,24 @@ def fill(schema: dict[str, Any], known: dict[str, Any]) -> str:
     """
     if not schema:
         return json.dumps(known, ensure_ascii=False)
-    root = {"$defs": schema.get("$defs", {}), "definitions": schema.get("definitions", {})}
+    groups = {name: schema.get(name) for name in ("$defs", "definitions")}
+    root: dict[str, Any] = {name: group for name, group in groups.items() if isinstance(group, dict)}
     return json.dumps(_value(schema, known, known, root), ensure_ascii=False)
 
 
-def _value(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any]) -> Any:
-    if not isinstance(schema, dict):
+def _value(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any], depth: int = 0) -> Any:
+    if not isinstance(schema, dict) or depth > DEEPEST:
         return value
     schema = _resolve(schema, root)
     for key in ("anyOf", "oneOf"):
-        if key in schema:
-            options = [_resolve(option, root) for option in schema[key]]
+        listed = schema.get(key)
+        options = [_resolve(option, root) for option in listed if isinstance(option, dict)] if _full(listed) else []
+        if options:
             fitting = [option for option in options if _fits(option, value)]
-            return _value((fitting or options)[0], value, known, root)
+            return _value((fitting or options)[0], value, known, root, depth + 1)
     if "const" in schema:
         return schema["const"]
-    if "enum" in schema:
+    if _full(schema.get("enum")):
         return _choose(schema["enum"], value)
     kind = schema.get("type")
     kinds = kind if isinstance(kind, list) else [kind]
@@ -39,22 +43,25 @@ def _value(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any])
     kind = next((k for k in kinds if k != "null"), None)
     if kind == "object" or "properties" in schema:
         inner = value if isinstance(value, dict) else known
-        properties = schema.get("properties", {})
-        if not properties:
+        properties = schema.get("properties")
+        if not isinstance(properties, dict) or not properties:
             return inner if isinstance(value, dict) else {}
-        return {name: _value(part, _find(name, inner, known), known, root) for name, part in properties.items()}
-    return _scalar(kind, schema, value, known, root)
+        found = {name: _find(name, inner, known) for name in properties}
+        return {name: _value(part, found[name], known, root, depth + 1) for name, part in properties.items()}
+    return _scalar(kind, schema, value, known, root, depth)
 
 
-def _scalar(kind: str | None, schema: dict[str, Any], value: Any, known: dict[str, Any], root: dict[str, Any]) -> Any:
+def _scalar(
+    kind: Any, schema: dict[str, Any], value: Any, known: dict[str, Any], root: dict[str, Any], depth: int
+) -> Any:
     if kind == "array":
         items = value if isinstance(value, list | tuple) else [] if value is None else [value]
-        limit = schema.get("maxItems", len(items))
-        return [_value(schema.get("items", {}), item, known, root) for item in items[:limit]]
+        limit = _bound(schema, "maxItems", len(items))
+        return [_value(schema.get("items", {}), item, known, root, depth + 1) for item in items[: max(0, int(limit))]]
     if kind in ("number", "integer"):
         number = float(value) if isinstance(value, int | float | bool) else 0.0
-        number = max(number, schema.get("minimum", number))
-        number = min(number, schema.get("maximum", number))
+        number = max(number, _bound(schema, "minimum", number))
+        number = min(number, _bound(schema, "maximum", number))
         return round(number) if kind == "integer" else number
     if kind == "boolean":
         return value in (True, "yes") if not isinstance(value, bool) else value
@@ -67,11 +74,21 @@ def _scalar(kind: str | None, schema: dict[str, Any], value: Any, known: dict[st
     return value
 
 
+def _full(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _bound(schema: dict[str, Any], name: str, default: float) -> float:
+    value = schema.get(name)
+    return default if isinstance(value, bool) or not isinstance(value, int | float) else value
+
+
 def _resolve(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
     steps = 0
     while isinstance(schema.get("$ref"), str) and steps < 8:
         group, _, name = schema["$ref"].removeprefix("#/").partition("/")
-        schema = root.get(group, {}).get(name, {})
+        target = root.get(group, {}).get(name)
+        schema = target if isinstance(target, dict) else {}
         steps += 1
     return schema
 
