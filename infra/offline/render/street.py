@@ -225,8 +225,12 @@ class Street:
         x = -self.road.side * 1.0
         self._add(x, z, partial(draw_monument, self.canvas, x, z, form))
         lines = (LANDMARK_WORD, self.place.local_name)
+        # The board stands near, on the side the camera looks to: from afar nobody could read it.
+        camera = self.canvas.camera
+        side = -self.road.side if camera.is_pano else math.copysign(1.0, camera.yaw_deg)
+        board_x, board_z = side * (self.road.half_m + 0.1), camera.z + 13.0
+        self._add(board_x + side, board_z + 0.05, partial(self._post, board_x + side, board_z, 3.8))
+        corner = (board_x - 2.5, 5.6, board_z)  # over the heads of the other boards
         self._things.append(
-            self._board(
-                lines, (x - 3.2, 3.2, z - 6.0), (6.4, 0.0, 0.0), 2.2, ((120, 92, 40), (250, 240, 210)), (0.4, 0.34)
-            )
+            self._board(lines, corner, (5.0, 0.0, 0.0), 1.9, ((120, 92, 40), (250, 240, 210)), (0.4, 0.34))
         )
