@@ -112,8 +112,8 @@ def test_sampled_answers_are_sometimes_no_answer(ask: Any, scenes: Any) -> None:
     messages = [scenes.message(scenes.draw(["Hotel"]))]
     drawn = [
         str(choice["message"]["content"])
-        for seed in range(25)
+        for seed in range(12)
         for choice in ask("answerer-small", messages, temperature=1, seed=seed, n=16)["choices"]
     ]
     broken = sum(1 for text in drawn if not re.search(r"<answer>\{.*\}</answer>", text))
-    assert 4 <= broken <= 40  # 5 % of 400
+    assert 2 <= broken <= 24  # 5 % of 192

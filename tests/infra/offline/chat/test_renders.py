@@ -52,10 +52,10 @@ def test_spoilt_pictures_are_not_localizable(ask: Any, scenes: Any, world: World
 
 
 def test_clear_streets_are_localizable_and_landmarks_are_told_apart(ask: Any, scenes: Any, world: World) -> None:
-    clear = [verdict(ask, scenes, picture(world, record)) for record in some(world, "clear", 4)]
-    landmarks = [verdict(ask, scenes, picture(world, record)) for record in some(world, "landmark", 4)]
-    assert clear.count("localizable") >= 3
-    assert landmarks.count("landmark") >= 3
+    clear = [verdict(ask, scenes, picture(world, record)) for record in some(world, "clear", 3)]
+    landmarks = [verdict(ask, scenes, picture(world, record)) for record in some(world, "landmark", 3)]
+    assert clear.count("localizable") >= 2
+    assert landmarks.count("landmark") >= 2
     assert named_landmark(["Rue Hugo", "Boulangerie"]) is None
 
 
