@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 # What the plates at the foot of such things say.
-_WORDS = re.compile(r"\b(monum|memorial|denkmal|obelis|cathedral|pomnik)|MONU|NUMENT|纪念碑|記念碑|紀念碑", re.IGNORECASE)
+_WORDS = re.compile(r"\b(memorial|denkmal|obelis|cathedral|pomnik)|MONU|NUMENT|纪念碑|記念碑|紀念碑", re.IGNORECASE)
 AHEAD_DEGREES = 11.0
 # Houses end lower where a street runs away; an obelisk or a gate does not, and a dome sits broad above a hall.
 TOWER_ROWS, TOWER_DEGREES = (23.0, 31.0), 1.2
