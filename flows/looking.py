@@ -90,7 +90,8 @@ def trace_row(call: Call, row_id: str) -> int:
             when = run.get("finished_at")
             by = f"{run['run_id']}" + (f", geofix {run['code_version']}" if run.get("code_version") else "")
             console.print(
-                Text(f"     {'written by':<18} {by}{f', {when:%Y-%m-%d %H:%M}' if when else ''}", style="dim")
+                Text(f"     {'written by':<18} {by}{f', {when:%Y-%m-%d %H:%M}' if when else ''}", style="dim"),
+                soft_wrap=True,
             )
     return DONE
 

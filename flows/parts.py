@@ -38,8 +38,8 @@ def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
 def run_part(part: str) -> None:
     """Run every stage of a part, publishing what each did."""
     session = _session.get()
-    with trained_model(session, part) as config:
-        context = session.context(config, services_of([part]), str(flow_run.id or ""))
+    with trained_model(session, part) as (config, ready):
+        context = session.context(config, services_of([part]), ready, str(flow_run.id or ""))
         for stage in stages_of(part):
             result = run(stage, getattr(config, part), context)
             session.results.append(result)

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,44 +20,55 @@ from tasks.errors import GeofixError
 START_S = 60.0
 
 
-@contextlib.contextmanager
-def offline_world(config: Config, log: Path) -> Iterator[Config]:
-    """The configuration with its services reachable: starts the offline world if asked and none answers."""
-    if not config.offline.serve:
-        yield config
-        return
-    wanted = config.offline
-    running = _health(wanted.port)
-    if running and (running.get("seed"), running.get("size")) == (wanted.seed, wanted.size):
-        yield _at_port(config, wanted.port)
-        return
-    port = wanted.port if is_free(wanted.port) else free_port()
-    with server([*offline_command(wanted, port), "--lifeline"], f"http://127.0.0.1:{port}/health", log):
-        yield _at_port(config, port)
+class Server:
+    """A server that is started when it is first needed and ends with us, also when we are killed."""
 
+    def __init__(self, command: list[str], health_url: str, log: Path) -> None:
+        self._command, self._health_url, self._log = [*command, "--lifeline"], health_url, log
+        self._process: subprocess.Popen[bytes] | None = None
 
-@contextlib.contextmanager
-def server(command: list[str], health_url: str, log: Path) -> Iterator[None]:
-    """A server that answers at `health_url` while the block runs. It ends with us, also when we are killed."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C in the terminal is for us: we stop the server when our work is saved
-        )
-    try:
-        _wait_until_healthy(process, health_url, log)
-        yield
-    finally:
-        process.terminate()
+    def ensure(self) -> None:
+        """Start it, unless it was, and wait until it answers."""
+        if self._process is not None:
+            return
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,  # its lifeline: closes when we end, however we end
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C in the terminal is for us: the server stops when our work is saved
+            )
+        _wait_until_healthy(self._process, self._health_url, self._log)
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
         try:
-            process.wait(10)
+            self._process.wait(10)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self._process.kill()
+            self._process.wait()
+
+
+@contextlib.contextmanager
+def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[[], None]]]:
+    """The configuration with the offline world's real port, and what to call before it is first asked."""
+    wanted = config.offline
+    running = _health(wanted.port) if wanted.serve else None
+    if not wanted.serve:
+        yield config, lambda: None
+    elif running and (running.get("seed"), running.get("size")) == (wanted.seed, wanted.size):
+        yield _at_port(config, wanted.port), lambda: None
+    else:
+        port = wanted.port if is_free(wanted.port) else free_port()
+        server = Server(offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log)
+        try:
+            yield _at_port(config, port), server.ensure
+        finally:
+            server.stop()
 
 
 def free_port() -> int:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ class Session:
 
     config: Config
     lake: Lake
+    ready: Callable[[], None] = lambda: None  # called before the services are first asked
     results: list[StageResult] = field(default_factory=list)
 
     @property
@@ -38,13 +39,16 @@ class Session:
         """Where servers and Prefect keep what they need, beside the tables."""
         return self.lake.root / ".state"
 
-    def context(self, config: Config, services: Collection[str], flow_run_id: str = "") -> Context:
+    def context(
+        self, config: Config, services: Collection[str], ready: Callable[[], None], flow_run_id: str = ""
+    ) -> Context:
         """What the frame runs a stage in; the named services must have their keys."""
         return Context(
             lake=self.lake,
             connections=connect(config.services, os.environ, services),
             spread=config.spread,
             progress=self.display.tick,
+            ready=ready,
             flow_run_id=flow_run_id,
             config_json=config.model_dump_json(),
         )
@@ -61,5 +65,5 @@ def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]
     config = options.resolve()
     check_keys(config, parts)
     lake = Lake(config.lake)
-    with offline_world(config, lake.root / ".state" / "offline-world.log") as config:
-        yield Session(config, lake)
+    with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, ready):
+        yield Session(reachable, lake, ready)

@@ -2,31 +2,41 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import polars as pl
 
-from flows.servers import free_port, server
+from flows.servers import Server, free_port
 from flows.session import Session
 from schemas.config import Config
 from schemas.settings.services import TrainedEndpoint
 
 
 @contextlib.contextmanager
-def trained_model(session: Session, part: str) -> Iterator[Config]:
-    """The configuration with `services.trained` reachable, if evaluation asks for a trained model and there is one."""
+def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callable[[], None]]]:
+    """The configuration with `services.trained`, if evaluation asks for a trained model and there is one.
+
+    Beside it, what to call before the services are first asked.
+    """
     config = session.config
     if part != "evaluate" or not config.evaluate.trained or config.services.trained is not None:
-        yield config
+        yield config, session.ready
         return
     models = session.lake.read("models").filter(pl.col("training_stage") == "grpo").sort("written_at")
     if models.is_empty():
-        yield config
+        yield config, session.ready
         return
     checkpoint = session.lake.root / models.row(-1, named=True)["checkpoint"]
     port = free_port()
-    command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port), "--lifeline"]
-    with server(command, f"http://127.0.0.1:{port}/health", session.state / "trained-model.log"):
-        endpoint = TrainedEndpoint(base_url=f"http://127.0.0.1:{port}/v1")
-        services = config.services.model_copy(update={"trained": endpoint})
-        yield config.model_copy(update={"services": services})
+    command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port)]
+    server = Server(command, f"http://127.0.0.1:{port}/health", session.state / "trained-model.log")
+    services = config.services.model_copy(update={"trained": TrainedEndpoint(base_url=f"http://127.0.0.1:{port}/v1")})
+
+    def ready() -> None:
+        session.ready()
+        server.ensure()
+
+    try:
+        yield config.model_copy(update={"services": services}), ready
+    finally:
+        server.stop()

@@ -118,6 +118,7 @@ class Context:
     connections: Connections
     spread: SpreadSettings = SpreadSettings()
     progress: Callable[[Tick], None] = lambda tick: None
+    ready: Callable[[], None] = lambda: None  # called before a stage with work to do asks its services
     flow_run_id: str = ""
     config_json: str = "{}"
 
@@ -153,6 +154,8 @@ def _run_items(
     items = with_made_from(stage.items(inputs, settings), config_hash, stage.name)
     todo = ledger.unfinished(items)
     progress = _Progress(context.progress, stage.name, items.height, items.height - todo.height)
+    if todo.height and stage.services:
+        context.ready()
     is_async = is_async_function(stage.work)
     job = ChunkJob(
         stage=stage.name,
