@@ -1,0 +1,159 @@
+"""The demo as a newcomer runs it: once, again, and then looked at from every side."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import polars as pl
+import pytest
+from nbclient import NotebookClient
+
+from tasks.geo import distance_km
+from tasks.lake import Lake
+
+ROOT = Path(__file__).resolve().parent.parent
+PLACES = 14
+PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
+
+
+def geofix(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
+
+
+def demo(lake: Path) -> subprocess.CompletedProcess[str]:
+    options = [f"plan.places={PLACES}", "plan.countries=[DE, FR, GB]", "train.grpo.max_steps=2", "offline.port=8791"]
+    sets = [word for option in options for word in ("--set", option)]
+    return geofix("demo", "--lake", str(lake), *sets)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lake, subprocess.CompletedProcess[str]]]:
+    folder = tmp_path_factory.mktemp("demo") / "lake"
+    first = demo(folder)
+    assert first.returncode == 0, first.stderr[-3000:]
+    yield Lake(folder), first
+
+
+@pytest.fixture(scope="module")
+def lake(made: tuple[Lake, subprocess.CompletedProcess[str]]) -> Lake:
+    return made[0]
+
+
+def test_it_ends_by_saying_what_it_made_and_where_to_look(
+    made: tuple[Lake, subprocess.CompletedProcess[str]],
+) -> None:
+    lake, first = made
+    assert "What it made:" in first.stdout
+    report = next(line.split()[1] for line in first.stdout.splitlines() if line.strip().startswith("report"))
+    assert "<html" in Path(report).read_text()
+    assert "Traceback" not in first.stderr
+
+
+def test_every_part_did_real_work(lake: Lake) -> None:
+    runs = lake.read("runs")
+    assert {stage.split(".")[0] for stage in runs["stage"]} == set(PARTS)
+    assert (runs["items_in"] == runs["kept"] + runs["rejected"] + runs["failed"]).all()
+    assert lake.read("places").height == PLACES
+    for table in ("images", "labels", "trajectories", "attempts", "regimes", "samples", "scores"):
+        assert lake.read(table).height > 0, table
+    assert lake.read("failures").is_empty()
+
+
+def test_three_models_in_a_chain(lake: Lake) -> None:
+    models = {row["training_stage"]: row for row in lake.read("models").iter_rows(named=True)}
+    assert set(models) == {"sft", "cold_start", "grpo"}
+    assert models["cold_start"]["parent_id"] == models["sft"]["model_id"]
+    assert models["grpo"]["parent_id"] == models["cold_start"]["model_id"]
+    for model in models.values():
+        assert (lake.root / model["checkpoint"]).is_dir()
+        losses = json.loads(model["metrics_json"])["loss"]
+        assert len(losses) == model["steps"]
+
+
+def test_licence_and_attribution_reach_the_training_row(lake: Lake) -> None:
+    samples = lake.read("samples").join(lake.read("images"), on="image_id", suffix="_image")
+    assert samples.height == lake.read("samples").height
+    assert (samples["licence"] == samples["licence_image"]).all()
+    assert samples["attribution"].str.contains("CC BY-SA 4.0").all()
+
+
+def test_pictures_are_whole_and_near_their_place(lake: Lake) -> None:
+    images = lake.read("images").join(lake.read("places"), on="place_id", suffix="_place")
+    for row in images.iter_rows(named=True):
+        assert lake.images.read(row["sha256"], row["extension"])
+        assert distance_km(row["lat"], row["lon"], row["lat_place"], row["lon_place"]) < 8
+    panoramas = images.filter(pl.col("kind") == "panorama")
+    assert set(panoramas.select("width", "height").iter_rows()) == {(4096, 2048)}
+
+
+def test_no_split_shares_a_picture_or_a_cell(lake: Lake) -> None:
+    places = lake.read("places")
+    assert places.group_by("cell").agg(pl.col("split").n_unique())["split"].max() == 1
+    assert lake.read("labels").group_by("sha256").agg(pl.col("split").n_unique())["split"].max() == 1
+
+
+def test_a_second_run_redoes_nothing_and_says_so(lake: Lake) -> None:
+    versions = {name: lake.version(name) for name in lake.existing() if name != "runs"}
+    again = demo(lake.root)
+    assert again.returncode == 0
+    assert "Nothing to redo" in again.stdout
+    assert "nothing to do" in again.stderr
+    assert {name: lake.version(name) for name in lake.existing() if name != "runs"} == versions
+
+
+def test_a_training_row_is_traced_back_to_the_request(lake: Lake) -> None:
+    sample = lake.read("samples").filter(pl.col("trajectory_id").is_not_null()).sort("sample_id")["sample_id"][0]
+    traced = geofix("trace", sample, "--lake", str(lake.root), "--json")
+    assert traced.returncode == 0, traced.stderr
+    steps = {step["table"]: step for step in json.loads(traced.stdout)}
+    assert list(steps) == ["samples", "snapshots", "trajectories", "labels", "images", "places"]
+    image = steps["images"]["facts"]
+    assert image["request_url"].startswith("http://127.0.0.1:8791/mapillary-cdn/")
+    assert image["http_status"] == 200
+    assert "sig=" not in image["request_url"]
+    assert all(step["run"]["run_id"] for step in steps.values())
+
+
+def test_no_key_is_in_anything_that_was_written(lake: Lake) -> None:
+    from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN
+
+    secret = OFFLINE_MAPILLARY_TOKEN.rpartition("|")[2].encode()
+    for path in lake.root.rglob("*"):
+        # The resolved configuration holds the offline world's public key; a real key is only ever named there.
+        if path.is_file() and path.suffix in (".parquet", ".html", ".log") and "/runs/" not in str(path):
+            assert secret not in path.read_bytes(), path
+
+
+def test_the_lake_is_listed_and_shown(lake: Lake) -> None:
+    listed = geofix("tables", "--lake", str(lake.root), "--json")
+    assert {row["table"] for row in json.loads(listed.stdout)} >= {"places", "images", "labels", "models", "runs"}
+    shown = geofix("show", "images", "--lake", str(lake.root), "--limit", "2")
+    assert shown.returncode == 0
+    assert "CC BY-SA 4.0" in shown.stdout
+
+
+def test_an_unapproved_snapshot_is_not_trained_on(lake: Lake) -> None:
+    snapshot = lake.read("snapshots")["snapshot_id"][0]
+    refused = geofix("reject", snapshot, "--why", "only a test", "--lake", str(lake.root))
+    assert refused.returncode == 0, refused.stderr
+    trained = geofix("train", "--lake", str(lake.root), "--set", "train.seed=99")
+    assert trained.returncode == 1
+    assert "geofix approve" in trained.stderr
+    approved = geofix("approve", snapshot, "--lake", str(lake.root), "--reviewer", "tester")
+    assert approved.returncode == 0, approved.stderr
+    assert lake.read("snapshots").row(0, named=True)["reviewer"] == "tester"
+
+
+def test_the_notebook_runs_on_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEOFIX_LAKE", str(lake.root))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    notebook = nbformat.read(ROOT / "notebooks" / "quickstart.ipynb", as_version=4)
+    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "notebooks")}})
+    client.execute()
+    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in shown), "the picture is shown"
