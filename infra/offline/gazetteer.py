@@ -111,6 +111,15 @@ class Gazetteer:
                 break
         return [(int(rows[i]), float(distance[i])) for i in best]
 
+    def nearest_in(self, country: str, lat: float, lon: float) -> tuple[int, float] | None:
+        """(city row, distance in km) of a country's nearest city, or None when the gazetteer has none there."""
+        rows = np.flatnonzero(self.country == country)
+        if not len(rows):
+            return None
+        distance = _distance_km(lat, lon, self.lat[rows], self.lon[rows])
+        best = int(np.argmin(distance))
+        return int(rows[best]), float(distance[best])
+
 
 def _distance_km(lat: float, lon: float, lats: np.ndarray, lons: np.ndarray) -> np.ndarray:
     phi, phis = np.radians(lat), np.radians(lats)

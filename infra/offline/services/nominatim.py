@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from infra.offline.chance import key_of
+from infra.offline.country_map import country_map
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, admin1_names, fold
 from infra.offline.names import NameIndex
@@ -22,6 +23,7 @@ LICENCE = "Data © OpenStreetMap contributors, ODbL 1.0. http://osm.org/copyrigh
 MOST_RESULTS = 40
 # Farther than this from any town lies, nearly always, the sea.
 REACH_KM = 100.0
+STREET_REACH_M = 250.0
 
 
 class Nominatim:
@@ -62,10 +64,42 @@ class Nominatim:
             return _bad("Floating-point number expected for parameters 'lat' and 'lon'.")
         if not (-90 <= lat <= 90 and math.isfinite(lon)):
             return _bad("Parameter 'lat' must be between -90 and 90.")
-        row, distance_km = self.world.gazetteer.nearest(lat, (lon + 180.0) % 360.0 - 180.0)[0]
-        if distance_km > REACH_KM:
-            return _json({"error": "Unable to geocode"})
-        return _json(_shaped(_city_result(self.world.gazetteer.city(row), False), query))
+        zoom = query.get("zoom", "18")
+        if not zoom.isdigit():
+            return _bad("Parameter 'zoom' must be a number.")
+        found = await anyio.to_thread.run_sync(self.reverse, lat, (lon + 180.0) % 360.0 - 180.0, int(zoom))
+        return _json({"error": "Unable to geocode"} if found is None else _shaped(found, query))
+
+    def reverse(self, lat: float, lon: float, zoom: int = 10) -> dict[str, Any] | None:
+        """What lies at a point: a street from zoom 16 on, else a town; None on the open sea.
+
+        The country is the one whose land it is, even where the nearest town lies across the border.
+        """
+        iso2 = country_map().at(lat, lon)
+        if zoom <= 4 and iso2 is not None:
+            return _area_result(iso2, None, (lat, lon))
+        near: tuple[int, float] | None = self.world.gazetteer.nearest(lat, lon)[0]
+        if iso2 is not None and near is not None and self.world.gazetteer.country[near[0]] != iso2:
+            near = self.world.gazetteer.nearest_in(iso2, lat, lon)
+        if near is None or near[1] > REACH_KM:
+            return None if iso2 is None else _area_result(iso2, None, (lat, lon))
+        row = _city_result(self.world.gazetteer.city(near[0]), False)
+        return (self._street_at(lat, lon) if zoom >= 16 else None) or row
+
+    def _street_at(self, lat: float, lon: float) -> dict[str, Any] | None:
+        half_lat = STREET_REACH_M / 111_195.0
+        half_lon = half_lat / max(0.05, math.cos(math.radians(lat)))
+        best: tuple[float, int] | None = None
+        for index in self.world.places_near(lon - half_lon, lat - half_lat, lon + half_lon, lat + half_lat):
+            place = self.world.place(index)
+            away = math.hypot((place.lat - lat) / half_lat, (place.lon - lon) / half_lon)
+            if away <= 1.0 and (best is None or (away, index) < best):
+                best = (away, index)
+        if best is None:
+            return None
+        place = self.world.place(best[1])
+        row = _city_result(place.city, False)
+        return _road_result(row, place.street, place.lat, place.lon, place.index, 1.0 - best[0])
 
     def search(self, text: str) -> list[dict[str, Any]]:
         """Ranked candidates for a free text, best first."""
@@ -156,7 +190,7 @@ def _area_result(iso2: str, code: str | None, middle: tuple[float, float]) -> di
     if code is not None:
         name, kind, rank, importance, half = admin1_names()[code], "state", 8, 0.72, 1.5
         address = {"state": name} | address
-    number = key_of("area", iso2, code) % 10**7
+    number = int(key_of("area", iso2, code) % 10**7)
     return _result(number, "boundary", "administrative", kind, rank, importance, name, address, *middle, half)
 
 

@@ -1,0 +1,1 @@
+"""Data files of the offline world; README.md says where each comes from."""
