@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, required=True, help="folder of a Qwen2.5-VL checkpoint")
     parser.add_argument("--name", help="name it is served under (default: the folder's)")
     parser.add_argument("--port", type=int, default=8761)
-    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; more only pay for large models")
     parser.add_argument("--max-context", type=int, default=8192, help="tokens of prompt and answer together, at most")
     parser.add_argument("--key-env", help="environment variable with the key clients must send (default: no key)")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")

@@ -99,7 +99,8 @@ class TrainSettings(Settings):
     base: str = Field("tiny", min_length=1, description='"tiny", or the path or hub name of a Qwen2.5-VL')
     stages: tuple[TrainingStage, ...] = ("sft", "cold_start", "grpo")
     seed: int = Field(0, ge=0)
-    threads: int = Field(2, ge=1, description="CPU threads of the training process")
+    # Two threads wait for each other at every small matrix: beside other work they took seven times the CPU of one.
+    threads: int = Field(1, ge=1, description="CPU threads of the training process")
     precision: Literal["bf16", "fp32"] = "bf16"
     gradient_checkpointing: bool = True
     save_steps: int = Field(
