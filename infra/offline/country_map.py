@@ -48,7 +48,7 @@ class CountryMap:
     @cached_property
     def keys(self) -> np.ndarray:
         """Every change as one number, ascending: row times columns plus column."""
-        counts = np.diff(self.starts.astype(np.int64))
+        counts = self.starts[1:].astype(np.int64) - self.starts[:-1]
         return np.repeat(np.arange(ROWS), counts) * COLUMNS + self.column.astype(np.int64)
 
 

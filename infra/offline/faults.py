@@ -17,7 +17,10 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-SERVICES = ("mapillary", "mapillary-cdn", "nominatim", "tavily", "openai")
+SERVICES = (
+    "mapillary", "mapillary-cdn", "mapillary-tiles", "nominatim", "google", "opencage", "tavily", "you", "maps",
+    "openai",
+)  # fmt: skip
 STATUSES = (403, 429, 500, 502, 504)
 KINDS = ("latency", "status", "reset", "truncate", "content_type", "invalid_json", "expired_url", "slow_drip")
 _DRIP_PIECES = 20
@@ -198,7 +201,7 @@ class FaultyWorld:
 
 def error_body(service: str, status: int) -> tuple[bytes, str, dict[str, str]]:
     """(body, content type, headers) of a service's own error answer."""
-    if service == "mapillary":
+    if service in ("mapillary", "mapillary-tiles"):
         if status in (403, 429):
             error = {
                 "message": "Application request limit reached",

@@ -25,6 +25,8 @@ from infra.offline.faults import Faults, FaultyWorld, parse
 from infra.offline.names import NameIndex
 from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
 from infra.offline.services.mapillary import TOKEN, Limits, Mapillary
+from infra.offline.services.mapillary_objects import MapillaryObjects
+from infra.offline.services.mapillary_tiles import MapillaryTiles
 from infra.offline.services.nominatim import Nominatim
 from infra.offline.services.tavily import Tavily
 from infra.offline.sign_index import SignIndex
@@ -52,12 +54,15 @@ def create_app(
     faults = faults if faults is not None else Faults()
     names, signs = NameIndex(world.gazetteer), SignIndex(world)
     host = ImageHost(world, url_lifetime_s)
+    graph = Mapillary(world, host, limits or Limits(), tokens)
     routes: list[BaseRoute] = [
         Route(
             "/health",
             lambda request: JSONResponse({"service": "geofix-offline", "seed": world.seed, "size": world.size}),
         ),
-        *Mapillary(world, host, limits or Limits(), tokens).routes(),
+        *MapillaryObjects(world, graph).routes(),
+        *graph.routes(),
+        *MapillaryTiles(world, graph).routes(),
         *host.routes(),
         *Nominatim(world, names, signs).routes(),
         *Tavily(world, names, signs).routes(),

@@ -91,6 +91,11 @@ class World:
         place = self.place(index)
         return tuple(self._record(place, slot, condition) for slot, condition in enumerate(self._conditions(place)))
 
+    def first_image(self, index: int) -> ImageRecord:
+        """The first image of a place; cheap enough to put every place of a continent on a map."""
+        place = self.sign_texts(index)
+        return self._record(place, 0, self._conditions(place)[0])
+
     def image(self, image_id: str) -> ImageRecord | None:
         """The image with an id, or None when this world has none."""
         found = ids.read_image_id(self.seed, image_id)
@@ -103,6 +108,11 @@ class World:
         """The images of a sequence; empty when this world has none with that id."""
         place = ids.read_sequence_id(self.seed, sequence_id)
         return self.images(place) if place is not None and place < self.size else ()
+
+    def places_of_cities_in(self, west: float, south: float, east: float, north: float) -> list[int]:
+        """Indices of places whose city lies in the box, in the order of the draw."""
+        inside = (self._lat >= south) & (self._lat <= north) & (self._lon >= west) & (self._lon <= east)
+        return [int(i) for i in np.flatnonzero(inside)]
 
     def places_near(self, west: float, south: float, east: float, north: float) -> list[int]:
         """Indices of places whose city lies in or close to the box; the images' own positions decide what is inside."""

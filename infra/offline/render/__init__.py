@@ -39,7 +39,7 @@ def paint(world: World, record: ImageRecord) -> Image.Image:
     """The picture of an image."""
     place = world.place(record.place)
     road = Road(place, generator(place.look, "road"))
-    camera = _camera(world, place, road, record)
+    camera = camera_of(world, place, road, record)
     image = paint_sky(place, camera, generator(place.look, "sky"))
     canvas = Canvas(image, camera)
     paint_hills(canvas, place, generator(place.look, "hills"))
@@ -54,7 +54,8 @@ def paint(world: World, record: ImageRecord) -> Image.Image:
     return _finish(image, condition)
 
 
-def _camera(world: World, place: Place, road: Road, record: ImageRecord) -> Camera:
+def camera_of(world: World, place: Place, road: Road, record: ImageRecord) -> Camera:
+    """The camera that took an image."""
     along_m = camera_along_m(record.slot, record.condition)
     if record.is_pano:
         return Camera(record.width, record.height, road.camera_x, 2.4, along_m)

@@ -105,14 +105,17 @@ class Street:
         self.canvas.line(np.array([(x, 0, z), (x, height_m, z)]), (122, 124, 128), 0.1)
 
     def _direction_sign(self) -> None:
-        towns = self.place.towns_ahead
-        if not towns:
-            return
-        for z in np.array([24.0, 78.0]) + float(generator(self.place.look, "direction").uniform(0, 14)):
-            self._direction_board(float(z), towns)
+        for x, z in self.direction_spots():
+            self._direction_board(x, z, self.place.towns_ahead)
 
-    def _direction_board(self, z: float, towns: tuple[tuple[str, int], ...]) -> None:
-        x = self.road.side * (self.road.half_m + 2.4)
+    def direction_spots(self) -> list[tuple[float, float]]:
+        """(x, z) of the direction signs."""
+        if not self.place.towns_ahead:
+            return []
+        zs = np.array([24.0, 78.0]) + float(generator(self.place.look, "direction").uniform(0, 14))
+        return [(self.road.side * (self.road.half_m + 2.4), float(z)) for z in zs]
+
+    def _direction_board(self, x: float, z: float, towns: tuple[tuple[str, int], ...]) -> None:
         lines = tuple(f"{name}  {km}" for name, km in towns)
         width, height = 3.4, 0.72 * len(lines) + 0.2
         colours = DIRECTION_COLOURS[self.place.facts.direction_sign]
@@ -198,13 +201,37 @@ class Street:
             self._add(x, z, draw)
 
     def _poles(self) -> None:
-        kind = "wires" if self.place.country in _WIRED or self.place.setting == "rural" else "lamp"
-        x = -self.road.side * (self.road.half_m + 0.7)
-        zs = [float(z) for z in np.arange(-64, 160, 32) + float(generator(self.place.look, "poles").uniform(0, 20))]
-        for z in zs:
-            self._add(x, z, partial(draw_pole, self.canvas, x, z, kind))
-        if kind == "wires":
-            self._add(x, self.canvas.camera.z + 200, partial(draw_wires, self.canvas, x, zs))
+        spots = self.pole_spots()
+        for x, z in spots:
+            self._add(x, z, partial(draw_pole, self.canvas, x, z, self.pole_kind))
+        if self.pole_kind == "wires":
+            wires = partial(draw_wires, self.canvas, spots[0][0], [z for _, z in spots])
+            self._add(spots[0][0], self.canvas.camera.z + 200, wires)
+
+    @property
+    def pole_kind(self) -> str:
+        """What the poles carry: "wires" or a "lamp"."""
+        return "wires" if self.place.country in _WIRED or self.place.setting == "rural" else "lamp"
+
+    def pole_spots(self) -> list[tuple[float, float]]:
+        """(x, z) of the poles."""
+        zs = np.arange(-64, 160, 32) + float(generator(self.place.look, "poles").uniform(0, 20))
+        return [(-self.road.side * (self.road.half_m + 0.7), float(z)) for z in zs]
+
+    def countable(self) -> list[tuple[str, list[Callable[[], None]]]]:
+        """(kind, what draws it) of each pole, direction sign and car; nothing is drawn yet."""
+        found: list[tuple[str, list[Callable[[], None]]]] = []
+        for x, z in self.pole_spots():
+            found.append((self.pole_kind, [partial(draw_pole, self.canvas, x, z, self.pole_kind)]))
+        for x, z in self.direction_spots():
+            self._things = []
+            self._direction_board(x, z, self.place.towns_ahead)
+            found.append(("direction", [draw for _, draw in self._things]))
+        self._things = []
+        self._cars()
+        found += [("car", [draw]) for _, draw in self._things]
+        self._things = []
+        return found
 
     def _cars(self) -> None:
         chance = generator(self.place.look, "traffic", self.traffic)

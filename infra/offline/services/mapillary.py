@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections import deque
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -34,8 +36,15 @@ class Limits:
 
     entity_per_minute: int = 60_000
     search_per_minute: int = 10_000
+    tiles_per_day: int = 50_000
     crowd: int = 30  # more images than this in a box, and some are silently left out
     dense: int = 60  # more than this, and the box is refused
+
+    def of(self, kind: str) -> tuple[float, int]:
+        """(seconds, requests allowed in them) for a kind of request: "entity", "search" or "tile"."""
+        if kind == "tile":
+            return 86_400.0, self.tiles_per_day
+        return 60.0, self.search_per_minute if kind == "search" else self.entity_per_minute
 
 
 class Mapillary:
@@ -45,27 +54,29 @@ class Mapillary:
         self, world: World, host: ImageHost, limits: Limits, tokens: frozenset[str] = frozenset((TOKEN,))
     ) -> None:
         self.world, self.host, self.limits, self.tokens = world, host, limits, tokens
-        self._recent: dict[str, deque[float]] = {"entity": deque(), "search": deque()}
+        self._recent: dict[str, deque[float]] = {"entity": deque(), "search": deque(), "tile": deque()}
 
     def routes(self) -> list[Route]:
         """The routes to mount."""
         return [
-            Route("/mapillary/images", self._guard("search", self._images)),
-            Route("/mapillary/image_ids", self._guard("entity", self._image_ids)),
-            Route("/mapillary/", self._guard("entity", self._many)),
-            Route("/mapillary/{image_id}", self._guard("entity", self._one)),
+            Route("/mapillary/images", self.guard("search", self._images)),
+            Route("/mapillary/image_ids", self.guard("entity", self._image_ids)),
+            Route("/mapillary/", self.guard("entity", self._many)),
+            Route("/mapillary/{image_id}", self.guard("entity", self._one)),
+            Route("/mapillary/{image_id}/", self.guard("entity", self._one)),  # the official client writes the slash
         ]
 
-    def _guard(self, kind: str, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        """The endpoint behind token check and rate limit."""
+    def guard(self, kind: str, answer: Callable[[Request], Any], slow: bool = False) -> Callable[[Request], Any]:
+        """The endpoint behind token check and rate limit; a `slow` answer is made in a thread of its own."""
 
         async def endpoint(request: Request) -> Response:
             try:
                 self._check_token(request)
                 self._check_rate(kind)
-                return Response(json.dumps(answer(request)), media_type="application/json")
+                found = await anyio.to_thread.run_sync(answer, request) if slow else answer(request)
             except errors.GraphError as error:
                 return error.response()
+            return found if isinstance(found, Response) else Response(json.dumps(found), media_type="application/json")
 
         return endpoint
 
@@ -82,18 +93,23 @@ class Mapillary:
 
     def _check_rate(self, kind: str) -> None:
         recent, now = self._recent[kind], time.monotonic()
-        while recent and recent[0] < now - 60.0:
+        window_s, most = self.limits.of(kind)
+        while recent and recent[0] < now - window_s:
             recent.popleft()
-        if len(recent) >= (self.limits.search_per_minute if kind == "search" else self.limits.entity_per_minute):
+        if len(recent) >= most:
             raise errors.rate_limited()
         recent.append(now)
 
     def _one(self, request: Request) -> dict[str, Any]:
         image_id = request.path_params["image_id"]
+        return self._fields(self.record(image_id), request)
+
+    def record(self, image_id: str) -> ImageRecord:
+        """The image with an id; the API's own error when there is none."""
         record = self.world.image(image_id)
         if record is None:
             raise errors.unknown_object(image_id)
-        return self._fields(record, request)
+        return record
 
     def _many(self, request: Request) -> dict[str, Any]:
         wanted = [text for text in request.query_params.get("ids", "").split(",") if text]
@@ -103,10 +119,7 @@ class Mapillary:
             raise errors.bad_parameter(f"Too many IDs. Maximum: {MAX_IDS}. Provided: {len(wanted)}")
         found = {}
         for image_id in wanted:
-            record = self.world.image(image_id)
-            if record is None:
-                raise errors.unknown_object(image_id)
-            found[image_id] = self._fields(record, request)
+            found[image_id] = self._fields(self.record(image_id), request)
         return found
 
     def _image_ids(self, request: Request) -> dict[str, Any]:
@@ -121,7 +134,9 @@ class Mapillary:
         if "sequence_ids" in query:
             found = [record for key in query["sequence_ids"].split(",") for record in self.world.sequence(key)]
         else:
-            found = self._in_box(*_box(query))
+            found = self._in_box(*box_of(query))
+            if "bbox" not in query:
+                found = [record for record in found if _away_m(record, query) <= float(query.get("radius", "25"))]
         for keep in _filters(query):
             found = [record for record in found if keep(record)]
         return {"data": [self._fields(record, request) for record in found[:limit]]}
@@ -154,6 +169,8 @@ class Mapillary:
     def _value(self, record: ImageRecord, name: str, base_url: str, expired: bool) -> Any:
         if name.startswith("thumb_") and name.endswith("_url") and name[6:-4] in _SIZES:
             return self.host.signed_url(base_url, record.image_id, name[6:-4], expired)
+        if name in _NEVER_THERE:
+            return None
         if name not in _FIELDS:
             raise errors.bad_parameter(f"Tried accessing nonexisting field ({name})")
         return _FIELDS[name](record)
@@ -163,6 +180,16 @@ def _point(lat: float | None, lon: float | None) -> dict[str, Any] | None:
     return None if lat is None else {"type": "Point", "coordinates": [lon, lat]}
 
 
+def _rotation(compass_deg: float) -> list[float]:
+    """The turn of an upright camera as an axis times an angle: a quarter turn down, then around to the compass."""
+    half = math.radians(compass_deg) / 2
+    turn, axis = 2 * math.acos(math.cos(half) * math.sqrt(0.5)), (math.cos(half), math.sin(half), math.sin(half))
+    length = math.sqrt(sum(part * part for part in axis))
+    return [round(turn * part / length, 9) for part in axis]
+
+
+# Known upstream, but this world has no models of its streets: absent, as upstream where none was made.
+_NEVER_THERE = ("mesh", "sfm_cluster")
 _FIELDS: dict[str, Callable[[ImageRecord], Any]] = {
     "id": lambda r: r.image_id,
     "sequence": lambda r: r.sequence_id,
@@ -173,6 +200,9 @@ _FIELDS: dict[str, Callable[[ImageRecord], Any]] = {
     "computed_compass_angle": lambda r: None if r.computed_lat is None else round((r.compass_deg + 0.7) % 360.0, 8),
     "altitude": lambda r: r.altitude_m,
     "computed_altitude": lambda r: None if r.computed_lat is None else round(r.altitude_m * 0.02 + 1.9, 6),
+    "atomic_scale": lambda r: None if r.computed_lat is None else round(0.9 + 0.2 * fraction("scale", r.image_id), 9),
+    "computed_rotation": lambda r: None if r.computed_lat is None else _rotation(r.compass_deg),
+    "camera_parameters": lambda r: None if r.is_pano else [0.688, 0.0, 0.0],  # focal length over width, distortion
     "quality_score": lambda r: r.quality,
     "camera_type": lambda r: "equirectangular" if r.is_pano else "perspective",
     "is_pano": lambda r: r.is_pano,
@@ -203,7 +233,7 @@ def _number(text: str, name: str) -> float:
     return number
 
 
-def _box(query: Any) -> tuple[float, float, float, float]:
+def box_of(query: Any) -> tuple[float, float, float, float]:
     if "bbox" in query:
         parts = query["bbox"].split(",")
         if len(parts) != 4:
@@ -214,12 +244,24 @@ def _box(query: Any) -> tuple[float, float, float, float]:
         if not 0 < radius_m <= 50:
             raise errors.bad_parameter("Param radius must be at most 50")
         lat, lon, half = _number(query["lat"], "lat"), _number(query["lng"], "lng"), radius_m / 111_195.0
-        west, south, east, north = lon - half, lat - half, lon + half, lat + half
+        wide = half / max(0.001, math.cos(math.radians(lat)))
+        west, south, east, north = lon - wide, lat - half, lon + wide, lat + half
     else:
         raise errors.bad_parameter("The parameter bbox is required")
     if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
         raise errors.bad_parameter("Param bbox must be west,south,east,north")
     return west, south, east, north
+
+
+def _away_m(record: ImageRecord, query: Any) -> float:
+    lat, lon = float(query["lat"]), float(query["lng"])
+    return 111_195.0 * math.hypot(record.lat - lat, (record.lon - lon) * math.cos(math.radians(lat)))
+
+
+def organization_of(record: ImageRecord) -> int | None:
+    """The organization an image was given under; most were given under none."""
+    chance = fraction("organization", record.creator)
+    return 10**14 + int(chance * 1e12) if chance < 0.25 else None
 
 
 def _moment_ms(text: str, name: str) -> float:
@@ -241,6 +283,9 @@ def _filters(query: Any) -> list[Callable[[ImageRecord], bool]]:
     if "end_captured_at" in query:
         last = _moment_ms(query["end_captured_at"], "end_captured_at")
         kept.append(lambda record: record.captured_at_ms <= last)
+    if "organization_id" in query:
+        owner = query["organization_id"]
+        kept.append(lambda record: str(organization_of(record)) == owner)
     if "creator_username" in query:
         name = query["creator_username"]
         kept.append(lambda record: record.creator == name)
