@@ -4,8 +4,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-import polars as pl
-
 from flows.servers import Server, free_port
 from flows.session import Session
 from schemas.config import Config
@@ -22,7 +20,7 @@ def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callabl
     if part != "evaluate" or not config.evaluate.trained or config.services.trained is not None:
         yield config, session.ready
         return
-    models = session.lake.read("models").filter(pl.col("training_stage") == "grpo").sort("written_at")
+    models = session.lake.read("models").sort("written_at")
     if models.is_empty():
         yield config, session.ready
         return

@@ -5,9 +5,9 @@ versions. A commit of the same run and batch is made once, however often it is a
 """
 
 import json
-import os
 import random
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -69,7 +69,7 @@ class Lake:
         self.root = Path(root).expanduser().absolute()
         try:
             (self.root / "tables").mkdir(parents=True, exist_ok=True)
-            probe = self.root / f".writable-{os.getpid()}"
+            probe = self.root / f".writable-{uuid.uuid4().hex}"
             probe.write_bytes(b"geofix")
             probe.unlink()
         except OSError as error:

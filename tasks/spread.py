@@ -125,7 +125,8 @@ def release_workers() -> None:
 
 
 def _cluster() -> str:
-    return str(ray.get_runtime_context().get_job_id())
+    # Not the job id: every private Ray calls its first job 01000000.
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def spread(

@@ -47,7 +47,7 @@ def lake(made: tuple[Lake, subprocess.CompletedProcess[str]]) -> Lake:
 def test_it_ends_by_saying_what_it_made_and_where_to_look(
     made: tuple[Lake, subprocess.CompletedProcess[str]],
 ) -> None:
-    lake, first = made
+    _, first = made
     assert "What it made:" in first.stdout
     report = next(line.split()[1] for line in first.stdout.splitlines() if line.strip().startswith("report"))
     assert "<html" in Path(report).read_text()

@@ -21,7 +21,7 @@ def policies(inputs: Inputs, settings: EvaluateSettings) -> list[str]:
     """The policies to evaluate; the trained one is `trained:` and its model id."""
     names = list(settings.policies)
     if settings.trained:
-        models = inputs.frame("models").filter(pl.col("training_stage") == "grpo").sort("written_at")
+        models = inputs.frame("models").sort("written_at")
         names += [f"{TRAINED}{models['model_id'][-1]}"] if models.height else []
     return names
 

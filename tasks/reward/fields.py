@@ -30,13 +30,14 @@ _QUOTED_VALUE = re.compile(
 )
 
 Fields = dict[str, object]
+_DECODER = json.JSONDecoder()
 
 
 def object_spans(text: str) -> list[tuple[int, int]]:
     """Start and end of every outermost `{...}` in one pass; a brace without partner belongs to none."""
+    spans, begin = _proper_spans(text)
     opened: list[int] = []
-    spans: list[tuple[int, int]] = []
-    for match in re.finditer(r"[{}]", text):
+    for match in re.compile(r"[{}]").finditer(text, begin):
         if match[0] == "{":
             opened.append(match.start())
         elif opened:
@@ -45,6 +46,22 @@ def object_spans(text: str) -> list[tuple[int, int]]:
                 spans.pop()
             spans.append((start, match.end()))
     return spans
+
+
+def _proper_spans(text: str) -> tuple[list[tuple[int, int]], int]:
+    """The objects that are proper JSON, up to the first that is not, and where that search ended.
+
+    Their strings may hold braces, which counting would mistake. One failure ends it: trying every brace is quadratic.
+    """
+    spans: list[tuple[int, int]] = []
+    end = 0
+    while (start := text.find("{", end)) >= 0:
+        try:
+            _, end = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            break
+        spans.append((start, end))
+    return spans, end
 
 
 def read_json(text: str) -> Fields | None:
