@@ -67,7 +67,9 @@ class Scene:
     def id(self) -> str:
         """The item's id."""
         made = self.at + timedelta(seconds=int(14_400 + 40_000 * fraction("made", self.tile.name, self.number)))
-        return f"{self.satellite}_MSIL2A_{self.at:%Y%m%dT%H%M%S}_R{self.orbit:03d}_T{self.tile.name}_{made:%Y%m%dT%H%M%S}"
+        return (
+            f"{self.satellite}_MSIL2A_{self.at:%Y%m%dT%H%M%S}_R{self.orbit:03d}_T{self.tile.name}_{made:%Y%m%dT%H%M%S}"
+        )
 
     @property
     def coverage(self) -> float:
@@ -94,7 +96,9 @@ def across_km(orbit: int, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
     east = (np.asarray(lon) - _node_deg(orbit) - np.degrees(turned) + 180.0) % 360.0 - 180.0
     cosine = np.cos(np.radians(lat))
     # The track leans: going west by this much per degree south, distances across it are shorter than along a parallel.
-    slope = np.clip(abs(math.cos(_INCLINATION)) / np.maximum(0.05, cosine**2 - math.cos(_INCLINATION) ** 2) ** 0.5, 0, 8)
+    slope = np.clip(
+        abs(math.cos(_INCLINATION)) / np.maximum(0.05, cosine**2 - math.cos(_INCLINATION) ** 2) ** 0.5, 0, 8
+    )
     lean = slope + (_PERIOD_S / 86_400) * cosine
     return east * cosine * _KM_PER_DEG / np.sqrt(1.0 + lean**2)
 

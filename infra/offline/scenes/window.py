@@ -1,0 +1,121 @@
+"""A rectangle of pixels on a UTM grid, and the wide-meshed net of points under it on which slow things are computed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from infra.offline.chance import fraction, fractions, key_of
+from infra.offline.scenes.projection import to_geographic, to_mercator
+
+NODE_M = 160  # nodes lie on multiples of this in every zone, so that overlapping tiles compute the same values
+
+
+@dataclass(frozen=True)
+class Window:
+    """`columns` x `rows` pixels of `step_m` metres; `left_m`, `top_m` are the outer edges of the first pixel."""
+
+    zone: int
+    south: bool
+    left_m: float
+    top_m: float
+    step_m: float
+    columns: int
+    rows: int
+
+    @cached_property
+    def node_index(self) -> tuple[int, int, int, int]:
+        """(first easting, count, last northing, count) of the nodes, in steps of NODE_M, one more on every side."""
+        first = int(self.left_m // NODE_M) - 1
+        last = int((self.left_m + self.step_m * self.columns) // NODE_M) + 2
+        low = int((self.top_m - self.step_m * self.rows) // NODE_M) - 1
+        high = int(self.top_m // NODE_M) + 2
+        return first, last - first + 1, high, high - low + 1
+
+    @cached_property
+    def nodes(self) -> tuple[np.ndarray, np.ndarray]:
+        """(easting, northing) of the nodes, rows from north to south."""
+        first, wide, high, tall = self.node_index
+        x, y = np.meshgrid((first + np.arange(wide)) * float(NODE_M), (high - np.arange(tall)) * float(NODE_M))
+        return x, y
+
+    @cached_property
+    def node_degrees(self) -> tuple[np.ndarray, np.ndarray]:
+        """(lat, lon) of the nodes."""
+        return to_geographic(*self.nodes, self.zone, self.south)
+
+    @cached_property
+    def node_plane(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mercator (x, y) of the nodes, in metres."""
+        return to_mercator(*self.node_degrees)
+
+    @cached_property
+    def plane(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mercator (x, y) of the pixels' centres, in metres."""
+        x, y = self.node_plane
+        return self.spread(x), self.spread(y)
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """Values at the nodes, linearly between them at the pixels' centres."""
+        first, _, high, _ = self.node_index
+        at_x = (self.left_m + (np.arange(self.columns) + 0.5) * self.step_m) / NODE_M - first
+        at_y = high - (self.top_m - (np.arange(self.rows) + 0.5) * self.step_m) / NODE_M
+        i, j = at_x.astype(np.int64), at_y.astype(np.int64)
+        fx, fy = (at_x - i).astype(values.dtype), (at_y - j).astype(values.dtype)[:, None]
+        between = values[:, i] + (values[:, i + 1] - values[:, i]) * fx
+        return between[j] + (between[j + 1] - between[j]) * fy
+
+
+def draw_table(seed: int, salt: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) per pair of integers, gathered from a small table: the pairs must lie close together."""
+    x0, y0 = int(x.min()), int(y.min())
+    wide, tall = int(x.max()) - x0 + 1, int(y.max()) - y0 + 1
+    return _table(seed, salt, x0, y0, wide, tall).ravel()[(y - y0) * wide + (x - x0)]
+
+
+def draw_each(seed: int, salt: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) per pair of integers, however far apart they lie."""
+    return fractions(key_of(seed, salt) & 0xFFFFFFFF, (x << 28) ^ (y + (1 << 27))).astype(np.float32)
+
+
+def _table(seed: int, salt: str, x0: int, y0: int, wide: int, tall: int) -> np.ndarray:
+    numbers = (np.arange(x0, x0 + wide, dtype=np.int64)[None] << 28) ^ (
+        np.arange(y0, y0 + tall, dtype=np.int64)[:, None] + (1 << 27)
+    )
+    return fractions(key_of(seed, salt) & 0xFFFFFFFF, numbers).astype(np.float32)
+
+
+def noise(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cell_m: float) -> np.ndarray:
+    """Smooth chance in [-1, 1] over the plane, with humps about `cell_m` wide; float32."""
+    # Each layer lies at its own angle, else the eye sees the squares it is made of.
+    turn = 2 * math.pi * fraction("turn", salt)
+    across, up = math.cos(turn) / cell_m, math.sin(turn) / cell_m
+    u, v = x * across + y * up, y * across - x * up
+    i, j = np.floor(u), np.floor(v)
+    fu, fv = (u - i).astype(np.float32), (v - j).astype(np.float32)
+    fu, fv = fu * fu * (3 - 2 * fu), fv * fv * (3 - 2 * fv)
+    x0, y0 = int(i.min()), int(j.min())
+    wide, tall = int(i.max()) - x0 + 2, int(j.max()) - y0 + 2
+    table = (_table(seed, salt, x0, y0, wide, tall) * 2 - 1).ravel()
+    at = ((j - y0) * wide + (i - x0)).astype(np.int32)
+    a, c = table[at], table[at + wide]
+    north = a + (table[at + 1] - a) * fu
+    south = c + (table[at + wide + 1] - c) * fu
+    return north + (south - north) * fv
+
+
+def layers(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cells_m: tuple[float, ...], fade: float) -> np.ndarray:
+    """Noise of several sizes on top of each other, each `fade` times as strong as the one before; about [-1, 1]."""
+    total = np.zeros(x.shape, dtype=np.float32)
+    for k, cell in enumerate(cells_m):
+        total += np.float32(fade**k) * noise(seed, f"{salt} {k}", x, y, cell)
+    return total
+
+
+def step_up(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """0 below `low`, 1 above `high`, smooth between."""
+    t = np.clip((values - np.float32(low)) / np.float32(high - low), 0, 1)
+    return t * t * (3 - 2 * t)
