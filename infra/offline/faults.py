@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
-import struct
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from infra.offline.chance import fraction
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 SERVICES = (
     "mapillary", "mapillary-cdn", "mapillary-tiles", "nominatim", "google", "opencage", "tavily", "you", "maps",
-    "openai",
+    "openai", "stac", "sas", "blob",
 )  # fmt: skip
-STATUSES = (403, 429, 500, 502, 504)
-KINDS = ("latency", "status", "reset", "truncate", "content_type", "invalid_json", "expired_url", "slow_drip")
-_DRIP_PIECES = 20
+STATUSES = (402, 403, 429, 500, 502, 503, 504)
+KINDS = (
+    "latency", "status", "reset", "truncate", "content_type", "invalid_json", "expired_url", "slow_drip",
+    "clock_skew", "duplicate_ids", "deleted", "drift",
+)  # fmt: skip
+DRIFTS = ("rename", "retype", "drop")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One rule. It strikes by `rate`, a share of requests, or by `at`, numbers of requests of a service (from 0)."""
+    """One rule. It strikes by `rate`, a share of requests, or by `at`, numbers of requests of a service (from 0).
+
+    `deleted` differs: its rate is a share of the images, which stay deleted, and its script is a list of `ids`.
+    """
 
     service: str  # one of SERVICES, or "*"
     kind: str
     rate: float = 0.0
     at: tuple[int, ...] = ()
     status: int = 500  # for kind "status"
-    seconds: float = 0.2  # for "latency" and "slow_drip": how much longer the answer takes
+    seconds: float = 0.2  # "latency", "slow_drip": how much longer it takes; "clock_skew": how far its clock is ahead
+    ids: tuple[str, ...] = ()  # for "deleted"
+    field: str = ""  # for "drift": the field that changes; empty: one is drawn
+    how: str = ""  # for "drift": one of DRIFTS; empty: drawn
 
     def __post_init__(self) -> None:
         if self.service not in (*SERVICES, "*"):
@@ -46,8 +48,10 @@ class Fault:
             raise ValueError(f"status: {self.status}; one of {STATUSES} is needed")
         if not 0.0 <= self.rate <= 1.0:
             raise ValueError(f"rate: {self.rate}; a share between 0 and 1 is needed")
-        if self.seconds < 0:
+        if not math.isfinite(self.seconds) or (self.seconds < 0 and self.kind != "clock_skew"):
             raise ValueError(f"seconds: {self.seconds}; must not be negative")
+        if self.how not in ("", *DRIFTS):
+            raise ValueError(f"how: {self.how!r}; one of {', '.join(DRIFTS)} is needed")
 
 
 class Faults:
@@ -82,16 +86,27 @@ class Faults:
         A rate is drawn from the request's own text and how often it was sent before, not from the order of arrival:
         any number of concurrent clients meets the same faults, and a retry may pass.
         """
+        if not self.rules:
+            return []
         number, self._count[service] = self._count[service], self._count[service] + 1
         repeat, self._repeat[request] = self._repeat[request], self._repeat[request] + 1
         struck = []
         for i, rule in enumerate(self.rules):
-            if rule.service not in ("*", service):
+            if rule.service not in ("*", service) or rule.kind == "deleted":
                 continue
             if number in rule.at or (rule.rate and fraction(self.seed, "fault", i, request, repeat) < rule.rate):
                 struck.append(rule)
                 self.struck[f"{service}:{rule.kind}"] += 1
         return struck
+
+    def is_deleted(self, service: str, image_id: str) -> bool:
+        """Whether an image is gone from a service; the same answer every time, as long as the rules stand."""
+        return any(
+            rule.kind == "deleted"
+            and rule.service in ("*", service)
+            and (image_id in rule.ids or (rule.rate and fraction(self.seed, "deleted", image_id) < rule.rate))
+            for rule in self.rules
+        )
 
     def log(self) -> dict[str, Any]:
         """Counts of requests, statuses and faults per service since the start or the last clearing."""
@@ -118,158 +133,7 @@ def parse(value: Any) -> tuple[list[Fault], int]:
         if not isinstance(row, dict) or not {"service", "kind"} <= row.keys() <= allowed:
             raise ValueError(f"rules[{i}]: service and kind are needed; allowed are {', '.join(sorted(allowed))}")
         try:
-            rules.append(Fault(**{**row, "at": tuple(row.get("at", ()))}))
+            rules.append(Fault(**{**row, "at": tuple(row.get("at", ())), "ids": tuple(row.get("ids", ()))}))
         except (TypeError, ValueError) as error:
             raise ValueError(f"rules[{i}].{error}") from error
     return rules, int(value.get("seed", 0))
-
-
-class FaultyWorld:
-    """The services behind their faults: the outermost layer, for it must reach the connection itself."""
-
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], faults: Faults) -> None:
-        self.app, self.faults = app, faults
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service = scope["path"].split("/")[1] if scope["type"] == "http" else ""
-        if service not in SERVICES:
-            await self.app(scope, receive, send)
-            return
-        self.faults.requests[service] += 1
-        statuses = self.faults.statuses.setdefault(service, Counter())
-        # The body is left out: it is not read yet. A token is no part of what is asked.
-        query = "&".join(
-            p for p in scope["query_string"].decode("latin-1").split("&") if not p.startswith("access_token=")
-        )
-        struck = self.faults.strike(service, f"{scope['method']} {scope['path']}?{query}")
-        scope["faults"] = {rule.kind for rule in struck}
-
-        async def counted(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                statuses[str(message["status"])] += 1
-            await send(message)
-
-        kinds = {rule.kind: rule for rule in struck}
-        if "latency" in kinds:
-            await asyncio.sleep(kinds["latency"].seconds)
-        if "reset" in kinds:
-            _reset(receive)
-            return
-        if "status" in kinds:
-            await _answer(counted, kinds["status"].status, *error_body(service, kinds["status"].status))
-            return
-        broken = next(
-            (kinds[kind] for kind in ("truncate", "invalid_json", "content_type", "slow_drip") if kind in kinds), None
-        )
-        if broken is None:
-            await self.app(scope, receive, counted)
-            return
-        await self._break(broken, scope, receive, counted)
-
-    async def _break(self, rule: Fault, scope: Scope, receive: Receive, send: Send) -> None:
-        start: MutableMapping[str, Any] = {}
-        body = bytearray()
-
-        async def hold(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                start.update(message)
-            else:
-                body.extend(message.get("body", b""))
-
-        await self.app(scope, receive, hold)
-        headers = [(k, v) for k, v in start["headers"] if k.lower() not in (b"content-length", b"transfer-encoding")]
-        sent = bytes(body)
-        if rule.kind == "invalid_json":
-            sent = sent[: max(1, len(sent) * 2 // 3)]
-        if rule.kind == "content_type":
-            headers = [(k, b"text/html; charset=utf-8" if k.lower() == b"content-type" else v) for k, v in headers]
-        headers.append((b"content-length", str(len(sent)).encode()))
-        await send({**start, "headers": headers})
-        if rule.kind == "truncate":
-            await send({"type": "http.response.body", "body": sent[: len(sent) // 2], "more_body": True})
-            await asyncio.sleep(0.01)  # let the half go out before the line is cut
-            _cut(receive)
-        elif rule.kind == "slow_drip":
-            step = max(1, len(sent) // _DRIP_PIECES)
-            for i in range(0, len(sent), step):
-                await send({"type": "http.response.body", "body": sent[i : i + step], "more_body": True})
-                await asyncio.sleep(rule.seconds / _DRIP_PIECES)
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            await send({"type": "http.response.body", "body": sent})
-
-
-def error_body(service: str, status: int) -> tuple[bytes, str, dict[str, str]]:
-    """(body, content type, headers) of a service's own error answer."""
-    if service in ("mapillary", "mapillary-tiles"):
-        if status in (403, 429):
-            error = {
-                "message": "Application request limit reached",
-                "type": "MLYApiException",
-                "code": 4,
-                "is_transient": True,
-            }
-        else:
-            error = {
-                "message": "Service temporarily unavailable",
-                "type": "MLYApiException",
-                "code": 2,
-                "is_transient": True,
-            }
-        return (
-            json.dumps({"error": {**error, "fbtrace_id": "AoFFl1neW0r1dFau1tAAAAA"}}).encode(),
-            "application/json",
-            {},
-        )
-    if service == "openai":
-        if status == 429:
-            error = {
-                "message": "Rate limit reached for requests",
-                "type": "requests",
-                "param": None,
-                "code": "rate_limit_exceeded",
-            }
-            return json.dumps({"error": error}).encode(), "application/json", {"retry-after": "1"}
-        error = {
-            "message": "The server had an error while processing your request.",
-            "type": "server_error",
-            "param": None,
-            "code": None,
-        }
-        return json.dumps({"error": error}).encode(), "application/json", {}
-    if service == "tavily":
-        text = "Your request has been blocked due to excessive requests." if status == 429 else "Internal Server Error"
-        return (
-            json.dumps({"detail": {"error": text}}).encode(),
-            "application/json",
-            {"retry-after": "1"} if status == 429 else {},
-        )
-    reason = {403: "Forbidden", 429: "Too Many Requests", 502: "Bad Gateway", 504: "Gateway Time-out"}.get(
-        status, "Internal Server Error"
-    )
-    return f"<html><head><title>{status} {reason}</title></head></html>".encode(), "text/html", {}
-
-
-async def _answer(send: Send, status: int, body: bytes, content_type: str, extra: dict[str, str]) -> None:
-    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
-    headers += [(name.encode(), value.encode()) for name, value in extra.items()]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _transport(receive: Receive) -> asyncio.Transport:
-    # uvicorn hands each request the bound method of an object that holds the connection.
-    return receive.__self__.transport  # type: ignore[attr-defined]
-
-
-def _reset(receive: Receive) -> None:
-    """Ends the connection with RST: a lingering time of zero drops what is unsent."""
-    transport = _transport(receive)
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
-
-
-def _cut(receive: Receive) -> None:
-    _transport(receive).abort()

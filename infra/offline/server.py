@@ -21,14 +21,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from infra.lifeline import exit_when_stdin_closes
-from infra.offline.faults import Faults, FaultyWorld, parse
+from infra.offline.fault_layer import FaultyWorld
+from infra.offline.faults import Faults, parse
 from infra.offline.names import NameIndex
+from infra.offline.services.google import Google
 from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
 from infra.offline.services.mapillary import TOKEN, Limits, Mapillary
 from infra.offline.services.mapillary_objects import MapillaryObjects
 from infra.offline.services.mapillary_tiles import MapillaryTiles
 from infra.offline.services.nominatim import Nominatim
+from infra.offline.services.opencage import OpenCage
 from infra.offline.services.tavily import Tavily
+from infra.offline.services.you import You
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, World
 
@@ -54,6 +58,7 @@ def create_app(
     faults = faults if faults is not None else Faults()
     names, signs = NameIndex(world.gazetteer), SignIndex(world)
     host = ImageHost(world, url_lifetime_s)
+    lookup, web = Nominatim(world, names, signs), Tavily(world, names, signs)
     graph = Mapillary(world, host, limits or Limits(), tokens)
     routes: list[BaseRoute] = [
         Route(
@@ -64,8 +69,11 @@ def create_app(
         *graph.routes(),
         *MapillaryTiles(world, graph).routes(),
         *host.routes(),
-        *Nominatim(world, names, signs).routes(),
-        *Tavily(world, names, signs).routes(),
+        *lookup.routes(),
+        *Google(lookup).routes(),
+        *OpenCage(lookup).routes(),
+        *web.routes(),
+        *You(web).routes(),
         *_chat_routes(),
         *_control_routes(faults),
     ]
@@ -123,7 +131,9 @@ def _is_loopback(host: str) -> bool:
 
 def make_server(app: Application, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> uvicorn.Server:
     """A server ready to run: `server.run()`, in a thread if need be; `server.should_exit = True` ends it."""
-    return uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False))
+    # The Date header is the fault layer's: a skewed clock shows there.
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False, date_header=False)
+    return uvicorn.Server(config)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import os
 import threading
-import time
 from collections import OrderedDict
 
 import anyio
@@ -14,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from infra.offline.fault_layer import clock, is_deleted
 from infra.offline.render import encode, paint
 from infra.offline.world import ImageRecord, World
 
@@ -37,9 +37,9 @@ class ImageHost:
         """The routes to mount."""
         return [Route("/mapillary-cdn/m/{image_id}/{size}.jpg", self._picture)]
 
-    def signed_url(self, base_url: str, image_id: str, size: str, expired: bool = False) -> str:
+    def signed_url(self, base_url: str, image_id: str, size: str, now: float, expired: bool = False) -> str:
         """An address for one size of an image, good for the host's lifetime; `oe` is its end, hexadecimal unix time."""
-        end = int(time.time() + (-60.0 if expired else self.lifetime_s))
+        end = int(now + (-60.0 if expired else self.lifetime_s))
         signature = self._signature(image_id, size, end)
         return f"{base_url.rstrip('/')}/mapillary-cdn/m/{image_id}/{size}.jpg?oe={end:X}&oh={signature}"
 
@@ -54,10 +54,10 @@ class ImageHost:
             return PlainTextResponse("Bad URL timestamp", 403)
         if not hmac.compare_digest(self._signature(image_id, size, end), request.query_params.get("oh", "")):
             return PlainTextResponse("Bad URL hash", 403)
-        if end < time.time() or "expired_url" in request.scope.get("faults", ()):
+        if end < clock(request.scope) or "expired_url" in request.scope.get("faults", ()):
             return PlainTextResponse("URL signature expired", 403)
         record = self.world.image(image_id)
-        if record is None:
+        if record is None or is_deleted(request.scope, image_id):
             return PlainTextResponse("Not Found", 404)
         data = await anyio.to_thread.run_sync(self.jpeg, record, size, limiter=self._painters)
         return Response(data, media_type="image/jpeg", headers={"cache-control": "max-age=1209600"})

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from infra.offline.chance import fraction, key_of
+from infra.offline.fault_layer import clock, is_deleted
 from infra.offline.services import mapillary_errors as errors
 from infra.offline.services.image_host import ImageHost
 from infra.offline.world import ImageRecord, World
@@ -102,12 +103,12 @@ class Mapillary:
 
     def _one(self, request: Request) -> dict[str, Any]:
         image_id = request.path_params["image_id"]
-        return self._fields(self.record(image_id), request)
+        return self._fields(self.record(image_id, request), request)
 
-    def record(self, image_id: str) -> ImageRecord:
+    def record(self, image_id: str, request: Request) -> ImageRecord:
         """The image with an id; the API's own error when there is none."""
         record = self.world.image(image_id)
-        if record is None:
+        if record is None or is_deleted(request.scope, image_id):
             raise errors.unknown_object(image_id)
         return record
 
@@ -119,14 +120,15 @@ class Mapillary:
             raise errors.bad_parameter(f"Too many IDs. Maximum: {MAX_IDS}. Provided: {len(wanted)}")
         found = {}
         for image_id in wanted:
-            found[image_id] = self._fields(self.record(image_id), request)
+            found[image_id] = self._fields(self.record(image_id, request), request)
         return found
 
     def _image_ids(self, request: Request) -> dict[str, Any]:
         sequence = request.query_params.get("sequence_id", "")
         if not sequence:
             raise errors.bad_parameter("The parameter sequence_id is required")
-        return {"data": [{"id": record.image_id} for record in self.world.sequence(sequence)]}
+        rows = [{"id": record.image_id} for record in self.world.sequence(sequence)]
+        return {"data": [row for row in rows if not is_deleted(request.scope, row["id"])]}
 
     def _images(self, request: Request) -> dict[str, Any]:
         query = request.query_params
@@ -139,6 +141,7 @@ class Mapillary:
                 found = [record for record in found if _away_m(record, query) <= float(query.get("radius", "25"))]
         for keep in _filters(query):
             found = [record for record in found if keep(record)]
+        found = [record for record in found if not is_deleted(request.scope, record.image_id)]
         return {"data": [self._fields(record, request) for record in found[:limit]]}
 
     def _in_box(self, west: float, south: float, east: float, north: float) -> list[ImageRecord]:
@@ -161,14 +164,15 @@ class Mapillary:
         expired = "expired_url" in request.scope.get("faults", ())
         shown: dict[str, Any] = {}
         for name in asked:
-            value = self._value(record, name, str(request.base_url), expired)
+            value = self._value(record, name, request, expired)
             if value is not None:
                 shown[name] = value
         return shown | {"id": record.image_id}
 
-    def _value(self, record: ImageRecord, name: str, base_url: str, expired: bool) -> Any:
+    def _value(self, record: ImageRecord, name: str, request: Request, expired: bool) -> Any:
         if name.startswith("thumb_") and name.endswith("_url") and name[6:-4] in _SIZES:
-            return self.host.signed_url(base_url, record.image_id, name[6:-4], expired)
+            now = clock(request.scope)
+            return self.host.signed_url(str(request.base_url), record.image_id, name[6:-4], now, expired)
         if name in _NEVER_THERE:
             return None
         if name not in _FIELDS:

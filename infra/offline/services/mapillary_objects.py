@@ -84,7 +84,7 @@ class MapillaryObjects:
     def _detections(self, request: Request) -> dict[str, Any]:
         from infra.offline.render.objects import detections
 
-        record = self.graph.record(request.path_params["image_id"])
+        record = self.graph.record(request.path_params["image_id"], request)
         rows = []
         for k, found in enumerate(detections(self.world, record)):
             rows.append({

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -10,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from infra.offline.chance import fraction
+from infra.offline.fault_layer import is_deleted
 from infra.offline.services import mapillary_errors as errors
 from infra.offline.services.mapillary import Mapillary, organization_of
 from infra.offline.services.mapillary_objects import features_in
@@ -43,29 +46,34 @@ class MapillaryTiles:
         z, x, y = (int(given[axis]) for axis in "zxy")
         if z > IMAGE_ZOOM or x >= 1 << z or y >= 1 << z:
             raise errors.bad_parameter("Tile coordinates are out of range")
-        return Response(self.tile(name, z, x, y), media_type=_TYPE)
+        return Response(self.tile(name, z, x, y, partial(is_deleted, request.scope)), media_type=_TYPE)
 
-    def tile(self, name: str, z: int, x: int, y: int) -> bytes:
-        """The bytes of one tile; a tile without anything in it is empty."""
+    def tile(self, name: str, z: int, x: int, y: int, gone: Callable[[str], bool] = lambda image_id: False) -> bytes:
+        """The bytes of one tile, without the images that are gone; a tile without anything in it is empty."""
         from mapbox_vector_tile import encode  # brings shapely: only who asks for tiles waits for it
 
         if name.startswith("mly1"):
-            layers = self._image_layers(z, x, y, name == "mly1_computed_public")
+            layers = self._image_layers(z, x, y, name == "mly1_computed_public", gone)
         else:
             layers = self._feature_layers(name, z, x, y)
         layers = [layer for layer in layers if layer["features"]]
         return bytes(encode(layers, default_options={"y_coord_down": True, "extents": EXTENT})) if layers else b""
 
-    def _image_layers(self, z: int, x: int, y: int, computed: bool) -> list[dict[str, Any]]:
+    def _image_layers(
+        self, z: int, x: int, y: int, computed: bool, gone: Callable[[str], bool]
+    ) -> list[dict[str, Any]]:
         box = tile_box(z, x, y)
         if z in OVERVIEW_ZOOMS:
             records = [self.world.first_image(i) for i in self.world.places_of_cities_in(*box)[:MOST_POINTS]]
+            records = [record for record in records if not gone(record.image_id)]
             return [{"name": "overview", "features": _points(records, z, x, y, computed, _overview)}]
         if z < LINE_ZOOM:
             chosen = self.world.places_of_cities_in(*box)[:MOST_LINES]
             sequences: list[tuple[ImageRecord, ...]] = [(self.world.first_image(index),) for index in chosen]
         else:
             sequences = [self.world.images(index) for index in self.world.places_near(*box)]
+        kept = (tuple(record for record in images if not gone(record.image_id)) for images in sequences)
+        sequences = [images for images in kept if images]
         lines = [line for images in sequences for line in _lines(images, z, x, y, computed)]
         layers = [{"name": "sequence", "features": lines}]
         if z == IMAGE_ZOOM:

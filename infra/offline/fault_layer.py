@@ -1,0 +1,173 @@
+"""The layer around the services that makes faults happen: outermost, for it must reach the connection itself."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
+from functools import partial
+from typing import Any
+
+from infra.offline.drift import change_json
+from infra.offline.fault_bodies import error_answer
+from infra.offline.faults import SERVICES, Fault, Faults
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_HELD = ("duplicate_ids", "drift", "truncate", "invalid_json", "content_type", "slow_drip")
+_SECRETS = ("access_token=", "key=")
+_DRIP_PIECES = 20
+
+
+def clock(scope: Scope) -> float:
+    """The time as the service that answers has it: a skewed clock is ahead or behind."""
+    rule = scope.get("faults", {}).get("clock_skew")
+    return time.time() + (rule.seconds if rule is not None else 0.0)
+
+
+def is_deleted(scope: Scope, image_id: str) -> bool:
+    """Whether the service that answers has lost an image."""
+    check = scope.get("is_deleted")
+    return bool(check and check(image_id))
+
+
+class FaultyWorld:
+    """The services behind their faults."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], faults: Faults) -> None:
+        self.app, self.faults = app, faults
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        service = scope["path"].split("/")[1]
+        if service not in SERVICES:
+            await self.app(scope, receive, partial(_dated, send, scope))
+            return
+        self.faults.requests[service] += 1
+        statuses = self.faults.statuses.setdefault(service, Counter())
+        connection = receive
+        request = _request_text(scope)
+        if self.faults.rules:
+            if scope["method"] == "POST":
+                # What is asked is in the body: without it, all questions to a model would be one request.
+                body, receive = await _read_ahead(receive)
+                request += " " + hashlib.blake2b(body, digest_size=16).hexdigest()
+            scope["is_deleted"] = partial(self.faults.is_deleted, service)
+        kinds = {rule.kind: rule for rule in self.faults.strike(service, request)}
+        scope["faults"] = kinds
+
+        async def counted(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                statuses[str(message["status"])] += 1
+            await _dated(send, scope, message)
+
+        if "latency" in kinds:
+            await asyncio.sleep(kinds["latency"].seconds)
+        if "reset" in kinds:
+            _reset(connection)
+        elif "status" in kinds:
+            await _answer(counted, *error_answer(service, kinds["status"].status))
+        elif any(kind in kinds for kind in _HELD):
+            await self._break(kinds, request, scope, receive, counted, connection)
+        else:
+            await self.app(scope, receive, counted)
+
+    async def _break(
+        self, kinds: dict[str, Fault], request: str, scope: Scope, receive: Receive, send: Send, connection: Receive
+    ) -> None:
+        start: MutableMapping[str, Any] = {}
+        body = bytearray()
+
+        async def hold(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)
+            else:
+                body.extend(message.get("body", b""))
+
+        await self.app(scope, receive, hold)
+        headers = [(k, v) for k, v in start["headers"] if k.lower() not in (b"content-length", b"transfer-encoding")]
+        sent = bytes(body)
+        if start["status"] == 200:
+            sent = change_json(sent, kinds.get("duplicate_ids"), kinds.get("drift"), request)
+        if "invalid_json" in kinds:
+            sent = sent[: max(1, len(sent) * 2 // 3)]
+        if "content_type" in kinds:
+            headers = [(k, b"text/html; charset=utf-8" if k.lower() == b"content-type" else v) for k, v in headers]
+        headers.append((b"content-length", str(len(sent)).encode()))
+        await send({**start, "headers": headers})
+        if "truncate" in kinds:
+            await send({"type": "http.response.body", "body": sent[: len(sent) // 2], "more_body": True})
+            await asyncio.sleep(0.01)  # let the half go out before the line is cut
+            _transport(connection).abort()
+        elif "slow_drip" in kinds:
+            step = max(1, len(sent) // _DRIP_PIECES)
+            for i in range(0, len(sent), step):
+                await send({"type": "http.response.body", "body": sent[i : i + step], "more_body": True})
+                await asyncio.sleep(kinds["slow_drip"].seconds / _DRIP_PIECES)
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await send({"type": "http.response.body", "body": sent})
+
+
+def _request_text(scope: Scope) -> str:
+    """What is asked, without secrets: who asks makes no difference to the faults."""
+    parts = scope["query_string"].decode("latin-1").split("&")
+    return f"{scope['method']} {scope['path']}?{'&'.join(part for part in parts if not part.startswith(_SECRETS))}"
+
+
+async def _read_ahead(receive: Receive) -> tuple[bytes, Receive]:
+    """The whole body, and a stream that gives it once more."""
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        body.extend(message.get("body", b""))
+        more = message["type"] == "http.request" and message.get("more_body", False)
+    given = False
+
+    async def again() -> MutableMapping[str, Any]:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": bytes(body), "more_body": False}
+
+    return bytes(body), again
+
+
+async def _dated(send: Send, scope: Scope, message: MutableMapping[str, Any]) -> None:
+    # The server's own Date header is switched off: only here is it known how wrong the clock goes.
+    if message["type"] == "http.response.start":
+        date = (b"date", formatdate(clock(scope), usegmt=True).encode())
+        message = {**message, "headers": [*message.get("headers", ()), date]}
+    await send(message)
+
+
+async def _answer(send: Send, status: int, body: bytes, content_type: str, extra: dict[str, str]) -> None:
+    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
+    headers += [(name.encode(), value.encode()) for name, value in extra.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _transport(receive: Receive) -> asyncio.Transport:
+    # uvicorn hands each request the bound method of an object that holds the connection.
+    return receive.__self__.transport  # type: ignore[attr-defined]
+
+
+def _reset(receive: Receive) -> None:
+    """Ends the connection with RST: a lingering time of zero drops what is unsent."""
+    transport = _transport(receive)
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

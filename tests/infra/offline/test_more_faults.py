@@ -1,0 +1,149 @@
+"""Faults in what is said rather than in how: clocks, lost images, repeated records, drifting fields."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+
+import pytest
+
+from infra.offline.drift import change_json
+from infra.offline.faults import Fault, Faults
+
+KEY = {"Authorization": "Bearer tvly-offline-world"}
+
+
+def set_faults(served, *rules, seed=0):
+    response = served.http.post("/control/faults", json={"seed": seed, "rules": list(rules)})
+    assert response.status_code == 200, response.text
+
+
+def box_around(record, half=0.004):
+    return f"{record.lon - half},{record.lat - half},{record.lon + half},{record.lat + half}"
+
+
+def test_every_answer_has_one_date_and_a_skewed_clock_shows_in_it(breakable):
+    response = breakable.http.get("/health")
+    assert len(response.headers.get_list("date")) == 1
+    right = parsedate_to_datetime(response.headers["date"])
+    set_faults(breakable, {"service": "mapillary", "kind": "clock_skew", "seconds": -7200, "rate": 1.0})
+    record = breakable.world.images(0)[0]
+    answer = breakable.graph(f"/{record.image_id}", fields="thumb_256_url")
+    assert -7210 < (parsedate_to_datetime(answer.headers["date"]) - right).total_seconds() < -7190
+    # An address signed by a clock that is late is over before it is used, by a clock that is right.
+    assert breakable.http.get(answer.json()["thumb_256_url"]).status_code == 403
+
+
+def test_an_image_host_that_is_ahead_refuses_good_addresses(breakable):
+    record = breakable.world.images(0)[0]
+    url = breakable.graph(f"/{record.image_id}", fields="thumb_256_url").json()["thumb_256_url"]
+    set_faults(breakable, {"service": "mapillary-cdn", "kind": "clock_skew", "seconds": 7200, "rate": 1.0})
+    assert breakable.http.get(url).status_code == 403
+    breakable.http.delete("/control/faults")
+    assert breakable.http.get(url).status_code == 200
+
+
+def test_deleted_by_script_is_gone_everywhere(breakable):
+    records = breakable.world.images(3)
+    gone, rest = records[0].image_id, [r.image_id for r in records[1:]]
+    url = breakable.graph(f"/{gone}", fields="thumb_256_url").json()["thumb_256_url"]
+    set_faults(
+        breakable,
+        {"service": "mapillary", "kind": "deleted", "ids": [gone]},
+        {"service": "mapillary-cdn", "kind": "deleted", "ids": [gone]},
+    )
+    response = breakable.graph(f"/{gone}")
+    assert response.status_code == 400 and response.json()["error"]["error_subcode"] == 33
+    listed = breakable.graph("/image_ids", sequence_id=records[0].sequence_id).json()["data"]
+    assert [row["id"] for row in listed] == rest
+    found = breakable.graph("/images", bbox=box_around(records[0])).json()["data"]
+    assert gone not in {row["id"] for row in found} and rest[0] in {row["id"] for row in found}
+    assert breakable.http.get(url).status_code == 404
+    assert breakable.graph(f"/{rest[0]}").status_code == 200
+
+
+def test_deleted_by_rate_stays_deleted(breakable):
+    set_faults(breakable, {"service": "mapillary", "kind": "deleted", "rate": 0.3})
+    ids = [breakable.world.images(p)[0].image_id for p in range(60)]
+    first = [breakable.graph(f"/{image_id}").status_code for image_id in ids]
+    assert first == [breakable.graph(f"/{image_id}").status_code for image_id in ids]
+    assert 5 < first.count(400) < 35
+
+
+def test_duplicate_ids(breakable):
+    record = breakable.world.images(3)[0]
+    once = breakable.graph("/images", bbox=box_around(record)).json()["data"]
+    set_faults(breakable, {"service": "*", "kind": "duplicate_ids", "rate": 1.0})
+    twice = breakable.graph("/images", bbox=box_around(record)).json()["data"]
+    assert len(twice) == len(once) + 1
+    assert {row["id"] for row in twice} == {row["id"] for row in once}
+    pages = breakable.http.post("/tavily/search", json={"query": "Lyon"}, headers=KEY).json()["results"]
+    assert len({page["url"] for page in pages}) == len(pages) - 1
+    places = breakable.http.get("/nominatim/search", params={"q": "Lyon"}).json()
+    assert len({row["place_id"] for row in places}) == len(places) - 1
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [("rename", {"capturedAt": 1, "id": "7"}), ("retype", {"captured_at": "1", "id": "7"}), ("drop", {"id": "7"})],
+)
+def test_drift(how, wanted):
+    rule = Fault("mapillary", "drift", rate=1.0, field="captured_at", how=how)
+    body = b'{"data": [{"id": "7", "captured_at": 1}]}'
+    assert json.loads(change_json(body, None, rule, "GET /x")) == {"data": [wanted]}
+
+
+def test_drift_over_the_wire_and_never_without_a_rule(breakable):
+    record = breakable.world.images(3)[0]
+    plain = breakable.graph(f"/{record.image_id}", fields="id,geometry,captured_at").json()
+    set_faults(breakable, {"service": "mapillary", "kind": "drift", "field": "id", "how": "retype", "rate": 1.0})
+    drifted = breakable.graph(f"/{record.image_id}", fields="id,geometry,captured_at").json()
+    assert drifted == plain | {"id": int(plain["id"])}
+    set_faults(breakable, {"service": "mapillary", "kind": "drift", "rate": 1.0})
+    assert breakable.graph(f"/{record.image_id}", fields="id,geometry,captured_at").json() != plain
+
+
+def test_what_is_no_json_passes_unchanged():
+    rule = Fault("*", "drift", rate=1.0)
+    assert change_json(b"\xff\xd8picture", rule, rule, "GET /x") == b"\xff\xd8picture"
+    assert change_json(b"[]", rule, rule, "GET /x") == b"[]"
+
+
+def test_posts_are_told_apart_by_their_bodies(breakable):
+    rule = {"service": "tavily", "kind": "status", "status": 500, "rate": 0.4}
+    queries = [f"town number {i}" for i in range(40)]
+
+    def ask(query):
+        return breakable.http.post("/tavily/search", json={"query": query}, headers=KEY).status_code
+
+    set_faults(breakable, rule, seed=4)
+    forward = dict(zip(queries, map(ask, queries), strict=True))
+    set_faults(breakable, rule, seed=4)
+    with ThreadPoolExecutor(6) as pool:  # in whatever order they arrive
+        scattered = dict(zip(reversed(queries), pool.map(ask, reversed(queries)), strict=True))
+    assert forward == scattered
+    assert 6 < list(forward.values()).count(500) < 30
+
+
+def test_a_body_read_ahead_still_reaches_the_service(breakable):
+    set_faults(breakable, {"service": "tavily", "kind": "latency", "seconds": 0.01, "rate": 1.0})
+    response = breakable.http.post("/tavily/search", json={"query": "Lyon"}, headers=KEY)
+    assert response.json()["query"] == "Lyon"
+
+
+def test_no_rules_cost_no_memory():
+    faults = Faults()
+    for i in range(100):
+        faults.strike("tavily", str(i))
+    assert not faults._repeat
+
+
+@pytest.mark.parametrize(
+    ("rule", "word"),
+    [
+        ({"service": "tavily", "kind": "latency", "seconds": -1}, "seconds"),
+        ({"service": "tavily", "kind": "drift", "how": "melt"}, "how"),
+    ],
+)
+def test_wrong_rules_are_explained(breakable, rule, word):
+    response = breakable.http.post("/control/faults", json={"rules": [rule]})
+    assert response.status_code == 400 and word in response.json()["error"]
