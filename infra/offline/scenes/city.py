@@ -18,13 +18,25 @@ _ROOF_STEPS = np.array([0.40, 0.66, 0.86, 0.93], dtype=np.float32)
 _DISTRICT_M = 1900.0
 
 
-def paint_city(
-    seed: int, x: np.ndarray, y: np.ndarray, step_m: float, urban: np.ndarray, dry: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """(reflectance, share of the pixel that is city, 0 to 1) at Mercator positions of a town."""
+def city_share(seed: int, x: np.ndarray, y: np.ndarray, urban: np.ndarray) -> np.ndarray:
+    """How much of a pixel is city, 0 to 1; towns end in frayed suburbs."""
+    fray = 0.16 * noise(seed, "suburb", x, y, 620.0) + 0.09 * noise(seed, "yard", x, y, 170.0)
+    return step_up(urban + fray, 0.30, 0.46)
+
+
+def street_m(seed: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Metres to the middle of the nearest street between two blocks."""
+    return _blocks(seed, x, y)[4]
+
+
+def avenue_m(seed: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Metres, roughly, to the middle of a wide road that winds through the town."""
+    return np.abs(noise(seed, "avenue", x, y, 2_400.0)) * 1_500
+
+
+def _blocks(seed: int, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+    """(district i, district j, u, v, metres to the edge): u and v count blocks inside the district."""
     warp = noise(seed, "district", x, y, 2600.0) * 700
-    share = step_up(urban + 0.16 * noise(seed, "suburb", x, y, 620.0) + 0.09 * noise(seed, "yard", x, y, 170.0),
-                    0.30, 0.46)  # fmt: skip
     i, j = np.floor((x + warp) / _DISTRICT_M).astype(np.int64), np.floor((y - warp) / _DISTRICT_M).astype(np.int64)
     angle = draw_table(seed, "angle", i, j) * np.float32(np.pi / 2)
     wide = 85 + 75 * draw_table(seed, "block width", i, j)
@@ -35,7 +47,16 @@ def paint_city(
     u = (dx * np.cos(angle) + dy * np.sin(angle)) / wide + 64
     v = (dy * np.cos(angle) - dx * np.sin(angle)) / deep + 64
     a, b = np.floor(u), np.floor(v)
-    edge = np.minimum(np.minimum(u - a, a + 1 - u) * wide, np.minimum(v - b, b + 1 - v) * deep)
+    return i, j, u, v, np.minimum(np.minimum(u - a, a + 1 - u) * wide, np.minimum(v - b, b + 1 - v) * deep)
+
+
+def paint_city(
+    seed: int, x: np.ndarray, y: np.ndarray, step_m: float, urban: np.ndarray, dry: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(reflectance, share of the pixel that is city, 0 to 1) at Mercator positions of a town."""
+    share = city_share(seed, x, y, urban)
+    i, j, u, v, edge = _blocks(seed, x, y)
+    a, b = np.floor(u), np.floor(v)
     street = np.clip((9.0 + step_m / 2 - edge) / step_m, 0, 1) * min(1.0, 18.0 / step_m + 0.1)
     block_x, block_y = a.astype(np.int64) + i * 128, b.astype(np.int64) + j * 128
     kind = draw_each(seed, "block", block_x, block_y)
@@ -58,6 +79,6 @@ def paint_city(
     green = np.clip(green, 0, 0.97)[..., None]
     plants = _PARK * (1 - dry[..., None]) + np.array([0.17, 0.145, 0.105], dtype=np.float32) * dry[..., None]
     ground = plants * green + roof * (1 - green)
-    avenue = np.abs(noise(seed, "avenue", x, y, 2_400.0)) * 1_500  # metres from a wide road that winds through the town
+    avenue = avenue_m(seed, x, y)
     paved = np.maximum(street * (1 - 0.8 * park), np.clip((13.0 + step_m / 2 - avenue) / step_m, 0, 1) * min(1.0, 26.0 / step_m) ** 2)
     return ground + (_ASPHALT - ground) * paved[..., None], share
