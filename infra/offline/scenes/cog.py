@@ -24,7 +24,12 @@ from infra.offline.scenes.window import Window
 BLOCK = 512
 ASSETS = {"B02": 10, "B03": 10, "B04": 10, "visual": 10, "SCL": 20}  # name: metres
 _BYTES = {"B02": 2, "B03": 2, "B04": 2, "visual": 3, "SCL": 1}
-_GHOST = b"LAYOUT=IFDS_BEFORE_DATA\nBLOCK_ORDER=ROW_MAJOR\nKNOWN_INCOMPATIBLE_EDITION=NO\n "
+# What GDAL calls structural metadata: before each tile stands its size, after it its last four bytes once more.
+_GHOST = (
+    b"LAYOUT=IFDS_BEFORE_DATA\nBLOCK_ORDER=ROW_MAJOR\nBLOCK_LEADER=SIZE_AS_UINT4\n"
+    b"BLOCK_TRAILER=LAST_4_BYTES_REPEATED\nKNOWN_INCOMPATIBLE_EDITION=NO\n "
+)
+_FRAME = 8
 _SHORT, _LONG, _DOUBLE, _ASCII = 3, 4, 12, 2
 _CACHE_BYTES = 160 * 1024 * 1024
 
@@ -35,7 +40,7 @@ class Level:
 
     size: int
     across: int  # tiles in a row
-    start: int  # offset of the first tile
+    start: int  # offset of the first record: a tile with four bytes before and four after it
 
 
 @dataclass(frozen=True)
@@ -44,15 +49,15 @@ class Layout:
 
     header: bytes
     levels: tuple[Level, ...]
-    tile_bytes: int
+    record_bytes: int
     length: int
 
     def tile_at(self, offset: int) -> tuple[int, int, int, int]:
-        """(level, column, row, offset of the tile's first byte) of the tile that holds an offset past the header."""
+        """(level, column, row, offset of the record's first byte) of the tile that holds an offset past the header."""
         for number, level in enumerate(self.levels):  # full resolution lies last in the file
             if offset >= level.start:
-                k = (offset - level.start) // self.tile_bytes
-                return number, k % level.across, k // level.across, level.start + k * self.tile_bytes
+                k = (offset - level.start) // self.record_bytes
+                return number, k % level.across, k // level.across, level.start + k * self.record_bytes
         raise ValueError(f"offset {offset} lies in the header")
 
 
@@ -69,10 +74,10 @@ def layout_of(tile: Tile, asset: str) -> Layout:
     starts, at = [0] * len(sizes), data
     for number in reversed(range(len(sizes))):
         starts[number] = at
-        at += (-(-sizes[number] // BLOCK)) ** 2 * tile_bytes
+        at += (-(-sizes[number] // BLOCK)) ** 2 * (tile_bytes + _FRAME)
     header = _header(tile, asset, sizes, starts, tile_bytes).ljust(data, b"\0")
     levels = tuple(Level(size, -(-size // BLOCK), start) for size, start in zip(sizes, starts, strict=True))
-    return Layout(header, levels, tile_bytes, at)
+    return Layout(header, levels, tile_bytes + _FRAME, at)
 
 
 def _header(tile: Tile, asset: str, sizes: list[int], starts: list[int], tile_bytes: int) -> bytes:
@@ -123,7 +128,7 @@ def _entries(
         (284, _SHORT, (1,)),  # bands of a pixel together
         (322, _LONG, (BLOCK,)),
         (323, _LONG, (BLOCK,)),
-        (324, _LONG, tuple(start + k * tile_bytes for k in range(tiles))),
+        (324, _LONG, tuple(start + 4 + k * (tile_bytes + _FRAME) for k in range(tiles))),
         (325, _LONG, (tile_bytes,) * tiles),
         (339, _SHORT, (1,) * bands),  # unsigned
     ]
@@ -147,6 +152,8 @@ class Painter:
         self._kept: OrderedDict[tuple[str, int, int, int, int], Pixels] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
+        # Bands of one place are asked for at the same time: one paints, the others wait for it.
+        self._turns = [threading.Lock() for _ in range(61)]
 
     def read(self, scene: Scene, asset: str, start: int, end: int) -> Iterator[bytes]:
         """The bytes [start, end) of an asset, piece by piece."""
@@ -156,8 +163,10 @@ class Painter:
             start = min(end, len(layout.header))
         while start < end:
             level, column, row, first = layout.tile_at(start)
-            last = min(end, first + layout.tile_bytes)
-            yield self.tile(scene, asset, level, column, row)[start - first : last - first]
+            last = min(end, first + layout.record_bytes)
+            data = self.tile(scene, asset, level, column, row)
+            record = struct.pack("<I", len(data)) + data + data[-4:]
+            yield record[start - first : last - first]
             start = last
 
     def tile(self, scene: Scene, asset: str, level: int, column: int, row: int) -> bytes:
@@ -175,10 +184,21 @@ class Painter:
 
     def _pixels(self, scene: Scene, step: int, level: int, column: int, row: int) -> Pixels:
         key = (scene.id, step, level, column, row)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+        with self._turns[hash(key) % len(self._turns)]:
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    return self._kept[key]
+            pixels = self._paint(scene, step, level, column, row)
+            with self._lock:
+                self._kept[key] = pixels
+                self._bytes += pixels.reflectance.nbytes + pixels.kind.nbytes
+                while self._bytes > self.cache_bytes and len(self._kept) > 1:
+                    _, old = self._kept.popitem(last=False)
+                    self._bytes -= old.reflectance.nbytes + old.kind.nbytes
+            return pixels
+
+    def _paint(self, scene: Scene, step: int, level: int, column: int, row: int) -> Pixels:
         size = SIZE_M // step
         for _ in range(level):
             size = -(-size // 2)
@@ -192,13 +212,4 @@ class Painter:
             min(BLOCK, size - column * BLOCK),
             min(BLOCK, size - row * BLOCK),
         )
-        pixels = paint_window(self.seed, scene, window)
-        weight = pixels.reflectance.nbytes + pixels.kind.nbytes
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = pixels
-                self._bytes += weight
-            while self._bytes > self.cache_bytes and len(self._kept) > 1:
-                _, old = self._kept.popitem(last=False)
-                self._bytes -= old.reflectance.nbytes + old.kind.nbytes
-        return pixels
+        return paint_window(self.seed, scene, window)

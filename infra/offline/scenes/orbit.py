@@ -17,6 +17,7 @@ from infra.offline.scenes.tiles import SIZE_M, Tile, tile_named
 ORBITS = 143  # of one repeat cycle
 CYCLE_DAYS = 10
 SWATH_KM = 290.0
+LEAST_SHARE = 0.01  # of a tile; a pass that sees less of it makes no product
 FIRST_DAY = datetime(2021, 7, 1, tzinfo=UTC)
 LAST_DAY = datetime(2024, 6, 30, tzinfo=UTC)  # passes before this midnight are in the archive
 _INCLINATION = math.radians(98.57)
@@ -82,13 +83,13 @@ def pass_time(orbit: int, number: int) -> datetime:
     return _EPOCH + timedelta(seconds=int((orbit - 1) * _PERIOD_S + number * CYCLE_DAYS * 43_200))
 
 
-def _node_deg(orbit: int) -> float:
+def _node_deg(orbit: int | np.ndarray) -> float | np.ndarray:
     """Longitude where an orbit crosses the equator southward: where it is half past ten then."""
     hours = (orbit - 1) * _PERIOD_S / 3600.0 % 24.0
     return (15.0 * (_NODE_HOUR - hours) + 180.0) % 360.0 - 180.0
 
 
-def across_km(orbit: int, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+def across_km(orbit: int | np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
     """Kilometres east of an orbit's ground track; the swath reaches SWATH_KM / 2 to either side."""
     sine = np.clip(np.sin(np.radians(lat)) / math.sin(_INCLINATION), -0.9999, 0.9999)
     along = -np.arcsin(sine)  # angle flown since the equator
@@ -113,9 +114,16 @@ def swath_share(tile: Tile, orbit: int) -> float:
 @lru_cache(maxsize=32_768)
 def orbits_over(tile: Tile) -> tuple[int, ...]:
     """The orbits that see more than a hundredth of a tile."""
-    lat, lon = (part.mean() for part in tile.points(2))
-    near = [o for o in range(1, ORBITS + 1) if abs(float(across_km(o, lat, lon))) < SWATH_KM / 2 + SIZE_M / 1400]
-    return tuple(orbit for orbit in near if swath_share(tile, orbit) > 0.01)
+    lat, lon = tile.points(1)
+    return tuple(orbit for orbit in orbits_near(lat[0], lon[0]) if swath_share(tile, orbit) > LEAST_SHARE)
+
+
+def orbits_near(lat: np.ndarray, lon: np.ndarray) -> dict[int, np.ndarray]:
+    """For each orbit that may see a tile around one of these centres: the numbers of those centres."""
+    numbers = np.arange(1, ORBITS + 1)
+    away = np.abs(across_km(numbers[:, None], lat[None], lon[None]))
+    close = away < SWATH_KM / 2 + SIZE_M / 1400  # half a diagonal
+    return {int(numbers[k]): np.flatnonzero(close[k]) for k in np.flatnonzero(close.any(axis=1))}
 
 
 def scenes_of(tile: Tile, start: datetime = FIRST_DAY, end: datetime = LAST_DAY) -> list[Scene]:
