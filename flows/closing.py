@@ -44,10 +44,23 @@ def _made(lake: Lake) -> list[str]:
     regimes = lake.read("regimes", columns=["kept"])["kept"]
     lines.append(f"  {regimes.sum()} of {regimes.len()} images neither mastered nor intractable for the policy")
     for model in lake.read("models").sort("written_at").iter_rows(named=True):
-        metrics = json.loads(model["metrics_json"] or "{}")
-        shown = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if isinstance(v, int | float))
-        lines.append(f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']} samples; {shown}")
+        lines.append(
+            f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']} samples, "
+            f"{model['steps']} steps{_course(model)}"
+        )
     return lines + _score_lines(lake)
+
+
+def _course(model: dict[str, Any]) -> str:
+    """How loss or reward went: the mean of the first and of the last tenth of the steps."""
+    metrics = json.loads(model["metrics_json"] or "{}")
+    name = "reward" if "reward" in metrics else "loss"
+    course = metrics.get(name) or []
+    if not course:
+        return ""
+    tenth = max(1, len(course) // 10)
+    first, last = (sum(part) / len(part) for part in (course[:tenth], course[-tenth:]))
+    return f", {name} {first:.3g} -> {last:.3g}"
 
 
 def _score_lines(lake: Lake) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ray
+from ray._private import ray_constants
 
 from schemas.settings.spread import SpreadSettings
 from tasks.errors import GeofixError
@@ -36,6 +37,7 @@ def start_ray(settings: SpreadSettings) -> None:
         return
     # Loopback only and gone with us: a token file in the user's home would outlive it for nothing.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    _stay_on_loopback()
     folder = _own_folder()
     with _private_home(folder):
         ray.init(
@@ -45,10 +47,16 @@ def start_ray(settings: SpreadSettings) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=settings.object_store_mb * 2**20,
-            _node_ip_address="127.0.0.1",
             _temp_dir=str(folder),
         )
     atexit.register(stop_ray)
+
+
+def _stay_on_loopback() -> None:
+    # By default Ray's servers listen on every interface, and whoever reaches them may run code here. Ray has a
+    # loopback mode, meant for desktops; its name is that of an environment variable read when ray is imported.
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for the processes Ray starts
+    ray_constants.ENABLE_RAY_CLUSTER = False  # for this one
 
 
 def stop_ray() -> None:

@@ -40,7 +40,9 @@ def measure(item: Row, settings: ElevationSettings) -> Outcome:
 
 def open_bench(settings: ElevationSettings, workshop: Workshop) -> ElevationSettings:
     # In this test only: a real table stands in schemas/tables.py, which a worker imports.
-    TABLES["elevations"] = ELEVATIONS
+    from schemas import tables
+
+    tables.TABLES["elevations"] = ELEVATIONS
     return settings
 
 
