@@ -9,6 +9,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from infra.offline.chance import draws, fraction
+from infra.offline.country_map import country_map
 from infra.offline.facts import CountryFacts, SignWords, countries
 from infra.offline.gazetteer import City
 from infra.offline.naming import proper_name
@@ -156,8 +157,12 @@ def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tu
     facts = countries()[city.country]
     reach_km = 0.4 + min(3.2, math.sqrt(max(city.population, 1000)) / 450) + 0.8 * min(copy, 4)
     radius_km, angle = reach_km * math.sqrt(chance.random()), chance.random() * 2 * math.pi
-    lat = city.lat + radius_km / 111.195 * math.cos(angle)
-    lon = city.lon + radius_km / (111.195 * max(0.05, math.cos(math.radians(city.lat)))) * math.sin(angle)
+    for _ in range(4):  # nearer and nearer to the centre, until it is neither in the water nor over the border
+        lat = city.lat + radius_km / 111.195 * math.cos(angle)
+        lon = city.lon + radius_km / (111.195 * max(0.05, math.cos(math.radians(city.lat)))) * math.sin(angle)
+        if _is_inland(lat, lon, city.country):
+            break
+        radius_km /= 2.5
     language = language_of(city, facts, chance.random())
     words = WORDS[language]
     local_name = painted_name(city, language)
@@ -184,6 +189,15 @@ def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tu
         sun_azimuth_deg=round((180.0 if city.lat >= 0 else 0.0) + chance.gauss(0, 35), 2) % 360.0,
         image_count=chance.randrange(3, 9),
         look=chance.getrandbits(62),
+    )
+
+
+def _is_inland(lat: float, lon: float, iso2: str) -> bool:
+    """Whether a point lies in a country, and not within about a kilometre of its coast or border."""
+    land = country_map()
+    return all(
+        land.at(lat + north, lon + east) == iso2
+        for north, east in ((0.0, 0.0), (0.008, 0.0), (-0.008, 0.0), (0.0, 0.01), (0.0, -0.01))
     )
 
 

@@ -54,10 +54,10 @@ class OpenCage:
         if len(text) < 2:
             return self._answer(400, "query too short", [])
         point = _point(text)
-        if point == ():
+        if point is not None and not point:
             return self._answer(400, "invalid coordinates", [])
-        if point is not None:
-            row = await anyio.to_thread.run_sync(self.lookup.reverse, *point, 18)
+        if point:
+            row = await anyio.to_thread.run_sync(self.lookup.reverse, point[0], point[1], 18)
             rows = [] if row is None else [row]
         else:
             rows = await anyio.to_thread.run_sync(self.lookup.search, text)
