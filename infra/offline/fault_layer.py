@@ -22,7 +22,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _HELD = ("duplicate_ids", "drift", "truncate", "invalid_json", "content_type", "slow_drip")
-_SECRETS = ("access_token=", "key=")
+# Keys, and the parts of a signed address that differ from one signature to the next.
+_SECRETS = ("access_token=", "key=", "sig=", "se=", "st=")
 _DRIP_PIECES = 20
 
 
@@ -75,7 +76,10 @@ class FaultyWorld:
         if "reset" in kinds:
             _reset(connection)
         elif "status" in kinds:
-            await _answer(counted, *error_answer(service, kinds["status"].status))
+            status, answer, kind, headers = error_answer(service, kinds["status"].status)
+            if kinds["status"].retry_after is not None:
+                headers = {**headers, "retry-after": str(kinds["status"].retry_after)}
+            await _answer(counted, status, answer, kind, headers)
         elif any(kind in kinds for kind in _HELD):
             await self._break(kinds, request, scope, receive, counted, connection)
         else:

@@ -36,6 +36,7 @@ class Fault:
     status: int = 500  # for kind "status"
     seconds: float = 0.2  # "latency", "slow_drip": how much longer it takes; "clock_skew": how far its clock is ahead
     ids: tuple[str, ...] = ()  # for "deleted"
+    retry_after: int | None = None  # for "status": seconds in the Retry-After header; None: as the service is used to
     field: str = ""  # for "drift": the field that changes; empty: one is drawn
     how: str = ""  # for "drift": one of DRIFTS; empty: drawn
 
@@ -50,6 +51,8 @@ class Fault:
             raise ValueError(f"rate: {self.rate}; a share between 0 and 1 is needed")
         if not math.isfinite(self.seconds) or (self.seconds < 0 and self.kind != "clock_skew"):
             raise ValueError(f"seconds: {self.seconds}; must not be negative")
+        if self.retry_after is not None and self.retry_after < 0:
+            raise ValueError(f"retry_after: {self.retry_after}; must not be negative")
         if self.how not in ("", *DRIFTS):
             raise ValueError(f"how: {self.how!r}; one of {', '.join(DRIFTS)} is needed")
 

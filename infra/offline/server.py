@@ -29,8 +29,10 @@ from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
 from infra.offline.services.mapillary import TOKEN, Limits, Mapillary
 from infra.offline.services.mapillary_objects import MapillaryObjects
 from infra.offline.services.mapillary_tiles import MapillaryTiles
+from infra.offline.services.maps import Maps
 from infra.offline.services.nominatim import Nominatim
 from infra.offline.services.opencage import OpenCage
+from infra.offline.services.stac_hosts import RealHosts, archive_routes
 from infra.offline.services.tavily import Tavily
 from infra.offline.services.you import You
 from infra.offline.sign_index import SignIndex
@@ -74,6 +76,8 @@ def create_app(
         *OpenCage(lookup).routes(),
         *web.routes(),
         *You(web).routes(),
+        *Maps(world, names, signs).routes(),
+        *archive_routes(world),
         *_chat_routes(),
         *_control_routes(faults),
     ]
@@ -85,7 +89,7 @@ def create_app(
             threading.Thread(target=index.prepare, name="index", daemon=True).start()
         yield
 
-    return FaultyWorld(Starlette(routes=routes, lifespan=lifespan), faults)
+    return RealHosts(FaultyWorld(Starlette(routes=routes, lifespan=lifespan), faults))
 
 
 def _chat_routes() -> list[BaseRoute]:

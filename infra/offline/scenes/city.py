@@ -80,5 +80,7 @@ def paint_city(
     plants = _PARK * (1 - dry[..., None]) + np.array([0.17, 0.145, 0.105], dtype=np.float32) * dry[..., None]
     ground = plants * green + roof * (1 - green)
     avenue = avenue_m(seed, x, y)
-    paved = np.maximum(street * (1 - 0.8 * park), np.clip((13.0 + step_m / 2 - avenue) / step_m, 0, 1) * min(1.0, 26.0 / step_m) ** 2)
+    paved = np.maximum(
+        street * (1 - 0.8 * park), np.clip((13.0 + step_m / 2 - avenue) / step_m, 0, 1) * min(1.0, 26.0 / step_m) ** 2
+    )
     return ground + (_ASPHALT - ground) * paved[..., None], share

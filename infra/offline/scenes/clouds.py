@@ -1,4 +1,4 @@
-"""Clouds of a pass: continuous over all tiles of the pass, so that overlaps agree; their shadows fall where the sun says."""
+"""Clouds of a pass, continuous over all its tiles so that overlaps agree, and the sun that casts their shadows."""
 
 from __future__ import annotations
 
@@ -65,5 +65,7 @@ def cirrus(seed: int, orbit: int, number: int, x: np.ndarray, y: np.ndarray) -> 
     turn = 2 * math.pi * fraction(seed, "wind", orbit, number)
     u, v = x * math.cos(turn) + y * math.sin(turn), y * math.cos(turn) - x * math.sin(turn)
     salt = f"{orbit} {number}"
-    streaks = noise(seed, f"cirrus {salt}", u / 5, v, 9_000.0) * 0.35 + noise(seed, f"wisp {salt}", u / 6, v, 2_500.0) * 0.15
+    streaks = (
+        noise(seed, f"cirrus {salt}", u / 5, v, 9_000.0) * 0.35 + noise(seed, f"wisp {salt}", u / 6, v, 2_500.0) * 0.15
+    )
     return streaks + noise(seed, f"veil {salt}", x, y, 160_000.0) - np.float32(0.1)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def encode(rings: list[np.ndarray]) -> np.ndarray:
         if len(steps) < 3:
             continue
         corners = [steps[:1]]
-        for a, b in zip(steps[:-1], steps[1:], strict=True):
+        for a, b in pairwise(steps):
             pieces = int(np.max(np.abs(b - a)) // 30_000) + 1
             corners.append(np.rint(a + (b - a) * (np.arange(1, pieces + 1)[:, None] / pieces)).astype(np.int64))
         whole = np.concatenate(corners)

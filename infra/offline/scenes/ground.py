@@ -56,7 +56,9 @@ def paint_ground(seed: int, tile: Tile, window: Window, day_of_year: int, sun_de
     """The ground of a window of a tile on a day of the year, lit by a sun at (elevation, azimuth)."""
     first, high, _ = _shore_frame(tile)
     index = window.node_index
-    shore_nodes = _shore(tile)[high - index[2] : high - index[2] + index[3], index[0] - first : index[0] - first + index[1]]
+    shore_nodes = _shore(tile)[
+        high - index[2] : high - index[2] + index[3], index[0] - first : index[0] - first + index[1]
+    ]
     x, y = window.plane
     wiggle = 190 * noise(seed, "shore", x, y, 900.0) + 80 * noise(seed, "cliff", x, y, 260.0)
     shore = window.spread(shore_nodes)
@@ -74,7 +76,12 @@ def paint_ground(seed: int, tile: Tile, window: Window, day_of_year: int, sun_de
 
 
 def _paint_land(
-    seed: int, tile: Tile, window: Window, shore_nodes: np.ndarray, shore: np.ndarray, day_of_year: int,
+    seed: int,
+    tile: Tile,
+    window: Window,
+    shore_nodes: np.ndarray,
+    shore: np.ndarray,
+    day_of_year: int,
     sun_deg: tuple[float, float],
 ) -> tuple[np.ndarray, np.ndarray]:
     lat, lon = window.node_degrees
@@ -82,7 +89,9 @@ def _paint_land(
     x, y = window.plane
     height = abs(float(lat.mean()))
     # Season: -1 in the middle of winter, 1 in the middle of summer; none at the equator.
-    season = -np.cos(2 * np.pi * (day_of_year - 15) / 365.25) * (1.0 if lat.mean() >= 0 else -1.0) * min(1.0, height / 30)
+    season = (
+        -np.cos(2 * np.pi * (day_of_year - 15) / 365.25) * (1.0 if lat.mean() >= 0 else -1.0) * min(1.0, height / 30)
+    )
     towns = towns_of(tile)
     urban_nodes = built_up(towns, window, layers(seed, "fray", nx, ny, (5_200.0, 1_900.0), 0.6))
     dry_nodes = dryness(lat, lon)
@@ -91,14 +100,18 @@ def _paint_land(
     relief = layers(seed, "relief", nx, ny, (38_000.0, 17_000.0, 7_500.0, 3_200.0, 1_400.0, 700.0), 0.52)
     crest = 1 - np.abs(relief)
     altitude_m = rugged * (1_500 * crest + 700 * (relief + 1)) + 120 * (relief + 1)
-    moist_nodes = layers(seed, "moist", nx, ny, (140_000.0, 43_000.0, 15_000.0, 5_000.0, 1_900.0), 0.62) - 1.3 * dry_nodes
+    moist_nodes = (
+        layers(seed, "moist", nx, ny, (140_000.0, 43_000.0, 15_000.0, 5_000.0, 1_900.0), 0.62) - 1.3 * dry_nodes
+    )
     dry, rough, alt = window.spread(dry_nodes), window.spread(rugged), window.spread(altitude_m)
     moist, urban = window.spread(moist_nodes), window.spread(urban_nodes)
     detail = noise(seed, "detail", x, y, 330.0) * 0.6 + noise(seed, "grain", x, y, 75.0) * 0.4
 
     cold = step_up(np.float32(height) + alt / 180, 62, 72)
     grass = _blend(np.broadcast_to(_GRASS, (*alt.shape, 3)), _DRY_GRASS, _thirst(height, season, moist))
-    earth = _blend(np.broadcast_to(_RED_EARTH if height < 24 else _SOIL, (*alt.shape, 3)), _SAND, step_up(dry, 0.3, 0.8))
+    earth = _blend(
+        np.broadcast_to(_RED_EARTH if height < 24 else _SOIL, (*alt.shape, 3)), _SAND, step_up(dry, 0.3, 0.8)
+    )
     earth = _blend(earth, _ROCK, step_up(rough + 0.25 * detail + 0.3 * noise(seed, "stone", x, y, 2_300.0), 0.35, 0.75))
     colour = _blend(grass, earth, step_up(dry - 0.25 * moist + 0.1 * detail, 0.22, 0.5))
     colour = _blend(colour, np.broadcast_to(_TUNDRA, colour.shape), cold)
@@ -113,7 +126,18 @@ def _paint_land(
         colour = _blend(colour, fields, farm)
         green = green * (1 - farm) + farm * (fields[..., 1] > fields[..., 0])
     tree_line = _tree_share(height)
-    wood = step_up(moist * 0.75 + tree_line + 0.22 * detail + 0.5 * noise(seed, "copse", x, y, 1_700.0) + 0.25 * rough - 0.42 * farm - cold * 1.5 - 0.4 * urban, 0.10, 0.30)
+    wood = step_up(
+        moist * 0.75
+        + tree_line
+        + 0.22 * detail
+        + 0.5 * noise(seed, "copse", x, y, 1_700.0)
+        + 0.25 * rough
+        - 0.42 * farm
+        - cold * 1.5
+        - 0.4 * urban,
+        0.10,
+        0.30,
+    )
     trees = _JUNGLE if height < 18 else _TAIGA if height > 57 else _WOOD
     leafless = 0.35 * max(0.0, -season) if 35 < height < 58 else 0.0
     tone = trees * (1 - leafless) + _colour(0.075, 0.066, 0.052) * leafless
@@ -134,7 +158,11 @@ def _paint_land(
     colour = _blend(colour, np.broadcast_to(_BEACH, colour.shape), beach * 0.9)
     kind[beach > 0.5] = BARE
 
-    snow = step_up(_frost(height, season) + alt / 4_200 - 1.0 + 0.16 * detail + 0.18 * noise(seed, "drift", x, y, 6_000.0), 0.0, 0.14)
+    snow = step_up(
+        _frost(height, season) + alt / 4_200 - 1.0 + 0.16 * detail + 0.18 * noise(seed, "drift", x, y, 6_000.0),
+        0.0,
+        0.14,
+    )
     if snow.max() > 0.01:
         snow = snow * (1 - 0.55 * wood) * (1 - 0.4 * step_up(urban, 0.3, 0.6))
         colour = _blend(colour, _shade(np.broadcast_to(_SNOW, colour.shape), window, altitude_m, sun_deg), snow)
@@ -154,12 +182,19 @@ def _thirst(height: float, season: float, moist: np.ndarray) -> np.ndarray:
 
 def _tree_share(height: float) -> float:
     """How much the climate of a latitude favours woods."""
-    return float(np.interp(height, (0, 8, 16, 28, 38, 48, 56, 64, 69, 72), (0.62, 0.5, 0.1, -0.12, -0.05, 0.05, 0.28, 0.3, -0.2, -1.0)))
+    return float(
+        np.interp(
+            height, (0, 8, 16, 28, 38, 48, 56, 64, 69, 72), (0.62, 0.5, 0.1, -0.12, -0.05, 0.05, 0.28, 0.3, -0.2, -1.0)
+        )
+    )
 
 
 def _frost(height: float, season: float) -> float:
     """Above 1 snow lies in the plains."""
-    return float(np.interp(height, (0, 25, 35, 45, 52, 58, 64, 72), (0.0, 0.05, 0.15, 0.35, 0.48, 0.62, 0.75, 0.9)) - 0.46 * season)
+    return float(
+        np.interp(height, (0, 25, 35, 45, 52, 58, 64, 72), (0.0, 0.05, 0.15, 0.35, 0.48, 0.62, 0.75, 0.9))
+        - 0.46 * season
+    )
 
 
 def _shade(colour: np.ndarray, window: Window, altitude_m: np.ndarray, sun_deg: tuple[float, float]) -> np.ndarray:

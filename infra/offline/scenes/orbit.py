@@ -114,8 +114,8 @@ def swath_share(tile: Tile, orbit: int) -> float:
 @lru_cache(maxsize=32_768)
 def orbits_over(tile: Tile) -> tuple[int, ...]:
     """The orbits that see more than a hundredth of a tile."""
-    lat, lon = tile.points(1)
-    return tuple(orbit for orbit in orbits_near(lat[0], lon[0]) if swath_share(tile, orbit) > LEAST_SHARE)
+    lat, lon = (np.array([part]) for part in tile.centre)
+    return tuple(orbit for orbit in orbits_near(lat, lon) if swath_share(tile, orbit) > LEAST_SHARE)
 
 
 def orbits_near(lat: np.ndarray, lon: np.ndarray) -> dict[int, np.ndarray]:

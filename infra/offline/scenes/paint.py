@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 
 import numpy as np
@@ -45,7 +46,7 @@ class Pixels:
 def paint_window(seed: int, scene: Scene, window: Window) -> Pixels:
     """The pixels of a window of a scene."""
     lat, lon = window.node_degrees
-    light = sun(*_centre(scene), scene.at)
+    light = sun(*scene.tile.centre, scene.at)
     seen = np.abs(window.spread(across_km(scene.orbit, lat, lon))) <= SWATH_KM / 2
     if not seen.any():
         return Pixels(np.zeros((*seen.shape, 3), np.float32), np.zeros(seen.shape, np.uint8))
@@ -54,7 +55,7 @@ def paint_window(seed: int, scene: Scene, window: Window) -> Pixels:
     nx, ny = window.node_plane
     fleece = 0.07 * noise(seed, "fleece", x, y, 240.0) + 0.04 * noise(seed, "puff", x, y, 90.0)
     cloud = window.spread(density(seed, scene.orbit, scene.number, nx, ny, lat, lon)) + fleece
-    # A shadow lies away from the sun, by the cloud's height over the sun's slope; Mercator metres are longer than ground metres.
+    # A shadow lies away from the sun, by the cloud's height over the sun's slope; in metres of the Mercator plane.
     drop_m = 2_000.0 / math.tan(math.radians(max(20.0, light[0]))) / math.cos(math.radians(float(lat.mean())))
     to_x, to_y = drop_m * math.sin(math.radians(light[1])), drop_m * math.cos(math.radians(light[1]))
     caster = window.spread(density(seed, scene.orbit, scene.number, nx + to_x, ny + to_y, lat, lon)) + fleece
@@ -64,7 +65,11 @@ def paint_window(seed: int, scene: Scene, window: Window) -> Pixels:
     shade = step_up(caster, -0.04, 0.14)
     thin = step_up(veil, CIRRUS - 0.35, CIRRUS + 0.6) * 0.5
     relief = 1 + 0.10 * np.clip(cloud - caster, -1, 1) + 0.06 * noise(seed, "billow", x, y, 700.0)
-    white = (0.30 + 0.46 * step_up(cloud, -0.05, 0.7))[..., None] * np.array([1.0, 1.005, 1.02], np.float32) * relief[..., None]
+    white = (
+        (0.30 + 0.46 * step_up(cloud, -0.05, 0.7))[..., None]
+        * np.array([1.0, 1.005, 1.02], np.float32)
+        * relief[..., None]
+    )
     colour = ground.colour * (1 - 0.58 * shade)[..., None]
     colour = colour + (np.float32(0.40) - colour) * thin[..., None] * np.float32(0.6)
     colour = colour + (white - colour) * opaque[..., None]
@@ -77,11 +82,6 @@ def paint_window(seed: int, scene: Scene, window: Window) -> Pixels:
     kind[cloud > HIGH] = CLOUD_HIGH
     kind[~seen] = NO_DATA
     return Pixels(colour, kind)
-
-
-def _centre(scene: Scene) -> tuple[float, float]:
-    lat, lon = scene.tile.points(1)
-    return float(lat[0, 0]), float(lon[0, 0])
 
 
 @lru_cache(maxsize=100_000)
@@ -106,13 +106,10 @@ def scene_preview(world: World, tile: str, date: str, size: int = 512) -> Image.
     found = tile_named(tile)
     if found is None:
         raise KeyError(f"tile {tile}: no such tile with land")
-    best = min(scenes_of(found), key=lambda s: (abs((s.at.date() - _day(date)).days), -s.coverage, s.id))
+    day = datetime.strptime(date, "%Y-%m-%d").date()
+    best = min(scenes_of(found), key=lambda s: (abs((s.at.date() - day).days), -s.coverage, s.id))
     step = SIZE_M / size
-    pixels = paint_window(world.seed, best, Window(found.zone, found.south, found.left_m, found.top_m, step, size, size))
+    pixels = paint_window(
+        world.seed, best, Window(found.zone, found.south, found.left_m, found.top_m, step, size, size)
+    )
     return Image.fromarray(pixels.visual())
-
-
-def _day(text: str):  # type: ignore[no-untyped-def]
-    from datetime import date
-
-    return date.fromisoformat(text)

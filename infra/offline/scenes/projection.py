@@ -1,4 +1,4 @@
-"""Map projections on WGS 84: UTM by Krüger's series, and spherical Mercator as the one plane the ground is painted on."""
+"""Map projections on WGS 84: UTM by Krüger's series, and spherical Mercator, the plane the ground is painted on."""
 
 from __future__ import annotations
 

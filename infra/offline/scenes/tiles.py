@@ -1,10 +1,9 @@
-"""The MGRS tiles Sentinel-2 products are cut to: 100 km squares of the UTM grid, 109.8 km wide, so that they overlap."""
+"""The MGRS tiles Sentinel-2 products are cut to: 100 km squares of the UTM grid, made 109.8 km wide to overlap."""
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -31,6 +30,9 @@ class Tile:
     south: bool
     left_m: int
     top_m: int
+    # West, south, east, north in degrees, a side may lie past 180; and the middle as lat, lon. Both follow from the rest.
+    bounds: tuple[float, float, float, float] = field(compare=False)
+    centre: tuple[float, float] = field(compare=False)
 
     @property
     def epsg(self) -> int:
@@ -39,11 +41,9 @@ class Tile:
 
     @cached_property
     def outline(self) -> tuple[np.ndarray, np.ndarray]:
-        """(lat, lon) along the border, clockwise from the upper left, nine points a side; lon may pass 180."""
-        run = np.linspace(0, SIZE_M, 9)[:-1]
-        x = self.left_m + np.concatenate([run, np.full(8, SIZE_M), SIZE_M - run, np.zeros(8)])
-        y = self.top_m - np.concatenate([np.zeros(8), run, np.full(8, SIZE_M), SIZE_M - run])
-        return to_geographic(x, y, self.zone, self.south)
+        """(lat, lon) along the border, clockwise from the upper left, eight points a side; lon may pass 180."""
+        x, y = _border()
+        return to_geographic(self.left_m + x, self.top_m - y, self.zone, self.south)
 
     def points(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(lat, lon) of a grid of count x count points inside, rows from north to south."""
@@ -63,68 +63,78 @@ def _zone_range(zone: int, band: str) -> tuple[float, float]:
     return odd.get((zone, band), (zone * 6.0 - 186.0, zone * 6.0 - 180.0))
 
 
-@lru_cache(maxsize=65_536)
-def _square(zone: int, column: int, row: int, south: bool) -> Tile | None:
-    """The tile of a 100 km square, or None where the square lies outside its zone or has no land near."""
-    x = np.array([0, 0, 1, 1, 0.5]) * _SQUARE_M + column * _SQUARE_M
-    y = np.array([0, 1, 1, 0, 0.5]) * _SQUARE_M + row * _SQUARE_M
-    lat, lon = to_geographic(x, y, zone, south)
-    middle = float(lat[4])
-    if (middle < 0) is not south or not SOUTHERNMOST_DEG <= middle <= NORTHERNMOST_DEG:
-        return None
-    band = _band(middle)
-    west, east = _zone_range(zone, band)
-    if lon.max() <= west or lon.min() >= east or east <= west:
-        return None
-    left = math.floor(column * _SQUARE_M / _GRID_M) * _GRID_M
-    top = math.ceil((row + 1) * _SQUARE_M / _GRID_M) * _GRID_M
-    name = f"{zone:02d}{band}{_COLUMNS[(zone - 1) % 3][column - 1]}{_ROWS[(row + (5 if zone % 2 == 0 else 0)) % 20]}"
-    tile = Tile(name, zone, south, left, top)
-    lats, lons = tile.outline
-    return tile if land_near(lons.min(), lats.min(), lons.max(), lats.max()) else None
+def _border() -> tuple[np.ndarray, np.ndarray]:
+    """Metres right of and below the upper left corner, along a tile's border."""
+    run = np.linspace(0, SIZE_M, 9)[:-1]
+    return (
+        np.concatenate([run, np.full(8, SIZE_M), SIZE_M - run, np.zeros(8)]),
+        np.concatenate([np.zeros(8), run, np.full(8, SIZE_M), SIZE_M - run]),
+    )
+
+
+@lru_cache(maxsize=120)
+def zone_tiles(zone: int, south: bool) -> dict[str, Tile]:
+    """All tiles of a zone on one side of the equator, by name: squares that touch the zone and have land near."""
+    lowest, highest = (to_utm_row(SOUTHERNMOST_DEG, zone, True), 99) if south else (0, to_utm_row(NORTHERNMOST_DEG, zone, False))
+    columns, rows = (part.ravel() for part in np.meshgrid(np.arange(1, 9), np.arange(lowest, highest + 1)))
+    corner_x, corner_y = np.array([0, 0, 1, 1, 0.5]) * _SQUARE_M, np.array([0, 1, 1, 0, 0.5]) * _SQUARE_M
+    lat, lon = to_geographic(columns[:, None] * _SQUARE_M + corner_x, rows[:, None] * _SQUARE_M + corner_y, zone, south)
+    left = columns * _SQUARE_M // _GRID_M * _GRID_M
+    top = -(-(rows + 1) * _SQUARE_M // _GRID_M) * _GRID_M
+    x, y = _border()
+    edge_lat, edge_lon = to_geographic(left[:, None] + x, top[:, None] - y, zone, south)
+    half = SIZE_M / 2
+    middle_lat, middle_lon = to_geographic(left + half, top - half, zone, south)
+    found = {}
+    for k, (column, row) in enumerate(zip(columns.tolist(), rows.tolist(), strict=True)):
+        square_lat = float(lat[k, 4])
+        if (square_lat < 0) is not south or not SOUTHERNMOST_DEG <= square_lat <= NORTHERNMOST_DEG:
+            continue
+        band = _band(square_lat)
+        west, east = _zone_range(zone, band)
+        if lon[k].max() <= west or lon[k].min() >= east:
+            continue
+        bounds = (edge_lon[k].min(), edge_lat[k].min(), edge_lon[k].max(), edge_lat[k].max())
+        if not land_near(*bounds):
+            continue
+        letters = _COLUMNS[(zone - 1) % 3][column - 1] + _ROWS[(row + (5 if zone % 2 == 0 else 0)) % 20]
+        name = f"{zone:02d}{band}{letters}"
+        centre = (float(middle_lat[k]), float(middle_lon[k]))
+        found[name] = Tile(name, zone, south, int(left[k]), int(top[k]), tuple(map(float, bounds)), centre)  # type: ignore[arg-type]
+    return found
+
+
+def to_utm_row(lat: float, zone: int, south: bool) -> int:
+    """The number of the row of squares a latitude lies in."""
+    _, northing = to_utm(np.array([lat]), np.array([zone * 6.0 - 183.0]), zone, south)
+    return int(northing[0] // _SQUARE_M)
 
 
 def tile_named(name: str) -> Tile | None:
     """The tile with a name, or None when there is none."""
     match = _NAME.fullmatch(name)
-    if not match or not 1 <= int(match[1]) <= 60 or match[3] not in _COLUMNS[(int(match[1]) - 1) % 3]:
+    if not match or not 1 <= int(match[1]) <= 60:
         return None
-    zone, south = int(match[1]), match[2] < "N"
-    column = _COLUMNS[(zone - 1) % 3].index(match[3]) + 1
-    south_deg = _BANDS.index(match[2]) * 8 - 80
-    _, northing = to_utm(np.array([south_deg + 4.0]), np.array([zone * 6.0 - 183.0]), zone, south)
-    middle = int(northing[0] // _SQUARE_M)
-    for row in range(middle - 6, middle + 7):  # letters repeat every 20 squares, a band is 9 high
-        if row >= 0:
-            tile = _square(zone, column, row, south)
-            if tile is not None and tile.name == name:
-                return tile
-    return None
+    return zone_tiles(int(match[1]), match[2] < "N").get(name)
 
 
 def tiles_in(west: float, south: float, east: float, north: float) -> list[Tile]:
     """Tiles that may touch a box (west <= east, a side may lie past 180), ordered by name."""
-    pad = 1.4
-    found = set()
-    zones = {int((lon + 180) // 6) % 60 + 1 for lon in np.arange(west - 8, east + 8.01, 3.0)}
-    low, high = max(-62.0, south - pad), min(82.0, north + pad)
+    # Near the poles a tile reaches many degrees past its zone.
+    reach = 8.0 if max(abs(south), abs(north)) < 70 else 16.0
+    zones = {int((lon + 180) // 6) % 60 + 1 for lon in np.arange(west - reach, east + reach + 0.01, 3.0)}
+    found = []
     for zone in sorted(zones):
         for hemisphere in (False, True):
-            a, b = (max(0.0, low), high) if not hemisphere else (low, min(0.0, high))
-            if a > b:
+            # A tile of either hemisphere may reach a little over the equator.
+            if (north < -1.5) if not hemisphere else (south > 1.5):
                 continue
-            meridian = zone * 6.0 - 183.0
-            _, y = to_utm(np.array([a, b]), np.array([meridian, meridian]), zone, hemisphere)
-            for row in range(max(0, int(y[0] // _SQUARE_M) - 1), int(y[1] // _SQUARE_M) + 2):
-                for column in range(1, 9):
-                    tile = _square(zone, column, row, hemisphere)
-                    if tile is not None and _touches(tile, west, south, east, north):
-                        found.add(tile)
+            found += [t for t in zone_tiles(zone, hemisphere).values() if _touches(t, west, south, east, north)]
     return sorted(found, key=lambda tile: tile.name)
 
 
 def _touches(tile: Tile, west: float, south: float, east: float, north: float) -> bool:
-    lat, lon = tile.outline
-    if lat.min() > north or lat.max() < south:
+    left, low, right, high = tile.bounds
+    if low > north or high < south:
         return False
-    return any(lon.min() + turn <= east and lon.max() + turn >= west for turn in (-360, 0, 360))
+    return any(left + turn <= east and right + turn >= west for turn in (-360, 0, 360))

@@ -1,8 +1,8 @@
 """The asset host and its signing endpoint: byte ranges of scenes' files under addresses signed per container.
 
-    /blob/{account}/{container}/{path}                     GET, HEAD, Range
-    /sas/api/sas/v1/token/{account}/{container}            {"msft:expiry", "token"}
-    /sas/api/sas/v1/sign?href=                             {"msft:expiry", "href"}
+/blob/{account}/{container}/{path}                     GET, HEAD, Range
+/sas/api/sas/v1/token/{account}/{container}            {"msft:expiry", "token"}
+/sas/api/sas/v1/sign?href=                             {"msft:expiry", "href"}
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import os
 import re
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -23,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from infra.offline.fault_layer import clock
 from infra.offline.scenes.cog import ASSETS, Painter, layout_of
 from infra.offline.scenes.orbit import Scene, scene_with_id
 from infra.offline.world import World
@@ -31,6 +31,8 @@ ACCOUNT, CONTAINER = "sentinel2l2a01", "sentinel2-l2"
 LIFETIME_S = 45 * 60.0
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _PRODUCT = re.compile(r"(S2[AB]_MSIL2A_\d{8}T\d{6})_N\d{4}(_R\d{3}_T\w{5}_\d{8}T\d{6})\.SAFE")
+_OWN = re.compile(r"/blob/([^/]+)/([^/]+)/.+")
+_REAL = re.compile(r"([^./]+)\.blob\.core\.windows\.net/([^/]+)/.+")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _MESSAGES = {
     "PublicAccessNotPermitted": (409, "Public access is not permitted on this storage account."),
@@ -68,20 +70,19 @@ class Signer:
         self.lifetime_s = lifetime_s
         self._secret = hashlib.blake2b(f"blobs {seed}".encode()).digest()
 
-    def token(self, account: str, container: str, expired: bool = False) -> tuple[str, str]:
+    def token(self, account: str, container: str, now: float, expired: bool = False) -> tuple[str, str]:
         """(expiry, token) in the shape of a shared access signature."""
-        now = time.time()
         end = _stamp(now - 60.0 if expired else now + self.lifetime_s)
         fields = {"st": _stamp(now - 86_400.0), "se": end, "sp": "rl", "sv": "2021-06-08", "sr": "c"}
         return end, urlencode({**fields, "sig": self._signature(account, container, fields)})
 
-    def opens(self, query: str, account: str, container: str) -> bool:
+    def opens(self, query: str, account: str, container: str, now: float) -> bool:
         """Whether a query string carries a token for a container that is right and still holds."""
         given = dict(parse_qsl(query))
         fields = {name: given.get(name, "") for name in ("st", "se", "sp", "sv", "sr")}
         if not hmac.compare_digest(self._signature(account, container, fields), given.get("sig", "")):
             return False
-        return fields["st"] <= _stamp(time.time()) <= fields["se"]  # one format: text sorts as time does
+        return fields["st"] <= _stamp(now) <= fields["se"]  # one format: text sorts as time does
 
     def _signature(self, account: str, container: str, fields: dict[str, str]) -> str:
         text = "\n".join((account, container, *fields.values()))
@@ -116,7 +117,7 @@ class BlobHost:
         if "sig" not in request.query_params:
             return _refuse("PublicAccessNotPermitted")
         expired = "expired_url" in request.scope.get("faults", ())
-        if expired or not self.signer.opens(request.url.query, account, container):
+        if expired or not self.signer.opens(request.url.query, account, container, clock(request.scope)):
             return _refuse("AuthenticationFailed")
         found = find_blob(path) if (account, container) == (ACCOUNT, CONTAINER) else None
         if found is None:
@@ -177,19 +178,22 @@ def sas_application(world: World) -> Starlette:
         account, container = request.path_params["account"], request.path_params["container"]
         if (account, container) != (ACCOUNT, CONTAINER):
             return JSONResponse({"detail": f"No such storage container: {account}/{container}"}, 404)
-        end, text = signer.token(account, container, "expired_url" in request.scope.get("faults", ()))
+        end, text = signer.token(
+            account, container, clock(request.scope), "expired_url" in request.scope.get("faults", ())
+        )
         return JSONResponse({"msft:expiry": end, "token": text})
 
     async def sign(request: Request) -> Response:
         href = request.query_params.get("href", "")
         parts = urlsplit(href)
-        match = re.fullmatch(r"/blob/([^/]+)/([^/]+)/.+", parts.path)
-        account, container = match.groups() if match else (parts.netloc.split(".")[0], parts.path.split("/")[1:2])
-        if isinstance(container, list):
-            container = container[0] if container else ""
+        # Either this server's own path or the real host's name.
+        match = _OWN.fullmatch(parts.path) or _REAL.fullmatch(f"{parts.netloc}{parts.path}")
+        account, container = match.groups() if match else ("", "")
         if (account, container) != (ACCOUNT, CONTAINER):
             return JSONResponse({"detail": "href is not an asset of this service"}, 400)
-        end, text = signer.token(account, container, "expired_url" in request.scope.get("faults", ()))
+        end, text = signer.token(
+            account, container, clock(request.scope), "expired_url" in request.scope.get("faults", ())
+        )
         return JSONResponse({"msft:expiry": end, "href": f"{href}{'&' if parts.query else '?'}{text}"})
 
     return Starlette(
