@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -13,7 +15,7 @@ from infra.offline.maps.view import View
 from infra.offline.scenes.clouds import dryness
 from infra.offline.scenes.ground import paint_ground
 from infra.offline.scenes.projection import to_geographic, to_mercator, to_utm
-from infra.offline.scenes.tiles import Tile
+from infra.offline.scenes.tiles import SIZE_M, Tile
 from infra.offline.scenes.towns import built_up, towns_of
 from infra.offline.scenes.window import Window, layers, noise, step_up
 
@@ -21,6 +23,22 @@ _FRAME_M = 50_000  # frames of 110 km lie this far apart: a view up to 56 km wid
 _REACH_M = 28_000.0
 _SUMMER, _SUN = 190, (55.0, 160.0)
 _BRIGHT = 0.3558  # as in the scenes' true colour
+
+
+@dataclass(frozen=True)
+class Frame:
+    """As much of a scene's tile as its painter asks for, anywhere on the grid of a zone."""
+
+    zone: int
+    south: bool
+    left_m: int
+    top_m: int
+
+    @cached_property
+    def outline(self) -> tuple[np.ndarray, np.ndarray]:
+        """(lat, lon) of the corners and the middles of the sides."""
+        run = np.array([0.0, 0.5, 1.0, 1.0, 1.0, 0.5, 0.0, 0.0]) * SIZE_M
+        return to_geographic(self.left_m + run, self.top_m - np.roll(run, 2), self.zone, self.south)
 
 
 @dataclass(frozen=True)
@@ -45,7 +63,7 @@ def near_ground(seed: int, view: View) -> Near:
     zone, south = int((lon + 180.0) // 6) % 60 + 1, lat < 0
     x, y = (float(v) for v in to_utm(np.array(lat), np.array(lon), zone, south))
     left, top = int(x // _FRAME_M) * _FRAME_M - 30_000, int(y // _FRAME_M) * _FRAME_M + 80_000
-    frame = Tile("map", zone, south, left - left % 60, top - top % 60)
+    frame = cast(Tile, Frame(zone, south, left - left % 60, top - top % 60))
     corners = view.degrees(np.array([0, 0, view.width, view.width]), np.array([0, view.height, view.height, 0]))
     east, north = to_utm(*corners, zone, south)
     step = max(0.5, view.ground_m)
