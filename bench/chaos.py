@@ -29,8 +29,17 @@ READY_S = 240
 
 
 def command(lake: Path, places: int) -> list[str]:
-    program = [sys.executable, "-m", "flows.cli", "demo", "--lake", str(lake), "--set", f"plan.places={places}"]
-    return [*program, "--set", "offline.port=8790"]
+    settings = {
+        "plan.places": places,
+        "plan.countries": "[DE, FR, GB, US]",  # signs the offline world's models read well: every part gets work
+        "offline.port": 8790,
+        "train.sft.max_steps": 20,
+        "train.cold_start.max_steps": 3,
+        "train.grpo.max_steps": 3,
+        "train.save_steps": 5,  # so that a kill falls between checkpoints
+    }
+    program = [sys.executable, "-m", "flows.cli", "demo", "--lake", str(lake)]
+    return [*program, *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
 
 
 def run_whole(lake: Path, places: int) -> float:
@@ -100,7 +109,7 @@ def stray_files(lake: Lake) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--places", type=int, default=16)
+    parser.add_argument("--places", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the two lakes where they are")
     options = parser.parse_args()

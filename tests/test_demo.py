@@ -26,7 +26,8 @@ def geofix(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def demo(lake: Path) -> subprocess.CompletedProcess[str]:
-    options = [f"plan.places={PLACES}", "plan.countries=[DE, FR, GB]", "train.grpo.max_steps=2", "offline.port=8791"]
+    steps = ["train.sft.max_steps=20", "train.cold_start.max_steps=3", "train.grpo.max_steps=2"]
+    options = [f"plan.places={PLACES}", "plan.countries=[DE, FR, GB]", "offline.port=8791", *steps]
     sets = [word for option in options for word in ("--set", option)]
     return geofix("demo", "--lake", str(lake), *sets)
 
