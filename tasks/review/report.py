@@ -23,7 +23,7 @@ from tasks.review.evidence import Evidence, funnel, tally
 from tasks.review.pictures import gallery, reject_groups
 
 HERE = Path(__file__).parent
-COUNTRIES_SHOWN = 30
+COUNTRIES_SHOWN = 14
 FAILURES_SHOWN = 20
 _BEGIN, _END = "<!-- word -->", "<!-- /word -->"  # between them: what the reviewer said, which changes later
 
