@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gc
+import math
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
@@ -104,6 +106,11 @@ class Gazetteer:
         for band_deg in (0.5, 4.0, 180.0):
             first, last = np.searchsorted(self._sorted_lat, (lat - band_deg, lat + band_deg))
             rows = self._by_lat[first:last]
+            # Likewise for longitude: beyond `wide`, even at the latitude of the band nearest to a pole, it is farther.
+            narrowest = math.cos(math.radians(min(90.0, abs(lat) + band_deg)))
+            if narrowest > math.sin(math.radians(min(90.0, band_deg / 2))):
+                wide = 2 * math.degrees(math.asin(math.sin(math.radians(band_deg / 2)) / narrowest))
+                rows = rows[np.abs((self.lon[rows] - lon + 180.0) % 360.0 - 180.0) <= wide]
             distance = _distance_km(lat, lon, self.lat[rows], self.lon[rows])
             best = np.argpartition(distance, count)[:count] if len(rows) > count else np.arange(len(rows))
             best = best[np.lexsort((rows[best], distance[best]))]
@@ -130,4 +137,11 @@ def _distance_km(lat: float, lon: float, lats: np.ndarray, lons: np.ndarray) -> 
 @lru_cache(maxsize=1)
 def gazetteer() -> Gazetteer:
     """The gazetteer, loaded once per process."""
-    return Gazetteer()
+    # Millions of new objects, none of them garbage: looking for some would take a third of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return Gazetteer()
+    finally:
+        if collecting:
+            gc.enable()
