@@ -67,18 +67,18 @@ def paint_city(
     quarter = draw_table(seed, "quarter", i, j)
     # Coarse pixels hold many houses: what single ones add or take away evens out.
     single = np.float32(min(1.0, 22.0 / step_m))
-    roof = _ROOFS[np.searchsorted(_ROOF_STEPS, (0.45 * tone + 0.25 * house + 0.6 * quarter) % 1)]
+    roof: np.ndarray = _ROOFS[np.searchsorted(_ROOF_STEPS, (0.45 * tone + 0.25 * house + 0.6 * quarter) % 1)]
     roof = _MEAN_ROOF + (roof - _MEAN_ROOF) * (np.float32(0.8) * single)
     roof = roof * (0.82 + 0.26 * quarter + single * 0.34 * (house - 0.5))[..., None]
     # Yards and shadows between the houses.
-    roof = roof * (1 - 0.22 * single * (draw_each(seed, "yard", block_x * 9 + ((u - a) * 9).astype(np.int64),
-                                                  block_y * 7 + ((v - b) * 7).astype(np.int64)) > 0.6))[..., None]  # fmt: skip
+    yard_x, yard_y = block_x * 9 + ((u - a) * 9).astype(np.int64), block_y * 7 + ((v - b) * 7).astype(np.int64)
+    roof = roof * (1 - 0.22 * single * (draw_each(seed, "yard", yard_x, yard_y) > 0.6))[..., None]
     green = np.clip(0.62 - 0.62 * urban + 0.25 * (tone - 0.5), 0.04, 0.6)  # gardens: fewer towards the centre
     park = (kind < 0.05 * single) | (noise(seed, "park", x, y, 780.0) > 0.62)
     green = np.where(park, 0.92, green * (1 + single * (house - 0.5)))
-    green = np.clip(green, 0, 0.97)[..., None]
+    planted = np.clip(green, 0, 0.97)[..., None]
     plants = _PARK * (1 - dry[..., None]) + np.array([0.17, 0.145, 0.105], dtype=np.float32) * dry[..., None]
-    ground = plants * green + roof * (1 - green)
+    ground = plants * planted + roof * (1 - planted)
     avenue = avenue_m(seed, x, y)
     paved = np.maximum(
         street * (1 - 0.8 * park), np.clip((13.0 + step_m / 2 - avenue) / step_m, 0, 1) * min(1.0, 26.0 / step_m) ** 2

@@ -27,6 +27,7 @@ _BEACH, _SNOW = _colour(0.33, 0.29, 0.22), _colour(0.78, 0.80, 0.84)
 _WOOD, _TAIGA, _JUNGLE = _colour(0.026, 0.044, 0.026), _colour(0.021, 0.033, 0.023), _colour(0.021, 0.043, 0.021)
 _GRASS, _DRY_GRASS, _TUNDRA = _colour(0.062, 0.082, 0.045), _colour(0.155, 0.125, 0.078), _colour(0.10, 0.092, 0.066)
 _CROP, _RIPE, _SOIL = _colour(0.038, 0.074, 0.032), _colour(0.19, 0.155, 0.085), _colour(0.135, 0.10, 0.072)
+_LEAFLESS = _colour(0.075, 0.066, 0.052)
 _ROAD = _colour(0.15, 0.145, 0.14)
 
 
@@ -45,7 +46,7 @@ def _shore(tile: Tile) -> np.ndarray:
 
 
 def _shore_frame(tile: Tile) -> tuple[int, int, int]:
-    return tile.left_m // NODE_M - 4, tile.top_m // NODE_M + 4, SIZE_M // NODE_M + 10
+    return tile.left_m // NODE_M - 12, tile.top_m // NODE_M + 12, SIZE_M // NODE_M + 26
 
 
 def _blend(base: np.ndarray, other: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -55,17 +56,20 @@ def _blend(base: np.ndarray, other: np.ndarray, share: np.ndarray) -> np.ndarray
 def paint_ground(seed: int, tile: Tile, window: Window, day_of_year: int, sun_deg: tuple[float, float]) -> Ground:
     """The ground of a window of a tile on a day of the year, lit by a sun at (elevation, azimuth)."""
     first, high, _ = _shore_frame(tile)
-    index = window.node_index
-    shore_nodes = _shore(tile)[
-        high - index[2] : high - index[2] + index[3], index[0] - first : index[0] - first + index[1]
-    ]
+    left, wide, top, tall = window.node_index
+    stride = window.node_m // NODE_M
+    upper, start = high - top * stride, left * stride - first
+    shore_nodes = _shore(tile)[upper : upper + tall * stride : stride, start : start + wide * stride : stride]
     x, y = window.plane
-    wiggle = 190 * noise(seed, "shore", x, y, 900.0) + 80 * noise(seed, "cliff", x, y, 260.0)
+    wiggle = 190 * window.soft(seed, "shore", 900.0) + 80 * noise(seed, "cliff", x, y, 260.0)
     shore = window.spread(shore_nodes)
     shore = shore + np.where(np.abs(shore) < 5_000, wiggle, 0).astype(np.float32)
     depth = step_up(-shore, 0.0, 2_600.0)
     sea = _blend(np.broadcast_to(_SHALLOW, (*shore.shape, 3)), _DEEP, depth**0.5)
-    sea = sea * (1 + 0.10 * layers(seed, "sea", x, y, (9_000.0, 2_700.0, 700.0), 0.7))[..., None]
+    sea = (
+        sea
+        * (1 + 0.10 * window.spread(layers(seed, "sea", *window.node_plane, (9_000.0, 2_700.0, 700.0), 0.7)))[..., None]
+    )
     half = np.float32(window.step_m / 2)
     land_share = np.clip(shore / (2 * half) + 0.5, 0, 1)
     if shore.max() < -half:
@@ -87,11 +91,11 @@ def _paint_land(
     lat, lon = window.node_degrees
     nx, ny = window.node_plane
     x, y = window.plane
-    height = abs(float(lat.mean()))
+    # Climate changes with latitude point by point, never window by window: else tiles would show their edges.
+    height = window.spread(np.abs(lat).astype(np.float32))
     # Season: -1 in the middle of winter, 1 in the middle of summer; none at the equator.
-    season = (
-        -np.cos(2 * np.pi * (day_of_year - 15) / 365.25) * (1.0 if lat.mean() >= 0 else -1.0) * min(1.0, height / 30)
-    )
+    year = -np.cos(2 * np.pi * (day_of_year - 15) / 365.25)
+    season = window.spread((year * np.clip(lat / 30, -1, 1)).astype(np.float32))
     towns = towns_of(tile)
     urban_nodes = built_up(towns, window, layers(seed, "fray", nx, ny, (5_200.0, 1_900.0), 0.6))
     dry_nodes = dryness(lat, lon)
@@ -107,22 +111,23 @@ def _paint_land(
     moist, urban = window.spread(moist_nodes), window.spread(urban_nodes)
     detail = noise(seed, "detail", x, y, 330.0) * 0.6 + noise(seed, "grain", x, y, 75.0) * 0.4
 
-    cold = step_up(np.float32(height) + alt / 180, 62, 72)
+    cold = step_up(height + alt / 180, 62, 72)
     grass = _blend(np.broadcast_to(_GRASS, (*alt.shape, 3)), _DRY_GRASS, _thirst(height, season, moist))
     earth = _blend(
-        np.broadcast_to(_RED_EARTH if height < 24 else _SOIL, (*alt.shape, 3)), _SAND, step_up(dry, 0.3, 0.8)
+        _blend(np.broadcast_to(_RED_EARTH, (*alt.shape, 3)), _SOIL, step_up(height, 18, 30)),
+        _SAND,
+        step_up(dry, 0.3, 0.8),
     )
-    earth = _blend(earth, _ROCK, step_up(rough + 0.25 * detail + 0.3 * noise(seed, "stone", x, y, 2_300.0), 0.35, 0.75))
+    earth = _blend(earth, _ROCK, step_up(rough + 0.25 * detail + 0.3 * window.soft(seed, "stone", 2_300.0), 0.35, 0.75))
     colour = _blend(grass, earth, step_up(dry - 0.25 * moist + 0.1 * detail, 0.22, 0.5))
     colour = _blend(colour, np.broadcast_to(_TUNDRA, colour.shape), cold)
 
-    farm = step_up(0.44 + 0.40 * noise(seed, "farm", x, y, 21_000.0) - moist * 0.12 - rough * 1.3 - cold
+    farm = step_up(0.44 + 0.40 * window.soft(seed, "farm", 21_000.0) - moist * 0.12 - rough * 1.3 - cold
                    + 0.5 * urban + 0.06 * detail - 1.5 * np.clip(dry - 0.25, 0, 1), 0.02, 0.16)  # fmt: skip
-    if height > 60:
-        farm = farm * np.float32(max(0.0, 1 - (height - 60) / 6))
+    farm = farm * np.clip(1 - (height - 60) / 6, 0, 1)
     green = step_up(0.5 * (1 - dry) + 0.25 * moist, -0.1, 0.25)
     if farm.max() > 0.01:
-        fields = _fields(seed, x, y, window.step_m, season, height, earth)
+        fields = _fields(seed, window, season, height, earth)
         colour = _blend(colour, fields, farm)
         green = green * (1 - farm) + farm * (fields[..., 1] > fields[..., 0])
     tree_line = _tree_share(height)
@@ -130,7 +135,7 @@ def _paint_land(
         moist * 0.75
         + tree_line
         + 0.22 * detail
-        + 0.5 * noise(seed, "copse", x, y, 1_700.0)
+        + 0.5 * window.soft(seed, "copse", 1_700.0)
         + 0.25 * rough
         - 0.42 * farm
         - cold * 1.5
@@ -138,12 +143,13 @@ def _paint_land(
         0.10,
         0.30,
     )
-    trees = _JUNGLE if height < 18 else _TAIGA if height > 57 else _WOOD
-    leafless = 0.35 * max(0.0, -season) if 35 < height < 58 else 0.0
-    tone = trees * (1 - leafless) + _colour(0.075, 0.066, 0.052) * leafless
+    trees = _blend(np.broadcast_to(_JUNGLE, (*alt.shape, 3)), _WOOD, step_up(height, 14, 24))
+    trees = _blend(trees, _TAIGA, step_up(height, 54, 60))
+    leafless = 0.35 * np.clip(-season, 0, 1) * step_up(height, 32, 40) * (1 - step_up(height, 54, 60))
+    tone = _blend(trees, _LEAFLESS, leafless)
     colour = _blend(colour, tone * (1 + 0.16 * detail)[..., None], wood)
     green = np.maximum(green, wood)
-    colour = colour * (1 + 0.10 * detail * (1 - wood))[..., None]
+    colour = colour * (1 + 0.17 * detail * (1 - wood))[..., None]
     colour = _shade(colour, window, altitude_m, sun_deg)
 
     roads = draw_roads(towns, window)
@@ -154,12 +160,12 @@ def _paint_land(
         colour = _blend(colour, blocks, city)
         green = green * (1 - city) + city * (blocks[..., 1] > blocks[..., 0] * 1.06)
     kind = np.where(green > 0.5, PLANTS, BARE).astype(np.uint8)
-    beach = step_up(-shore, -70.0, -15.0) * step_up(noise(seed, "beach", x, y, 4_000.0), -0.2, 0.3) * (1 - cold)
+    beach = step_up(-shore, -70.0, -15.0) * step_up(window.soft(seed, "beach", 4_000.0), -0.2, 0.3) * (1 - cold)
     colour = _blend(colour, np.broadcast_to(_BEACH, colour.shape), beach * 0.9)
     kind[beach > 0.5] = BARE
 
     snow = step_up(
-        _frost(height, season) + alt / 4_200 - 1.0 + 0.16 * detail + 0.18 * noise(seed, "drift", x, y, 6_000.0),
+        _frost(height, season) + alt / 4_200 - 1.0 + 0.16 * detail + 0.18 * window.soft(seed, "drift", 6_000.0),
         0.0,
         0.14,
     )
@@ -174,43 +180,42 @@ def _paint_land(
     return colour, kind
 
 
-def _thirst(height: float, season: float, moist: np.ndarray) -> np.ndarray:
+def _thirst(height: np.ndarray, season: np.ndarray, moist: np.ndarray) -> np.ndarray:
     """How yellow grass is: savannas always a little, middle latitudes in late summer."""
-    base = 0.55 if 10 < height < 32 else 0.35 * max(0.0, season) + 0.2
+    savanna = step_up(height, 7, 13) * (1 - step_up(height, 28, 36))
+    base = 0.55 * savanna + (0.35 * np.clip(season, 0, 1) + 0.2) * (1 - savanna)
     return np.clip(base - 0.5 * moist, 0, 1)
 
 
-def _tree_share(height: float) -> float:
+def _tree_share(height: np.ndarray) -> np.ndarray:
     """How much the climate of a latitude favours woods."""
-    return float(
-        np.interp(
-            height, (0, 8, 16, 28, 38, 48, 56, 64, 69, 72), (0.62, 0.5, 0.1, -0.12, -0.05, 0.05, 0.28, 0.3, -0.2, -1.0)
-        )
+    return _over_latitude(
+        height, (0, 8, 16, 28, 38, 48, 56, 64, 69, 72), (0.62, 0.5, 0.1, -0.12, -0.05, 0.05, 0.28, 0.3, -0.2, -1.0)
     )
 
 
-def _frost(height: float, season: float) -> float:
+def _frost(height: np.ndarray, season: np.ndarray) -> np.ndarray:
     """Above 1 snow lies in the plains."""
-    return float(
-        np.interp(height, (0, 25, 35, 45, 52, 58, 64, 72), (0.0, 0.05, 0.15, 0.35, 0.48, 0.62, 0.75, 0.9))
-        - 0.46 * season
-    )
+    base = _over_latitude(height, (0, 25, 35, 45, 52, 58, 64, 72), (0.0, 0.05, 0.15, 0.35, 0.48, 0.62, 0.75, 0.9))
+    return base - np.float32(0.46) * season
+
+
+def _over_latitude(height: np.ndarray, at: tuple[float, ...], values: tuple[float, ...]) -> np.ndarray:
+    return np.interp(height, at, values).astype(np.float32)
 
 
 def _shade(colour: np.ndarray, window: Window, altitude_m: np.ndarray, sun_deg: tuple[float, float]) -> np.ndarray:
     """Slopes towards the sun are lighter, others darker."""
-    south, east = np.gradient(altitude_m, NODE_M)
+    south, east = np.gradient(altitude_m, window.node_m)
     azimuth, elevation = np.radians(sun_deg[1]), np.radians(max(12.0, sun_deg[0]))
     facing = -(east * np.sin(azimuth) - south * np.cos(azimuth)) / np.tan(elevation)
     return colour * window.spread(np.clip(1 + 0.9 * facing, 0.35, 1.7).astype(np.float32))[..., None]
 
 
-def _fields(
-    seed: int, x: np.ndarray, y: np.ndarray, step_m: float, season: float, height: float, earth: np.ndarray
-) -> np.ndarray:
+def _fields(seed: int, window: Window, season: np.ndarray, height: np.ndarray, earth: np.ndarray) -> np.ndarray:
     """Parcels: each neighbourhood has its own direction and size of fields, each field its own crop."""
-    size = 4_300.0
-    warp = noise(seed, "parish", x, y, 5_000.0) * 1_500
+    (x, y), step_m, size = window.plane, window.step_m, 4_300.0
+    warp = window.soft(seed, "parish", 5_000.0) * 1_500
     i, j = np.floor((x + warp) / size).astype(np.int64), np.floor((y - warp * 0.8) / size).astype(np.int64)
     angle = (draw_table(seed, "lie", i, j) - 0.5) * np.float32(1.3)
     wide = 110 + 330 * draw_table(seed, "field width", i, j) ** 2
@@ -227,7 +232,7 @@ def _fields(
     shade = 0.75 + 0.5 * draw_each(seed, "growth", row_x, b.astype(np.int64) + j * 256)[..., None]
     tone = np.where(sown < 0.42, _CROP * (0.5 + shade * 0.8),
                     np.where(sown < 0.75, _GRASS * shade, earth * shade))  # fmt: skip
-    ripe = step_up(ripeness, 0.72, 0.95) * (0.75 if height > 20 else 0.35)
+    ripe = step_up(ripeness, 0.72, 0.95) * (0.35 + 0.4 * step_up(height, 15, 25))
     tone = _blend(tone, _RIPE * shade, ripe)
     tone = tone * 0.8 + np.float32(0.2) * (_GRASS + _SOIL) / 2
     edge = np.minimum(np.minimum(u - a, a + 1 - u) * wide, np.minimum(v - b, b + 1 - v) * deep)
@@ -238,21 +243,22 @@ def _fields(
 
 
 def _fresh_water(
-    seed: int, window: Window, moist: np.ndarray, rugged: np.ndarray, urban: np.ndarray, height: float
+    seed: int, window: Window, moist: np.ndarray, rugged: np.ndarray, urban: np.ndarray, height: np.ndarray
 ) -> np.ndarray:
     """How much of each pixel is river or lake."""
     nx, ny = window.node_plane
     course = layers(seed, "river", nx, ny, (64_000.0, 23_000.0, 7_000.0, 2_500.0), 0.42)
-    south, east = np.gradient(course, NODE_M)
+    south, east = np.gradient(course, window.node_m)
     away_m = np.clip(course / np.maximum(np.hypot(south, east), 1e-6), -3_000, 3_000).astype(np.float32)
     size = layers(seed, "stream", nx, ny, (120_000.0, 30_000.0), 0.4)
     half_m = np.clip(55 + 130 * size + 40 * moist - 50 * rugged, 0, 260).astype(np.float32)
     water = np.clip((window.spread(half_m) - np.abs(window.spread(away_m))) / np.float32(window.step_m) + 0.5, 0, 1)
     water = np.where(window.spread(half_m) > 6, water, 0)
-    if 51 < height < 72:
+    if height.max() > 51 and height.min() < 72:
         basin = layers(seed, "lake", nx, ny, (16_000.0, 6_500.0, 2_600.0, 900.0), 0.55) + 0.2 * moist - 1.2 * urban
-        strength = 0.95 - 0.42 * min(1.0, (height - 51) / 9)
-        bank = window.spread(basin) + 0.035 * noise(seed, "shore", *window.plane, 900.0)
-        bank += 0.02 * noise(seed, "cliff", *window.plane, 260.0)
-        water = np.maximum(water, step_up(bank, strength, strength + 0.02))
+        bank = window.spread(basin) + 0.035 * window.soft(seed, "shore", 900.0)
+        bank += 0.02 * noise(seed, "cliff", *window.plane, 260.0) - _over_latitude(
+            height, (48, 51, 60, 70, 73), (3, 0.95, 0.53, 0.53, 2)
+        )
+        water = np.maximum(water, step_up(bank, 0.0, 0.02))
     return water.astype(np.float32)

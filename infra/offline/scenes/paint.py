@@ -64,7 +64,7 @@ def paint_window(seed: int, scene: Scene, window: Window) -> Pixels:
     opaque = step_up(cloud, -0.06, 0.26)
     shade = step_up(caster, -0.04, 0.14)
     thin = step_up(veil, CIRRUS - 0.35, CIRRUS + 0.6) * 0.5
-    relief = 1 + 0.10 * np.clip(cloud - caster, -1, 1) + 0.06 * noise(seed, "billow", x, y, 700.0)
+    relief = 1 + 0.10 * np.clip(cloud - caster, -1, 1) + 0.06 * window.soft(seed, "billow", 700.0)
     white = (
         (0.30 + 0.46 * step_up(cloud, -0.05, 0.7))[..., None]
         * np.array([1.0, 1.005, 1.02], np.float32)

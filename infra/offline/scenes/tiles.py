@@ -30,7 +30,7 @@ class Tile:
     south: bool
     left_m: int
     top_m: int
-    # West, south, east, north in degrees, a side may lie past 180; and the middle as lat, lon. Both follow from the rest.
+    # West, south, east, north in degrees, a side may lie past 180; and the middle as lat, lon.
     bounds: tuple[float, float, float, float] = field(compare=False)
     centre: tuple[float, float] = field(compare=False)
 
@@ -75,7 +75,9 @@ def _border() -> tuple[np.ndarray, np.ndarray]:
 @lru_cache(maxsize=120)
 def zone_tiles(zone: int, south: bool) -> dict[str, Tile]:
     """All tiles of a zone on one side of the equator, by name: squares that touch the zone and have land near."""
-    lowest, highest = (to_utm_row(SOUTHERNMOST_DEG, zone, True), 99) if south else (0, to_utm_row(NORTHERNMOST_DEG, zone, False))
+    lowest, highest = (
+        (to_utm_row(SOUTHERNMOST_DEG, zone, True), 99) if south else (0, to_utm_row(NORTHERNMOST_DEG, zone, False))
+    )
     columns, rows = (part.ravel() for part in np.meshgrid(np.arange(1, 9), np.arange(lowest, highest + 1)))
     corner_x, corner_y = np.array([0, 0, 1, 1, 0.5]) * _SQUARE_M, np.array([0, 1, 1, 0, 0.5]) * _SQUARE_M
     lat, lon = to_geographic(columns[:, None] * _SQUARE_M + corner_x, rows[:, None] * _SQUARE_M + corner_y, zone, south)

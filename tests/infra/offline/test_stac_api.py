@@ -180,7 +180,11 @@ def test_the_world_without_an_area_answers_a_page(served):
 
 def test_ids_round_trip_and_tiles_lie_on_the_real_grid():
     # Published corners of real tiles.
-    for name, left, top in (("33UUU", 300_000, 5_900_040), ("31TCJ", 300_000, 4_900_020), ("56HLH", 300_000, 6_300_000)):
+    for name, left, top in (
+        ("33UUU", 300_000, 5_900_040),
+        ("31TCJ", 300_000, 4_900_020),
+        ("56HLH", 300_000, 6_300_000),
+    ):
         tile = tile_named(name)
         assert (tile.left_m, tile.top_m) == (left, top)
     # Bergen lies in zone 32, not 31: southern Norway is divided otherwise.
@@ -244,7 +248,8 @@ def test_pystac_client_gives_up_on_faults_with_the_status(breakable):
 def test_the_real_names_answer_through_the_proxy(served):
     with httpx.Client(proxy=served.url, trust_env=False) as http:
         page = http.get(
-            "http://planetarycomputer.microsoft.com/api/stac/v1/search", params={"bbox": "13.2,52.4,13.5,52.6", "limit": "1"}
+            "http://planetarycomputer.microsoft.com/api/stac/v1/search",
+            params={"bbox": "13.2,52.4,13.5,52.6", "limit": "1"},
         ).json()
     href = page["features"][0]["assets"]["B02"]["href"]
     assert href.startswith("http://sentinel2l2a01.blob.core.windows.net/sentinel2-l2/")

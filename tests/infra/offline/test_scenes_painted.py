@@ -1,0 +1,175 @@
+"""What the scenes show: one ground in every overlap, clouds that the classes mark, the swath's edge, real towns."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from infra.offline.scenes.coast import shore_distance_m
+from infra.offline.scenes.cog import ASSETS, BLOCK, Painter, layout_of
+from infra.offline.scenes.orbit import FIRST_DAY, SWATH_KM, across_km, footprint, orbits_over, scene_with_id, scenes_of
+from infra.offline.scenes.paint import cloud_percent, paint_window, scene_preview
+from infra.offline.scenes.projection import to_geographic, to_utm
+from infra.offline.scenes.tiles import SIZE_M, tile_named
+from infra.offline.scenes.window import Window
+
+SEED = 7
+CLOUDS = (8, 9, 10)
+
+
+def whole(scene, size=183):
+    tile = scene.tile
+    return paint_window(SEED, scene, Window(tile.zone, tile.south, tile.left_m, tile.top_m, SIZE_M / size, size, size))
+
+
+def patch(scene, lat, lon, size=128, step=10):
+    tile = scene.tile
+    x, y = (float(v[0]) for v in to_utm(np.array([lat]), np.array([lon]), tile.zone, tile.south))
+    left, top = x // 20 * 20 - size * step // 2, y // 20 * 20 + size * step // 2
+    return paint_window(SEED, scene, Window(tile.zone, tile.south, left, top, step, size, size))
+
+
+def clear(name, most=1.0):
+    scenes = [s for s in scenes_of(tile_named(name)) if s.coverage > 0.98 and s.at.month in (5, 6, 7, 8, 9)]
+    return next(s for s in scenes if cloud_percent(SEED, s) <= most)
+
+
+def test_projection_there_and_back():
+    rng = np.random.default_rng(1)
+    lat, lon = rng.uniform(-79, 83, 500), rng.uniform(5, 13, 500)
+    x, y = to_utm(lat, lon, 32, False)
+    back = to_geographic(x, y, 32, False)
+    assert np.abs(back[0] - lat).max() < 1e-9 and np.abs(back[1] - lon).max() < 1e-9
+    pyproj = pytest.importorskip("pyproj")
+    other = pyproj.Transformer.from_crs(4326, 32632, always_xy=True).transform(lon, lat)
+    assert (
+        np.abs(other[0] - x).max() < 4e-3
+    )  # each tile has its own sun and np.abs(other[1] - y).max() < 4e-3  # each tile has its own sun
+
+
+def test_two_tiles_of_a_pass_show_the_same_where_they_overlap():
+    left, right = tile_named("33UUU"), tile_named("33UVU")
+    orbit = next(o for o in orbits_over(left) if o in orbits_over(right))
+    one = next(s for s in scenes_of(left) if s.orbit == orbit and 5 < cloud_percent(SEED, s) < 60)
+    two = next(s for s in scenes_of(right) if s.orbit == orbit and s.number == one.number)
+    assert one.at == two.at and right.left_m < left.left_m + SIZE_M
+    pixels = [
+        paint_window(SEED, scene, Window(33, False, right.left_m + 2_000, left.top_m - 60_000, 10, 200, 200))
+        for scene in (one, two)
+    ]
+    assert np.array_equal(pixels[0].kind, pixels[1].kind)
+    assert np.abs(pixels[0].reflectance - pixels[1].reflectance).max() < 4e-3  # each tile has its own sun
+
+
+def test_a_scene_shows_no_edge_between_the_parts_it_is_painted_in():
+    scene = clear("33UUU")
+    tile = scene.tile
+    frame = (tile.zone, tile.south, tile.left_m + 50_000, tile.top_m - 60_000, 10)
+    whole_part = paint_window(SEED, scene, Window(*frame, 96, 96))
+    corner = paint_window(SEED, scene, Window(tile.zone, tile.south, frame[2] + 500, frame[3] - 400, 10, 30, 40))
+    assert np.array_equal(whole_part.kind[40:80, 50:80], corner.kind)
+    assert np.abs(whole_part.reflectance[40:80, 50:80] - corner.reflectance).max() < 1e-3
+
+
+def test_the_offset_comes_with_baseline_four():
+    old, new = (
+        next(
+            s
+            for s in scenes_of(tile_named("33TTG"))
+            if s.at.year == year and s.coverage > 0.98 and cloud_percent(SEED, s) < 1
+        )
+        for year in (2021, 2023)
+    )
+    assert (old.offset, new.offset) == (0, 1000)
+    for scene in (old, new):
+        sea = patch(scene, 41.6, 12.2, 32)
+        stored = sea.band("B04", scene.offset)
+        assert 0 < stored.mean() - scene.offset < 500
+        assert np.array_equal(stored - scene.offset, np.rint(sea.reflectance[..., 0] * 10_000))
+
+
+def test_clouds_are_bright_marked_and_counted():
+    scenes = [s for s in scenes_of(tile_named("33UUU")) if s.at.month in (6, 7, 8) and s.coverage > 0.98]
+    scene = next(s for s in scenes if 20 < cloud_percent(SEED, s) < 60)
+    pixels = whole(scene)
+    seen = pixels.kind > 0
+    marked = np.isin(pixels.kind, CLOUDS)
+    assert abs(100 * marked[seen].mean() - cloud_percent(SEED, scene)) < 3
+    light = pixels.reflectance.mean(axis=2)
+    assert light[pixels.kind == 9].min() > np.percentile(light[np.isin(pixels.kind, (4, 5))], 90)
+    assert light[pixels.kind == 3].mean() < light[np.isin(pixels.kind, (4, 5))].mean()
+    covers = np.array([cloud_percent(SEED, s) for s in scenes])
+    assert (covers < 10).mean() > 0.1 and (covers > 70).mean() > 0.1
+
+
+def test_the_swaths_edge_leaves_a_wedge_as_large_as_the_item_says():
+    tile = tile_named("19HCC")
+    orbit = next(o for o in orbits_over(tile) if 0.2 < share_seen(tile, o) < 0.8)
+    scene = next(s for s in scenes_of(tile) if s.orbit == orbit)
+    pixels = whole(scene)
+    assert abs((pixels.kind == 0).mean() - (1 - scene.coverage)) < 0.01
+    assert (pixels.visual()[pixels.kind == 0] == 0).all()
+    lon, lat = np.asarray(footprint(tile, orbit).exterior.coords).T
+    assert np.abs(across_km(orbit, lat, lon)).max() < SWATH_KM / 2 + 0.2
+
+
+def share_seen(tile, orbit):
+    lat, lon = tile.points(16)
+    return float((np.abs(across_km(orbit, lat, lon)) <= SWATH_KM / 2).mean())
+
+
+def test_towns_and_coasts_are_where_they_are():
+    scene = clear("33TTG")
+    city, country = patch(scene, 41.90, 12.49), patch(scene, 42.05, 11.98)
+    assert np.abs(np.diff(city.reflectance[..., 0])).mean() > 2 * np.abs(np.diff(country.reflectance[..., 0])).mean()
+    assert (patch(scene, 41.6, 12.2).kind == 6).all()
+    assert (city.kind == 6).mean() < 0.2
+    tile = scene.tile
+    shore = shore_distance_m(tile.left_m, tile.top_m, 1600, 60, 60, tile.zone, tile.south)
+    assert shore.min() < -5000 and shore.max() > 5000
+
+
+def test_same_seed_same_bytes_by_any_number_of_hands():
+    scene = clear("33TTG")
+    jobs = [("visual", 5, 0, 0), ("B02", 0, 17, 15), ("B03", 0, 17, 15), ("SCL", 0, 8, 7)]
+    alone = Painter(SEED)
+    expected = [alone.tile(scene, *job) for job in jobs]
+    crowd, found = Painter(SEED, cache_bytes=1), {}
+
+    def work(k):
+        found[k] = crowd.tile(scene, *jobs[k % len(jobs)])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[k] for k in range(len(jobs))] == expected
+    assert Painter(SEED + 1).tile(scene, *jobs[1]) != expected[1]
+
+
+@pytest.mark.parametrize("asset", ASSETS)
+def test_layout_has_no_gap_and_no_overlap(asset):
+    layout = layout_of(tile_named("33TTG"), asset)
+    at = len(layout.header)
+    for level in reversed(layout.levels):
+        assert level.start == at
+        at += level.across**2 * layout.record_bytes
+    assert at == layout.length
+    assert len(layout.header) <= 16_384  # what GDAL asks for first
+    assert layout.levels[0].size * ASSETS[asset] == SIZE_M and layout.levels[-1].size <= BLOCK
+    assert layout.tile_at(layout.length - 1)[:3] == (0, layout.levels[0].across - 1, layout.levels[0].across - 1)
+
+
+def test_preview(small_world):
+    picture = scene_preview(small_world, "33TTG", "2023-09-30", 64)
+    assert picture.size == (64, 64)
+    with pytest.raises(KeyError):
+        scene_preview(small_world, "30NAA", "2023-09-30")
+
+
+def test_every_scene_has_its_own_id():
+    scenes = scenes_of(tile_named("33UUU"))
+    assert len({s.id for s in scenes}) == len(scenes) > 300
+    assert all(scene_with_id(s.id) == s for s in scenes[::17])
+    assert scenes[-1].at >= FIRST_DAY

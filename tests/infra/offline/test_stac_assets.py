@@ -1,0 +1,155 @@
+"""Scenes' files over a real socket: signatures, ranges, and the official readers unchanged."""
+
+import os
+
+import httpx
+import numpy as np
+import odc.stac
+import planetary_computer
+import pystac
+import pystac_client
+import pytest
+import rasterio
+from rasterio.windows import Window as Box
+
+from infra.offline.scenes.projection import to_utm
+
+ROOT = "/stac/api/stac/v1"
+TOKEN = "/sas/api/sas/v1/token/sentinel2l2a01/sentinel2-l2"
+ROME = [12.40, 41.84, 12.56, 41.95]
+GDAL = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR", "GDAL_HTTP_MAX_RETRY": "0"}
+
+
+@pytest.fixture(scope="module")
+def item(served):
+    body = {"collections": ["sentinel-2-l2a"], "bbox": ROME, "datetime": "2023-05-01T00:00:00Z/2023-12-31T00:00:00Z",
+            "query": {"eo:cloud_cover": {"lt": 1}, "s2:mgrs_tile": {"eq": "33TTG"}}}  # fmt: skip
+    return served.http.post(f"{ROOT}/search", json=body).json()["features"][0]
+
+
+@pytest.fixture(scope="module")
+def token(served):
+    return served.http.get(TOKEN).json()["token"]
+
+
+def test_signature_ranges_and_errors(served, item, token):
+    href = item["assets"]["B02"]["href"]
+    unsigned = served.http.get(href)
+    assert unsigned.status_code == 409
+    assert "<Code>PublicAccessNotPermitted</Code>" in unsigned.text
+    url = f"{href}?{token}"
+    assert served.http.get(url.replace("sig=", "sig=A")).status_code == 403
+    assert served.http.get(url.replace("se=2", "se=3")).status_code == 403
+    assert served.http.get(f"{href.replace('B02_10m', 'B99_10m')}?{token}").status_code == 404
+    head = served.http.head(url)
+    assert (head.status_code, head.headers["accept-ranges"]) == (200, "bytes")
+    length = int(head.headers["content-length"])
+    part = served.http.get(url, headers={"range": "bytes=0-15"})
+    assert (part.status_code, part.content[:4], len(part.content)) == (206, b"II*\0", 16)
+    assert part.headers["content-range"] == f"bytes 0-15/{length}"
+    assert served.http.get(url, headers={"range": f"bytes={length}-{length + 9}"}).status_code == 416
+    tail = served.http.get(url, headers={"range": f"bytes={length - 8}-{length + 100}"})
+    assert (tail.status_code, len(tail.content)) == (206, 8)
+    assert served.http.get(TOKEN.replace("sentinel2l2a01", "other")).status_code == 404
+
+
+def test_expired_and_skewed(breakable, item, token):
+    url = f"{item['assets']['B02']['href']}?{token}"
+    first = {"range": "bytes=0-3"}
+    rules = [{"service": "blob", "kind": "clock_skew", "seconds": 3600, "rate": 1.0}]
+    breakable.http.post("/control/faults", json={"rules": rules})
+    assert breakable.http.get(url, headers=first).status_code == 403
+    breakable.http.post("/control/faults", json={"rules": [{"service": "sas", "kind": "expired_url", "rate": 1.0}]})
+    stale = breakable.http.get(TOKEN).json()["token"]
+    breakable.http.delete("/control/faults")
+    assert breakable.http.get(f"{item['assets']['B02']['href']}?{stale}", headers=first).status_code == 403
+    assert breakable.http.get(url, headers=first).status_code == 206
+
+
+def test_sign_endpoint(served, item):
+    href = item["assets"]["SCL"]["href"]
+    signed = served.http.get("/sas/api/sas/v1/sign", params={"href": href}).json()
+    assert signed.keys() == {"msft:expiry", "href"}
+    assert served.http.get(signed["href"], headers={"range": "bytes=0-3"}).status_code == 206
+    assert served.http.get("/sas/api/sas/v1/sign", params={"href": "http://elsewhere/x"}).status_code == 400
+
+
+def test_rasterio_reads_windows_and_overviews_where_they_belong(item, token):
+    asset = item["assets"]["B04"]
+    with rasterio.Env(**GDAL), rasterio.open(f"/vsicurl/{asset['href']}?{token}") as file:
+        assert file.crs.to_epsg() == item["properties"].get("proj:epsg", 32633)
+        assert (file.height, file.width) == tuple(asset["proj:shape"])
+        assert list(file.transform)[:6] == asset["proj:transform"]
+        assert list(file.bounds) == asset["proj:bbox"]
+        assert file.overviews(1) == [2, 4, 8, 16, 32]
+        assert file.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+        assert file.nodata == 0
+        whole = file.read(1, window=Box(9000, 7000, 600, 600))
+        part = file.read(1, window=Box(9100, 7200, 50, 60))
+        assert np.array_equal(whole[200:260, 100:150], part)  # over tile borders
+        assert whole.std() > 50 and whole.min() >= 1001
+        small = file.read(1, out_shape=(344, 344))
+        # The overview shows the same place: sea in the south-west is darker than land in the north-east.
+        assert small[-40:, :40].mean() + 200 < small[150:200, 250:300].mean()
+
+
+def test_corners_are_exact_to_half_a_pixel(item, token):
+    """The coast in the file lies where the world has it: SCL water and the item's grid agree with lat, lon."""
+    asset = item["assets"]["SCL"]
+    for lat, lon, water in ((41.60, 12.20, True), (41.93, 12.60, False)):
+        x, y = (float(v[0]) for v in to_utm(np.array([lat]), np.array([lon]), 33, False))
+        with rasterio.Env(**GDAL), rasterio.open(f"/vsicurl/{asset['href']}?{token}") as file:
+            row, column = file.index(x, y)
+            left, top = file.xy(row, column)
+            assert abs(left - x) <= 10 and abs(top - y) <= 10
+            kinds = file.read(1, window=Box(column - 20, row - 20, 40, 40))
+        assert bool((kinds == 6).mean() > 0.9) is water
+
+
+def test_odc_stac_loads_a_window(served, item, token):
+    stac_item = pystac.Item.from_dict(item)
+    for asset in stac_item.assets.values():
+        asset.href += f"?{token}"
+    odc.stac.configure_rio(cloud_defaults=False, **GDAL)
+    loaded = odc.stac.load([stac_item], bands=["B02", "B04", "SCL"], bbox=[12.44, 41.88, 12.47, 41.90], resolution=10)
+    blue = loaded["B02"].isel(time=0).values
+    assert loaded.odc.geobox.crs.to_epsg() == 32633
+    left, top = loaded.odc.geobox.transform * (0, 0)
+    column, row = round((left - 199_980) / 10), round((4_700_040 - top) / 10)
+    assert (left - 199_980) % 10 == 0 and (4_700_040 - top) % 10 == 0
+    with rasterio.Env(**GDAL), rasterio.open(f"/vsicurl/{stac_item.assets['B02'].href}") as file:
+        height, width = blue.shape
+        assert np.array_equal(file.read(1, window=Box(column, row, width, height)), blue)
+    kinds = loaded["SCL"].isel(time=0).values
+    assert set(np.unique(kinds)) <= {0, 3, 4, 5, 6, 8, 9, 10, 11}
+
+
+def test_planetary_computer_signs_and_opens_unchanged(served, monkeypatch):
+    """The SDK signs only *.blob.core.windows.net: the server is its proxy, so it meets the real names."""
+    monkeypatch.setenv("http_proxy", served.url)
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("NO_PROXY", "")
+    sdk = planetary_computer.sas
+    monkeypatch.setattr(sdk, "TOKEN_CACHE", {})
+    monkeypatch.setenv("PC_SDK_SAS_URL", "http://planetarycomputer.microsoft.com/api/sas/v1/token")
+    planetary_computer.settings.Settings.get.cache_clear()
+    try:
+        catalog = pystac_client.Client.open(
+            "http://planetarycomputer.microsoft.com/api/stac/v1", modifier=planetary_computer.sign_inplace
+        )
+        search = catalog.search(
+            collections=["sentinel-2-l2a"], bbox=ROME, datetime="2023-06-01/2023-06-30", max_items=2
+        )
+        found = next(iter(search.items()))
+        href = found.assets["visual"].href
+        assert href.startswith("http://sentinel2l2a01.blob.core.windows.net/sentinel2-l2/33/T/")
+        assert "sig=" in href and "se=" in href
+        assert "msft:expiry" in found.properties or sdk.TOKEN_CACHE
+        with httpx.Client(proxy=served.url, trust_env=False) as http:
+            assert http.get(href, headers={"range": "bytes=0-3"}).content == b"II*\0"
+        with rasterio.Env(GDAL_HTTP_PROXY=served.url.removeprefix("http://"), **GDAL), rasterio.open(href) as file:
+            assert file.count == 3
+            assert file.read(out_shape=(3, 344, 344)).shape == (3, 344, 344)
+    finally:
+        planetary_computer.settings.Settings.get.cache_clear()
+    assert os.environ["PC_SDK_SAS_URL"]
