@@ -147,3 +147,31 @@ def test_no_rules_cost_no_memory():
 def test_wrong_rules_are_explained(breakable, rule, word):
     response = breakable.http.post("/control/faults", json={"rules": [rule]})
     assert response.status_code == 400 and word in response.json()["error"]
+
+
+def test_an_outage_in_mapillarys_own_words(breakable):
+    set_faults(breakable, {"service": "mapillary", "kind": "status", "status": 500, "rate": 1.0})
+    response = breakable.graph("/1")
+    error = response.json()["error"]
+    assert response.status_code == 500
+    assert error.keys() == {"message", "type", "code", "is_transient", "fbtrace_id"}
+    assert (error["type"], error["code"], error["is_transient"]) == ("MLYApiException", 2, True)
+    assert "temporarily unavailable" in error["message"]
+
+
+TROUBLE = [
+    ("opencage", 402, 402, lambda body: body["status"]["message"] == "quota exceeded" and "rate" in body),
+    ("opencage", 429, 429, lambda body: body["status"] == {"code": 429, "message": "too many requests"}),
+    ("google", 403, 200, lambda body: body["status"] == "REQUEST_DENIED"),
+    ("google", 500, 500, lambda body: body["status"] == "UNKNOWN_ERROR"),
+    ("you", 429, 429, lambda body: body == {"message": "Limit Exceeded"}),
+    ("maps", 429, 200, lambda body: (body["status"], body["infocode"]) == ("0", "10021")),
+]
+
+
+@pytest.mark.parametrize(("service", "status", "seen", "fits"), TROUBLE)
+def test_each_service_tells_trouble_in_its_own_way(breakable, service, status, seen, fits):
+    set_faults(breakable, {"service": service, "kind": "status", "status": status, "rate": 1.0})
+    response = breakable.http.get(f"/{service}/anything")
+    assert response.status_code == seen
+    assert fits(response.json())

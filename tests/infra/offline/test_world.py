@@ -6,11 +6,13 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.offline import ids
+from infra.offline.country_map import country_map
 from infra.offline.facts import WORDS, countries
 from infra.offline.render import render_jpeg
 from infra.offline.world import World
@@ -115,3 +117,20 @@ def test_facts_hold_what_everybody_knows():
 def test_impossible_worlds_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         World(**options)
+
+
+def test_the_nearest_towns_are_the_nearest(small_world):
+    cities, chance = small_world.gazetteer, np.random.default_rng(2)
+    phis = np.radians(cities.lat)
+    for _ in range(25):
+        lat, lon, count = float(chance.uniform(-89, 89)), float(chance.uniform(-180, 180)), int(chance.integers(1, 9))
+        phi = np.radians(lat)
+        cosine = np.sin(phi) * np.sin(phis) + np.cos(phi) * np.cos(phis) * np.cos(np.radians(cities.lon - lon))
+        away_km = 6371.0 * np.arccos(np.clip(cosine, -1, 1))
+        found = [km for _, km in cities.nearest(lat, lon, count)]
+        assert found == pytest.approx(np.sort(np.partition(away_km, count)[:count]).tolist(), abs=0.05)
+
+
+def test_nearly_all_places_lie_in_their_country(small_world):
+    places = [small_world.place(i) for i in range(small_world.size)]
+    assert sum(country_map().at(p.lat, p.lon) == p.country for p in places) > 0.96 * len(places)
