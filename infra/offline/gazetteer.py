@@ -77,6 +77,7 @@ class Gazetteer:
         ]
         self._by_lat = np.argsort(self.lat, kind="stable")
         self._sorted_lat = self.lat[self._by_lat]
+        self._sorted_lon = self.lon[self._by_lat]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -110,7 +111,8 @@ class Gazetteer:
             narrowest = math.cos(math.radians(min(90.0, abs(lat) + band_deg)))
             if narrowest > math.sin(math.radians(min(90.0, band_deg / 2))):
                 wide = 2 * math.degrees(math.asin(math.sin(math.radians(band_deg / 2)) / narrowest))
-                rows = rows[np.abs((self.lon[rows] - lon + 180.0) % 360.0 - 180.0) <= wide]
+                apart = np.abs(self._sorted_lon[first:last] - lon)
+                rows = rows[(apart <= wide) | (apart >= 360.0 - wide)]
             distance = _distance_km(lat, lon, self.lat[rows], self.lon[rows])
             best = np.argpartition(distance, count)[:count] if len(rows) > count else np.arange(len(rows))
             best = best[np.lexsort((rows[best], distance[best]))]
