@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from infra.offline.scenes.window import draw_each, draw_table, noise, step_up
+from infra.offline.scenes.window import blend, draw_each, draw_table, noise, step_up
 
 _ASPHALT = np.array([0.098, 0.096, 0.095], dtype=np.float32)
 _PARK = np.array([0.042, 0.072, 0.036], dtype=np.float32)
+_DRY_PARK = np.array([0.17, 0.145, 0.105], dtype=np.float32)
 # Roofs as red, green, blue reflectance: grey, light concrete, tiles, sheet metal, tar.
 _ROOFS = np.array(
     [[0.155, 0.15, 0.145], [0.26, 0.255, 0.24], [0.20, 0.135, 0.105], [0.33, 0.335, 0.34], [0.10, 0.10, 0.105]],
@@ -67,7 +68,8 @@ def paint_city(
     quarter = draw_table(seed, "quarter", i, j)
     # Coarse pixels hold many houses: what single ones add or take away evens out.
     single = np.float32(min(1.0, 22.0 / step_m))
-    roof: np.ndarray = _ROOFS[np.searchsorted(_ROOF_STEPS, (0.45 * tone + 0.25 * house + 0.6 * quarter) % 1)]
+    which = np.searchsorted(_ROOF_STEPS, (0.45 * tone + 0.25 * house + 0.6 * quarter) % 1)
+    roof: np.ndarray = np.moveaxis(_ROOFS.T[:, which], 0, -1)
     roof = _MEAN_ROOF + (roof - _MEAN_ROOF) * (np.float32(0.8) * single)
     roof = roof * (0.82 + 0.26 * quarter + single * 0.34 * (house - 0.5))[..., None]
     # Yards and shadows between the houses.
@@ -76,11 +78,10 @@ def paint_city(
     green = np.clip(0.62 - 0.62 * urban + 0.25 * (tone - 0.5), 0.04, 0.6)  # gardens: fewer towards the centre
     park = (kind < 0.05 * single) | (noise(seed, "park", x, y, 780.0) > 0.62)
     green = np.where(park, 0.92, green * (1 + single * (house - 0.5)))
-    planted = np.clip(green, 0, 0.97)[..., None]
-    plants = _PARK * (1 - dry[..., None]) + np.array([0.17, 0.145, 0.105], dtype=np.float32) * dry[..., None]
-    ground = plants * planted + roof * (1 - planted)
+    plants = blend(_PARK, _DRY_PARK, dry)
+    ground = blend(roof, plants, np.clip(green, 0, 0.97))
     avenue = avenue_m(seed, x, y)
     paved = np.maximum(
         street * (1 - 0.8 * park), np.clip((13.0 + step_m / 2 - avenue) / step_m, 0, 1) * min(1.0, 26.0 / step_m) ** 2
     )
-    return ground + (_ASPHALT - ground) * paved[..., None], share
+    return blend(ground, _ASPHALT, paved), share

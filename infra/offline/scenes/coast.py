@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import shapely
@@ -37,10 +38,17 @@ def _rings() -> list[np.ndarray]:
 def _index() -> tuple[np.ndarray, np.ndarray, shapely.STRtree]:
     """(polygons, whether each is land, search tree), largest first: later ones are painted over earlier ones."""
     rings = _rings()
-    polygons = shapely.make_valid(np.array([shapely.Polygon(ring) for ring in rings]))
+    polygons = np.array([shapely.Polygon(ring) for ring in rings])
     land = np.array([not shapely.is_ccw(shapely.LinearRing(ring)) for ring in rings])
     order = np.argsort(-shapely.area(polygons), kind="stable")
     return polygons[order], land[order], shapely.STRtree(polygons[order])
+
+
+@lru_cache(maxsize=512)
+def _polygon(number: int) -> Any:
+    """A polygon of the index, mended where rounding made it cross itself: slow for continents, so only when needed."""
+    polygon = _index()[0][number]
+    return polygon if shapely.is_valid(polygon) else shapely.make_valid(polygon)
 
 
 @lru_cache(maxsize=1)
@@ -74,13 +82,13 @@ def shore_distance_m(
     x = left + np.linspace(0, (wide - 1) * step_m, 5)
     y = top - np.linspace(0, (high - 1) * step_m, 5)
     lat, lon = to_geographic(*np.meshgrid(x, y), zone, south)
-    polygons, land, tree = _index()
+    _, land, tree = _index()
     picture = Image.new("L", (wide, high))
     draw = ImageDraw.Draw(picture)
     for turn in (0.0, -360.0, 360.0) if lon.max() > 178 or lon.min() < -178 else (0.0,):
         box = (lon.min() - 0.1 + turn, lat.min() - 0.1, lon.max() + 0.1 + turn, lat.max() + 0.1)
         for i in sorted(tree.query(shapely.box(*box))):
-            for part in shapely.get_parts(shapely.clip_by_rect(polygons[i], *box)):
+            for part in shapely.get_parts(shapely.clip_by_rect(_polygon(int(i)), *box)):
                 if part.geom_type != "Polygon":
                     continue
                 corners = shapely.get_coordinates(shapely.segmentize(part.exterior, 0.05))

@@ -12,7 +12,7 @@ from infra.offline.scenes.clouds import dryness
 from infra.offline.scenes.coast import shore_distance_m
 from infra.offline.scenes.tiles import SIZE_M, Tile
 from infra.offline.scenes.towns import built_up, draw_roads, towns_of
-from infra.offline.scenes.window import NODE_M, Window, draw_each, draw_table, layers, noise, step_up
+from infra.offline.scenes.window import NODE_M, Window, blend, draw_each, draw_table, layers, noise, step_up
 
 WATER, PLANTS, BARE, SNOW = 6, 4, 5, 11  # classes of the scene classification
 
@@ -49,10 +49,6 @@ def _shore_frame(tile: Tile) -> tuple[int, int, int]:
     return tile.left_m // NODE_M - 12, tile.top_m // NODE_M + 12, SIZE_M // NODE_M + 26
 
 
-def _blend(base: np.ndarray, other: np.ndarray, share: np.ndarray) -> np.ndarray:
-    return base + (other - base) * share[..., None]
-
-
 def paint_ground(seed: int, tile: Tile, window: Window, day_of_year: int, sun_deg: tuple[float, float]) -> Ground:
     """The ground of a window of a tile on a day of the year, lit by a sun at (elevation, azimuth)."""
     first, high, _ = _shore_frame(tile)
@@ -65,7 +61,7 @@ def paint_ground(seed: int, tile: Tile, window: Window, day_of_year: int, sun_de
     shore = window.spread(shore_nodes)
     shore = shore + np.where(np.abs(shore) < 5_000, wiggle, 0).astype(np.float32)
     depth = step_up(-shore, 0.0, 2_600.0)
-    sea = _blend(np.broadcast_to(_SHALLOW, (*shore.shape, 3)), _DEEP, depth**0.5)
+    sea = blend(np.broadcast_to(_SHALLOW, (*shore.shape, 3)), _DEEP, depth**0.5)
     sea = (
         sea
         * (1 + 0.10 * window.spread(layers(seed, "sea", *window.node_plane, (9_000.0, 2_700.0, 700.0), 0.7)))[..., None]
@@ -76,7 +72,7 @@ def paint_ground(seed: int, tile: Tile, window: Window, day_of_year: int, sun_de
         return Ground(sea.astype(np.float32), np.full(shore.shape, WATER, dtype=np.uint8))
     land, kind = _paint_land(seed, tile, window, shore_nodes, shore, day_of_year, sun_deg)
     kind[land_share < 0.5] = WATER
-    return Ground(_blend(sea, land, land_share).astype(np.float32), kind)
+    return Ground(blend(sea, land, land_share).astype(np.float32), kind)
 
 
 def _paint_land(
@@ -112,15 +108,15 @@ def _paint_land(
     detail = noise(seed, "detail", x, y, 330.0) * 0.6 + noise(seed, "grain", x, y, 75.0) * 0.4
 
     cold = step_up(height + alt / 180, 62, 72)
-    grass = _blend(np.broadcast_to(_GRASS, (*alt.shape, 3)), _DRY_GRASS, _thirst(height, season, moist))
-    earth = _blend(
-        _blend(np.broadcast_to(_RED_EARTH, (*alt.shape, 3)), _SOIL, step_up(height, 18, 30)),
+    grass = blend(np.broadcast_to(_GRASS, (*alt.shape, 3)), _DRY_GRASS, _thirst(height, season, moist))
+    earth = blend(
+        blend(np.broadcast_to(_RED_EARTH, (*alt.shape, 3)), _SOIL, step_up(height, 18, 30)),
         _SAND,
         step_up(dry, 0.3, 0.8),
     )
-    earth = _blend(earth, _ROCK, step_up(rough + 0.25 * detail + 0.3 * window.soft(seed, "stone", 2_300.0), 0.35, 0.75))
-    colour = _blend(grass, earth, step_up(dry - 0.25 * moist + 0.1 * detail, 0.22, 0.5))
-    colour = _blend(colour, np.broadcast_to(_TUNDRA, colour.shape), cold)
+    earth = blend(earth, _ROCK, step_up(rough + 0.25 * detail + 0.3 * window.soft(seed, "stone", 2_300.0), 0.35, 0.75))
+    colour = blend(grass, earth, step_up(dry - 0.25 * moist + 0.1 * detail, 0.22, 0.5))
+    colour = blend(colour, np.broadcast_to(_TUNDRA, colour.shape), cold)
 
     farm = step_up(0.44 + 0.40 * window.soft(seed, "farm", 21_000.0) - moist * 0.12 - rough * 1.3 - cold
                    + 0.5 * urban + 0.06 * detail - 1.5 * np.clip(dry - 0.25, 0, 1), 0.02, 0.16)  # fmt: skip
@@ -128,9 +124,9 @@ def _paint_land(
     green = step_up(0.5 * (1 - dry) + 0.25 * moist, -0.1, 0.25)
     if farm.max() > 0.01:
         fields = _fields(seed, window, season, height, earth)
-        colour = _blend(colour, fields, farm)
+        colour = blend(colour, fields, farm)
         green = green * (1 - farm) + farm * (fields[..., 1] > fields[..., 0])
-    tree_line = _tree_share(height)
+    tree_line = _tree_share(window)
     wood = step_up(
         moist * 0.75
         + tree_line
@@ -143,39 +139,39 @@ def _paint_land(
         0.10,
         0.30,
     )
-    trees = _blend(np.broadcast_to(_JUNGLE, (*alt.shape, 3)), _WOOD, step_up(height, 14, 24))
-    trees = _blend(trees, _TAIGA, step_up(height, 54, 60))
+    trees = blend(np.broadcast_to(_JUNGLE, (*alt.shape, 3)), _WOOD, step_up(height, 14, 24))
+    trees = blend(trees, _TAIGA, step_up(height, 54, 60))
     leafless = 0.35 * np.clip(-season, 0, 1) * step_up(height, 32, 40) * (1 - step_up(height, 54, 60))
-    tone = _blend(trees, _LEAFLESS, leafless)
-    colour = _blend(colour, tone * (1 + 0.16 * detail)[..., None], wood)
+    tone = blend(trees, _LEAFLESS, leafless)
+    colour = blend(colour, tone * (1 + 0.16 * detail)[..., None], wood)
     green = np.maximum(green, wood)
     colour = colour * (1 + 0.17 * detail * (1 - wood))[..., None]
     colour = _shade(colour, window, altitude_m, sun_deg)
 
     roads = draw_roads(towns, window)
     if roads is not None:
-        colour = _blend(colour, np.broadcast_to(_ROAD, colour.shape), roads * 0.75 * (1 - wood * 0.3))
+        colour = blend(colour, np.broadcast_to(_ROAD, colour.shape), roads * 0.75 * (1 - wood * 0.3))
     if urban.max() > 0.02:
         blocks, city = paint_city(seed, x, y, window.step_m, urban, step_up(dry, 0.3, 0.7))
-        colour = _blend(colour, blocks, city)
+        colour = blend(colour, blocks, city)
         green = green * (1 - city) + city * (blocks[..., 1] > blocks[..., 0] * 1.06)
     kind = np.where(green > 0.5, PLANTS, BARE).astype(np.uint8)
     beach = step_up(-shore, -70.0, -15.0) * step_up(window.soft(seed, "beach", 4_000.0), -0.2, 0.3) * (1 - cold)
-    colour = _blend(colour, np.broadcast_to(_BEACH, colour.shape), beach * 0.9)
+    colour = blend(colour, np.broadcast_to(_BEACH, colour.shape), beach * 0.9)
     kind[beach > 0.5] = BARE
 
     snow = step_up(
-        _frost(height, season) + alt / 4_200 - 1.0 + 0.16 * detail + 0.18 * window.soft(seed, "drift", 6_000.0),
+        _frost(window, season) + alt / 4_200 - 1.0 + 0.16 * detail + 0.18 * window.soft(seed, "drift", 6_000.0),
         0.0,
         0.14,
     )
     if snow.max() > 0.01:
         snow = snow * (1 - 0.55 * wood) * (1 - 0.4 * step_up(urban, 0.3, 0.6))
-        colour = _blend(colour, _shade(np.broadcast_to(_SNOW, colour.shape), window, altitude_m, sun_deg), snow)
+        colour = blend(colour, _shade(np.broadcast_to(_SNOW, colour.shape), window, altitude_m, sun_deg), snow)
         kind[snow > 0.5] = SNOW
     water = _fresh_water(seed, window, moist_nodes, rugged, urban_nodes, height)
     if water.max() > 0:
-        colour = _blend(colour, np.broadcast_to(_RIVER, colour.shape), water)
+        colour = blend(colour, np.broadcast_to(_RIVER, colour.shape), water)
         kind[water > 0.5] = WATER
     return colour, kind
 
@@ -187,21 +183,21 @@ def _thirst(height: np.ndarray, season: np.ndarray, moist: np.ndarray) -> np.nda
     return np.clip(base - 0.5 * moist, 0, 1)
 
 
-def _tree_share(height: np.ndarray) -> np.ndarray:
+def _tree_share(window: Window) -> np.ndarray:
     """How much the climate of a latitude favours woods."""
     return _over_latitude(
-        height, (0, 8, 16, 28, 38, 48, 56, 64, 69, 72), (0.62, 0.5, 0.1, -0.12, -0.05, 0.05, 0.28, 0.3, -0.2, -1.0)
+        window, (0, 8, 16, 28, 38, 48, 56, 64, 69, 72), (0.62, 0.5, 0.1, -0.12, -0.05, 0.05, 0.28, 0.3, -0.2, -1.0)
     )
 
 
-def _frost(height: np.ndarray, season: np.ndarray) -> np.ndarray:
+def _frost(window: Window, season: np.ndarray) -> np.ndarray:
     """Above 1 snow lies in the plains."""
-    base = _over_latitude(height, (0, 25, 35, 45, 52, 58, 64, 72), (0.0, 0.05, 0.15, 0.35, 0.48, 0.62, 0.75, 0.9))
+    base = _over_latitude(window, (0, 25, 35, 45, 52, 58, 64, 72), (0.0, 0.05, 0.15, 0.35, 0.48, 0.62, 0.75, 0.9))
     return base - np.float32(0.46) * season
 
 
-def _over_latitude(height: np.ndarray, at: tuple[float, ...], values: tuple[float, ...]) -> np.ndarray:
-    return np.interp(height, at, values).astype(np.float32)
+def _over_latitude(window: Window, at: tuple[float, ...], values: tuple[float, ...]) -> np.ndarray:
+    return window.spread(np.interp(np.abs(window.node_degrees[0]), at, values).astype(np.float32))
 
 
 def _shade(colour: np.ndarray, window: Window, altitude_m: np.ndarray, sun_deg: tuple[float, float]) -> np.ndarray:
@@ -233,11 +229,11 @@ def _fields(seed: int, window: Window, season: np.ndarray, height: np.ndarray, e
     tone = np.where(sown < 0.42, _CROP * (0.5 + shade * 0.8),
                     np.where(sown < 0.75, _GRASS * shade, earth * shade))  # fmt: skip
     ripe = step_up(ripeness, 0.72, 0.95) * (0.35 + 0.4 * step_up(height, 15, 25))
-    tone = _blend(tone, _RIPE * shade, ripe)
+    tone = blend(tone, _RIPE * shade, ripe)
     tone = tone * 0.8 + np.float32(0.2) * (_GRASS + _SOIL) / 2
     edge = np.minimum(np.minimum(u - a, a + 1 - u) * wide, np.minimum(v - b, b + 1 - v) * deep)
     hedge = np.clip((5.0 + step_m / 2 - edge) / step_m, 0, 1) * min(1.0, 10.0 / step_m)
-    tone = _blend(tone, np.broadcast_to(_WOOD * 1.5, tone.shape), hedge * 0.55)
+    tone = blend(tone, np.broadcast_to(_WOOD * 1.5, tone.shape), hedge * 0.55)
     mean = tone.mean(axis=(0, 1)) if step_m > 60 else tone
     return (mean + (tone - mean) * min(1.0, 75.0 / step_m)).astype(np.float32)
 
@@ -258,7 +254,7 @@ def _fresh_water(
         basin = layers(seed, "lake", nx, ny, (16_000.0, 6_500.0, 2_600.0, 900.0), 0.55) + 0.2 * moist - 1.2 * urban
         bank = window.spread(basin) + 0.035 * window.soft(seed, "shore", 900.0)
         bank += 0.02 * noise(seed, "cliff", *window.plane, 260.0) - _over_latitude(
-            height, (48, 51, 60, 70, 73), (3, 0.95, 0.53, 0.53, 2)
+            window, (48, 51, 60, 70, 73), (3, 0.95, 0.53, 0.53, 2)
         )
         water = np.maximum(water, step_up(bank, 0.0, 0.02))
     return water.astype(np.float32)

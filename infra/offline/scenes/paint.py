@@ -15,12 +15,13 @@ from infra.offline.scenes.ground import paint_ground
 from infra.offline.scenes.orbit import SWATH_KM, Scene, across_km, scenes_of
 from infra.offline.scenes.projection import to_mercator
 from infra.offline.scenes.tiles import SIZE_M, tile_named
-from infra.offline.scenes.window import Window, noise, step_up
+from infra.offline.scenes.window import Window, blend, noise, step_up
 from infra.offline.world import World
 
 NO_DATA, SHADOW, CLOUD_MEDIUM, CLOUD_HIGH, THIN_CIRRUS = 0, 3, 8, 9, 10
 _BRIGHT = 0.3558  # the reflectance that is full white in the `visual` asset
 _SAMPLES = 48
+_CLOUD, _VEIL = np.array([1.0, 1.005, 1.02], np.float32), np.array([0.4, 0.4, 0.4], np.float32)
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,11 @@ def paint_window(seed: int, scene: Scene, window: Window) -> Pixels:
     shade = step_up(caster, -0.04, 0.14)
     thin = step_up(veil, CIRRUS - 0.35, CIRRUS + 0.6) * 0.5
     relief = 1 + 0.10 * np.clip(cloud - caster, -1, 1) + 0.06 * window.soft(seed, "billow", 700.0)
-    white = (
-        (0.30 + 0.46 * step_up(cloud, -0.05, 0.7))[..., None]
-        * np.array([1.0, 1.005, 1.02], np.float32)
-        * relief[..., None]
-    )
+    white = (0.30 + 0.46 * step_up(cloud, -0.05, 0.7)) * relief
     colour = ground.colour * (1 - 0.58 * shade)[..., None]
-    colour = colour + (np.float32(0.40) - colour) * thin[..., None] * np.float32(0.6)
-    colour = colour + (white - colour) * opaque[..., None]
-    colour = np.clip(colour, 0.0001, 1.6).astype(np.float32)
+    colour = blend(colour, _VEIL, thin * np.float32(0.6))
+    colour = blend(colour, white[..., None] * _CLOUD, opaque)
+    colour = np.clip(colour, 0.0001, 1.6).astype(np.float32, copy=False)
 
     kind = ground.kind.copy()
     kind[(caster > MEDIUM + 0.02) & (kind != NO_DATA)] = SHADOW

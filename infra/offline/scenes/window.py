@@ -106,17 +106,23 @@ def noise(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cell_m: float) -> 
     turn = 2 * math.pi * fraction("turn", salt)
     across, up = math.cos(turn) / cell_m, math.sin(turn) / cell_m
     u, v = x * across + y * up, y * across - x * up
-    i, j = np.floor(u), np.floor(v)
+    x0, y0 = math.floor(u.min()), math.floor(v.min())
+    u -= x0
+    v -= y0
+    i, j = u.astype(np.int32), v.astype(np.int32)  # positive now, so cutting off is rounding down
+    wide, tall = int(i.max()) + 2, int(j.max()) + 2
     fu, fv = (u - i).astype(np.float32), (v - j).astype(np.float32)
     fu, fv = fu * fu * (3 - 2 * fu), fv * fv * (3 - 2 * fv)
-    x0, y0 = int(i.min()), int(j.min())
-    wide, tall = int(i.max()) - x0 + 2, int(j.max()) - y0 + 2
     table = (_table(seed, salt, x0, y0, wide, tall) * 2 - 1).ravel()
-    at = ((j - y0) * wide + (i - x0)).astype(np.int32)
-    a, c = table[at], table[at + wide]
-    north = a + (table[at + 1] - a) * fu
-    south = c + (table[at + wide + 1] - c) * fu
-    return north + (south - north) * fv
+    at = j * np.int32(wide) + i
+    north = table.take(at)
+    north += (table.take(at + 1) - north) * fu
+    at += np.int32(wide)
+    south = table.take(at)
+    south += (table.take(at + 1) - south) * fu
+    south -= north
+    south *= fv
+    return north + south
 
 
 def layers(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cells_m: tuple[float, ...], fade: float) -> np.ndarray:
@@ -131,3 +137,15 @@ def step_up(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """0 below `low`, 1 above `high`, smooth between."""
     t = np.clip((values - np.float32(low)) / np.float32(high - low), 0, 1)
     return t * t * (3 - 2 * t)
+
+
+def blend(base: np.ndarray, other: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Colours (rows x columns x 3) between two others: `base` where the share is 0, `other` where it is 1.
+
+    The three channels lie one after another in memory, which makes NumPy several times quicker than pixel by pixel.
+    """
+    out = np.empty((3, *share.shape), dtype=np.float32).transpose(1, 2, 0)
+    np.subtract(other, base, out=out, casting="same_kind")
+    out *= share[..., None]
+    out += base
+    return out
