@@ -1,9 +1,12 @@
 """Which country a point lies in, and that reverse geocoding goes by it near borders."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from infra.offline.country_map import country_map
+from infra.offline.derive_countries import crossings
 
 POINTS = [
     ((48.573, 7.752), "FR"),  # Strasbourg
@@ -65,3 +68,11 @@ def test_reverse_finds_the_street_when_close(served):
     street = served.http.get("/nominatim/reverse", params=at).json()
     assert street["addresstype"] == "road" and street["address"]["road"]
     assert served.http.get("/nominatim/reverse", params={**at, "zoom": "10"}).json()["addresstype"] != "road"
+
+
+def test_the_stored_map_is_what_the_outlines_give():
+    codes, row, column, country = crossings(Path(__file__).parents[3] / "tasks/plan/data/regions.parquet")
+    table = country_map()
+    assert table.codes == tuple(codes)
+    assert np.array_equal(table.column, column) and np.array_equal(table.country, country)
+    assert np.array_equal(table.starts, np.searchsorted(row, np.arange(len(table.starts))))
