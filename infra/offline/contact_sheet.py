@@ -13,10 +13,17 @@ from infra.offline.maps import draw_map
 from infra.offline.maps.view import View
 from infra.offline.render import paint
 from infra.offline.render.fonts import font
+from infra.offline.scenes.paint import scene_preview
 from infra.offline.world import DEFAULT_SEED, ImageRecord, World
 
 _CELL, _CAPTION, _COLUMNS = (440, 248), 24, 4
 _MAPS = (("roadmap", 16), ("satellite", 16), ("roadmap", 12), ("satellite", 12))
+_SCENES = (
+    ("23KPQ", "2023-12-07", "Rio de Janeiro, Brazil"),
+    ("54SUE", "2023-09-27", "Tokyo, Japan"),
+    ("33UUU", "2023-09-28", "Berlin, Germany"),
+    ("36RUU", "2023-09-28", "Cairo, Egypt"),
+)
 
 Cell = tuple[str, Image.Image]  # caption and picture
 
@@ -55,6 +62,16 @@ def map_cells(world: World, count: int) -> list[Cell]:
     return cells
 
 
+def scene_cells(world: World, count: int) -> list[Cell]:
+    """Whole Sentinel-2 scenes in true colour, 110 km wide, cut to the cell's shape."""
+    cells = []
+    for tile, date, name in _SCENES[:count]:
+        image = scene_preview(world, tile, date, 880)
+        cut = (image.height - image.width * _CELL[1] // _CELL[0]) // 2
+        cells.append((f"{name} (scene {tile}, {date})", image.crop((0, cut, image.width, image.height - cut))))
+    return cells
+
+
 def contact_sheet(cells: list[Cell], columns: int = _COLUMNS) -> Image.Image:
     """The cells in rows, a caption under each."""
     rows = -(-len(cells) // columns)
@@ -74,9 +91,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--places", type=int, default=24)
     parser.add_argument("--maps", type=int, default=4)
+    parser.add_argument("--scenes", type=int, default=len(_SCENES))
     options = parser.parse_args(argv)
     world = World(options.seed, 3000, 2048)
-    sheet = contact_sheet(street_cells(world, options.places) + map_cells(world, options.maps))
+    sheet = contact_sheet(
+        street_cells(world, options.places) + map_cells(world, options.maps) + scene_cells(world, options.scenes)
+    )
     sheet.save(options.out, quality=86)
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
     return 0
