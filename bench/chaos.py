@@ -56,9 +56,9 @@ def run_and_kill(lake: Path, places: int, chance: random.Random, longest_s: floa
     with log.open("wb") as output:
         process = subprocess.Popen(command(lake, places), stdout=output, stderr=output)
     end = time.monotonic() + READY_S
-    # Half of the kills fall into the start (servers, Ray, first commits), half into the work.
+    # Every fourth kill or so falls into the start, the others wait until the first part has spoken.
     wait_for_work = chance.random() < 0.75
-    while wait_for_work and process.poll() is None and time.monotonic() < end and b" in = " not in log.read_bytes():
+    while wait_for_work and process.poll() is None and time.monotonic() < end and b"plan " not in log.read_bytes():
         time.sleep(0.05)
     moment = time.monotonic() + chance.uniform(0, longest_s)
     while process.poll() is None and time.monotonic() < moment:
@@ -124,7 +124,7 @@ def main() -> None:
         if tries > 1 and kills and (folder / "killed").exists() and _is_finished(folder / "killed"):
             # It got through between two kills: begin again, so that every kill hits work that is under way.
             shutil.rmtree(folder / "killed")
-        said = run_and_kill(folder / "killed", options.places, chance, max(2.0, seconds / 12), folder / "log")
+        said = run_and_kill(folder / "killed", options.places, chance, max(2.0, seconds / 5), folder / "log")
         kills += said.startswith("killed")
         print(f"  {kills:>2}: {said}", flush=True)
     print("last run, undisturbed …", flush=True)

@@ -293,7 +293,8 @@ def test_a_column_stage_writes_only_what_changed(context: Context) -> None:
     assert sums(run(stage, Numbers(speed=1), context)) == (7, 7, 0, 0, 3), "n0 stays 0, rejects are the same"
 
 
-def test_ctrl_c_saves_what_is_done_and_the_next_run_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path, how: signal.Signals) -> None:
     program = tmp_path / "slow.py"
     program.write_text(
         textwrap.dedent(
@@ -330,13 +331,14 @@ def test_ctrl_c_saves_what_is_done_and_the_next_run_goes_on(tmp_path: Path) -> N
     for line in process.stdout:
         done = int(line)
         if done >= 6:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(how)
             break
     process.communicate(timeout=60)
     assert process.returncode != 0
     saved = Lake(tmp_path / "lake").read("places").height
-    assert done <= saved < 60
-    assert Lake(tmp_path / "lake").read("runs")["status"].to_list() == ["interrupted"]
+    if how is signal.SIGINT:
+        assert done <= saved < 60, "all that was done is saved"
+        assert Lake(tmp_path / "lake").read("runs")["status"].to_list() == ["interrupted"]
     after = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert after.stdout.splitlines()[-1] == f"result {60 - saved} {60 - saved} {saved}"
     assert Lake(tmp_path / "lake").read("places")["place_id"].n_unique() == 60
