@@ -71,7 +71,8 @@ def paint_city(
     which = np.searchsorted(_ROOF_STEPS, (0.45 * tone + 0.25 * house + 0.6 * quarter) % 1)
     roof: np.ndarray = np.moveaxis(_ROOFS.T[:, which], 0, -1)
     roof = _MEAN_ROOF + (roof - _MEAN_ROOF) * (np.float32(0.8) * single)
-    roof = roof * (0.82 + 0.26 * quarter + single * 0.34 * (house - 0.5))[..., None]
+    even = np.float32(min(1.0, 70.0 / step_m))  # from afar quarters flow into each other
+    roof = roof * (0.95 + 0.26 * even * (quarter - 0.5) + single * 0.34 * (house - 0.5))[..., None]
     # Yards and shadows between the houses.
     yard_x, yard_y = block_x * 9 + ((u - a) * 9).astype(np.int64), block_y * 7 + ((v - b) * 7).astype(np.int64)
     roof = roof * (1 - 0.22 * single * (draw_each(seed, "yard", yard_x, yard_y) > 0.6))[..., None]
