@@ -164,12 +164,13 @@ class _Pool:
         wanted = resources.workers or settings.workers or _fitting(resources)
         chunks = -(-items.height // self._chunk)
         self._seats = [_Seat(_idle.take(self._kind) or self._new_actor()) for _ in range(max(1, min(wanted, chunks)))]
-        self._depth = 2  # chunks at a worker: one at work, one waiting, so that it never idles
+        # Chunks at a worker: enough to keep it busy, and one waiting, so that it never idles.
+        self._depth = max(2, -(-resources.concurrency // self._chunk) + 1) if is_async else 2
 
     def _new_actor(self) -> Any:
         options: dict[str, Any] = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus}
         if self._is_async:
-            options["max_concurrency"] = 4
+            options["max_concurrency"] = 64  # of calls; how many items run at once is the stage's own gate
         worker = _AsyncWorker if self._is_async else _SyncWorker
         return ray.remote(worker).options(max_restarts=0, **options).remote()
 

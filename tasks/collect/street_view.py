@@ -147,6 +147,6 @@ STAGE = Stage(
     work=work,
     open=open_bench,
     # Waiting for the service, not computing: many places at a time in each worker.
-    resources=Resources(cpus=1, concurrency=8, chunk=16),
+    resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("mapillary",),
 )

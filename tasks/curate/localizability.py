@@ -130,6 +130,6 @@ STAGE = Stage(
     items=items,
     work=work,
     open=open_bench,
-    resources=Resources(cpus=1, concurrency=8, chunk=16),
+    resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat", "geocoder"),
 )

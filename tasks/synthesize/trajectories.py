@@ -104,6 +104,6 @@ STAGE = Stage(
     items=items,
     work=work,
     open=open_bench,
-    resources=Resources(cpus=1, concurrency=8, chunk=8),
+    resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat", "search", "geocoder"),
 )
