@@ -101,6 +101,10 @@ class Gazetteer:
         """(name, alternate names) of a city, without building a City: the index over all names needs speed."""
         return self._names[index], self._aliases[index]
 
+    def region_code(self, index: int) -> str:
+        """`<ISO2>.<code>` of the city's first-level division, as in `admin1_names`."""
+        return f"{self.country[index]}.{self._admin1[index]}"
+
     def nearest(self, lat: float, lon: float, count: int = 1) -> list[tuple[int, float]]:
         """(city row, distance in km) of the nearest cities, nearest first."""
         # Whatever lies outside a band of latitude is farther than the band is wide.

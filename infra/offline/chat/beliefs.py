@@ -76,14 +76,14 @@ def weigh(notes: Notes) -> Belief:
         sign=notes.value("direction sign", ("green", "blue", "yellow", "white")),
     )
     belief = Belief(evidence)
-    odds = _city_odds(notes, evidence)
+    odds = city_odds(notes, evidence)
     belief.guesses = _guesses(odds, notes, evidence)
     belief.queries = _queries(notes, evidence)
     belief.addresses = _addresses(notes, belief)
     return belief
 
 
-def _city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str]]:
+def city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str]]:
     """Cities named on signs or in search results, with log-odds and the reason."""
     names = place_names()
     odds: dict[Place, tuple[float, str]] = {}
@@ -99,12 +99,12 @@ def _city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str
             add(match.place, match_weight(match) - (2.5 if borrowed else 0.0), f"a sign reads '{match.seen}'")
     for query, passages in notes.searches:
         for rank, passage in enumerate(passages[:6]):
-            for place, weight in _told_by(passage, rank, notes).items():
+            for place, weight in told_by(passage, rank, notes).items():
                 add(place, weight, f"a page found for '{query}' speaks of {place.name}")
     return {place: (weight + evidence.score(place.country), why) for place, (weight, why) in odds.items()}
 
 
-def _told_by(passage: str, rank: int, notes: Notes) -> dict[Place, float]:
+def told_by(passage: str, rank: int, notes: Notes) -> dict[Place, float]:
     """Cities a page speaks of, weighed by how much of the signs' own words it repeats."""
     support = _support(passage, notes)
     if support <= 0:
@@ -155,7 +155,7 @@ def _support(passage: str, notes: Notes) -> float:
 
 def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evidence) -> list[Guess]:
     found = [
-        Guess(place.country, _country_name(place.country), place.name, place.lat, place.lon, score, why)
+        Guess(place.country, country_name(place.country), place.name, place.lat, place.lon, score, why)
         for place, (score, why) in odds.items()
     ]
     for asked, candidates in notes.geocodes:
@@ -164,7 +164,7 @@ def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evide
     # A country is always a guess: a name that contradicts every other clue must not win for want of rivals.
     for code, score in evidence.ranked()[:3]:
         for first in place_names().biggest(code)[:1]:
-            name = _country_name(code)
+            name = country_name(code)
             found.append(Guess(code, name, first.name, first.lat, first.lon, score + BIGGEST_CITY, "its largest city"))
     return sorted(found, key=lambda guess: -guess.score)[:8]
 
@@ -179,7 +179,7 @@ def _from_lookup(asked: str, candidate: Candidate, odds: dict[Place, tuple[float
     base = max(near) if near else evidence.score(candidate.country) + 1.0
     exact_street = street_in(asked.split(",")[0]) is not None and fold(asked.split(",")[0]) in fold(candidate.label)
     score = base + 0.6 - 0.3 * candidate.rank + (1.5 if exact_street else 0.0)
-    name = _country_name(candidate.country)
+    name = country_name(candidate.country)
     return Guess(candidate.country, name, candidate.city, candidate.lat, candidate.lon, score, f"lookup of '{asked}'")
 
 
@@ -190,7 +190,7 @@ def _queries(notes: Notes, evidence: Evidence) -> list[str]:
     if not telling:
         return []
     country = evidence.ranked()[0][0]
-    known = _country_name(country) if evidence.score(country) >= 5 else ""
+    known = country_name(country) if evidence.score(country) >= 5 else ""
     queries = [" ".join([*telling[:2], known]), *[f"{line} {known}" for line in telling[:3]]]
     # A word twice would count twice; a query is words, not a sentence.
     return list(dict.fromkeys(" ".join(dict.fromkeys(query.split())) for query in queries))
@@ -232,6 +232,6 @@ def _close(a: Guess, b: Guess) -> bool:
     return abs(a.lat - b.lat) < NEAR_DEGREES and abs((a.lon - b.lon + 180) % 360 - 180) < 2 * NEAR_DEGREES
 
 
-def _country_name(code: str) -> str:
+def country_name(code: str) -> str:
     facts = countries().get(code)
     return facts.name if facts else code

@@ -42,7 +42,7 @@ ti Tigrinya|rw Kinyarwanda|rn Kirundi|mg Malagasy|af Afrikaans|zu Zulu|ht Haitia
 ca Catalan|lb Luxembourgish|fo Faroese|kl Greenlandic|ny Chichewa|mi Maori|sm Samoan|tet Tetum|bi Bislama
 to Tongan
 """
-_LANGUAGE_NAMES = dict(row.split(" ", 1) for line in _LANGUAGES.split("\n") if line for row in line.split("|"))
+LANGUAGE_NAMES = dict(row.split(" ", 1) for line in _LANGUAGES.split("\n") if line for row in line.split("|"))
 
 
 @dataclass
@@ -76,7 +76,7 @@ def country_priors() -> dict[str, float]:
 
 
 @lru_cache(maxsize=1)
-def _speakers() -> dict[str, dict[str, float]]:
+def speakers() -> dict[str, dict[str, float]]:
     """Language tag -> countries whose signs use it, with how usual it is there."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for code, facts in countries().items():
@@ -179,11 +179,11 @@ def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: 
     shares: dict[str, float] = defaultdict(float)
     for tag in tags:
         evidence.languages[tag] += weight / len(tags)
-        for code, share in _speakers().get(tag, {}).items():
+        for code, share in speakers().get(tag, {}).items():
             shares[code] = max(shares[code], share)
     for code, share in shares.items():
         evidence.scores[code] += weight * share
-    names = [_LANGUAGE_NAMES.get(tag, tag) for tag in tags]
+    names = [LANGUAGE_NAMES.get(tag, tag) for tag in tags]
     listed = (
         names[0] if len(names) == 1 else f"{', '.join(names[:3])} and others" if len(names) > 3 else " or ".join(names)
     )

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from infra.offline.chat import answerer, judge, observer, planner
+from infra.offline.chat import answerer, consistency, judge, observer, planner, verifier
 from infra.offline.chat.errors import ChatError, bad
 from infra.offline.chat.protocol import ChatRequest, read_request
 from infra.offline.chat.reply import Reply, completion, stream
@@ -35,6 +35,8 @@ MODELS: dict[str, Model] = {
     "observer": Model(observer.speak, True),
     "planner": Model(planner.speak, False),
     "judge": Model(judge.speak, True),
+    "verifier": Model(verifier.speak, True),
+    "consistency": Model(consistency.speak, False),
     "answerer-small": Model(answerer.small, True),
     "answerer-base": Model(answerer.base, True),
     "answerer-large": Model(answerer.large, True),

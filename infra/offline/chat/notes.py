@@ -144,7 +144,7 @@ def _note_result(notes: Notes, call: ToolCall, message: Message) -> None:
         notes.texts += read_texts(described if isinstance(described, str) else text, zoomed=True)
     elif call.name == SEARCH:
         passages = _passages(parsed, text)
-        clean = [" ".join(kept) for kept in (_facts_only(p, notes) for p in passages) if kept]
+        clean = [" ".join(kept) for kept in (facts_only(p, notes) for p in passages) if kept]
         notes.searches.append((str(call.parsed().get("query", "")), clean))
     elif call.name == GEOCODE:
         asked = str(call.parsed().get("address", ""))
@@ -169,7 +169,7 @@ def _passages(parsed: Any, text: str) -> list[str]:
     return [part for part in re.split(r"\n\s*\n|\n(?=\s*(?:\d+[.)]|[-*])\s)", text) if part.strip()]
 
 
-def _facts_only(passage: str, notes: Notes) -> list[str]:
+def facts_only(passage: str, notes: Notes) -> list[str]:
     kept = []
     for sentence in re.split(r"(?<=[.!?:])\s+|\n", passage):
         if _ADDRESSED.search(sentence):
