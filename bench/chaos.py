@@ -106,6 +106,20 @@ def stray_files(lake: Lake) -> list[str]:
     return broken
 
 
+def stray_processes(folder: Path) -> list[str]:
+    """Servers or workers that outlived the command they belonged to."""
+    time.sleep(3)
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue  # it ended while we looked, or is not ours
+        if str(folder).encode() in said:
+            found.append(f"process {process.name} is still there")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=20)
@@ -127,7 +141,7 @@ def main() -> None:
     print("last run, undisturbed …", flush=True)
     run_whole(folder / "killed", options.places)
     undisturbed, killed = Lake(folder / "undisturbed"), Lake(folder / "killed")
-    found = differences(undisturbed, killed) + stray_files(killed)
+    found = differences(undisturbed, killed) + stray_files(killed) + stray_processes(folder)
     for line in found:
         print(f"  DIFFERENT {line}")
     rows = sum(killed.read(name).height for name in TABLES if name not in LOGS)

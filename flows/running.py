@@ -1,7 +1,10 @@
 """Run a flow for the command line: environment for Prefect, display, closing words."""
 
+import contextlib
 import importlib
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from flows.background import running_api
@@ -10,6 +13,7 @@ from flows.command import DONE, FAILED_ROWS, Call, UsageError
 from flows.display import make_display
 from flows.order import PARTS, parts_between
 from flows.printing import print_json
+from flows.servers import Server, free_port
 from flows.session import check_keys, display
 from tasks.lake import Lake
 
@@ -19,11 +23,11 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
     config = call.options().resolve()
     check_keys(config, _parts(name, parameters))
     lake = Lake(config.lake)
-    prepare_prefect(lake, call.debug)
     shown = make_display(call.quiet)
     token = display.set(shown)
     try:
-        results = _flow(name)(options=call.options(), **parameters)
+        with prefect_ready(lake, call.debug):
+            results = _flow(name)(options=call.options(), **parameters)
     finally:
         display.reset(token)
         shown.close()
@@ -59,19 +63,31 @@ def check_stretch(first: str, last: str) -> None:
         raise UsageError(f"--from {first} comes after --to {last}; the order is {', '.join(PARTS)}")
 
 
-def prepare_prefect(lake: Lake, debug: bool = False) -> None:
-    """Settings Prefect reads when it is imported: its own folder beside the lake, no logs between our lines.
+@contextlib.contextmanager
+def prefect_ready(lake: Lake, debug: bool = False) -> Iterator[None]:
+    """Prefect's settings in place, before it is imported, and its server reachable.
 
-    The server is the one that is configured, else the one `geofix up` started for this lake; with neither, Prefect
-    starts one for this process, on loopback.
+    The server is the one that is configured, else the one `geofix up` started for this lake, else one of our own that
+    ends with this command. Prefect's own folder lies beside the lake, and its logs stay out of our lines.
     """
     home = lake.root / ".state" / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(home))
-    api = running_api(lake)
-    if api:
-        os.environ.setdefault("PREFECT_API_URL", api)
-    # A slow or busy machine needs longer than Prefect's 20 s to start its server for the first time.
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "180")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
     os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
+    if "PREFECT_API_URL" in os.environ:
+        yield
+        return
+    api, server = running_api(lake), None
+    if api is None:
+        port = free_port()
+        api = f"http://127.0.0.1:{port}/api"
+        command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port)]
+        server = Server(command, f"{api}/health", lake.root / ".state" / "prefect-server.log")
+        server.ensure()
+    os.environ["PREFECT_API_URL"] = api
+    try:
+        yield
+    finally:
+        if server is not None:
+            server.stop()

@@ -1,0 +1,37 @@
+"""A Prefect server on loopback for one command: `python -m infra.prefect_server --port N --lifeline`.
+
+Prefect can start such a server by itself, but that one outlives a command that is killed; this one ends with it.
+"""
+
+import argparse
+import os
+import sys
+
+import uvicorn
+
+from infra.lifeline import exit_when_stdin_closes
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until the starter ends."""
+    parser = argparse.ArgumentParser(prog="python -m infra.prefect_server")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
+    options = parser.parse_args(argv)
+    # What Prefect sets for its own temporary server: no pages, no schedulers, only the API.
+    os.environ.update({"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"})
+    if options.lifeline:
+        exit_when_stdin_closes()
+    uvicorn.run(
+        "prefect.server.api.server:create_app",
+        factory=True,
+        host="127.0.0.1",
+        port=options.port,
+        log_level="error",
+        lifespan="on",
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
