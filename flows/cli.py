@@ -229,9 +229,10 @@ def down(config: ConfigFile = None, profile: Profile = None, lake: LakeFolder = 
     run_command(call, lambda: background.down(call))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+# Its options are those of the server, which also explains them.
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def offline(context: typer.Context) -> None:
-    """Serve the offline world on loopback (all options: geofix offline --help)."""
+    """Serve the offline world on loopback."""
     from infra.offline.server import main as serve
 
     raise SystemExit(serve(context.args))

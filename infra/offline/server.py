@@ -142,7 +142,7 @@ def make_server(app: Application, host: str = DEFAULT_HOST, port: int = DEFAULT_
 
 def main(argv: list[str] | None = None) -> int:
     """Serves until interrupted; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m infra.offline", description="Serve the offline world on loopback.")
+    parser = argparse.ArgumentParser(prog="geofix offline", description="Serve the offline world on loopback.")
     parser.add_argument("--host", default=DEFAULT_HOST)
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
