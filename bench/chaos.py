@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from schemas.tables import TABLES
+from tasks.errors import LakeError
 from tasks.lake import Lake
 
 # What names a run, a moment or a version number, not a fact about the data.
@@ -101,7 +102,7 @@ def stray_files(lake: Lake) -> list[str]:
     for row in lake.read("images").iter_rows(named=True):
         try:
             lake.images.read(row["sha256"], row["extension"])
-        except OSError as error:
+        except LakeError as error:
             broken.append(f"{row['image_id']}: {error}")
     return broken
 
