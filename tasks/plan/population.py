@@ -4,18 +4,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import rasterio
 from numpy.typing import NDArray
+from rasterio.io import DatasetReader
+from rasterio.windows import Window
 
 from tasks.errors import GeofixError
 from tasks.plan.boundaries import country_number, wrap
 from tasks.plan.cells import CELLS, Cells, cell_number, cells
-
-if TYPE_CHECKING:
-    from rasterio.io import DatasetReader
-    from rasterio.windows import Window
 
 WINDOW_PIXELS = 4_000_000  # read together; with what is computed from them about 300 MB
 CACHE_MB = 256  # of decoded blocks; GDAL's default is a twentieth of the machine
@@ -36,10 +35,6 @@ def raster_cells(path: str) -> Cells:
 
 @lru_cache(maxsize=2)
 def _raster_cells(path: str, size: int, changed_ns: int) -> Cells:
-    try:
-        import rasterio
-    except ImportError:
-        raise GeofixError("plan.population_raster needs rasterio: install geofix[raster]") from None
     table = cells()
     try:
         with rasterio.Env(GDAL_CACHEMAX=CACHE_MB), rasterio.open(path) as source:
@@ -49,7 +44,7 @@ def _raster_cells(path: str, size: int, changed_ns: int) -> Cells:
         raise GeofixError(f"plan.population_raster: {path} cannot be read: {error}") from None
 
 
-def _check(source: "DatasetReader", path: str) -> None:
+def _check(source: DatasetReader, path: str) -> None:
     """Refuse what would put people in the wrong place."""
     west, south, east, north = source.bounds
     on_earth = west >= -180.01 and east <= 360.01 and south >= -90.01 and north <= 90.01
@@ -74,7 +69,7 @@ def _check(source: "DatasetReader", path: str) -> None:
         )
 
 
-def _people(source: "DatasetReader", path: str, table: Cells) -> Floats:
+def _people(source: DatasetReader, path: str, table: Cells) -> Floats:
     keys = table.country * CELLS + table.cell
     people, adrift = np.zeros(len(keys)), np.zeros(CELLS)
     for window in _windows(source):
@@ -94,10 +89,8 @@ def _people(source: "DatasetReader", path: str, table: Cells) -> Floats:
     return people
 
 
-def _windows(source: "DatasetReader") -> Iterator["Window"]:
+def _windows(source: DatasetReader) -> Iterator[Window]:
     """Windows of whole blocks, so that none is decoded twice."""
-    from rasterio.windows import Window
-
     block_height, block_width = source.block_shapes[0]
     width = min(source.width, max(block_width, WINDOW_PIXELS // block_height // block_width * block_width))
     height = min(source.height, max(block_height, WINDOW_PIXELS // width // block_height * block_height))
@@ -106,7 +99,7 @@ def _windows(source: "DatasetReader") -> Iterator["Window"]:
             yield Window(left, top, min(width, source.width - left), min(height, source.height - top))
 
 
-def _populated(source: "DatasetReader", window: "Window", path: str) -> tuple[Floats, Floats, Floats]:
+def _populated(source: DatasetReader, window: Window, path: str) -> tuple[Floats, Floats, Floats]:
     """Latitude, longitude and people of the window's pixels that have any."""
     band: Any = source.read(1, window=window, masked=True)
     values: Any = np.ma.getdata(band).astype(np.float32 if band.dtype.itemsize < 8 else np.float64, copy=False)
