@@ -94,6 +94,7 @@ class Stage:
     services: tuple[str, ...] = ()  # whose keys must be there before anything starts
     keeps_history: bool = False  # rows of items that left the input stand, as models and snapshots do
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
+    aside: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageRes
 def _run_items(
     stage: Stage, settings: Any, context: Context, inputs: Inputs, config_hash: str, ledger: Ledger
 ) -> StageResult:
-    items = with_made_from(stage.items(inputs, settings), config_hash, stage.name)
+    items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.aside)
     todo = ledger.unfinished(items)
     progress = _Progress(context.progress, stage.name, items.height, items.height - todo.height)
     if todo.height and stage.services:

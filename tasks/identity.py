@@ -4,6 +4,7 @@ import hashlib
 import json
 import secrets
 import subprocess
+from collections.abc import Collection
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -23,8 +24,8 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
 
-def with_made_from(items: pl.DataFrame, config_hash: str, stage: str) -> pl.DataFrame:
-    """The items with `made_from`: what each row and the configuration amount to."""
+def with_made_from(items: pl.DataFrame, config_hash: str, stage: str, aside: Collection[str] = ()) -> pl.DataFrame:
+    """The items with `made_from`: what each row, but for the columns set aside, and the configuration amount to."""
     if "id" not in items.columns or items.schema["id"] != pl.String:
         raise GeofixError(f"stage {stage}: items need a text column 'id'")
     repeated = items.filter(pl.col("id").is_duplicated())["id"]
@@ -33,7 +34,8 @@ def with_made_from(items: pl.DataFrame, config_hash: str, stage: str) -> pl.Data
     if items["id"].null_count():
         raise GeofixError(f"stage {stage}: an item has no id")
     # JSON lines rather than Polars' own hash, which may change between its versions and would redo everything.
-    lines = items.select(sorted(items.columns)).write_ndjson().encode().splitlines() if items.height else []
+    counted = items.select(sorted(set(items.columns) - set(aside)))
+    lines = counted.write_ndjson().encode().splitlines() if items.height else []
     seed = hashlib.sha256(config_hash.encode())
     names = []
     for line in lines:

@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from schemas.tables import SYSTEM_COLUMNS, TABLES, Table
 from tasks.errors import LakeError
 from tasks.image_store import ImageStore
+from tasks.names import Names
 from tasks.table_schema import check_stored_schema, to_arrow
 
 COMMIT_TRIES = 12  # concurrent writers conflict and try again on the new version
@@ -77,6 +78,11 @@ class Lake:
                 f"lake '{self.root}' cannot be written: {error.strerror or error}; choose another with --lake"
             ) from error
         self.images = ImageStore(self.root / "images")
+        self._names = Names(self.root)
+
+    def name(self, *parts: str) -> str:
+        """A name for what these parts identify, which tells nothing about them without this lake."""
+        return self._names.name(*parts)
 
     # reading ---------------------------------------------------------------------------------------------
 

@@ -124,6 +124,20 @@ def test_nothing_is_redone_and_a_changed_setting_redoes_all(context: Context) ->
     assert sums(run(replace(STAGE, version=2), Numbers(speed=1), context)) == (20, 20, 0, 0, 0)
 
 
+def test_a_column_set_aside_redoes_nothing_and_reaches_the_work(context: Context) -> None:
+    def with_hint(inputs: Inputs, settings: Numbers) -> pl.DataFrame:
+        return numbers(inputs, settings).with_columns(hint=pl.lit(f"speed {settings.speed}"))
+
+    def use_hint(item: Row, settings: Numbers) -> Kept:
+        return Kept({"places": [{**place(item["id"]), "admin1": item["hint"]}]})
+
+    stage = replace(STAGE, items=with_hint, work=use_hint, aside=("hint",), identity=lambda settings: {})
+    assert run(stage, Numbers(speed=1), context).kept == 20
+    assert set(context.lake.read("places")["admin1"]) == {"speed 1"}
+    assert run(stage, Numbers(speed=2), context).nothing_to_do
+    assert run(replace(stage, aside=()), Numbers(speed=2), context).kept == 20
+
+
 def test_an_operational_setting_redoes_nothing(context: Context) -> None:
     run(STAGE, Timed(), context)
     assert run(STAGE, Timed(hurry=True), context).nothing_to_do
