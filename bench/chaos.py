@@ -20,6 +20,7 @@ from pathlib import Path
 from schemas.tables import TABLES
 from tasks.errors import LakeError
 from tasks.lake import Lake
+from tasks.names import KEY_FILE
 
 # What names a run, a moment or a version number, not a fact about the data.
 PASSING = {"run_id", "written_at", "fetched_at", "reviewed_at", "table_versions_json", "checks_json"}
@@ -130,6 +131,10 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="geofix-chaos-"))
     chance = random.Random(options.seed)
+    # Names are keyed by the lake: to compare two lakes row by row, both have the same key.
+    for name in ("undisturbed", "killed"):
+        (folder / name).mkdir()
+        (folder / name / KEY_FILE).write_text("5eed" * 16)
     print(f"undisturbed run with {options.places} places …", flush=True)
     seconds = run_whole(folder / "undisturbed", options.places)
     print(f"  {seconds:.0f} s", flush=True)

@@ -90,6 +90,10 @@ _ALL = [
             "bytes": INT,
             "width": INT,
             "height": INT,
+            "split": STRING,  # of a picture that answers no planned place; else the place's split counts
+            "etag": STRING,  # the host's mark of the bytes it sent; asked with it again, it says whether they changed
+            "source_sha256": STRING,  # of the bytes as they came, before they were assembled and stripped
+            "metadata_json": JSON,  # what else the source said: scenes of a mosaic, corners, camera
         },
         required=("kind", "lat", "lon", "source", "source_id", "licence", "attribution", "sha256"),
         about="what was fetched, under which licence",

@@ -1,5 +1,7 @@
 """What is kept of the collected pictures."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from schemas.settings.base import Settings
@@ -8,6 +10,11 @@ from schemas.settings.base import Settings
 class CurateSettings(Settings):
     """How pictures are judged and labelled."""
 
+    kinds: tuple[Literal["panorama", "photo", "satellite"], ...] = Field(
+        ("panorama", "photo"),
+        min_length=1,
+        description="kinds of pictures that are judged and labelled; the others stay in `images` as they are",
+    )
     judge_model: str = Field("judge", min_length=1, description="chat model that judges localizability")
     judge_tries: int = Field(
         3, ge=1, le=10, description="requests before an answer that is no verdict counts as failed"

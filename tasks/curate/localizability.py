@@ -34,11 +34,14 @@ class Bench:
 
 
 def items(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
-    """One item a picture, with its place's split and what it overlaps with."""
-    places = inputs.frame("places").select("place_id", "split")
-    # A picture whose place is gone has no split, and may be in nobody's training or evaluation.
-    images = inputs.frame("images").join(places, on="place_id", how="inner")
-    return with_overlaps(images).select(
+    """One item a picture of the kinds that are judged, with its split and what it overlaps with."""
+    places = inputs.frame("places").select("place_id", place_split="split")
+    images = inputs.frame("images").filter(pl.col("kind").is_in(settings.kinds))
+    # A picture that was brought in answers no place and has a split of its own. One whose place is gone has none, and
+    # may be in nobody's training or evaluation.
+    of_place = pl.when(pl.col("place_id").is_null()).then("split").otherwise("place_split")
+    images = images.join(places, on="place_id", how="left").with_columns(split=of_place)
+    return with_overlaps(images.filter(pl.col("split").is_not_null())).select(
         pl.col("image_id").alias("id"),
         "place_id",
         "sha256",

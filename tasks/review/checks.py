@@ -42,9 +42,16 @@ def checked_frames(evidence: Evidence, store: ImageStore, verify_files: int) -> 
     places, images, labels, runs = (evidence[name] for name in ("places", "images", "labels", "runs"))
     of_place = places.select("place_id", place_split="split").unique("place_id")
     of_image = images.select(
-        "image_id", "source", "sequence_id", image_sha256="sha256", image_lat="lat", image_lon="lon"
+        "image_id",
+        "source",
+        "sequence_id",
+        image_sha256="sha256",
+        image_lat="lat",
+        image_lon="lon",
+        image_split="split",
     ).unique("image_id")
     label = labels.join(of_place, on="place_id", how="left").join(of_image, on="image_id", how="left")
+    of_place_or_own = pl.when(pl.col("place_id").is_null()).then("image_split").otherwise("place_split")
     same_point = (pl.col("lat") == pl.col("image_lat")) & (pl.col("lon") == pl.col("image_lon"))
     return {
         "places": places.with_columns(
@@ -59,7 +66,7 @@ def checked_frames(evidence: Evidence, store: ImageStore, verify_files: int) -> 
             image_known=pl.col("image_sha256").is_not_null(),
             same_bytes=(pl.col("sha256") == pl.col("image_sha256")).fill_null(False),
             same_point=same_point.fill_null(False),
-            split_of_place=(pl.col("split") == pl.col("place_split")).fill_null(False),
+            split_of_place=(pl.col("split") == of_place_or_own).fill_null(False),
             sha256_in_one_split=pl.col("split").n_unique().over("sha256") == 1,
             sequence_in_one_split=pl.col("sequence_id").is_null()
             | (pl.col("split").n_unique().over("source", "sequence_id") == 1),
@@ -176,7 +183,7 @@ def _contracts() -> dict[str, list[Any]]:
             holds("image_known", "every label belongs to a live image"),
             holds("same_bytes", "label and image name the same bytes"),
             holds("same_point", "label and image stand at the same point"),
-            holds("split_of_place", "an image's split is its place's split"),
+            holds("split_of_place", "an image's split is its place's, or its own where it answers none"),
             holds("sha256_in_one_split", "no picture leaks between splits"),
             holds("sequence_in_one_split", "no sequence leaks between splits"),
         ],

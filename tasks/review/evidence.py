@@ -16,7 +16,7 @@ SNAPSHOT_TABLES = ("places", "images", "labels", "rejects")  # what a snapshot k
 REVIEWED = ("plan", "collect", "ingest", "curate")  # the stages whose work is under review, in order
 _OUTPUTS = ("places", "images", "labels")
 # How and when a picture was fetched is provenance: fetching the same picture again makes no other snapshot.
-_NOT_CONTENT = {"fetched_at", "request_url", "http_status"}
+_NOT_CONTENT = {"fetched_at", "request_url", "http_status", "etag"}
 _SYSTEM = {"stage", "item_id", "made_from", "run_id", "written_at", "tombstone"}
 
 

@@ -240,13 +240,21 @@ def test_items_take_the_split_from_the_place(tmp_path: Path) -> None:
     images = [
         {"image_id": "i1", "place_id": "p1", "sha256": "a" * 64, "extension": "jpg", **common},
         {"image_id": "i2", "place_id": "p2", "sha256": "a" * 64, "extension": "jpg", **common},
-        {"image_id": "i3", "place_id": "gone", "sha256": "b" * 64, "extension": "jpg", **common},
+        {"image_id": "i3", "place_id": "gone", "sha256": "b" * 64, "extension": "jpg", "split": "train", **common},
+        {"image_id": "i4", "place_id": None, "sha256": "c" * 64, "extension": "jpg", "split": "validation", **common},
+        {"image_id": "i5", "place_id": "p1", "sha256": "d" * 64, "extension": "jpg", **common, "kind": "satellite"},
     ]
     lake.upsert("places", places, Commit("r", 1))
     lake.upsert("images", images, Commit("r", 2))
     inputs = Inputs(lake, {"places": lake.version("places"), "images": lake.version("images")})
     found = items(inputs, CurateSettings()).sort("id")
-    assert found.select("id", "split", "duplicate_of").rows() == [("i1", "train", "i2"), ("i2", "benchmark", None)]
+    assert found.select("id", "split", "duplicate_of").rows() == [
+        ("i1", "train", "i2"),
+        ("i2", "benchmark", None),
+        ("i4", "validation", None),  # brought in: no place, a split of its own
+    ]
+    every = items(inputs, CurateSettings(kinds=("panorama", "photo", "satellite"))).sort("id")
+    assert every.select("id", "split").rows()[-1] == ("i5", "train")
     assert found.schema["leaks_into"] == pl.String
 
 
