@@ -59,6 +59,11 @@ _ALL = [
             "weight": FLOAT,  # log(1 + population of the cell), GeoAgent eq. 12
             "probability": FLOAT,  # of drawing this cell inside its country
             "split": STRING,  # train, validation or benchmark; whole cells
+            "city_id": STRING,  # of GeoNames; the city columns are null in a plan of the whole Earth
+            "city": STRING,
+            "city_lat": FLOAT,  # middle of the viewport
+            "city_lon": FLOAT,
+            "viewport_km": FLOAT,  # side of the square, true to scale, that stands for the city
             "seed": INT,
             "plan_version": STRING,
         },
