@@ -141,7 +141,11 @@ def _at_port(config: Config, port: int) -> Config:
     changed = {}
     for name in type(services).model_fields:
         endpoint = getattr(services, name)
-        url = getattr(endpoint, "base_url", None)
-        if isinstance(url, str) and url.startswith(OFFLINE_URL):
-            changed[name] = endpoint.model_copy(update={"base_url": here + url.removeprefix(OFFLINE_URL)})
+        moved = {
+            field: here + url.removeprefix(OFFLINE_URL)
+            for field in getattr(type(endpoint), "model_fields", ())
+            if isinstance(url := getattr(endpoint, field), str) and url.startswith(OFFLINE_URL)
+        }
+        if moved:
+            changed[name] = endpoint.model_copy(update=moved)
     return config.model_copy(update={"services": services.model_copy(update=changed)})

@@ -20,6 +20,8 @@ OFFLINE_MAPILLARY_TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00
 OFFLINE_CHAT_KEY = "sk-offline-world"
 OFFLINE_SEARCH_KEY = "tvly-offline-world"
 
+_OFFLINE_TILES = "/mapillary-tiles/maps/vtp/mly1_public/2"
+
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -100,9 +102,42 @@ class Endpoint(Settings):
 
 
 class MapillaryEndpoint(Endpoint):
+    """The Graph API, and the host of its vector tiles."""
+
+    elsewhere: ClassVar[dict[str, Any]] = {
+        "public_key": None,
+        "tiles_url": "https://tiles.mapillary.com/maps/vtp/mly1_public/2",
+    }
+
     base_url: str = f"{OFFLINE_URL}/mapillary"
+    tiles_url: str = Field(
+        f"{OFFLINE_URL}{_OFFLINE_TILES}", description="address of the vector tiles, before /zoom/x/y; gets the token"
+    )
     key_env: str | None = "MAPILLARY_TOKEN"
     public_key: str | None = OFFLINE_MAPILLARY_TOKEN
+
+    @field_validator("tiles_url")
+    @classmethod
+    def _plain_tiles_address(cls, value: str) -> str:
+        return cls._plain_address(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tiles_move_along(cls, data: Any) -> Any:
+        # The offline world moves as a whole: at another port its tiles are there too.
+        base = data.get("base_url") if isinstance(data, dict) else None
+        if not isinstance(base, str) or "tiles_url" in data or not is_loopback(base):
+            return data
+        parts = urlsplit(base)
+        return {**data, "tiles_url": f"{parts.scheme}://{parts.netloc}{_OFFLINE_TILES}"}
+
+    @model_validator(mode="after")
+    def _token_stays_private(self) -> "MapillaryEndpoint":
+        if self.key_env and self.tiles_url.startswith("http://") and not is_private(self.tiles_url):
+            raise ValueError("tiles_url must be https:// outside a private network: the token would be readable")
+        if self.public_key is None and is_loopback(self.tiles_url) and not is_loopback(self.base_url):
+            raise ValueError("tiles_url is on loopback and base_url is not: a real token would go to the offline world")
+        return self
 
 
 class GeocoderEndpoint(Endpoint):

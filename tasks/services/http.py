@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -40,6 +40,7 @@ class Answer:
     url: str  # safe to show
     attempts: int = 1
     retry_after_s: float | None = None  # the wait the service asks for
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # names in lower case
 
     def json(self) -> Any:
         """The body as JSON, or ValueError."""
@@ -120,21 +121,26 @@ class Http:
         url: str | None = None,
         params: Params | None = None,
         json_body: Any = None,
-        accept: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        accept: str | tuple[str, ...] = "application/json",
+        also: tuple[int, ...] = (),
         classify: Classify | None = None,
         check: Callable[[Answer], None] = lambda answer: None,
     ) -> Answer:
         """The answer to one request, tried again while trying again can help.
 
         `url` asks another host, and then neither key nor other header of ours goes along. `accept` is the media type
-        demanded of a good answer; one ending in a slash is a prefix. `check` may refuse a good one with ServiceError.
+        demanded of a good answer (or several of them); one ending in a slash is a prefix. `also` are statuses that are
+        answers without a body to look at, such as 304. `check` may refuse a good one with ServiceError.
         """
         address = url or f"{self.endpoint.base_url}{path}"
         for attempt in range(1, self.endpoint.max_attempts + 1):
             if self._limit is not None and (queue_s := self._limit.reserve()) > 0:
                 await self._sleep(queue_s)
             try:
-                answer = await self._once(method, address, url is None, params, json_body)
+                answer = await self._once(method, address, url is None, params, json_body, headers or {})
+                if answer.status in also:
+                    return replace(answer, attempts=attempt)
                 if not 200 <= answer.status < 300:
                     exact = classify(answer) if classify else None
                     failed = exact or error_by_status(self.service, answer, self.secrets)
@@ -191,8 +197,10 @@ class Http:
             self._loop = loop
         return self._client
 
-    async def _once(self, method: str, address: str, ours: bool, params: Params | None, json_body: Any) -> Answer:
-        headers = self._headers if ours else {"User-Agent": self.endpoint.user_agent}
+    async def _once(
+        self, method: str, address: str, ours: bool, params: Params | None, json_body: Any, more: Mapping[str, str]
+    ) -> Answer:
+        headers = {**(self._headers if ours else {"User-Agent": self.endpoint.user_agent}), **more}
         client = self._client_of_this_loop()
         shown = safe_url(address)
         started = False
@@ -226,6 +234,7 @@ class Http:
             body,
             shown,
             retry_after_s=self._retry_after_s(response.headers.get("retry-after", "").strip()),
+            headers=dict(response.headers),
         )
         self._check_length(response, answer)
         return answer
@@ -242,15 +251,16 @@ class Http:
     def _check_length(self, response: httpx.Response, answer: Answer) -> None:
         promised = response.headers.get("content-length", "")
         received = response.num_bytes_downloaded
-        if promised.isdigit() and response.request.method != "HEAD" and int(promised) != received:
+        bodiless = response.request.method == "HEAD" or answer.status in (204, 304)
+        if promised.isdigit() and not bodiless and int(promised) != received:
             raise self.bad_response(f"{received} of {promised} bytes came", answer, retryable=True)
 
-    def _check_content_type(self, answer: Answer, accept: str) -> None:
+    def _check_content_type(self, answer: Answer, accept: str | tuple[str, ...]) -> None:
         media = answer.content_type.partition(";")[0].strip().lower()
-        good = media.startswith(accept) if accept.endswith("/") else media == accept
-        if not good:
+        wanted = (accept,) if isinstance(accept, str) else accept
+        if not any(media.startswith(kind) if kind.endswith("/") else media == kind for kind in wanted):
             # Gateways put HTML error pages under status 200; they pass.
-            raise self.bad_response(f"content type {media or 'missing'!r}, not {accept!r}", answer, retryable=True)
+            raise self.bad_response(f"content type {media or 'missing'!r}, not {wanted[0]!r}", answer, retryable=True)
 
     def _retry_after_s(self, named: str) -> float | None:
         """Seconds a Retry-After header asks for, in either of its two forms; None if it is absent or unreadable."""

@@ -1,16 +1,24 @@
 """Street-level images from the Mapillary API v4."""
 
+import asyncio
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from schemas.settings.services import is_loopback, is_private
+from schemas.settings.services import MapillaryEndpoint, is_loopback, is_private
 from tasks.services.errors import ServiceError, safe_text, safe_url
 from tasks.services.http import Answer, Connection, Http
 
 MAX_BOX_AREA_DEG2 = 0.01
 MAX_LIMIT = 2000  # both the default and the most the service gives; there is no next page
+MAX_IDS = 50  # of one request
+MAX_TILE_ZOOM = 14
+_TILE_TYPES = ("application/x-protobuf", "application/vnd.mapbox-vector-tile", "application/octet-stream")
+# A validator as RFC 9110 writes it: only such a text is sent back to the service.
+_ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]*"')
 
 IMAGE_FIELDS = (
     "id",
@@ -31,6 +39,14 @@ IMAGE_FIELDS = (
     "thumb_2048_url",
     "thumb_original_url",
 )
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A picture's bytes, and the validator to ask with next time; empty where the host gives none."""
+
+    data: bytes
+    etag: str
 
 
 class Mapillary:
@@ -82,11 +98,86 @@ class Mapillary:
         value, answer = await self._http.request_json("GET", f"/{image_id}", params=params, classify=self._classify)
         return self._row(value, answer)
 
+    async def images_by_id(self, ids: Sequence[str], fields: Sequence[str] = IMAGE_FIELDS) -> dict[str, dict[str, Any]]:
+        """The images that exist of these, by id: an id that is not there is unknown to the service now."""
+        if any(not one.isascii() or not one.isdigit() for one in ids):
+            raise ServiceError("mapillary", "rejected", "an image id is a string of digits")
+        unique = list(dict.fromkeys(ids))
+        groups = [unique[i : i + MAX_IDS] for i in range(0, len(unique), MAX_IDS)]
+        found: dict[str, dict[str, Any]] = {}
+        for rows in await asyncio.gather(*(self._known(group, fields) for group in groups)):
+            found |= rows
+        return found
+
+    async def _known(self, ids: list[str], fields: Sequence[str]) -> dict[str, dict[str, Any]]:
+        if not ids:
+            return {}
+        named: list[str] = []
+
+        def classify(answer: Answer) -> ServiceError | None:
+            said = str((_error_object(answer) or {}).get("message", ""))
+            named[:] = [one for one in re.findall(r"\d+", said) if one in ids]
+            return self._classify(answer)
+
+        params = {"ids": ",".join(ids), "fields": ",".join(fields)}
+        try:
+            value, answer = await self._http.request_json("GET", "/", params=params, classify=classify)
+        except ServiceError as error:
+            if error.kind != "not_found":
+                raise
+            # One unknown id spoils the whole request. The message usually names it; if not, halves find it.
+            if named and len(named) < len(ids):
+                return await self._known([one for one in ids if one not in named], fields)
+            half = len(ids) // 2
+            return {} if half == 0 else await self._known(ids[:half], fields) | await self._known(ids[half:], fields)
+        if not isinstance(value, dict):
+            raise self._http.bad_response("not an object of images by id", answer)
+        rows = {key: self._row(row, answer) for key, row in value.items() if key in ids}
+        if any(key != row["id"] for key, row in rows.items()):
+            raise self._http.bad_response("an image under another image's id", answer)
+        return rows
+
     async def fetch(self, url: str) -> bytes:
         """The picture at a thumb URL, or ServiceError of kind expired: then ask for the image's URL again."""
+        fetched = await self.fetch_if_changed(url, None)
+        assert fetched is not None, "nothing was asked on condition"
+        return fetched.data
+
+    async def fetch_if_changed(self, url: str, etag: str | None) -> Fetched | None:
+        """The picture at a thumb URL with its validator, or None if it still is the one `etag` was given for."""
         if not _may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not fetch from {safe_url(url)}")
-        answer = await self._http.request("GET", url=url, accept="image/", classify=self._classify_file)
+        conditional = bool(etag and _ETAG.fullmatch(etag))
+        answer = await self._http.request(
+            "GET",
+            url=url,
+            headers={"If-None-Match": etag} if etag and conditional else None,
+            accept="image/",
+            also=(304,) if conditional else (),
+            classify=self._classify_file,
+        )
+        if answer.status == 304:
+            return None
+        given = answer.headers.get("etag", "").strip()
+        return Fetched(answer.body, given if _ETAG.fullmatch(given) else "")
+
+    async def tile(self, z: int, x: int, y: int) -> bytes:
+        """The vector tile (Mapbox vector tile, version 2) that shows where imagery is; empty where there is none."""
+        if not (0 <= z <= MAX_TILE_ZOOM and 0 <= x < 1 << z and 0 <= y < 1 << z):
+            raise ServiceError("mapillary", "rejected", f"no such tile: {z}/{x}/{y}")
+        endpoint = self._http.endpoint
+        if not isinstance(endpoint, MapillaryEndpoint):
+            raise ServiceError("mapillary", "rejected", "the endpoint has no tiles_url")
+        # The tile host takes the token in the query only; `safe_url` shows none of it.
+        token = {"access_token": self._http.secrets[0]} if self._http.secrets else {}
+        answer = await self._http.request(
+            "GET",
+            url=f"{endpoint.tiles_url}/{z}/{x}/{y}",
+            params=token,
+            accept=_TILE_TYPES,
+            also=(204,),
+            classify=self._classify,
+        )
         return answer.body
 
     async def close(self) -> None:

@@ -25,6 +25,7 @@ from starlette.routing import Route
 from infra.offline.fault_layer import clock
 from infra.offline.scenes.cog import ASSETS, Painter, layout_of
 from infra.offline.scenes.orbit import Scene, scene_with_id
+from infra.offline.services.ranges import byte_range
 from infra.offline.world import World
 
 ACCOUNT, CONTAINER = "sentinel2l2a01", "sentinel2-l2"
@@ -33,7 +34,6 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _PRODUCT = re.compile(r"(S2[AB]_MSIL2A_\d{8}T\d{6})_N\d{4}(_R\d{3}_T\w{5}_\d{8}T\d{6})\.SAFE")
 _OWN = re.compile(r"/blob/([^/]+)/([^/]+)/.+")
 _REAL = re.compile(r"([^./]+)\.blob\.core\.windows\.net/([^/]+)/.+")
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _MESSAGES = {
     "PublicAccessNotPermitted": (409, "Public access is not permitted on this storage account."),
     "AuthenticationFailed": (403, "Server failed to authenticate the request. Make sure the value of Authorization "
@@ -124,7 +124,7 @@ class BlobHost:
             return _refuse("BlobNotFound")
         scene, asset = found
         length = layout_of(scene.tile, asset).length
-        wanted = _byte_range(request.headers.get("range", ""), length)
+        wanted = byte_range(request.headers.get("range", ""), length)
         if wanted == (0, 0):
             return _refuse("InvalidRange", length)
         start, end = wanted or (0, length)
@@ -149,19 +149,6 @@ class BlobHost:
             if not piece:
                 return
             yield piece
-
-
-def _byte_range(header: str, length: int) -> tuple[int, int] | None:
-    """[start, end) of a Range header; None without a usable one, which means the whole; (0, 0) past the end."""
-    match = _RANGE.fullmatch(header.strip())
-    if not match or match.groups() == ("", ""):
-        return None
-    if match[1] == "":
-        return (max(0, length - int(match[2])), length) if int(match[2]) else (0, 0)
-    start, end = int(match[1]), min(length, int(match[2]) + 1 if match[2] else length)
-    if match[2] and int(match[2]) < start:
-        return None
-    return (start, end) if start < length else (0, 0)
 
 
 def blob_application(world: World) -> Starlette:

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from infra.offline.fault_layer import clock, is_deleted
 from infra.offline.render import encode, paint
+from infra.offline.services.ranges import answer_file
 from infra.offline.world import ImageRecord, World
 
 DEFAULT_LIFETIME_S = 3600.0
@@ -60,7 +61,7 @@ class ImageHost:
         if record is None or is_deleted(request.scope, image_id):
             return PlainTextResponse("Not Found", 404)
         data = await anyio.to_thread.run_sync(self.jpeg, record, size, limiter=self._painters)
-        return Response(data, media_type="image/jpeg", headers={"cache-control": "max-age=1209600"})
+        return answer_file(request, data, "image/jpeg", {"cache-control": "max-age=1209600"})
 
     def jpeg(self, record: ImageRecord, size: str) -> bytes:
         """The bytes of one size ("256", "1024", "2048", "original"); painted once while the cache has room."""

@@ -54,6 +54,7 @@ class Script:
     replies: list[Reply] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     slept_s: list[float] = field(default_factory=list)
+    answers: Callable[["Asked"], tuple[int, Any]] | None = None  # instead of replies: status and JSON for a request
 
     @property
     def url(self) -> str:
@@ -78,6 +79,12 @@ class Script:
         """A client of this server that does not really sleep and whose jitter is always at its ceiling."""
         return make(self.connection(service, **settings), sleep=self.sleep, uniform=lambda _, high: high)
 
+    def _next(self, asked: Asked) -> Reply:
+        if self.answers is not None:
+            status, value = self.answers(asked)
+            return Reply(status, json.dumps(value).encode())
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         first, *rest = head.strip().split("\r\n")
@@ -85,7 +92,7 @@ class Script:
         headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in rest)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         self.asked.append(Asked(method, target, headers, body))
-        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        reply = self._next(self.asked[-1])
         await asyncio.sleep(reply.delay_s)
         if not reply.hang_up:
             writer.write(reply.raw())

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import mapbox_vector_tile
 import pytest
 
 from schemas.messages import image_references
@@ -128,6 +130,28 @@ async def test_clients_give_the_same_answers_through_every_fault(offline, whole)
         assert sum(log["faults"].values()) > 50, "the faults did not strike"
     finally:
         offline.ask("/control/faults", "DELETE")
+
+
+async def test_what_is_known_unchanged_or_gone_is_told_apart(offline, whole):
+    mapillary = Mapillary(offline.connections().mapillary, sleep=no_sleep)
+    first, second = whole["images"][:2]
+    rows = await mapillary.images_by_id([first, "1", second], ("id", "thumb_256_url"))
+    assert set(rows) == {first, second}
+    fetched = await mapillary.fetch_if_changed(rows[first]["thumb_256_url"], None)
+    assert fetched is not None and fetched.etag
+    assert await mapillary.fetch_if_changed(rows[first]["thumb_256_url"], fetched.etag) is None
+    other = await mapillary.fetch_if_changed(rows[second]["thumb_256_url"], fetched.etag)
+    assert other is not None and other.data != fetched.data
+
+
+async def test_a_tile_names_the_images_of_its_area(offline, whole):
+    mapillary = Mapillary(offline.connections().mapillary, sleep=no_sleep)
+    lon, lat = (await mapillary.image(whole["images"][0], ("geometry",)))["geometry"]["coordinates"]
+    side = 1 << 14
+    x, y = int((lon + 180) / 360 * side), int((1 - math.asinh(math.tan(math.radians(lat))) / math.pi) / 2 * side)
+    layers = mapbox_vector_tile.decode(await mapillary.tile(14, x, y))
+    assert whole["images"][0] in {str(feature["properties"]["id"]) for feature in layers["image"]["features"]}
+    assert await mapillary.tile(14, 0, 0) == b""
 
 
 async def test_an_expired_address_is_known_as_such(offline, whole):
