@@ -98,10 +98,29 @@ _ALL = [
             "split": STRING,  # of a picture that answers no planned place; else the place's split counts
             "etag": STRING,  # the host's mark of the bytes it sent; asked with it again, it says whether they changed
             "source_sha256": STRING,  # of the bytes as they came, before they were assembled and stripped
+            "source_bytes": INT,  # how many came
+            "prepared": STRING,  # names the settings that made the stored bytes of those that came
             "metadata_json": JSON,  # what else the source said: scenes of a mosaic, corners, camera
         },
         required=("kind", "lat", "lon", "source", "source_id", "licence", "attribution", "sha256"),
         about="what was fetched, under which licence",
+    ),
+    Table(
+        "checks",
+        ("subject_id",),
+        {
+            "subject_id": STRING,  # an image_id, or the place_id of a place that got less than was wanted
+            "subject": STRING,  # image or place
+            "place_id": STRING,
+            "status": STRING,  # of an image: same, changed or deleted; of a place: look_again
+            "news": INT,  # how often something was new so far; whoever depends on the subject is redone when it grows
+            "nth": INT,  # how often it was looked at
+            "etag": STRING,
+            "source_sha256": STRING,
+            "checked_at": TIME,
+        },
+        required=("subject", "place_id", "status", "news", "nth", "checked_at"),
+        about="what the source still has, and what it changed",
     ),
     Table(
         "labels",

@@ -41,6 +41,7 @@ class ChunkResult:
     rejected: list[Row] = field(default_factory=list)  # rows of the rejects table
     failed: list[Failure] = field(default_factory=list)
     tables: dict[str, pa.Table] = field(default_factory=dict)
+    gone: dict[str, dict[str, str]] = field(default_factory=dict)  # table -> key -> why
     usage: Usage = Usage()
 
     @property
@@ -118,12 +119,18 @@ class ChunkJob:
                 if not outcome.rows.get(self.marker):
                     raise GeofixError(f"stage {self.stage} kept item {item_id} without a row for '{self.marker}'")
                 result.kept.append(item_id)
+                for table, keys in outcome.gone.items():
+                    self._declared(table)
+                    result.gone.setdefault(table, {}).update(keys)
             for table, rows in outcome.rows.items():
-                if table not in self.writes:
-                    raise GeofixError(f"stage {self.stage} wrote to '{table}', which it does not declare")
+                self._declared(table)
                 tables.setdefault(table, _Rows()).add(rows, item_id, made_from)
         result.tables = {table: rows.to_arrow(table, self.stage, self.run_id, now) for table, rows in tables.items()}
         return result
+
+    def _declared(self, table: str) -> None:
+        if table not in self.writes:
+            raise GeofixError(f"stage {self.stage} wrote to '{table}', which it does not declare")
 
     def _reject(self, item_id: str, made_from: str, outcome: Rejected, now: datetime) -> Row:
         return {

@@ -47,6 +47,7 @@ __all__ = [
     "Usage",
     "Workshop",
     "digest",
+    "pending",
     "run",
 ]
 
@@ -130,6 +131,18 @@ class Context:
 
 def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageResult:
     """Run a stage over what its input tables hold now."""
+    inputs, config_hash, ledger = _begin(stage, settings, context)
+    runner = _run_columns if isinstance(stage, ColumnStage) else _run_items
+    return runner(stage, settings, context, inputs, config_hash, ledger)  # type: ignore[arg-type]
+
+
+def pending(stage: Stage, settings: Any, context: Context) -> pl.DataFrame:
+    """The items that a run would work on now, with all their columns. Writes nothing."""
+    inputs, config_hash, ledger = _begin(stage, settings, context)
+    return ledger.unfinished(with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.aside))
+
+
+def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple[Inputs, str, Ledger]:
     versions = {table: context.lake.version(table) for table in stage.reads}
     inputs = Inputs(context.lake, versions)
     identity = stage.identity(settings) if stage.identity else settings.identity()
@@ -145,8 +158,7 @@ def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageRes
         input_versions=versions,
         flow_run_id=context.flow_run_id,
     )
-    runner = _run_columns if isinstance(stage, ColumnStage) else _run_items
-    return runner(stage, settings, context, inputs, config_hash, ledger)  # type: ignore[arg-type]
+    return inputs, config_hash, ledger
 
 
 def _run_items(

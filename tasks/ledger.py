@@ -47,6 +47,7 @@ class Ledger:
         results = list(results)
         if not results:
             return
+        self._end_rows(results)
         commit = self._next_commit()
         for table in self.writes:
             parts = [result.tables[table] for result in results if table in result.tables]
@@ -56,6 +57,14 @@ class Ledger:
         if rejected:
             self.lake.upsert("rejects", rejected, commit)
         self._note_failures(results, commit)
+
+    def _end_rows(self, results: list[ChunkResult]) -> None:
+        """Tombstone the rows that items say are gone. First: such an item is finished only when they are."""
+        for table in self.writes:
+            gone = {key: why for result in results for key, why in result.gone.get(table, {}).items()}
+            for why in sorted(set(gone.values())):
+                [column] = TABLES[table].key
+                self._bury(table, pl.DataFrame({column: sorted(key for key in gone if gone[key] == why)}), why)
 
     def _upsert(self, table: str, rows: pa.Table, commit: Commit) -> None:
         frame = pl.from_arrow(rows)

@@ -15,6 +15,7 @@ class Kept:
 
     rows: Mapping[str, list[Row]]
     usage: Usage = Usage()
+    gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # table -> key -> why its row ends, any stage's
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.settings.base import Settings
+from schemas.settings.base import OPERATIONAL, Settings
+from schemas.settings.refresh import EstimateSettings, RefreshSettings
 
 MAX_HALF_SIZE_M = 20_000.0  # 0.01 square degrees a request: wider boxes mean dozens of requests a place
 
@@ -33,6 +34,9 @@ class CollectSettings(Settings):
     )
     tries: int = Field(5, ge=1, le=50, description="pictures tried before a place's wish for one is given up")
     downloads: int = Field(2, ge=1, le=10, description="downloads of one picture before it counts as corrupt")
+    # When to look again and how to estimate make no place another one.
+    refresh: RefreshSettings = Field(RefreshSettings(), json_schema_extra=OPERATIONAL)
+    estimate: EstimateSettings = Field(EstimateSettings(), json_schema_extra=OPERATIONAL)
 
     @field_validator("half_sizes_m")
     @classmethod
