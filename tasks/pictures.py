@@ -2,19 +2,18 @@
 
 import polars as pl
 
-from tasks.frame import Inputs, digest
+from tasks.frame import Inputs
 
 
 def labelled_pictures(inputs: Inputs, split: str, max_images: int | None = None) -> pl.DataFrame:
-    """The pictures of a split with their truth: image_id, sha256, extension, lat, lon, in the order of their ids.
+    """The pictures of a split with their truth: image_id, sha256, extension, lat, lon, in the order of their bytes.
 
-    With `max_images` the choice follows from the ids alone, so it is the same in every run and stays when others come.
+    Order and choice (`max_images`) follow from the pictures' bytes alone: ids are another lake's secret, bytes are the
+    same everywhere. So the choice is the same in every run of every lake, and stays when other pictures come.
     """
     pictures = inputs.frame("images").select("image_id", "extension")
     labels = inputs.frame("labels").filter(pl.col("split") == split).select("image_id", "sha256", "lat", "lon")
     chosen = labels.join(pictures, on="image_id", how="inner")
     if max_images is not None:
-        # By digest: neighbouring ids are neighbouring places.
-        order = pl.col("image_id").map_elements(digest, return_dtype=pl.String)
-        chosen = chosen.sort(order).head(max_images)
-    return chosen.select("image_id", "sha256", "extension", "lat", "lon").sort("image_id")
+        chosen = chosen.sort("sha256", "image_id").head(max_images)
+    return chosen.select("image_id", "sha256", "extension", "lat", "lon").sort("sha256", "image_id")

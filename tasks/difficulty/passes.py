@@ -88,7 +88,7 @@ async def _attempt(item: Row, trial: int, picture: dict[str, Any], bench: Bench)
         settings.policy,
         direct_messages(picture),
         temperature=settings.temperature,
-        seed=stable_seed("difficulty", item["image_id"], settings.policy, trial),
+        seed=stable_seed("difficulty", item["sha256"], settings.policy, trial),
         max_tokens=settings.max_tokens,
     )
     answer = parse_point(reply.text)

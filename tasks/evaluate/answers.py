@@ -48,7 +48,7 @@ async def work(item: Row, bench: Bench) -> Kept:
         model,
         direct_messages(picture),
         temperature=settings.temperature,
-        seed=stable_seed("evaluate", item["image_id"], policy),
+        seed=stable_seed("evaluate", item["sha256"], policy),
         max_tokens=settings.max_tokens,
     )
     row = {

@@ -52,7 +52,7 @@ async def work(item: Row, bench: Bench) -> Outcome:
         observer=settings.observer,
         planner=settings.planner,
         temperature=settings.temperature,
-        seed=stable_seed(settings.recipe, item["image_id"], item["sample"]),
+        seed=stable_seed(settings.recipe, item["sha256"], item["sample"]),
         max_tool_calls=settings.max_tool_calls,
         max_tokens=settings.max_tokens,
         result_chars=settings.result_chars,

@@ -15,6 +15,8 @@ from tasks.frame import digest
 # Every field but the per-stage sections, which are added for the stage alone: another GRPO rate must not retrain SFT.
 _SECTIONS = {"sft", "cold_start", "grpo", "tiny", "stages"}
 VERSION = 1  # raise it when the same settings and samples make another model
+# Training order: by the pictures' bytes, which are the same in every lake, where ids are keyed by the lake.
+BY_BYTES = ("sha256", "training_stage", "sample_id")
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,11 @@ def chain(samples: pl.DataFrame, settings: TrainSettings) -> list[Link]:
 
 def samples_of(samples: pl.DataFrame, training_stage: TrainingStage, settings: TrainSettings) -> pl.DataFrame:
     """The samples of one training stage, in training order: cold start with its replayed SFT samples among them."""
-    mine = samples.filter(pl.col("training_stage") == training_stage).sort("phase", "sample_id")
+    mine = samples.filter(pl.col("training_stage") == training_stage).sort("phase", *BY_BYTES)
     if training_stage == "cold_start" and mine.height:
-        replayed = samples.filter(pl.col("training_stage") == "sft").sort("sample_id")
+        replayed = samples.filter(pl.col("training_stage") == "sft").sort(*BY_BYTES)
         count = min(replayed.height, round(mine.height * settings.cold_start.replay))
-        mine = pl.concat([mine, replayed.head(count)]).sort("sample_id")
+        mine = pl.concat([mine, replayed.head(count)]).sort(*BY_BYTES)
     return mine
 
 

@@ -11,6 +11,7 @@ def samples(*stages: str) -> pl.DataFrame:
         [
             {
                 "sample_id": f"{stage}-{number}",
+                "sha256": f"{1 - number:064x}",
                 "training_stage": stage,
                 "phase": (2 - number if stage == "grpo" else None),
                 "messages_json": f'[{{"role": "user", "content": "{stage} {number}"}}]',
@@ -65,3 +66,7 @@ def test_phase_one_is_trained_first_and_replay_mixes_sft_in() -> None:
     assert samples_of(ALL, "grpo", TrainSettings())["phase"].to_list() == [1, 2]
     mixed = TrainSettings(cold_start=ColdStartSettings(replay=0.5))
     assert sorted(samples_of(ALL, "cold_start", mixed)["training_stage"]) == ["cold_start", "cold_start", "sft"]
+
+
+def test_training_order_follows_from_the_pictures_not_from_the_lakes_ids() -> None:
+    assert samples_of(ALL, "sft", TrainSettings())["sample_id"].to_list() == ["sft-1", "sft-0"]
