@@ -94,7 +94,10 @@ BROKEN: list[tuple[Callable[[Rows], None], str]] = [
     (_set("images", "place_id", "nobody's", 3), "images: every image answers a known place"),
     (_set("images", "width", 700, 4), "images: a panorama is twice as wide as high"),
     (_set("labels", "image_id", "nobody's"), "labels: every label belongs to a live image"),
-    (_set("labels", "split", "benchmark", 1), "labels: an image's split is its place's, or its own where it answers none"),
+    (
+        _set("labels", "split", "benchmark", 1),
+        "labels: an image's split is its place's, or its own where it answers none",
+    ),
     (_set("labels", "lat", 1.0, 2), "labels: label and image stand at the same point"),
     (_set("labels", "localizability", "landmark", 3), "labels: localizability is localizable"),
     (_set("labels", "country", None, 4), "labels: country is never missing"),
