@@ -106,6 +106,20 @@ _ALL = [
         about="what was fetched, under which licence",
     ),
     Table(
+        "gaps",
+        ("place_id", "kind"),
+        {
+            "place_id": STRING,
+            "kind": STRING,  # of picture: panorama, photo or satellite
+            "wanted": INT,
+            "got": INT,
+            "reason": STRING,
+            "evidence_json": JSON,  # how far was searched, what was seen, what was wrong with it
+        },
+        required=("wanted", "got", "reason"),
+        about="pictures that were wanted for a place and could not be had, and why",
+    ),
+    Table(
         "checks",
         ("subject_id",),
         {
