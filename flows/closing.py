@@ -10,6 +10,7 @@ import polars as pl
 from flows.command import Call
 from tasks.lake import Lake
 from tasks.outcome import StageResult
+from tasks.review.coverage import coverage, coverage_lines
 
 
 def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
@@ -28,6 +29,8 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
         lines.append(f"{failed} items failed and are tried again by the next run: geofix show failures{_lake(call)}")
     if call.demo or any(result.stage.startswith("evaluate") for result in results):
         lines += _made(lake)
+    elif any(result.stage.split(".")[0] == "collect" for result in results):
+        lines += ["What the places got:", *(f"  {line}" for line in _coverage(lake))]
     lines += _where_to_look(lake, call)
     return "\n".join(lines)
 
@@ -39,6 +42,7 @@ def _made(lake: Lake) -> list[str]:
         f"  {counts['places']} places, {counts['images']} images with licence and creator, "
         f"{counts['labels']} of them localizable and labelled"
     )
+    lines += [f"    {line}" for line in _coverage(lake)]
     trajectories = lake.read("trajectories", columns=["verdict"])["verdict"]
     lines.append(f"  {(trajectories == 'kept').sum()} trajectories kept of {trajectories.len()} sampled")
     regimes = lake.read("regimes", columns=["kept"])["kept"]
@@ -49,6 +53,10 @@ def _made(lake: Lake) -> list[str]:
             f"{model['steps']} steps{_course(model)}"
         )
     return lines + _score_lines(lake)
+
+
+def _coverage(lake: Lake) -> list[str]:
+    return coverage_lines(coverage(*(lake.read(name) for name in ("places", "images", "gaps", "rejects"))))
 
 
 def _course(model: dict[str, Any]) -> str:

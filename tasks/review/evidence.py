@@ -11,10 +11,10 @@ import polars as pl
 from tasks.frame import digest
 from tasks.lake import Lake
 
-TABLES = ("places", "images", "labels", "rejects", "failures", "runs")
+TABLES = ("places", "images", "gaps", "checks", "labels", "rejects", "failures", "runs")
 SNAPSHOT_TABLES = ("places", "images", "labels", "rejects")  # what a snapshot keeps readable for good
 REVIEWED = ("plan", "collect", "ingest", "curate")  # the stages whose work is under review, in order
-_OUTPUTS = ("places", "images", "labels")
+_OUTPUTS = ("places", "images", "checks", "labels")  # `gaps` stand beside images, they finish no item
 # How and when a picture was fetched is provenance: fetching the same picture again makes no other snapshot.
 _NOT_CONTENT = {"fetched_at", "request_url", "http_status", "etag"}
 _SYSTEM = {"stage", "item_id", "made_from", "run_id", "written_at", "tombstone"}
@@ -66,11 +66,12 @@ def snapshot_id(images: pl.DataFrame, labels: pl.DataFrame) -> str:
     return digest("snapshot", _content(images, "image_id"), _content(labels, "image_id"))
 
 
-def report_digest(rejects: pl.DataFrame, failures: pl.DataFrame) -> str:
-    """Changes when the report would show other rejects or failures over the same content."""
+def report_digest(rejects: pl.DataFrame, failures: pl.DataFrame, gaps: pl.DataFrame) -> str:
+    """Changes when the report would show other rejects, failures or gaps over the same content."""
     stood = rejects.select("stage", "item_id", "reason", "evidence_json").sort("stage", "item_id")
     waiting = failures.select("stage", "item_id", "kind", "message").sort("stage", "item_id")
-    return digest(_hash(stood), _hash(waiting))
+    lacking = gaps.select("place_id", "kind", "got", "reason").sort("place_id", "kind")
+    return digest(_hash(stood), _hash(waiting), _hash(lacking))
 
 
 def _content(rows: pl.DataFrame, key: str) -> str:
@@ -119,6 +120,7 @@ def counts_json(evidence: Evidence) -> str:
     counts: dict[str, Any] = {
         "places": evidence["places"].height,
         "images": evidence["images"].height,
+        "images_by_kind": tally(evidence["images"], "kind"),
         "labels": labels.height,
         "rejects": rejects.height,
         "failures": evidence["failures"].height,

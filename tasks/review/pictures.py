@@ -66,6 +66,26 @@ def gallery(lake: Lake, images: pl.DataFrame, labels: pl.DataFrame, count: int, 
     ]
 
 
+def scenes(lake: Lake, images: pl.DataFrame, places: pl.DataFrame, count: int, side_px: int) -> list[Card]:
+    """Satellite scenes, a few from as many countries as possible. They are collected, not judged."""
+    mine = images.filter(pl.col("kind") == "satellite").drop("split")
+    known = mine.join(
+        places.select("place_id", "country", "country_name", "admin1", "split"), on="place_id", how="left"
+    )
+    turn = pl.int_range(pl.len()).over("country", order_by="image_id")
+    chosen = known.with_columns(turn=turn).sort("turn", "country", "image_id").head(count)
+    return [
+        _card(
+            lake,
+            row,
+            side_px,
+            title=" · ".join(part for part in (row["admin1"], row["country_name"]) if part),
+            text=f"{row['captured_at']:%Y-%m-%d}" if row["captured_at"] else "",
+        )
+        for row in chosen.to_dicts()
+    ]
+
+
 def reject_groups(
     lake: Lake, rejects: pl.DataFrame, images: pl.DataFrame, places: pl.DataFrame, count: int, side_px: int
 ) -> list[RejectGroup]:

@@ -19,8 +19,9 @@ from tasks.errors import LakeError
 from tasks.lake import Lake
 from tasks.review import worldmap
 from tasks.review.checks import SPLITS, Check
+from tasks.review.coverage import coverage
 from tasks.review.evidence import Evidence, funnel, tally
-from tasks.review.pictures import gallery, reject_groups
+from tasks.review.pictures import gallery, reject_groups, scenes
 
 HERE = Path(__file__).parent
 COUNTRIES_SHOWN = 14
@@ -73,6 +74,8 @@ def render(
             as_of=_newest(images, labels),
             stages=funnel(evidence),
             world=worldmap,
+            coverage=coverage(places, images, evidence["gaps"], evidence["rejects"]),
+            scenes=scenes(lake, images, places, settings.gallery // 3, side_px),
             dots=worldmap.dots(_points(places, labels)),
             splits=SPLITS,
             by_split=_by_split(images, labels),

@@ -41,7 +41,7 @@ def items(inputs: Inputs, settings: ReviewSettings) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "id": [snapshot_id(inputs.frame("images"), inputs.frame("labels"))],
-            "shown": [report_digest(shown["rejects"], shown["failures"])],
+            "shown": [report_digest(shown["rejects"], shown["failures"], inputs.frame("gaps"))],
         }
     )
 

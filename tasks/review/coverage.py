@@ -1,0 +1,78 @@
+"""What the planned places got, kind by kind, and why the others went without."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+
+import polars as pl
+
+KINDS = ("panorama", "photo", "satellite")
+_STREET = {"panorama", "photo"}
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How one kind of picture stands."""
+
+    kind: str
+    places: int  # planned
+    covered: int  # that have at least one
+    pictures: int
+    why_not: dict[str, int]  # reason -> places without, most frequent first
+
+    @property
+    def open(self) -> int:
+        """Places without one and without a reason: not collected yet, or failed and to be tried again."""
+        return self.places - self.covered - sum(self.why_not.values())
+
+
+def coverage(places: pl.DataFrame, images: pl.DataFrame, gaps: pl.DataFrame, rejects: pl.DataFrame) -> list[Coverage]:
+    """One line for each kind that was looked for."""
+    planned = set(places["place_id"])
+    found = []
+    for kind in KINDS:
+        mine = images.filter((pl.col("kind") == kind) & pl.col("place_id").is_in(places["place_id"].implode()))
+        covered = set(mine["place_id"])
+        why = _reasons(kind, gaps, rejects)
+        missing = Counter(why[place] for place in sorted(planned - covered) if place in why)
+        if covered or missing:
+            ordered = dict(sorted(missing.items(), key=lambda pair: (-pair[1], pair[0])))
+            found.append(Coverage(kind, len(planned), len(covered), mine.height, ordered))
+    return found
+
+
+def _reasons(kind: str, gaps: pl.DataFrame, rejects: pl.DataFrame) -> dict[str, str]:
+    """Place -> why it has none of the kind."""
+    stage = "collect" if kind in _STREET else f"collect.{kind}"
+    refused = rejects.filter(pl.col("stage") == stage)
+    reasons = {
+        _place_of(item, evidence): reason
+        for item, reason, evidence in refused.select("item_id", "reason", "evidence_json").iter_rows()
+    }
+    lacking = gaps.filter((pl.col("kind") == kind) & (pl.col("got") == 0))
+    return reasons | dict(lacking.select("place_id", "reason").iter_rows())
+
+
+def _place_of(item_id: str, evidence_json: str | None) -> str:
+    """The place of a reject: an item is a place, or says in its evidence which one it is for."""
+    try:
+        named = json.loads(evidence_json or "{}").get("place_id")
+    except (ValueError, AttributeError):
+        named = None
+    return named if isinstance(named, str) else item_id
+
+
+def coverage_lines(found: list[Coverage]) -> list[str]:
+    """The same as lines of text for a terminal."""
+    lines = []
+    for one in found:
+        why = [f"{count} {reason}" for reason, count in one.why_not.items()]
+        why += [f"{one.open} not tried yet, or failed and to be tried again"] if one.open else []
+        lines.append(
+            f"{_PLURAL[one.kind]:<10} {one.pictures:>5,}, for {one.covered:,} of {one.places:,} places"
+            + (f"; without: {', '.join(why)}" if why else "")
+        )
+    return lines
+
+
+_PLURAL = {"panorama": "panoramas", "photo": "photos", "satellite": "scenes"}
