@@ -137,20 +137,6 @@ _ALL = [
         about="what the source still has, and what it changed",
     ),
     Table(
-        "gaps",
-        ("place_id", "kind"),
-        {
-            "place_id": STRING,
-            "kind": STRING,  # panorama or photo: what was wanted, of a place that got something else
-            "wanted": INT,
-            "got": INT,
-            "reason": STRING,
-            "evidence_json": JSON,
-        },
-        required=("wanted", "got", "reason"),
-        about="what a place with pictures still lacks, and why",
-    ),
-    Table(
         "labels",
         ("image_id",),
         {
