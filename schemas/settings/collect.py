@@ -4,6 +4,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.refresh import EstimateSettings, RefreshSettings
+from schemas.settings.satellite import SatelliteSettings
 
 MAX_HALF_SIZE_M = 20_000.0  # 0.01 square degrees a request: wider boxes mean dozens of requests a place
 
@@ -34,6 +35,8 @@ class CollectSettings(Settings):
     )
     tries: int = Field(5, ge=1, le=50, description="pictures tried before a place's wish for one is given up")
     downloads: int = Field(2, ge=1, le=10, description="downloads of one picture before it counts as corrupt")
+    # A section of its own: it makes no street-view picture another one.
+    satellite: SatelliteSettings = Field(SatelliteSettings(), json_schema_extra=OPERATIONAL)
     # When to look again and how to estimate make no place another one.
     refresh: RefreshSettings = Field(RefreshSettings(), json_schema_extra=OPERATIONAL)
     estimate: EstimateSettings = Field(EstimateSettings(), json_schema_extra=OPERATIONAL)

@@ -21,6 +21,7 @@ OFFLINE_CHAT_KEY = "sk-offline-world"
 OFFLINE_SEARCH_KEY = "tvly-offline-world"
 
 _OFFLINE_TILES = "/mapillary-tiles/maps/vtp/mly1_public/2"
+_OFFLINE_FILES = "/blob/{account}/{container}/"
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -140,6 +141,48 @@ class MapillaryEndpoint(Endpoint):
         return self
 
 
+class StacEndpoint(Endpoint):
+    """A STAC API, the service that signs the addresses of its files, and where the files that need it lie."""
+
+    elsewhere: ClassVar[dict[str, Any]] = {
+        "public_key": None,
+        "sas_url": None,
+        "asset_url": "https://{account}.blob.core.windows.net/{container}/",
+    }
+
+    base_url: str = f"{OFFLINE_URL}/stac/api/stac/v1"
+    sas_url: str | None = Field(
+        f"{OFFLINE_URL}/sas/api/sas/v1", description="signing service, before /token/…; null: files are read unsigned"
+    )
+    asset_url: str = Field(
+        f"{OFFLINE_URL}{_OFFLINE_FILES}", description="how files' addresses begin that are signed; gets the signature"
+    )
+    asset_requests_per_minute: float | None = Field(None, gt=0, description="ceiling for files; null: none")
+
+    @field_validator("sas_url")
+    @classmethod
+    def _plain_signing_address(cls, value: str | None) -> str | None:
+        return None if value is None else cls._plain_address(value)
+
+    @field_validator("asset_url")
+    @classmethod
+    def _pattern(cls, value: str) -> str:
+        if not value.endswith("/") or any(value.count(part) != 1 for part in ("{account}", "{container}")):
+            raise ValueError("must hold {account} and {container} once each and end with a slash")
+        cls._plain_address(value)
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _files_move_along(cls, data: Any) -> Any:
+        base = data.get("base_url") if isinstance(data, dict) else None
+        if not isinstance(base, str) or not is_loopback(base):
+            return data
+        parts = urlsplit(base)
+        here = f"{parts.scheme}://{parts.netloc}"
+        return {"sas_url": f"{here}/sas/api/sas/v1", "asset_url": f"{here}{_OFFLINE_FILES}", **data}
+
+
 class GeocoderEndpoint(Endpoint):
     """Nominatim. The public instance allows one request a second, so that is the default anywhere but on loopback."""
 
@@ -182,6 +225,7 @@ class ServicesSettings(Settings):
     """Every service the pipeline reaches."""
 
     mapillary: MapillaryEndpoint = MapillaryEndpoint()
+    stac: StacEndpoint = StacEndpoint()
     geocoder: GeocoderEndpoint = GeocoderEndpoint()
     search: SearchEndpoint = SearchEndpoint()
     chat: ChatEndpoint = ChatEndpoint()

@@ -17,6 +17,7 @@ from tasks.services.geocoder import Address, GeocodeCandidate, Geocoder
 from tasks.services.http import Connection
 from tasks.services.mapillary import Mapillary
 from tasks.services.search import Search, SearchResult
+from tasks.services.stac import Stac
 
 __all__ = [
     "Address",
@@ -30,6 +31,7 @@ __all__ = [
     "Search",
     "SearchResult",
     "ServiceError",
+    "Stac",
     "connect",
     "safe_text",
     "safe_url",
@@ -48,11 +50,12 @@ class Connections:
     geocoder: Connection
     search: Connection
     chat: Connection
+    stac: Connection
     trained: Connection | None = None
 
     def secrets(self) -> tuple[str, ...]:
         """The keys themselves, for whoever has to keep them out of a text."""
-        every = (self.mapillary, self.geocoder, self.search, self.chat, self.trained)
+        every = (self.mapillary, self.geocoder, self.search, self.chat, self.stac, self.trained)
         return tuple(c.key.get_secret_value() for c in every if c is not None and c.key is not None)
 
 
@@ -84,6 +87,7 @@ def connect(services: ServicesSettings, env: Mapping[str, str], needed: Collecti
         geocoder=resolve("geocoder", services.geocoder),
         search=resolve("search", services.search),
         chat=resolve("chat", services.chat),
+        stac=resolve("stac", services.stac),
         trained=resolve("trained", services.trained) if services.trained else None,
     )
     if missing:

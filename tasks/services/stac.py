@@ -1,0 +1,220 @@
+"""Scenes from a STAC API, and byte ranges of their files.
+
+The API is searched page by page. Files lie on another host and may need a signature, which is had from a signing
+service, one for a whole container, and renewed before it is over and whenever the host calls it so.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from schemas.settings.services import StacEndpoint
+from tasks.services.errors import ServiceError, safe_url
+from tasks.services.http import Answer, Connection, Http
+from tasks.services.mapillary import _may_fetch as may_fetch
+
+PAGE = 100  # items a request: pages of 250 are megabytes, and the service's gateway gives up after 30 s
+MAX_PAGES = 100
+RENEW_S = 300.0  # a signature is renewed this long before its end: a read that begins with it must end with it
+RENEWALS = 3  # signatures tried for one read
+READS = 16  # ranges in flight
+KEY_HEADER = "Ocp-Apim-Subscription-Key"
+_JSON_TYPES = ("application/geo+json", "application/json")
+_FILE_TYPES = ("image/tiff", "application/octet-stream", "binary/octet-stream", "image/")
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_SIGNATURE = re.compile(r"[A-Za-z0-9%&=._:+/~-]+")
+
+Box = tuple[float, float, float, float]  # west, south, east, north, as the protocol has it
+
+
+@dataclass(frozen=True)
+class _Signature:
+    query: str
+    renew_at_s: float  # of the monotonic clock
+
+
+class Stac:
+    """Items of a collection, as the API words them, and bytes of the files they name."""
+
+    def __init__(self, connection: Connection, *, clock: Callable[[], float] = time.monotonic, **options: Any) -> None:
+        endpoint = connection.endpoint
+        if not isinstance(endpoint, StacEndpoint):
+            raise TypeError("services.stac needs a StacEndpoint")
+        key = {KEY_HEADER: connection.key.get_secret_value()} if connection.key else {}
+        self._api = Http(connection, headers=key, **options)
+        self._endpoint, self._clock = endpoint, clock
+        self._signer = None
+        if endpoint.sas_url is not None:
+            # The key goes only where the API is.
+            same_host = urlsplit(endpoint.sas_url).netloc == urlsplit(endpoint.base_url).netloc
+            signing = endpoint.model_copy(update={"base_url": endpoint.sas_url})
+            own = Connection(connection.service, signing, connection.key if same_host else None)
+            self._signer = Http(own, headers=key if same_host else {}, **options)
+        # Files are another host with limits of its own; it gets no key at all.
+        update = {"base_url": endpoint.asset_url, "requests_per_minute": endpoint.asset_requests_per_minute}
+        self._files = Http(Connection(connection.service, endpoint.model_copy(update=update)), **options)
+        self._container = _container_pattern(endpoint.asset_url)
+        self._signatures: dict[tuple[str, str], _Signature] = {}
+        self._signing = asyncio.Lock()
+        self._reading = asyncio.Semaphore(READS)
+        self.bytes_read = 0  # of files, for whoever counts
+
+    async def search(
+        self, collection: str, box: Box, start: datetime, end: datetime, max_cloud_percent: float = 100.0
+    ) -> list[dict[str, Any]]:
+        """Every item of a collection that touches a box between two times, each once. The box has west <= east."""
+        body: dict[str, Any] = {
+            "collections": [collection],
+            "bbox": [round(edge, 7) for edge in box],
+            "datetime": f"{_stamp(start)}/{_stamp(end)}",
+            "query": {"eo:cloud_cover": {"lte": max_cloud_percent}},
+            "limit": PAGE,
+        }
+        found: dict[str, dict[str, Any]] = {}
+        asked: set[str] = set()
+        for _ in range(MAX_PAGES):
+            page, answer = await self._api.request_json("POST", "/search", json_body=body, accept=_JSON_TYPES)
+            rows = page.get("features") if isinstance(page, dict) else None
+            if not isinstance(rows, list):
+                raise self._api.bad_response("no list under 'features'", answer, retryable=True)
+            for row in rows:
+                if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not row["id"]:
+                    raise self._api.bad_response("an item without an id", answer)
+                found.setdefault(row["id"], row)
+            token = self._next_token(page, answer)
+            if token is None:
+                return list(found.values())
+            if token in asked:
+                raise self._api.bad_response("the next page is one that was read before", answer)
+            asked.add(token)
+            body = {**body, "token": token}
+        raise ServiceError("stac", "too_dense", f"more than {MAX_PAGES * PAGE} items; shorten the search's dates")
+
+    def _next_token(self, page: dict[str, Any], answer: Answer) -> str | None:
+        """What the link to the next page adds to our request. Its address is not followed: it could lead elsewhere."""
+        links = page.get("links")
+        following = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+        for link in following:
+            if link.get("rel") == "next":
+                body = link.get("body")
+                token = body.get("token") if isinstance(body, dict) else None
+                if not isinstance(token, str) or not token:
+                    raise self._api.bad_response("a link to the next page without a token", answer)
+                return token
+        return None
+
+    async def read(self, href: str, start: int, end: int) -> bytes:
+        """The bytes [start, end) of a file, fewer where it ends before.
+
+        ServiceError of kind not_found: there is no such file; expired: no signature was accepted; rejected: the
+        address is not one that may be read, or the range lies past the end.
+        """
+        if not may_fetch(href, self._endpoint.base_url):
+            raise ServiceError("stac", "rejected", f"will not read from {safe_url(href)}")
+        if not 0 <= start < end:
+            raise ServiceError("stac", "rejected", f"not a range: {start} to {end}")
+        match = self._container.match(href) if self._signer is not None else None
+        where = (match["account"], match["container"]) if match else None
+        for renewal in range(RENEWALS):
+            signature = await self._signature(where) if where else None
+            try:
+                async with self._reading:
+                    return await self._read(href, signature, start, end)
+            except ServiceError as error:
+                if error.kind != "expired" or where is None or renewal == RENEWALS - 1:
+                    raise
+                if signature is not None and self._signatures.get(where) == signature:
+                    del self._signatures[where]
+        raise AssertionError("unreachable: the last renewal returns or raises")
+
+    async def _read(self, href: str, signature: _Signature | None, start: int, end: int) -> bytes:
+        def check(answer: Answer) -> None:
+            given = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+            if answer.status != 206 or given is None:
+                raise self._files.bad_response("the host gives no byte ranges", answer)
+            total = int(given[3]) if given[3] != "*" else end
+            if int(given[1]) != start or len(answer.body) != min(end, total) - start:
+                raise self._files.bad_response("other bytes than were asked for", answer, retryable=True)
+
+        joint = "&" if urlsplit(href).query else "?"
+        answer = await self._files.request(
+            "GET",
+            url=f"{href}{joint}{signature.query}" if signature else href,
+            headers={"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"},
+            accept=_FILE_TYPES,
+            classify=_classify_file,
+            check=check,
+        )
+        self.bytes_read += len(answer.body)
+        return answer.body
+
+    async def _signature(self, where: tuple[str, str]) -> _Signature:
+        async with self._signing:  # many reads begin at once, and one signature serves them all
+            known = self._signatures.get(where)
+            if known is not None and self._clock() < known.renew_at_s:
+                return known
+            assert self._signer is not None
+            value, answer = await self._signer.request_json("GET", f"/token/{where[0]}/{where[1]}")
+            query = value.get("token") if isinstance(value, dict) else None
+            if not isinstance(query, str) or not _SIGNATURE.fullmatch(query):
+                raise self._signer.bad_response("no usable token", answer, retryable=True)
+            made = _Signature(query, self._clock() + _lifetime_s(value.get("msft:expiry"), answer) - RENEW_S)
+            self._signatures[where] = made
+            return made
+
+    async def close(self) -> None:
+        for http in (self._api, self._signer, self._files):
+            if http is not None:
+                await http.close()
+
+
+def _classify_file(answer: Answer) -> ServiceError | None:
+    # Own words throughout: what the host says about a signature may hold parts of it.
+    def of(kind: Any, what: str) -> ServiceError:
+        return ServiceError("stac", kind, f"{answer.url}: {what}", status=answer.status)
+
+    match answer.status:
+        case 401 | 403:
+            return of("expired", "the signature is past its time or not accepted")
+        case 409:
+            return of("rejected", "the file needs a signature; look at services.stac.sas_url and asset_url")
+        case 404 | 410:
+            return of("not_found", "there is no such file")
+        case 416:
+            return of("rejected", "the range lies past the file's end")
+    return None
+
+
+def _container_pattern(asset_url: str) -> re.Pattern[str]:
+    """What recognises a file that is signed, by its account and container."""
+    text = re.escape(asset_url)
+    for part in ("account", "container"):
+        text = text.replace(re.escape(f"{{{part}}}"), f"(?P<{part}>[a-z0-9-]+)")
+    return re.compile(text)
+
+
+def _lifetime_s(expiry: Any, answer: Answer) -> float:
+    """How long a signature holds: by the signing service's own clock, which need not agree with ours."""
+    try:
+        end = datetime.fromisoformat(str(expiry))
+        now = parsedate_to_datetime(answer.headers["date"]) if "date" in answer.headers else datetime.now(UTC)
+    except ValueError:
+        return RENEW_S  # nothing usable was said: good for this moment
+    return (_aware(end) - _aware(now)).total_seconds()
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _stamp(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+__all__: Sequence[str] = ["Box", "Stac"]
