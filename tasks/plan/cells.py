@@ -6,15 +6,16 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.plan.atlas import gazetteer
-from tasks.plan.boundaries import COLUMNS, country_codes, country_number, country_of_label, index
+from tasks.atlas import gazetteer
+from tasks.boundaries import COLUMNS, country_codes, country_number, country_of_label, index
+from tasks.cell_split import CELL_COLUMNS, CELL_ROWS, CELLS, cell_corner, cell_number
 
-CELL_ROWS, CELL_COLUMNS = 180, 360
-CELLS = CELL_ROWS * CELL_COLUMNS
 PARTS = 10  # squares of the border index along a side of a cell
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+__all__ = ["CELLS", "CELL_COLUMNS", "CELL_ROWS", "PARTS", "Cells", "cell_corner", "cell_number", "cells"]
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,6 @@ class Cells:
         weights = np.log1p(self.people + floor_people)
         empty = np.bincount(self.country, weights=weights)[self.country] == 0
         return np.where(empty, 1.0, weights)
-
-
-def cell_number(lat: Floats, lon: Floats) -> Ints:
-    """Cells as numbers, row by row from the south-west; the same cells as `tasks.geo.cell_of`."""
-    row = np.minimum(np.floor(lat) + 90, CELL_ROWS - 1).astype(np.int64)
-    column = np.minimum(np.floor(lon) + 180, CELL_COLUMNS - 1).astype(np.int64)
-    return row * CELL_COLUMNS + column
-
-
-def cell_corner(cell: Ints) -> tuple[Ints, Ints]:
-    """South-west corner of cells: latitude, longitude."""
-    return cell // CELL_COLUMNS - 90, cell % CELL_COLUMNS - 180
 
 
 def _country_squares() -> tuple[Ints, Ints]:
