@@ -1,12 +1,14 @@
 """One picture from its address to the bytes that are stored, or why it cannot be used."""
 
 import asyncio
+import hashlib
 from dataclasses import dataclass
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate, Kind
 from tasks.images import BadImage, equirectangular, inspect, strip_exif
 from tasks.services import Mapillary, ServiceError, safe_url
+from tasks.services.mapillary import Fetched
 
 # What one picture's address may answer for good. All else, a transfer that breaks off each time included, may be
 # better later: taking another picture instead would make the result depend on the weather.
@@ -23,6 +25,9 @@ class Picture:
     width: int
     height: int
     request_url: str  # without its signature
+    etag: str | None  # the host's mark of the bytes that came
+    source_sha256: str  # of the bytes that came
+    source_bytes: int
 
 
 class Unusable(Exception):
@@ -39,11 +44,14 @@ async def download(mapillary: Mapillary, candidate: Candidate, settings: Collect
     try:
         url = candidate.url or await _fresh_url(mapillary, candidate.source_id)
         for attempt in range(1, settings.downloads + 1):
-            data, url = await _fetch(mapillary, candidate.source_id, url)
+            came, url = await _fetch(mapillary, candidate.source_id, url)
             try:
                 # Decoding a panorama takes long enough to starve the other downloads of this process.
-                stored, extension, width, height = await asyncio.to_thread(prepare, data, candidate.kind, settings)
-                return Picture(stored, extension, width, height, safe_url(url))
+                stored, extension, width, height = await asyncio.to_thread(prepare, came.data, candidate.kind, settings)
+                sha256 = hashlib.sha256(came.data).hexdigest()
+                return Picture(
+                    stored, extension, width, height, safe_url(url), came.etag or None, sha256, len(came.data)
+                )
             except BadImage as error:
                 # A broken transfer may be whole the next time; a small picture stays small.
                 if error.kind not in ("truncated", "not_an_image") or attempt == settings.downloads:
@@ -55,16 +63,22 @@ async def download(mapillary: Mapillary, candidate: Candidate, settings: Collect
     raise AssertionError("settings.downloads is at least 1")
 
 
-async def _fetch(mapillary: Mapillary, source_id: str, url: str) -> tuple[bytes, str]:
+async def _fetch(mapillary: Mapillary, source_id: str, url: str) -> tuple[Fetched, str]:
     """The bytes, and the address that gave them: addresses are signed and expire while an item waits its turn."""
     for _ in range(FRESH_URLS):
         try:
-            return await mapillary.fetch(url), url
+            return await _whole(mapillary, url), url
         except ServiceError as error:
             if error.kind != "expired":
                 raise
         url = await _fresh_url(mapillary, source_id)
-    return await mapillary.fetch(url), url  # still expired: the host's trouble, so it fails and is tried again later
+    return await _whole(mapillary, url), url  # still expired: the host's trouble, so it fails and is tried again later
+
+
+async def _whole(mapillary: Mapillary, url: str) -> Fetched:
+    came = await mapillary.fetch_if_changed(url, None)
+    assert came is not None, "nothing was asked on condition"
+    return came
 
 
 async def _fresh_url(mapillary: Mapillary, source_id: str) -> str:

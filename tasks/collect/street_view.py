@@ -4,6 +4,7 @@ What one place gets depends only on the place, the settings and what the service
 ends with the same rows when it is started again.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -12,13 +13,35 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate, Kind, find, ranked
-from tasks.collect.download import Picture, Unusable, download
-from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop, digest
+from tasks.collect.download import Unusable, download
+from tasks.collect.keeping import facts_had, prepared_with, with_what_it_has
+from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop
 from tasks.lake import Lake
 from tasks.services import Mapillary
 
 SOURCE = "mapillary"
 LICENCE = "CC BY-SA 4.0"
+NAME = "collect"
+VERSION = 1  # raise it when other bytes are stored for the same picture and settings
+
+
+async def fetch_and_store(candidate: Candidate, bench: "Bench") -> dict[str, Any]:
+    """The picture's bytes, stored; what there is to say about them. `Unusable` when they are no picture."""
+    picture = await download(bench.mapillary, candidate, bench.settings)
+    return {
+        "fetched_at": datetime.now(UTC),
+        "request_url": picture.request_url,
+        "http_status": 200,  # anything else is no picture
+        "sha256": bench.lake.images.put(picture.data, picture.extension),
+        "extension": picture.extension,
+        "bytes": len(picture.data),
+        "width": picture.width,
+        "height": picture.height,
+        "etag": picture.etag,
+        "source_sha256": picture.source_sha256,
+        "source_bytes": picture.source_bytes,
+        "prepared": prepared_with(bench.settings, VERSION),
+    }
 
 
 @dataclass(frozen=True)
@@ -28,6 +51,7 @@ class Bench:
     mapillary: Mapillary
     lake: Lake
     settings: CollectSettings
+    take: Callable[[Candidate, "Bench"], Awaitable[dict[str, Any]]] = fetch_and_store  # an estimate takes nothing
 
 
 @dataclass
@@ -50,7 +74,8 @@ class Wish:
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     """One item a place. The split is left out: moving a place to another split does not fetch it again."""
-    return inputs.frame("places").select(pl.col("place_id").alias("id"), "lat", "lon")
+    places = inputs.frame("places").select(pl.col("place_id").alias("id"), "lat", "lon")
+    return with_what_it_has(places, inputs, NAME, prepared_with(settings, VERSION))
 
 
 def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
@@ -68,38 +93,38 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
         is_pano = None if len(kinds) == 2 else "panorama" in kinds
         found = await find(bench.mapillary, item["lat"], item["lon"], half_size_m, is_pano)
         for wish in wishes:
-            await _fulfil(wish, found, item["id"], bench)
+            await _fulfil(wish, found, item, bench)
         if all(wish.over for wish in wishes):
             break
     rows = [row for wish in wishes for row in wish.rows]
     return Kept({"images": rows}) if rows else _rejected(wishes, half_size_m)
 
 
-async def _fulfil(wish: Wish, found: list[Candidate], place_id: str, bench: Bench) -> None:
+async def _fulfil(wish: Wish, found: list[Candidate], item: dict[str, Any], bench: Bench) -> None:
     new = [one for one in found if one.kind == wish.kind and one.source_id not in wish.seen]
     wish.seen.update(one.source_id for one in new)
     for candidate in ranked(new, bench.settings):
         if wish.over:
             return
         wish.tried += 1
+        facts = facts_had(item, candidate.source_id, candidate.kind, bench.lake)
         try:
-            picture = await download(bench.mapillary, candidate, bench.settings)
+            facts = facts or await bench.take(candidate, bench)
         except Unusable as why:
             wish.problems.append({"source_id": candidate.source_id, "kind": why.kind, "detail": why.detail})
             continue
-        sha256 = bench.lake.images.put(picture.data, picture.extension)
-        wish.rows.append(image_row(place_id, candidate, picture, sha256))
+        wish.rows.append(image_row(item["id"], candidate, bench.lake) | facts)
 
 
-def image_row(place_id: str, candidate: Candidate, picture: Picture, sha256: str) -> dict[str, Any]:
-    """The picture's row in `images`.
+def image_row(place_id: str, candidate: Candidate, lake: Lake) -> dict[str, Any]:
+    """The picture's row in `images`, but for the facts of its bytes.
 
     The place is part of the id: two places may be answered by the same picture, and each row needs its own key so
     that either place can be redone alone. The second one is removed later as an exact duplicate.
     """
     creator = candidate.creator or "unknown"
     return {
-        "image_id": digest(SOURCE, candidate.source_id, place_id),
+        "image_id": lake.name(SOURCE, candidate.source_id, place_id),
         "kind": candidate.kind,
         "place_id": place_id,
         "lat": candidate.lat,
@@ -112,14 +137,6 @@ def image_row(place_id: str, candidate: Candidate, picture: Picture, sha256: str
         "creator": creator,
         "attribution": f"Image {candidate.source_id} by {creator} on Mapillary, {LICENCE}",
         "captured_at": candidate.captured_at,
-        "fetched_at": datetime.now(UTC),
-        "request_url": picture.request_url,
-        "http_status": 200,  # anything else is no picture
-        "sha256": sha256,
-        "extension": picture.extension,
-        "bytes": len(picture.data),
-        "width": picture.width,
-        "height": picture.height,
     }
 
 
@@ -140,8 +157,8 @@ def _rejected(wishes: list[Wish], half_size_m: float) -> Rejected:
 
 
 STAGE = Stage(
-    name="collect",
-    reads=("places",),
+    name=NAME,
+    reads=("places", "images", "checks"),
     writes=("images",),
     items=items,
     work=work,
@@ -149,4 +166,5 @@ STAGE = Stage(
     # Waiting for the service, not computing: many places at a time in each worker.
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("mapillary",),
+    aside=("had",),  # what a place has makes it quicker, not another
 )

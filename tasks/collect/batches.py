@@ -1,0 +1,53 @@
+"""Questions gathered into few requests: many wait a moment, one asks for all."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+Answer = dict[str, Any]
+
+
+class Batches:
+    """Answers by key, asked for together: at most `most` keys a request, none waits longer than `linger_s` for others.
+
+    A key that several ask for at once is asked for once. What the request raises, everybody who waited gets.
+    """
+
+    def __init__(
+        self, ask: Callable[[list[str]], Awaitable[Mapping[str, Answer]]], most: int, linger_s: float = 0.25
+    ) -> None:
+        self._ask, self._most, self._linger_s = ask, most, linger_s
+        self._waiting: dict[str, asyncio.Future[Answer | None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: set[asyncio.Task[None]] = set()  # a task nobody holds may be collected before it is done
+
+    async def get(self, key: str) -> Answer | None:
+        """The answer for a key; None where the service has none."""
+        loop = asyncio.get_running_loop()
+        if key not in self._waiting:
+            self._waiting[key] = loop.create_future()
+        future = self._waiting[key]
+        if len(self._waiting) >= self._most:
+            self._send()
+        elif self._timer is None:
+            self._timer = loop.call_later(self._linger_s, self._send)
+        # Shielded: one of several that wait for a key may give up without taking the answer from the others.
+        return await asyncio.shield(future)
+
+    def _send(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        batch, self._waiting, self._timer = self._waiting, {}, None
+        task = asyncio.get_running_loop().create_task(self._answer(batch))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _answer(self, batch: dict[str, "asyncio.Future[Answer | None]"]) -> None:
+        try:
+            found = await self._ask(list(batch))
+        except Exception as error:  # noqa: BLE001 - it is raised again by everyone who waits
+            for future in batch.values():
+                future.set_exception(error)
+            return
+        for key, future in batch.items():
+            future.set_result(found.get(key))

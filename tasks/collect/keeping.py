@@ -1,0 +1,52 @@
+"""What a place already has: when it is redone, pictures that are still good are kept and not fetched again."""
+
+from typing import Any
+
+import polars as pl
+
+from schemas.settings.collect import CollectSettings
+from tasks.frame import Inputs, digest
+from tasks.lake import Lake
+
+# Which pictures are chosen, not what is made of one. Whatever else is set may change the stored bytes.
+_CHOICE = frozenset({
+    "panoramas", "photos", "half_sizes_m", "photo_preferred_pixels", "quality_bonus_m", "tries", "satellite",
+})  # fmt: skip
+# What a row says of the fetching of its bytes, and of the bytes.
+FACTS = (
+    "fetched_at", "request_url", "http_status", "sha256", "extension", "bytes", "width", "height",
+    "etag", "source_sha256", "source_bytes", "prepared",
+)  # fmt: skip
+
+
+def prepared_with(settings: CollectSettings, version: int) -> str:
+    """A name for how stored bytes are made of fetched ones: the same name, the same bytes."""
+    return digest(version, {name: value for name, value in settings.identity().items() if name not in _CHOICE})
+
+
+def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared: str) -> pl.DataFrame:
+    """The places (`id`) with `news`, which makes a place another item, and `had`: facts of its good pictures."""
+    checks = inputs.frame("checks")
+    news = checks.group_by(id="place_id").agg(pl.col("news").sum())
+    seen = checks.select("checked_at", image_id="subject_id", seen_sha256="source_sha256")
+    changed = (pl.col("checked_at") > pl.col("fetched_at")) & (pl.col("seen_sha256") != pl.col("source_sha256"))
+    had = (
+        inputs.frame("images")
+        .filter((pl.col("stage") == stage) & (pl.col("prepared") == prepared))
+        .join(seen, on="image_id", how="left")
+        .filter(~changed.fill_null(False))
+        .group_by(id="place_id")
+        .agg(had=pl.struct("source_id", "kind", *FACTS))
+    )
+    return (
+        places.join(news, on="id", how="left").join(had, on="id", how="left").with_columns(pl.col("news").fill_null(0))
+    )
+
+
+def facts_had(item: dict[str, Any], source_id: str, kind: str, lake: Lake) -> dict[str, Any] | None:
+    """The facts of a picture that the place has already, if its bytes are there; else it is to be fetched."""
+    for facts in item.get("had") or ():
+        if (facts["source_id"], facts["kind"]) == (source_id, kind):
+            there = lake.images.path(facts["sha256"], facts["extension"]).exists()
+            return {name: facts[name] for name in FACTS} if there else None
+    return None

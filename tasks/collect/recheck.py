@@ -1,0 +1,194 @@
+"""Looking again: which collected pictures the source has deleted or changed, and which places wait for better ones.
+
+Nothing is fetched here and no place is redone. A picture that is gone upstream is ended at once, so that no later
+snapshot holds it. Whatever is new raises the `news` of a picture or a place; places whose sum of news has grown are
+redone by the street-view stage, which keeps what it has and fetches what is new, changed or missing.
+
+A picture is due when it was last seen `collect.refresh.after_days` ago. `nth` counts how often that came to pass, so
+an item that was looked at is finished until it is due again, and a run without anything due asks nothing.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import polars as pl
+
+from schemas.settings.collect import CollectSettings
+from tasks.collect import street_view
+from tasks.collect.batches import Batches
+from tasks.collect.download import FRESH_URLS
+from tasks.frame import Inputs, Kept, Outcome, Resources, Stage, Workshop
+from tasks.services import Mapillary, ServiceError
+
+DELETED = "deleted upstream"  # the tombstone of a picture its source no longer has
+FIELDS = ("id", "thumb_original_url")
+AT_ONCE = 50  # ids of one request
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a worker keeps open."""
+
+    mapillary: Mapillary
+    known: Batches  # metadata by source id
+    settings: CollectSettings
+
+
+def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
+    """What is due: pictures, and places that got less than was wanted."""
+    days = settings.refresh.after_days
+    before = _NEVER if days is None else datetime.now(UTC) - timedelta(days=days)
+    checks = inputs.frame("checks").select(
+        "status", "nth", "news", "checked_at", id="subject_id", check_etag="etag", check_sha256="source_sha256"
+    )
+    images = _images(inputs)
+    found = pl.concat([_due_images(images, checks, before), _due_places(inputs, images, checks, before, settings)])
+    return found.sort("id")
+
+
+def _images(inputs: Inputs) -> pl.DataFrame:
+    """Street-view pictures that live, or were ended here."""
+    rows = inputs.lake.scan("images", inputs.versions["images"]).filter(
+        (pl.col("stage") == street_view.STAGE.name) & (pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED))
+    )
+    names = ("kind", "place_id", "source_id", "etag", "source_sha256", "fetched_at", "written_at", "tombstone")
+    return rows.select(pl.col("image_id").alias("id"), *names).collect()
+
+
+def _due_images(images: pl.DataFrame, checks: pl.DataFrame, before: datetime) -> pl.DataFrame:
+    rows = images.join(checks, on="id", how="left")
+    # A redone place fetches a picture after it was checked; then the picture's own marks are the newer ones.
+    checked_last = (pl.col("checked_at") > pl.col("fetched_at")).fill_null(False)
+    rows = rows.with_columns(
+        etag=pl.when(checked_last & pl.col("check_etag").is_not_null()).then("check_etag").otherwise("etag"),
+        source_sha256=pl.when(checked_last & pl.col("check_sha256").is_not_null())
+        .then("check_sha256")
+        .otherwise("source_sha256"),
+    )
+    due = pl.col("tombstone").is_null() & (pl.max_horizontal("fetched_at", "checked_at") <= before)
+    # Killed between the end of a picture and the note of it: its place would never learn.
+    untold = pl.col("tombstone").is_not_null() & (pl.col("status").fill_null("") != "deleted")
+    return _as_items(rows.filter(due | untold), "image")
+
+
+def _due_places(
+    inputs: Inputs, images: pl.DataFrame, checks: pl.DataFrame, before: datetime, settings: CollectSettings
+) -> pl.DataFrame:
+    """Places without pictures, or with fewer than were wanted: something may have been taken there since."""
+    kind = pl.col("kind")
+    had = (
+        images.filter(pl.col("tombstone").is_null())
+        .group_by(id="place_id")
+        .agg(panoramas=(kind == "panorama").sum(), photos=(kind == "photo").sum(), looked_at=pl.col("written_at").max())
+        .filter((pl.col("panoramas") < settings.panoramas) | (pl.col("photos") < settings.photos))
+    )
+    refused = inputs.frame("rejects").filter(pl.col("stage") == street_view.STAGE.name)
+    short = pl.concat([had.select("id", "looked_at"), refused.select(id="item_id", looked_at="written_at")])
+    rows = (
+        short.group_by("id")
+        .agg(pl.col("looked_at").max())
+        .join(inputs.frame("places").select(id="place_id"), on="id", how="semi")
+        .join(checks, on="id", how="left")
+        .filter(pl.max_horizontal("looked_at", "checked_at") <= before)
+        .with_columns(
+            place_id="id",
+            source_id=pl.lit(None, pl.String),
+            etag=pl.lit(None, pl.String),
+            source_sha256=pl.lit(None, pl.String),
+        )
+    )
+    return _as_items(rows, "place")
+
+
+def _as_items(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
+    return rows.select(
+        "id",
+        "place_id",
+        "source_id",
+        "etag",
+        "source_sha256",
+        subject=pl.lit(subject),
+        news=pl.col("news").fill_null(0),
+        nth=pl.col("nth").fill_null(0) + 1,
+    )
+
+
+def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
+    mapillary = Mapillary(workshop.connections.mapillary)
+    return Bench(mapillary, Batches(lambda ids: mapillary.images_by_id(ids, FIELDS), AT_ONCE), settings)
+
+
+async def work(item: dict[str, Any], bench: Bench) -> Outcome:
+    """What is to be said about a picture or a place; each is kept, also when there is nothing new."""
+    if item["subject"] == "place":
+        return Kept({"checks": [_row(item, "look_again")]})
+    found = await bench.known.get(item["source_id"]) or await _alone(bench.mapillary, item["source_id"])
+    if found is None:
+        return Kept({"checks": [_row(item, "deleted")]}, gone={"images": {item["id"]: DELETED}})
+    if bench.settings.refresh.bytes == "never":
+        return Kept({"checks": [_row(item, "same")]})
+    return Kept({"checks": [await _compared(item, found.get("thumb_original_url"), bench.mapillary)]})
+
+
+async def _alone(mapillary: Mapillary, source_id: str) -> dict[str, Any] | None:
+    """A picture that a list lacked, asked for by itself: an answer that is merely incomplete must end nothing."""
+    try:
+        return await mapillary.image(source_id, FIELDS)
+    except ServiceError as error:
+        if error.kind == "not_found":
+            return None
+        raise
+
+
+async def _compared(item: dict[str, Any], url: Any, mapillary: Mapillary) -> dict[str, Any]:
+    """Whether the bytes are still those that were fetched; only without the host's mark of them do they come again."""
+    for _ in range(FRESH_URLS):
+        if not isinstance(url, str):
+            return _row(item, "same")  # it exists, but is not offered now: nothing says that it changed
+        try:
+            fetched = await mapillary.fetch_if_changed(url, item["etag"])
+            break
+        except ServiceError as error:
+            if error.kind != "expired":
+                raise
+        url = (await mapillary.image(item["source_id"], FIELDS)).get("thumb_original_url")
+    else:
+        raise ServiceError("mapillary", "expired", f"picture {item['source_id']}: every address was past its time")
+    if fetched is None:
+        return _row(item, "same")
+    sha256 = hashlib.sha256(fetched.data).hexdigest()
+    # Rows from before these marks were kept have nothing to compare with; now they have.
+    same = item["source_sha256"] in (None, sha256)
+    return _row({**item, "etag": fetched.etag or None, "source_sha256": sha256}, "same" if same else "changed")
+
+
+def _row(item: dict[str, Any], status: str) -> dict[str, Any]:
+    return {
+        "subject_id": item["id"],
+        "subject": item["subject"],
+        "place_id": item["place_id"],
+        "status": status,
+        "news": item["news"] + (status != "same"),
+        "nth": item["nth"],
+        "etag": item["etag"],
+        "source_sha256": item["source_sha256"],
+        "checked_at": datetime.now(UTC),
+    }
+
+
+STAGE = Stage(
+    name="collect.recheck",
+    reads=("images", "places", "rejects", "checks"),
+    writes=("images", "checks"),  # of `images` it only ends rows
+    items=items,
+    work=work,
+    open=open_bench,
+    # Short answers, and the more wait together, the fewer requests: whole batches at a time.
+    resources=Resources(cpus=1, concurrency=4 * AT_ONCE, chunk=AT_ONCE),
+    services=("mapillary",),
+    keeps_history=True,  # what was said of a picture stands while nothing else is said
+    identity=lambda settings: {},  # what is due says all
+)
