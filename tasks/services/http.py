@@ -100,6 +100,7 @@ class Http:
         connection: Connection,
         *,
         headers: Mapping[str, str] | None = None,
+        transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         uniform: Callable[[float, float], float] = random.uniform,
         now: Callable[[], float] = time.time,
@@ -108,6 +109,7 @@ class Http:
         self.endpoint = connection.endpoint
         self.secrets = (connection.key.get_secret_value(),) if connection.key else ()
         self._headers = {"User-Agent": self.endpoint.user_agent, **(headers or {})}
+        self._transport = transport  # makes the way to a host, one a loop; none: httpx's own
         self._sleep, self._uniform, self._now = sleep, uniform, now
         self._limit = shared_limit(self.endpoint.base_url, self.endpoint.requests_per_minute)
         self._client: httpx.AsyncClient | None = None
@@ -130,7 +132,7 @@ class Http:
         """The answer to one request, tried again while trying again can help.
 
         `url` asks another host, and then neither key nor other header of ours goes along. `accept` is the media type
-        demanded of a good answer (or several of them); one ending in a slash is a prefix. `also` are statuses that are
+        demanded of a good answer (or several of them); one ending in a slash is a prefix, */* is any. `also` are statuses that are
         answers without a body to look at, such as 304. `check` may refuse a good one with ServiceError.
         """
         address = url or f"{self.endpoint.base_url}{path}"
@@ -193,7 +195,10 @@ class Http:
             timeout = httpx.Timeout(self.endpoint.timeout_s, connect=self.endpoint.connect_timeout_s)
             # A proxy from the environment cannot reach our own loopback.
             trust = not is_loopback(self.endpoint.base_url)
-            self._client = httpx.AsyncClient(timeout=timeout, trust_env=trust, follow_redirects=False)
+            transport = self._transport() if self._transport else None
+            self._client = httpx.AsyncClient(
+                timeout=timeout, trust_env=trust, follow_redirects=False, transport=transport
+            )
             self._loop = loop
         return self._client
 
@@ -258,7 +263,9 @@ class Http:
     def _check_content_type(self, answer: Answer, accept: str | tuple[str, ...]) -> None:
         media = answer.content_type.partition(";")[0].strip().lower()
         wanted = (accept,) if isinstance(accept, str) else accept
-        if not any(media.startswith(kind) if kind.endswith("/") else media == kind for kind in wanted):
+        if "*/*" not in wanted and not any(
+            media.startswith(kind) if kind.endswith("/") else media == kind for kind in wanted
+        ):
             # Gateways put HTML error pages under status 200; they pass.
             raise self.bad_response(f"content type {media or 'missing'!r}, not {wanted[0]!r}", answer, retryable=True)
 
