@@ -132,8 +132,8 @@ class Http:
         """The answer to one request, tried again while trying again can help.
 
         `url` asks another host, and then neither key nor other header of ours goes along. `accept` is the media type
-        demanded of a good answer (or several of them); one ending in a slash is a prefix, */* is any. `also` are statuses that are
-        answers without a body to look at, such as 304. `check` may refuse a good one with ServiceError.
+        demanded of a good answer (or several of them); one ending in a slash is a prefix, */* is any. `also` are statuses
+        that are answers without a body to look at, such as 304. `check` may refuse a good one with ServiceError.
         """
         address = url or f"{self.endpoint.base_url}{path}"
         for attempt in range(1, self.endpoint.max_attempts + 1):
@@ -263,9 +263,7 @@ class Http:
     def _check_content_type(self, answer: Answer, accept: str | tuple[str, ...]) -> None:
         media = answer.content_type.partition(";")[0].strip().lower()
         wanted = (accept,) if isinstance(accept, str) else accept
-        if "*/*" not in wanted and not any(
-            media.startswith(kind) if kind.endswith("/") else media == kind for kind in wanted
-        ):
+        if not any(kind == "*/*" or media == kind or (kind[-1:] == "/" and media.startswith(kind)) for kind in wanted):
             # Gateways put HTML error pages under status 200; they pass.
             raise self.bad_response(f"content type {media or 'missing'!r}, not {wanted[0]!r}", answer, retryable=True)
 
