@@ -45,7 +45,10 @@ def load_config(
         layers.append(("demo", dict(extra)))
     if file:
         layers.append((str(file), own))
-    layers += [("--set", _override(text)) for text in overrides]
+    one_by_one: dict[str, Any] = {}
+    for text in overrides:
+        _merge(one_by_one, _override(text), "--set", {}, ())
+    layers.append(("--set", one_by_one))
     chosen: dict[str, Any] = {"recipe": recipe, "profile": profile}
     if lake:
         chosen["lake"] = lake
@@ -53,6 +56,7 @@ def load_config(
     merged: dict[str, Any] = {}
     origin: dict[tuple[str, ...], str] = {}
     for source, layer in layers:
+        _make_room(merged, layer)
         _merge(merged, layer, source, origin, ())
     try:
         return Config(**merged)
@@ -122,6 +126,24 @@ def _merge(
             into[name] = _own_copy(value)
             if isinstance(value, dict):
                 _merge(into[name], value, source, origin, here)
+
+
+def _make_room(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """A preset stands for the fields it sets: what earlier layers say about them gives way."""
+    for section, values in layer.items():
+        presets = getattr(_model((section,)), "presets", {})
+        preset = presets.get(str(values.get("preset"))) if isinstance(values, dict) else None
+        if preset and isinstance(merged.get(section), dict):
+            _take_out(merged[section], preset)
+
+
+def _take_out(settings: dict[str, Any], fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        inner = settings.get(name)
+        if isinstance(value, dict) and isinstance(inner, dict):
+            _take_out(inner, value)
+        if not (isinstance(value, dict) and inner):
+            settings.pop(name, None)
 
 
 def _own_copy(value: Any) -> Any:

@@ -1,14 +1,25 @@
 """Where to look: how many places, in which countries, how they are spread and split."""
 
 import math
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from schemas.settings.base import Settings
+from schemas.settings.plan_cities import CitySettings
 
-# GeoAgent's published set sizes.
-PRESETS = {"geoseek-loc": 20_000, "geoseek-val": 3_000}
+# Published sets: GeoAgent's two, and GeoVista's, whose 512 photos and 512 panoramas are one of each for 512 places.
+PRESETS: dict[str, dict[str, Any]] = {
+    "geoseek-loc": {"places": 20_000},
+    "geoseek-val": {"places": 3_000},
+    "geobench": {
+        "mode": "cities",
+        "places": 512,
+        "cities": {"count": 108},
+        "split": {"train": 0.0, "validation": 0.0, "benchmark": 1.0},
+    },
+}
 
 
 def _sums_to_one(section: Settings, what: str) -> None:
@@ -57,9 +68,17 @@ CountryCode = Annotated[str, AfterValidator(_is_country_code)]
 class PlanSettings(Settings):
     """The plan of places. The same settings give the same places, on any machine and any number of workers."""
 
+    # A preset given in a later layer than these fields makes them give way; beside it, they may not differ from it.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+
     places: int = Field(160, ge=1, le=100_000_000, description="M of GeoAgent eq. 11: places to plan in all")
-    preset: Literal["geoseek-loc", "geoseek-val"] | None = Field(
-        None, description="a published set size, used instead of `places`: geoseek-loc 20000, geoseek-val 3000"
+    preset: Literal["geoseek-loc", "geoseek-val", "geobench"] | None = Field(
+        None,
+        description="a published set instead of `places`: geoseek-loc 20000 places, geoseek-val 3000, "
+        "geobench 512 in 108 cities",
+    )
+    mode: Literal["world", "cities"] = Field(
+        "world", description="world: GeoAgent's quotas and cells, over all land; cities: inside the viewports of cities"
     )
     seed: int = Field(7, ge=0, lt=2**63, description="another seed draws other places and other splits")
     countries: tuple[CountryCode, ...] | None = Field(
@@ -87,6 +106,36 @@ class PlanSettings(Settings):
     spacing_km: float = Field(1.0, ge=0, le=500, description="no two places are closer than this")
     buffer_km: float = Field(10.0, ge=0, le=50, description="no two places of different splits are closer than this")
     split: SplitShares = SplitShares()
+    cities: CitySettings = CitySettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_preset(cls, given: Any) -> Any:
+        preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, dict) else None
+        if preset is None:
+            return given
+        filled = {"split": preset["split"]} if "split" in preset else {}
+        filled |= given
+        for name in ("mode", "places"):
+            if name in preset and filled.setdefault(name, preset[name]) != preset[name]:
+                raise ValueError(
+                    f"{name} is {filled[name]!r}, but preset {given['preset']} sets it to {preset[name]!r}: "
+                    "leave one of the two out"
+                )
+        if "cities" in preset and isinstance(filled.setdefault("cities", {}), dict):
+            filled["cities"] = {**preset["cities"], **filled["cities"]}
+        return filled
+
+    @model_validator(mode="after")
+    def _fits_the_mode(self) -> Self:
+        if self.mode == "cities" and self.population_raster:
+            raise ValueError("population_raster is for mode world: cities come with their own people")
+        if self.mode == "cities" and self.places < self.cities.count:
+            raise ValueError(
+                f"{self.places} places cannot lie in {self.cities.count} cities: "
+                "raise plan.places or lower plan.cities.count"
+            )
+        return self
 
     @model_validator(mode="after")
     def _some_country(self) -> Self:
@@ -94,12 +143,15 @@ class PlanSettings(Settings):
             raise ValueError(f"every country of {', '.join(self.countries)} is excluded: nothing is left to plan")
         return self
 
+    def identity(self) -> dict[str, Any]:
+        """The fields that decide what comes out. What a preset stands for counts, not its name."""
+        found = super().identity()
+        del found["preset"]
+        # Settings of the other mode change nothing.
+        unused = ("mode", "cities") if self.mode == "world" else ("within_cell", "jitter_km", "cell_floor_people")
+        return {name: value for name, value in found.items() if name not in unused}
+
     @property
     def floor_people(self) -> float:
         """What is added to a cell's people: nothing where they were counted from a raster."""
         return 0.0 if self.population_raster else self.cell_floor_people
-
-    @property
-    def total(self) -> int:
-        """M, by preset or by number."""
-        return PRESETS[self.preset] if self.preset else self.places

@@ -59,5 +59,5 @@ def country_quotas(table: pl.DataFrame, settings: PlanSettings) -> Mapping[str, 
     """Places per ISO code, summing to exactly M; a country too small for one place is there with 0."""
     chosen = chosen_countries(table, settings)
     roads, people, land = (chosen[name].to_numpy().astype(np.float64) for name in ("road_km", "population", "land_km2"))
-    quotas = whole_quotas(shares(roads, people, land, settings.weights), settings.total)
+    quotas = whole_quotas(shares(roads, people, land, settings.weights), settings.places)
     return dict(zip(chosen["iso2"].to_list(), quotas.tolist(), strict=True))

@@ -11,7 +11,7 @@ from tasks.geo import EARTH_RADIUS_KM
 Floats = NDArray[np.float64]
 
 
-def _on_sphere(lat: Floats, lon: Floats) -> Floats:
+def on_sphere(lat: Floats, lon: Floats) -> Floats:
     phi, theta = np.radians(lat), np.radians(lon)
     return np.column_stack([np.cos(phi) * np.cos(theta), np.cos(phi) * np.sin(theta), np.sin(phi)])
 
@@ -32,7 +32,7 @@ class Spacing:
             return taken
         # Neighbours in space side by side in memory: the trees are built and asked several times faster.
         order = np.lexsort((lon, np.floor(lat * 2)))
-        points, rank = _on_sphere(lat[order], lon[order]), order
+        points, rank = on_sphere(lat[order], lon[order]), order
         taken[order] = self._accept(points, rank)
         return taken
 

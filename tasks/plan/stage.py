@@ -6,7 +6,8 @@ borders too, which no country could see to alone.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,10 +19,12 @@ from tasks.frame import ColumnStage, Inputs, digest
 from tasks.geo import cell_of
 from tasks.plan.atlas import countries
 from tasks.plan.boundaries import admin1_of, country_codes
-from tasks.plan.cells import Cells, cell_corner, cells
-from tasks.plan.draw import REFUSALS, Slots, draw
+from tasks.plan.cells import cell_corner, cell_number, cells
+from tasks.plan.cities import choose_cities, draw_in_cities
+from tasks.plan.draw import draw
 from tasks.plan.population import raster_cells
 from tasks.plan.quota import country_quotas
+from tasks.plan.rounds import REFUSALS, Slots
 from tasks.plan.split import SPLITS, split_of_cells
 
 
@@ -33,54 +36,108 @@ def _cell_names(cell: NDArray[np.int64]) -> NDArray[np.str_]:
 
 def plan_places(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The places of the plan and the slots for which no place was found, with the reason."""
+    return _in_cities(settings) if settings.mode == "cities" else _on_earth(settings)
+
+
+def planned(settings: PlanSettings) -> Mapping[str, int]:
+    """Places per country that the plan is to have: eq. 11, or the sum over the country's cities."""
+    quotas = country_quotas(countries(), settings)
+    if settings.mode == "world":
+        return quotas
+    sums = choose_cities(settings).group_by("country").agg(pl.col("quota").sum())
+    return dict.fromkeys(quotas, 0) | dict(sums.iter_rows())
+
+
+def check(settings: PlanSettings) -> None:
+    """Raise what is wrong with the settings and the files they name, before anything is written."""
+    planned(settings)
+    if settings.population_raster:
+        raster_cells(settings.population_raster)
+
+
+def _on_earth(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     quotas = country_quotas(countries(), settings)
     table = raster_cells(settings.population_raster) if settings.population_raster else cells()
     slots = draw(table, quotas, settings)
-    return _places(slots, table, settings), _refusals(slots, quotas)
-
-
-def _places(slots: Slots, table: Cells, settings: PlanSettings) -> pl.DataFrame:
-    found = np.flatnonzero(slots.row >= 0)
-    row, country = slots.row[found], slots.country[found]
     weight = table.weights(settings.floor_people)
-    per_country = np.bincount(table.country, weights=weight)
-    code = np.array(country_codes())[country]
+    share = weight / np.bincount(table.country, weights=weight)[table.country]
+    codes = np.array(country_codes())
+    found = np.flatnonzero(slots.row >= 0)
+    places = _places(slots, found, codes[slots.group[found]], settings)
+    places = places.with_columns(
+        weight=pl.Series(weight[slots.row[found]]), probability=pl.Series(share[slots.row[found]])
+    )
+    lost = np.flatnonzero(slots.row < 0)
+    names = codes[slots.group[lost]].tolist()
+    refusals = _refusals(slots, lost, names, [{"country": code, "quota": quotas[code]} for code in names])
+    return places.sort("country", "place_id"), refusals
+
+
+def _in_cities(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
+    cities = choose_cities(settings)
+    slots = draw_in_cities(cities, settings)
+    found, lost = np.flatnonzero(slots.row >= 0), np.flatnonzero(slots.row < 0)
+    own = cities[slots.row[found]]
+    places = _places(slots, found, own["country"].to_numpy().astype(str), settings, own["city_id"].to_list())
+    places = places.with_columns(
+        own["probability"],
+        own["viewport_km"],
+        weight=own["people"],
+        city_id=own["city_id"].cast(pl.String),
+        city=own["name"],
+        city_lat=own["lat"],
+        city_lon=own["lon"],
+    )
+    evidence = [
+        {"country": country, "city": name, "city_id": str(city_id), "quota": quota}
+        for country, name, city_id, quota in cities[slots.group[lost]]
+        .select("country", "name", "city_id", "quota")
+        .iter_rows()
+    ]
+    names = [f"{one['country']}-{one['city_id']}" for one in evidence]
+    return places.sort("country", "place_id"), _refusals(slots, lost, names, evidence)
+
+
+def _places(
+    slots: Slots,
+    found: NDArray[np.int64],
+    country: NDArray[np.str_],
+    settings: PlanSettings,
+    city_ids: Sequence[int] | None = None,
+) -> pl.DataFrame:
+    """What every place has, whatever it was drawn from."""
     slot, lat, lon = slots.slot[found], slots.lat[found], slots.lon[found]
-    version = digest("plan", 1, settings.identity())
+    cell = cell_number(lat, lon)
+    group = [f"{c} {i}" for c, i in zip(country, city_ids, strict=True)] if city_ids is not None else country.tolist()
+    parts = zip(group, slot.tolist(), lat.tolist(), lon.tolist(), strict=True)
+    place_id = [hashlib.sha256(f"place {g} {s} {y:.5f} {x:.5f}".encode()).hexdigest()[:24] for g, s, y, x in parts]
     names = dict(countries().select("iso2", "name").iter_rows())
-    parts = zip(code.tolist(), slot.tolist(), lat.tolist(), lon.tolist(), strict=True)
-    place_id = [hashlib.sha256(f"place {c} {s} {y:.5f} {x:.5f}".encode()).hexdigest()[:24] for c, s, y, x in parts]
     return pl.DataFrame(
         {
             "id": place_id,
             "place_id": place_id,
-            "country": code,
-            "country_name": [names[c] for c in code.tolist()],
+            "country": country,
+            "country_name": [names[c] for c in country.tolist()],
             "admin1": admin1_of(lat, lon),
-            "cell": _cell_names(table.cell[row]),
+            "cell": _cell_names(cell),
             "lat": lat,
             "lon": lon,
-            "weight": weight[row],
-            "probability": weight[row] / per_country[country],
-            "split": np.array(SPLITS)[split_of_cells(settings.seed, settings.split)[table.cell[row]]],
+            "split": np.array(SPLITS)[split_of_cells(settings.seed, settings.split)[cell]],
             "seed": np.full(len(found), settings.seed, dtype=np.int64),
-            "plan_version": [version] * len(found),
+            "plan_version": [digest("plan", 1, settings.identity())] * len(found),
         }
-    ).sort("country", "place_id")
+    )
 
 
-def _refusals(slots: Slots, quotas: Mapping[str, int]) -> pl.DataFrame:
-    lost = np.flatnonzero(slots.row < 0)
-    codes = [country_codes()[c] for c in slots.country[lost]]
+def _refusals(
+    slots: Slots, lost: NDArray[np.int64], groups: Sequence[str], evidence: Sequence[Mapping[str, Any]]
+) -> pl.DataFrame:
     numbers = slots.slot[lost].tolist()
     return pl.DataFrame(
         {
-            "id": [f"{code}-{slot:07d}" for code, slot in zip(codes, numbers, strict=True)],
+            "id": [f"{group}-{slot:07d}" for group, slot in zip(groups, numbers, strict=True)],
             "reason": [f"no_place_{REFUSALS[r]}" for r in slots.refusal[lost]],
-            "evidence_json": [
-                json.dumps({"country": code, "slot": slot, "quota": quotas[code]})
-                for code, slot in zip(codes, numbers, strict=True)
-            ],
+            "evidence_json": [json.dumps({**one, "slot": slot}) for one, slot in zip(evidence, numbers, strict=True)],
         },
         schema={"id": pl.String, "reason": pl.String, "evidence_json": pl.String},
     ).sort("id")

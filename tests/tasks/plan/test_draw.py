@@ -79,11 +79,11 @@ def test_countries_drawn_apart_give_the_same_places_as_together() -> None:
     settings = PlanSettings(spacing_km=0)
     together = draw(cells(), quotas, settings)
     points = {
-        (c, s): (a, b) for c, s, a, b in zip(together.country, together.slot, together.lat, together.lon, strict=True)
+        (c, s): (a, b) for c, s, a, b in zip(together.group, together.slot, together.lat, together.lon, strict=True)
     }
     for code, quota in quotas.items():
         alone = draw(cells(), {code: quota}, settings)
-        for c, s, a, b in zip(alone.country, alone.slot, alone.lat, alone.lon, strict=True):
+        for c, s, a, b in zip(alone.group, alone.slot, alone.lat, alone.lon, strict=True):
             assert points[c, s] == (a, b)
 
 
