@@ -39,6 +39,12 @@ def is_deleted(scope: Scope, image_id: str) -> bool:
     return bool(check and check(image_id))
 
 
+def changes(scope: Scope, image_id: str) -> int:
+    """How often the service that answers has replaced an image's bytes."""
+    count = scope.get("changes")
+    return count(image_id) if count else 0
+
+
 class FaultyWorld:
     """The services behind their faults."""
 
@@ -63,12 +69,15 @@ class FaultyWorld:
                 body, receive = await _read_ahead(receive)
                 request += " " + hashlib.blake2b(body, digest_size=16).hexdigest()
             scope["is_deleted"] = partial(self.faults.is_deleted, service)
+            scope["changes"] = partial(self.faults.changes, service)
         kinds = {rule.kind: rule for rule in self.faults.strike(service, request)}
         scope["faults"] = kinds
 
         async def counted(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 statuses[str(message["status"])] += 1
+            elif scope["method"] != "HEAD":
+                self.faults.sent_bytes[service] += len(message.get("body", b""))
             await _dated(send, scope, message)
 
         if "latency" in kinds:

@@ -17,16 +17,17 @@ SERVICES = (
 STATUSES = (402, 403, 429, 500, 502, 503, 504)
 KINDS = (
     "latency", "status", "reset", "truncate", "content_type", "invalid_json", "expired_url", "slow_drip",
-    "clock_skew", "duplicate_ids", "deleted", "drift",
+    "clock_skew", "duplicate_ids", "deleted", "changed", "drift",
 )  # fmt: skip
 DRIFTS = ("rename", "retype", "drop")
+_OF_IMAGES = ("deleted", "changed")
 
 
 @dataclass(frozen=True)
 class Fault:
     """One rule. It strikes by `rate`, a share of requests, or by `at`, numbers of requests of a service (from 0).
 
-    `deleted` differs: its rate is a share of the images, which stay deleted, and its script is a list of `ids`.
+    `deleted` and `changed` differ: the rate is a share of the images, which stay so, and the script a list of `ids`.
     """
 
     service: str  # one of SERVICES, or "*"
@@ -35,7 +36,7 @@ class Fault:
     at: tuple[int, ...] = ()
     status: int = 500  # for kind "status"
     seconds: float = 0.2  # "latency", "slow_drip": how much longer it takes; "clock_skew": how far its clock is ahead
-    ids: tuple[str, ...] = ()  # for "deleted"
+    ids: tuple[str, ...] = ()  # for "deleted" and "changed"
     retry_after: int | None = None  # for "status": seconds in the Retry-After header; None: as the service is used to
     field: str = ""  # for "drift": the field that changes; empty: one is drawn
     how: str = ""  # for "drift": one of DRIFTS; empty: drawn
@@ -65,6 +66,7 @@ class Faults:
         self.requests: Counter[str] = Counter()
         self.statuses: dict[str, Counter[str]] = {}
         self.struck: Counter[str] = Counter()
+        self.sent_bytes: Counter[str] = Counter()
 
     @classmethod
     def from_json(cls, text: str) -> Faults:
@@ -95,7 +97,7 @@ class Faults:
         repeat, self._repeat[request] = self._repeat[request], self._repeat[request] + 1
         struck = []
         for i, rule in enumerate(self.rules):
-            if rule.service not in ("*", service) or rule.kind == "deleted":
+            if rule.service not in ("*", service) or rule.kind in _OF_IMAGES:
                 continue
             if number in rule.at or (rule.rate and fraction(self.seed, "fault", i, request, repeat) < rule.rate):
                 struck.append(rule)
@@ -104,18 +106,26 @@ class Faults:
 
     def is_deleted(self, service: str, image_id: str) -> bool:
         """Whether an image is gone from a service; the same answer every time, as long as the rules stand."""
-        return any(
-            rule.kind == "deleted"
+        return self._about("deleted", service, image_id) > 0
+
+    def changes(self, service: str, image_id: str) -> int:
+        """How often an image's bytes were replaced: once for each rule that says so."""
+        return self._about("changed", service, image_id)
+
+    def _about(self, kind: str, service: str, image_id: str) -> int:
+        return sum(
+            rule.kind == kind
             and rule.service in ("*", service)
-            and (image_id in rule.ids or (rule.rate and fraction(self.seed, "deleted", image_id) < rule.rate))
+            and (image_id in rule.ids or bool(rule.rate and fraction(self.seed, kind, image_id) < rule.rate))
             for rule in self.rules
         )
 
     def log(self) -> dict[str, Any]:
-        """Counts of requests, statuses and faults per service since the start or the last clearing."""
+        """Counts of requests, statuses, body bytes and faults per service since the start or the last clearing."""
         return {
             "requests": dict(self.requests),
             "statuses": {service: dict(counts) for service, counts in self.statuses.items()},
+            "bytes": dict(self.sent_bytes),
             "faults": dict(self.struck),
         }
 
@@ -124,6 +134,7 @@ class Faults:
         self.requests.clear()
         self.statuses.clear()
         self.struck.clear()
+        self.sent_bytes.clear()
 
 
 def parse(value: Any) -> tuple[list[Fault], int]:

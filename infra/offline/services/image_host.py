@@ -9,11 +9,13 @@ import threading
 from collections import OrderedDict
 
 import anyio
+from PIL import Image, ImageFilter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from infra.offline.fault_layer import clock, is_deleted
+from infra.offline.chance import fraction
+from infra.offline.fault_layer import changes, clock, is_deleted
 from infra.offline.render import encode, paint
 from infra.offline.services.ranges import answer_file
 from infra.offline.world import ImageRecord, World
@@ -28,7 +30,7 @@ class ImageHost:
     def __init__(self, world: World, lifetime_s: float = DEFAULT_LIFETIME_S) -> None:
         self.world, self.lifetime_s = world, lifetime_s
         self._secret = hashlib.blake2b(f"image host {world.seed}".encode()).digest()
-        self._kept: OrderedDict[tuple[int, int, str], bytes] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int, str, int], bytes] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
         # Painting is pure computation: more at once than cores only makes all of them late.
@@ -60,19 +62,26 @@ class ImageHost:
         record = self.world.image(image_id)
         if record is None or is_deleted(request.scope, image_id):
             return PlainTextResponse("Not Found", 404)
-        data = await anyio.to_thread.run_sync(self.jpeg, record, size, limiter=self._painters)
+        data = await anyio.to_thread.run_sync(
+            self.jpeg, record, size, changes(request.scope, image_id), limiter=self._painters
+        )
         return answer_file(request, data, "image/jpeg", {"cache-control": "max-age=1209600"})
 
-    def jpeg(self, record: ImageRecord, size: str) -> bytes:
-        """The bytes of one size ("256", "1024", "2048", "original"); painted once while the cache has room."""
+    def jpeg(self, record: ImageRecord, size: str, version: int = 0) -> bytes:
+        """The bytes of one size ("256", "1024", "2048", "original"); painted once while the cache has room.
+
+        A later version has one more part of it made unrecognizable, as upstream does when somebody asks for it.
+        """
         if record.condition == "exact_duplicate":
             record = self.world.images(record.place)[record.painted_as]
-        key = (record.place, record.slot, size)
+        key = (record.place, record.slot, size, version)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
         image = paint(self.world, record)
+        for count in range(version):
+            _blur(image, fraction("blurred", record.image_id, count))
         if size != "original" and int(size) < image.width:
             image = image.resize(
                 (int(size), round(image.height * int(size) / image.width)), resample=1, reducing_gap=2.0
@@ -84,3 +93,10 @@ class ImageHost:
             while self._kept_bytes > _CACHE_BYTES:
                 self._kept_bytes -= len(self._kept.popitem(last=False)[1])
         return data
+
+
+def _blur(image: Image.Image, where: float) -> None:
+    """Blur a part of the street, anew for each version, in place."""
+    left, top = round(image.width * 0.8 * where), round(image.height * 0.55)
+    box = (left, top, left + image.width // 10, top + image.height // 8)
+    image.paste(image.crop(box).filter(ImageFilter.GaussianBlur(image.height / 60)), box)

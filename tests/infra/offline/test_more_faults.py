@@ -69,6 +69,36 @@ def test_deleted_by_rate_stays_deleted(breakable):
     assert 5 < first.count(400) < 35
 
 
+def test_a_changed_picture_has_other_bytes_and_another_validator_and_keeps_them(breakable):
+    record, other = breakable.world.images(3)[0], breakable.world.images(4)[0]
+    urls = [
+        breakable.graph(f"/{r.image_id}", fields="thumb_1024_url").json()["thumb_1024_url"] for r in (record, other)
+    ]
+    rule = {"service": "mapillary-cdn", "kind": "changed", "ids": [record.image_id]}
+    set_faults(breakable, rule)
+    changed = breakable.http.get(urls[0])
+    breakable.http.delete("/control/faults")
+    before, untouched = (breakable.http.get(url) for url in urls)
+    set_faults(breakable, rule, rule)
+    twice = breakable.http.get(urls[0])
+    assert len({answer.headers["etag"] for answer in (before, changed, twice)}) == 3
+    assert len({answer.content for answer in (before, changed, twice)}) == 3
+    still = breakable.http.get(urls[1], headers={"if-none-match": untouched.headers["etag"]})
+    assert (still.status_code, still.content) == (304, b"")
+    news = breakable.http.get(urls[0], headers={"if-none-match": before.headers["etag"]})
+    assert (news.status_code, news.content) == (200, twice.content)
+
+
+def test_the_log_counts_the_bytes_that_were_sent(breakable):
+    record = breakable.world.images(3)[0]
+    url = breakable.graph(f"/{record.image_id}", fields="thumb_256_url").json()["thumb_256_url"]
+    breakable.http.delete("/control/log")
+    assert int(breakable.http.head(url).headers["content-length"]) > 0
+    assert "mapillary-cdn" not in breakable.http.get("/control/log").json()["bytes"]
+    length = len(breakable.http.get(url).content)
+    assert breakable.http.get("/control/log").json()["bytes"] == {"mapillary-cdn": length}
+
+
 def test_duplicate_ids(breakable):
     record = breakable.world.images(3)[0]
     once = breakable.graph("/images", bbox=box_around(record)).json()["data"]
