@@ -132,8 +132,9 @@ class Http:
         """The answer to one request, tried again while trying again can help.
 
         `url` asks another host, and then neither key nor other header of ours goes along. `accept` is the media type
-        demanded of a good answer (or several of them); one ending in a slash is a prefix, */* is any. `also` are statuses
-        that are answers without a body to look at, such as 304. `check` may refuse a good one with ServiceError.
+        demanded of a good answer (or several of them); one ending in a slash is a prefix, */* is any. `also` are
+        statuses that are answers without a body to look at, such as 304. `check` may refuse a good one with
+        ServiceError.
         """
         address = url or f"{self.endpoint.base_url}{path}"
         for attempt in range(1, self.endpoint.max_attempts + 1):
