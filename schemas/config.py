@@ -7,6 +7,7 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.curate import CurateSettings
 from schemas.settings.difficulty import DifficultySettings
 from schemas.settings.evaluate import EvaluateSettings
+from schemas.settings.ingest import IngestSettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.review import ReviewSettings
@@ -25,6 +26,7 @@ class Config(Settings):
 
     plan: PlanSettings = PlanSettings()
     collect: CollectSettings = CollectSettings()
+    ingest: IngestSettings = IngestSettings()
     curate: CurateSettings = CurateSettings()
     review: ReviewSettings = ReviewSettings()
     synthesize: SynthesizeSettings = SynthesizeSettings()

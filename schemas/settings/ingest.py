@@ -1,0 +1,113 @@
+"""Bringing in a table of photos: how it is read, what a row must have, and which pictures are good enough."""
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from schemas.settings.base import OPERATIONAL, Settings
+
+LayoutName = Literal["auto", "plain", "mp16-pro", "im2gps3k", "yfcc4k", "osv5m"]
+SplitName = Literal["train", "validation", "benchmark"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# What other parts write into images.source: a dataset of that name could not be told from theirs.
+TAKEN = frozenset({"mapillary", "sentinel-2-l2a", "sentinel-2", "planetary-computer"})
+
+
+def is_dataset_name(name: str) -> bool:
+    """Whether it can name a dataset: it becomes a file name and the beginning of every item's id."""
+    return _NAME.fullmatch(name) is not None and name.casefold() not in TAKEN
+
+
+class PictureRules(Settings):
+    """Which pictures are taken, and how they are stored."""
+
+    min_pixels: int = Field(40_000, ge=1, description="smaller photos are refused; 40,000 is a model's least")
+    panorama_width: int = Field(
+        4096, ge=512, le=16_384, description="panoramas are stored with this width and half of it as height"
+    )
+    panorama_min_pixels: int = Field(1_000_000, ge=1, description="smaller panoramas are refused (GeoVista: 1 M)")
+    max_file_mb: float = Field(64, gt=0, description="larger files are refused before they are opened")
+    exif_km: float | None = Field(
+        1.0, gt=0, description="refuse a photo whose own GPS position is farther from the given one; null: do not look"
+    )
+    orientation: Literal["refuse", "apply", "ignore"] = Field(
+        "refuse",
+        description="what to do when EXIF says that a picture must still be turned and, by its sizes, that it was",
+    )
+
+    @field_validator("panorama_width")
+    @classmethod
+    def _even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError("must be even: the height is half of it")
+        return value
+
+
+class WebRules(Settings):
+    """How pictures behind addresses are fetched."""
+
+    requests_per_minute: float = Field(600, gt=0, description="ceiling for all hosts together, in one process")
+    attempts: int = Field(4, ge=1, le=20, description="times one address is asked before the row counts as failed")
+    timeout_s: float = Field(60, gt=0, description="seconds to wait for the next bytes of an answer")
+    total_timeout_s: float = Field(180, gt=0, description="seconds for one whole picture")
+    backoff_s: float = Field(0.5, ge=0, description="first retry waits up to this, each later one up to twice as long")
+    allow_private: bool = Field(
+        False, description="also ask hosts of private networks and this machine, which a table from outside must not"
+    )
+
+
+class IngestSettings(Settings):
+    """A table of photos with coordinates. Licence and attribution come from its rows, or from here."""
+
+    layout: LayoutName = Field("auto", description="the table's columns; auto: recognised by their names")
+    name: str | None = Field(
+        None, description="the dataset's name, by which the same table is known again; none: the file's name"
+    )
+    images: str | None = Field(None, min_length=1, description="folder of the pictures; none: the table's own folder")
+    licence: str | None = Field(None, min_length=1, description="for rows that name none")
+    attribution: str | None = Field(
+        None, min_length=1, description="for rows that name none; may hold {id}, {creator} and {licence}"
+    )
+    split: SplitName | None = Field(
+        None, description="for rows that name none; none: by whole cells, as the plan does it"
+    )
+    swap_lat_lon: bool = Field(False, description="the table's latitude and longitude columns are exchanged")
+    keep_lat_lon: bool = Field(False, description="they are right, although they look exchanged")
+    check_ids: bool = Field(True, description="look for ids that went through a floating-point number")
+    encoding: str | None = Field(None, min_length=1, description="of a text table; none: UTF-8, or what its mark says")
+    replace: bool = Field(
+        False, json_schema_extra=OPERATIONAL, description="the file may drop most photos its dataset has now"
+    )
+    retry_refused: bool = Field(
+        False, json_schema_extra=OPERATIONAL, description="look again at rows that were refused for their picture"
+    )
+    rows_at_a_time: int = Field(
+        20_000, ge=1, le=1_000_000, json_schema_extra=OPERATIONAL, description="rows held in memory at once"
+    )
+    picture: PictureRules = PictureRules()
+    web: WebRules = WebRules()
+
+    @field_validator("name")
+    @classmethod
+    def _usable_name(cls, value: str | None) -> str | None:
+        if value is not None and not is_dataset_name(value):
+            raise ValueError("must be letters, digits, '.', '_' or '-', at most 64, and no source's name")
+        return value
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                "".encode(value)
+            except (LookupError, ValueError):
+                raise ValueError("is no encoding; utf-8, utf-16, latin-1 and cp1252 are common ones") from None
+        return value
+
+    @model_validator(mode="after")
+    def _one_opinion(self) -> "IngestSettings":
+        if self.swap_lat_lon and self.keep_lat_lon:
+            raise ValueError("swap_lat_lon and keep_lat_lon contradict each other: give one of them")
+        return self
