@@ -1,8 +1,23 @@
-"""What a stage did, as a Prefect artifact: counts, rejects by reason, rates, where to look."""
+"""What a stage did and what a part shows, as Prefect artifacts."""
 
 from pathlib import Path
 
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+
 from tasks.outcome import StageResult
+from tasks.report import Report
+
+
+def publish_report(part: str, report: Report) -> None:
+    """A part's report: its page, and a link to each of its pictures (they lie on this machine, not on a web server)."""
+    create_markdown_artifact(key=f"report-{part}", markdown=report.markdown, description=f"What {part} made")
+    for picture in report.pictures:
+        create_link_artifact(
+            key=f"report-{part}-{picture.stem.replace('_', '-')}",
+            link=picture.as_uri(),
+            link_text=str(picture),
+            description=f"{picture.name} of {part}",
+        )
 
 
 def stage_markdown(result: StageResult, lake: Path) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -10,12 +11,17 @@ import polars as pl
 from flows.command import Call
 from tasks.lake import Lake
 from tasks.outcome import StageResult
+from tasks.report import report_folder
 from tasks.review.coverage import coverage, coverage_lines
 
 
 def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
     """The same for a machine."""
-    return {"lake": str(lake.root), "stages": [dataclasses.asdict(result) for result in results]}
+    return {
+        "lake": str(lake.root),
+        "stages": [dataclasses.asdict(result) for result in results],
+        "reports": {part: str(folder) for part, folder in _reports(results, lake).items()},
+    }
 
 
 def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str:
@@ -31,7 +37,7 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
         lines += _made(lake)
     elif any(result.stage.split(".")[0] == "collect" for result in results):
         lines += ["What the places got:", *(f"  {line}" for line in _coverage(lake))]
-    lines += _where_to_look(lake, call)
+    lines += _where_to_look(results, lake, call)
     return "\n".join(lines)
 
 
@@ -85,9 +91,18 @@ def _score_lines(lake: Lake) -> list[str]:
     return lines
 
 
-def _where_to_look(lake: Lake, call: Call) -> list[str]:
+def _reports(results: Sequence[StageResult], lake: Lake) -> dict[str, Path]:
+    """Folders of the reports of the parts that ran."""
+    parts = dict.fromkeys(result.stage.split(".")[0] for result in results)
+    return {part: report_folder(lake, part) for part in parts if report_folder(lake, part).is_dir()}
+
+
+def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> list[str]:
     suffix = _lake(call)
     lines = ["Where to look:"]
+    for part, folder in _reports(results, lake).items():
+        names = sorted(path.name for path in folder.iterdir() if path.suffix != ".txt")
+        lines.append(f"  {part:<9} {folder}/  ({', '.join(names)})")
     snapshots = lake.read("snapshots").sort("written_at")
     if snapshots.height:
         last = snapshots.row(-1, named=True)

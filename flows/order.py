@@ -1,14 +1,17 @@
 """The parts of the pipeline, in order."""
 
 import importlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tasks.frame import ColumnStage, Stage
+    from tasks.lake import Lake
+    from tasks.report import Report
 
 # To add a part: its package under tasks/ with STAGES, its settings under the same name in schemas/config.py, and its
-# name here.
+# name here. The package may also have `check(settings)`, which raises what is wrong with files the settings name
+# before anything is written, and `report(lake, settings)`, which shows what the part made.
 PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
 
 
@@ -16,6 +19,16 @@ def stages_of(part: str) -> Sequence["Stage | ColumnStage"]:
     """The stages of a part, in order."""
     found: Sequence[Stage | ColumnStage] = importlib.import_module(f"tasks.{part}").STAGES
     return found
+
+
+def check_of(part: str) -> "Callable[[Any], None] | None":
+    """What looks at a part's input before anything starts, if the part has it."""
+    return getattr(importlib.import_module(f"tasks.{part}"), "check", None)
+
+
+def report_of(part: str) -> "Callable[[Lake, Any], Report] | None":
+    """What shows the outcome of a part, if the part has it."""
+    return getattr(importlib.import_module(f"tasks.{part}"), "report", None)
 
 
 def services_of(parts: Sequence[str]) -> set[str]:

@@ -8,8 +8,8 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
-from flows.artifacts import stage_markdown
-from flows.order import services_of, stages_of
+from flows.artifacts import publish_report, stage_markdown
+from flows.order import report_of, services_of, stages_of
 from flows.session import Session
 from flows.trained import trained_model
 from tasks.errors import StageRefused
@@ -48,6 +48,9 @@ def run_part(part: str) -> None:
                 markdown=stage_markdown(result, session.lake.root),
                 description=f"{stage.name}: in = kept + rejected + failed",
             )
+        report = report_of(part)
+        if report is not None:
+            publish_report(part, report(session.lake, getattr(config, part)))
 
 
 def _approved(session: Session) -> bool:

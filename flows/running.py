@@ -14,14 +14,14 @@ from flows.display import make_display
 from flows.order import PARTS, parts_between
 from flows.printing import print_json
 from flows.servers import Server, free_port
-from flows.session import check_keys, display
+from flows.session import check_before, display
 from tasks.lake import Lake
 
 
 def run_flow(name: str, call: Call, **parameters: Any) -> int:
     """Run the flow of this name; returns the exit code."""
     config = call.options().resolve()
-    check_keys(config, _parts(name, parameters))
+    check_before(config, _parts(name, parameters))
     lake = Lake(config.lake)
     shown = make_display(call.quiet)
     token = display.set(shown)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flows.display import Display, Silent
 from flows.options import RunOptions
-from flows.order import services_of
+from flows.order import check_of, services_of
 from flows.servers import offline_world
 from schemas.config import Config
 from tasks.frame import Context
@@ -54,16 +54,20 @@ class Session:
         )
 
 
-def check_keys(config: Config, parts: Sequence[str]) -> None:
-    """Say which keys these parts miss before anything is started or written."""
+def check_before(config: Config, parts: Sequence[str]) -> None:
+    """Say which keys these parts miss and what is wrong with their input before anything is started or written."""
     connect(config.services, os.environ, services_of(parts))
+    for part in parts:
+        check = check_of(part)
+        if check is not None:
+            check(getattr(config, part))
 
 
 @contextlib.contextmanager
 def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]:
     """Configuration checked, keys there, lake writable, services reachable."""
     config = options.resolve()
-    check_keys(config, parts)
+    check_before(config, parts)
     lake = Lake(config.lake)
     with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, ready):
         yield Session(reachable, lake, ready)

@@ -1,5 +1,6 @@
 """The plan to look at: a world map and a table of quota against drawn, by country and continent."""
 
+import hashlib
 import io
 from pathlib import Path
 
@@ -8,9 +9,15 @@ import polars as pl
 from PIL import Image, ImageDraw
 
 from schemas.settings.plan import PlanSettings
+from tasks.identity import digest
+from tasks.lake import Lake
 from tasks.plan.atlas import countries, outlines
-from tasks.plan.quota import country_quotas
+from tasks.plan.cities import choose_cities
+from tasks.plan.stage import planned
+from tasks.report import Report, markdown_table, report_folder, write_files
 
+VERSION = 1  # raise it when the files look different for the same plan
+SHOWN = 25  # rows of a table in the page; the files hold all
 CONTINENTS = {
     "AF": "Africa",
     "AN": "Antarctica",
@@ -26,16 +33,50 @@ SPLIT_COLOURS = {"train": (0, 114, 178), "validation": (230, 159, 0), "benchmark
 SOUTH_LAT, NORTH_LAT = -60.0, 84.0  # the plan leaves Antarctica out by default, and so does the map
 
 
-def quota_table(places: pl.DataFrame, settings: PlanSettings) -> pl.DataFrame:
-    """One row per planned country: continent, quota of eq. 11, places drawn, and places per split."""
-    quotas = country_quotas(countries(), settings)
-    table = countries().select("iso2", "name", continent=pl.col("continent").replace(CONTINENTS))
-    table = table.join(pl.DataFrame({"iso2": list(quotas), "quota": list(quotas.values())}), on="iso2")
-    drawn = places.group_by(pl.col("country").alias("iso2")).agg(
+def report(lake: Lake, settings: PlanSettings) -> Report:
+    """The report of the plan that stands in the lake."""
+    return write_report(lake.read("places"), settings, report_folder(lake, "plan"))
+
+
+def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path) -> Report:
+    """Write map.png, countries.csv, continents.csv and, for a plan of cities, cities.csv into the folder."""
+    by_country = quota_table(places, settings)
+    by_continent = continent_table(by_country)
+    make = {
+        "map.png": lambda: world_map(places),
+        "countries.csv": lambda: by_country.write_csv().encode(),
+        "continents.csv": lambda: by_continent.write_csv().encode(),
+    }
+    text = [
+        "# The plan: quota against drawn",
+        markdown_table(_with_total(by_continent)),
+        f"## The {min(SHOWN, by_country.height)} countries with the largest quota",
+        markdown_table(by_country.head(SHOWN)),
+    ]
+    if settings.mode == "cities":
+        by_city = city_table(places, settings)
+        make["cities.csv"] = lambda: by_city.write_csv().encode()
+        text += [f"## Cities: {by_city.height}", markdown_table(by_city.head(SHOWN))]
+    content = hashlib.sha256(places.select("place_id", "lat", "lon", "split").sort("place_id").write_csv().encode())
+    files = write_files(folder, digest("plan report", VERSION, settings.identity(), content.hexdigest()), make)
+    text.append("\n".join(f"- `{path}`" for path in files.values()))
+    return Report("\n\n".join(text) + "\n", files)
+
+
+def _drawn(places: pl.DataFrame, by: str) -> pl.DataFrame:
+    return places.group_by(by).agg(
         pl.len().cast(pl.Int64).alias("drawn"),
         *((pl.col("split") == split).sum().cast(pl.Int64).alias(split) for split in SPLIT_COLOURS),
     )
-    table = table.join(drawn, on="iso2", how="left").with_columns(pl.col("drawn", *SPLIT_COLOURS).fill_null(0))
+
+
+def quota_table(places: pl.DataFrame, settings: PlanSettings) -> pl.DataFrame:
+    """One row per planned country: continent, quota, places drawn, and places per split; largest quota first."""
+    quotas = planned(settings)
+    table = countries().select("iso2", "name", continent=pl.col("continent").replace(CONTINENTS))
+    table = table.join(pl.DataFrame({"iso2": list(quotas), "quota": list(quotas.values())}), on="iso2")
+    table = table.join(_drawn(places, "country"), left_on="iso2", right_on="country", how="left")
+    table = table.with_columns(pl.col("drawn", *SPLIT_COLOURS).fill_null(0))
     return table.sort(["quota", "iso2"], descending=[True, False])
 
 
@@ -43,25 +84,27 @@ def continent_table(by_country: pl.DataFrame) -> pl.DataFrame:
     """The same, summed by continent, with the number of countries that have a quota."""
     return (
         by_country.group_by("continent")
-        .agg((pl.col("quota") > 0).sum().alias("countries"), pl.col("quota", "drawn", *SPLIT_COLOURS).sum())
+        .agg(
+            (pl.col("quota") > 0).sum().cast(pl.Int64).alias("countries"),
+            pl.col("quota", "drawn", *SPLIT_COLOURS).sum(),
+        )
         .sort("continent")
     )
 
 
-def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path) -> dict[str, Path]:
-    """Write map.png, countries.csv and continents.csv into the folder; returns the files by name."""
-    by_country = quota_table(places, settings)
-    contents = {
-        "map.png": world_map(places),
-        "countries.csv": by_country.write_csv().encode(),
-        "continents.csv": continent_table(by_country).write_csv().encode(),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        part = folder / f".{name}.part"  # a reader never sees half a file
-        part.write_bytes(content)
-        part.replace(folder / name)
-    return {name: folder / name for name in contents}
+def city_table(places: pl.DataFrame, settings: PlanSettings) -> pl.DataFrame:
+    """One row per city: how many people, how wide its viewport, quota and places drawn; the most people first."""
+    table = choose_cities(settings).select(
+        "name", "country", pl.col("city_id").cast(pl.String), pl.col("people").cast(pl.Int64), "viewport_km", "quota"
+    )
+    table = table.join(_drawn(places, "city_id"), on="city_id", how="left")
+    table = table.with_columns(pl.col("drawn", *SPLIT_COLOURS).fill_null(0))
+    return table.sort(["people", "city_id"], descending=[True, False])
+
+
+def _with_total(by_continent: pl.DataFrame) -> pl.DataFrame:
+    total = by_continent.select(pl.lit("**all**").alias("continent"), pl.exclude("continent").sum())
+    return pl.concat([by_continent, total])
 
 
 def world_map(places: pl.DataFrame, width: int = 1800) -> bytes:

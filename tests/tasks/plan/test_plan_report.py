@@ -7,14 +7,20 @@ import polars as pl
 from PIL import Image
 
 from schemas.settings.plan import PlanSettings
+from schemas.settings.services import ServicesSettings
+from tasks.frame import Context, run
+from tasks.lake import Lake
+from tasks.plan import STAGES, report
 from tasks.plan.report import LAND, SEA, SPLIT_COLOURS, write_report
 from tasks.plan.stage import plan_places
+from tasks.services import connect
 
 
 def test_report_shows_quota_against_drawn_and_a_map(tmp_path: Path) -> None:
     settings = PlanSettings(places=60, countries=("FR", "MC", "BR"), spacing_km=1)
     places, _ = plan_places(settings)
-    files = write_report(places, settings, tmp_path / "plan")
+    made = write_report(places, settings, tmp_path / "plan")
+    files = made.files
     by_country = pl.read_csv(files["countries.csv"])
     assert by_country["quota"].sum() == 60 and by_country["quota"].to_list() == by_country["drawn"].to_list()
     assert (by_country["drawn"] == by_country["train"] + by_country["validation"] + by_country["benchmark"]).all()
@@ -29,3 +35,34 @@ def test_report_shows_quota_against_drawn_and_a_map(tmp_path: Path) -> None:
     assert picture.getpixel(((134 + 180) * 5, (84 + 24) * 5)) == LAND
     assert picture.getpixel(((-140 + 180) * 5, (84 + 30) * 5)) == SEA
     assert [p.name for p in (tmp_path / "plan").iterdir() if p.name.startswith(".")] == []
+    assert "| Europe |" in made.markdown and "| **all** |" in made.markdown and str(files["map.png"]) in made.markdown
+    assert made.pictures == [files["map.png"]]
+
+
+def test_a_plan_of_cities_has_a_table_of_cities(tmp_path: Path) -> None:
+    settings = PlanSettings(mode="cities", places=40, countries=("FR", "JP", "BR"), cities={"count": 9})
+    places, _ = plan_places(settings)
+    made = write_report(places, settings, tmp_path)
+    by_city = pl.read_csv(made.files["cities.csv"])
+    assert by_city.height == 9 and by_city["quota"].sum() == 40
+    assert by_city["drawn"].sum() == places.height
+    by_country = pl.read_csv(made.files["countries.csv"])
+    assert by_country["quota"].sum() == 40 and by_country.height == 3
+
+
+def test_the_report_is_written_again_only_when_the_plan_changed(tmp_path: Path) -> None:
+    context = Context(Lake(tmp_path / "lake"), connect(ServicesSettings(), {}))
+
+    def written(settings: PlanSettings) -> dict[str, int]:
+        run(STAGES[0], settings, context)
+        return {name: path.stat().st_mtime_ns for name, path in report(context.lake, settings).files.items()}
+
+    one = PlanSettings(mode="cities", places=4, countries=("FR",), cities={"count": 2})
+    first = written(one)
+    assert written(one) == first
+    (tmp_path / "lake/reports/plan/map.png").unlink()
+    assert written(one)["map.png"] > first["map.png"]
+    other = written(PlanSettings(places=5, countries=("FR",)))
+    assert set(other) == {"map.png", "countries.csv", "continents.csv"}
+    assert not (tmp_path / "lake/reports/plan/cities.csv").exists()
+    assert pl.read_csv(tmp_path / "lake/reports/plan/countries.csv")["drawn"].sum() == 5
