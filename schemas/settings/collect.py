@@ -1,5 +1,8 @@
 """What to fetch for each planned place."""
 
+from datetime import date
+from typing import Literal
+
 from pydantic import Field, field_validator, model_validator
 
 from schemas.settings.base import OPERATIONAL, Settings
@@ -32,6 +35,44 @@ class CollectSettings(Settings):
     )
     quality_bonus_m: float = Field(
         200.0, ge=0, description="how much farther away a picture of quality 1 may lie than one of quality 0"
+    )
+    age_penalty_m: float = Field(
+        10.0, ge=0, description="how much nearer a picture must be for every year it is older than another"
+    )
+    age_reference: date = Field(
+        date(2027, 1, 1),
+        description="years are counted back from this day, never from now: a later run chooses the same",
+    )
+    sequence_penalty_m: float = Field(
+        300.0, ge=0, description="how much nearer a second picture of a sequence must be than one of another sequence"
+    )
+    sequence_spacing_m: float = Field(
+        30.0,
+        ge=0,
+        description="pictures of one sequence closer together are taken only when there is nothing else",
+    )
+    find: Literal["auto", "boxes", "tiles"] = Field(
+        "auto",
+        description="boxes: search the Graph API; tiles: look at vector tiles first and ask only for what they show; "
+        "auto: boxes, and tiles where a box is crowded",
+        json_schema_extra=OPERATIONAL,  # each finds the same pictures
+    )
+    crowded_rows: int = Field(
+        500,
+        ge=1,
+        le=2000,
+        description="a box with so many pictures is held to be incomplete and looked at in smaller pieces; "
+        "the service gives at most 2000 and silently fewer in crowded places",
+    )
+    search_requests: int = Field(100, ge=1, description="most boxes and tiles asked for one search around a place")
+    looked_at: int = Field(
+        200, ge=1, description="most pictures of a kind, seen on tiles, whose details are asked for in one search"
+    )
+    tiles_kept: int = Field(
+        1_000_000,
+        ge=0,
+        description="images of vector tiles that a worker remembers (33 bytes each)",
+        json_schema_extra=OPERATIONAL,
     )
     tries: int = Field(5, ge=1, le=50, description="pictures tried before a place's wish for one is given up")
     downloads: int = Field(2, ge=1, le=10, description="downloads of one picture before it counts as corrupt")

@@ -4,12 +4,14 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from tasks.geo import distance_km
+
 MAX_AREA_SQ_DEG = 0.01  # the service's limit, as an area
 METRES_PER_DEGREE = math.pi * 6_371_000.0 / 180.0
 _POLE = 85.0  # no road is nearer to a pole, and a degree of longitude has almost no length there
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Box:
     """A box of latitudes and longitudes; never crosses the 180th meridian."""
 
@@ -21,6 +23,22 @@ class Box:
     @property
     def area_sq_deg(self) -> float:
         return (self.north - self.south) * (self.east - self.west)
+
+    @property
+    def height_m(self) -> float:
+        return (self.north - self.south) * METRES_PER_DEGREE
+
+    def holds(self, lat: float, lon: float) -> bool:
+        """Whether a point is inside or on the edge."""
+        return self.south <= lat <= self.north and self.west <= lon <= self.east
+
+    def distance_m(self, lat: float, lon: float) -> float:
+        """Metres from a point to the nearest of the box, also across the 180th meridian; 0 inside."""
+        near_lat = min(max(lat, self.south), self.north)
+        return min(
+            distance_km(lat, lon, near_lat, min(max(lon + turn, self.west), self.east)) * 1000.0
+            for turn in (-360.0, 0.0, 360.0)
+        )
 
     def quarters(self) -> list["Box"]:
         """The same area as four boxes."""

@@ -1,19 +1,13 @@
-"""Pictures near a place: found box by box, and put in the order in which they are tried."""
+"""One picture the image service has, as far as its metadata tells."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from schemas.settings.collect import CollectSettings
-from tasks.collect.boxes import Box, boxes_around
 from tasks.geo import distance_km, is_point
-from tasks.services import Mapillary, ServiceError
 
 Kind = Literal["panorama", "photo"]
-FULL_PAGE = 2000  # the service's limit: a page this long has left pictures out
-MAX_SPLITS = 4  # 4^4 = 256 pieces of a box; what is denser than that is denser than anybody needs
 FIELDS = (
     "id",
     "sequence",
@@ -22,6 +16,7 @@ FIELDS = (
     "computed_geometry",
     "compass_angle",
     "computed_compass_angle",
+    "camera_type",
     "is_pano",
     "quality_score",
     "creator",
@@ -29,65 +24,29 @@ FIELDS = (
     "height",
     "thumb_original_url",
 )
+_SPHERES = frozenset({"spherical", "equirectangular"})  # the same camera under two names
+_FLAT = frozenset({"perspective", "fisheye"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One picture the service has, as far as its metadata tells."""
+    """A picture near a place. Absent values are None; quality is 0 where the service has none."""
 
     source_id: str
-    kind: Kind
+    kind: Kind | None  # None: what it is is not clear, so it answers no wish
     lat: float
     lon: float
+    found_at: tuple[float, float]  # where the camera said it was: the service searches by this
     url: str | None
     distance_m: float  # from the place it would answer
     pixels: int | None
-    quality: float  # 0 to 1; 0 where the service has none
+    quality: float  # 0 to 1
     sequence_id: str | None
-    compass_angle: float | None
+    compass_angle: float | None  # 0 to 360, clockwise from north: where the middle of the picture looks
+    camera_type: str | None
     creator: str | None
     captured_at: datetime | None
-
-
-async def find(
-    mapillary: Mapillary, lat: float, lon: float, half_size_m: float, is_pano: bool | None = None
-) -> list[Candidate]:
-    """Every picture in the box around a point, each once; of one kind only where `is_pano` says which."""
-    rows: list[dict[str, Any]] = []
-    for box in boxes_around(lat, lon, half_size_m):
-        rows += await _rows(mapillary, box, is_pano, MAX_SPLITS)
-    found = (read_candidate(row, lat, lon) for row in rows)
-    # Boxes share edges, so a picture on one may come twice.
-    return list({one.source_id: one for one in found if one is not None}.values())
-
-
-async def _rows(mapillary: Mapillary, box: Box, is_pano: bool | None, splits_left: int) -> list[dict[str, Any]]:
-    """The rows of a box. It is split where the service asks for it, and where a full page hides the rest."""
-    rows: list[dict[str, Any]] = []
-    try:
-        rows = await mapillary.images_in_box(box.west, box.south, box.east, box.north, FIELDS, is_pano, FULL_PAGE)
-        if len(rows) < FULL_PAGE or splits_left == 0:
-            return rows
-    except ServiceError as error:
-        if error.kind not in ("too_big", "too_dense") or splits_left == 0:
-            raise
-    quarters = [await _rows(mapillary, quarter, is_pano, splits_left - 1) for quarter in box.quarters()]
-    return [row for quarter in quarters for row in quarter]
-
-
-def ranked(candidates: Iterable[Candidate], settings: CollectSettings) -> list[Candidate]:
-    """The candidates worth trying, best first, in an order that depends on nothing but themselves."""
-
-    def usable(one: Candidate) -> bool:
-        least = settings.panorama_min_pixels if one.kind == "panorama" else settings.photo_min_pixels
-        return one.pixels is None or one.pixels >= least
-
-    def order(one: Candidate) -> tuple[bool, float, str]:
-        small = one.kind == "photo" and (one.pixels or 0) < settings.photo_preferred_pixels
-        return small, one.distance_m - settings.quality_bonus_m * one.quality, one.source_id
-
-    return sorted((one for one in candidates if usable(one)), key=order)
 
 
 def read_candidate(row: dict[str, Any], place_lat: float, place_lon: float) -> Candidate | None:
@@ -95,27 +54,42 @@ def read_candidate(row: dict[str, Any], place_lat: float, place_lon: float) -> C
 
     Absent values are absent keys there, and nothing promises that present ones have the right type.
     """
-    point = _point(row.get("computed_geometry")) or _point(row.get("geometry"))  # computed: corrected by matching
+    said, corrected = _point(row.get("geometry")), _point(row.get("computed_geometry"))  # corrected by matching
+    point = corrected or said
     if point is None:
         return None
     lat, lon = point
-    url, sequence, creator = row.get("thumb_original_url"), row.get("sequence"), row.get("creator")
+    url, sequence, creator, camera = (
+        row.get(key) for key in ("thumb_original_url", "sequence", "creator", "camera_type")
+    )
     username = creator.get("username") if isinstance(creator, dict) else None
     angle = _number(row.get("computed_compass_angle"))
+    angle = angle if angle is not None else _number(row.get("compass_angle"))
     return Candidate(
         source_id=str(row["id"]),
-        kind="panorama" if row.get("is_pano") is True else "photo",
+        kind=kind_of(row.get("is_pano"), camera),
         lat=lat,
         lon=lon,
+        found_at=said or point,
         url=url if isinstance(url, str) else None,
         distance_m=distance_km(place_lat, place_lon, lat, lon) * 1000.0,
         pixels=_pixels(row.get("width"), row.get("height")),
         quality=min(max(_number(row.get("quality_score")) or 0.0, 0.0), 1.0),
         sequence_id=sequence if isinstance(sequence, str) else None,
-        compass_angle=angle if angle is not None else _number(row.get("compass_angle")),
+        compass_angle=None if angle is None else angle % 360.0 % 360.0,  # twice: -1e-20 % 360 is 360 itself
+        camera_type=camera if isinstance(camera, str) else None,
         creator=username if isinstance(username, str) and username else None,
         captured_at=_time(row.get("captured_at")),
     )
+
+
+def kind_of(is_pano: Any, camera_type: Any) -> Kind | None:
+    """What a picture is; None when its two fields contradict each other."""
+    if camera_type in _SPHERES:
+        return None if is_pano is False else "panorama"
+    if camera_type in _FLAT:
+        return None if is_pano is True else "photo"
+    return "panorama" if is_pano is True else "photo"
 
 
 def _point(geometry: Any) -> tuple[float, float] | None:

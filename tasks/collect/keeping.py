@@ -10,7 +10,9 @@ from tasks.lake import Lake
 
 # Which pictures are chosen, not what is made of one. Whatever else is set may change the stored bytes.
 _CHOICE = frozenset({
-    "panoramas", "photos", "half_sizes_m", "photo_preferred_pixels", "quality_bonus_m", "tries", "satellite",
+    "panoramas", "photos", "half_sizes_m", "photo_preferred_pixels", "quality_bonus_m", "age_penalty_m",
+    "age_reference", "sequence_penalty_m", "sequence_spacing_m", "crowded_rows", "search_requests", "looked_at",
+    "tries", "satellite",
 })  # fmt: skip
 # What a row says of the fetching of its bytes, and of the bytes.
 FACTS = (

@@ -4,17 +4,23 @@ What one place gets depends only on the place, the settings and what the service
 ends with the same rows when it is started again.
 """
 
+import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import polars as pl
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect.candidates import Candidate, Kind, find, ranked
-from tasks.collect.download import Unusable, download
+from tasks.collect.candidates import Candidate
+from tasks.collect.download import download
 from tasks.collect.keeping import facts_had, prepared_with, with_what_it_has
+from tasks.collect.search import Asked, Search
+from tasks.collect.tile_cache import TileCache
+from tasks.collect.tiles import in_tile_order
+from tasks.collect.wishes import Wish, fulfil, wishes_of
 from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop
 from tasks.lake import Lake
 from tasks.services import Mapillary
@@ -53,29 +59,21 @@ class Bench:
     settings: CollectSettings
     take: Callable[[Candidate, "Bench"], Awaitable[dict[str, Any]]] = fetch_and_store  # an estimate takes nothing
 
+    @cached_property
+    def tiles(self) -> TileCache:
+        return TileCache(self.mapillary, self.settings.tiles_kept)
 
-@dataclass
-class Wish:
-    """Pictures of one kind wanted for a place, and what stood in the way."""
-
-    kind: Kind
-    wanted: int
-    tries: int
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    tried: int = 0
-    problems: list[dict[str, str]] = field(default_factory=list)
-
-    @property
-    def over(self) -> bool:
-        """Fulfilled or given up."""
-        return len(self.rows) == self.wanted or self.tried == self.wanted + self.tries - 1
+    def search(self, lat: float, lon: float, half_size_m: float, asked: Asked | None = None) -> Search:
+        """The pictures in the box that reaches half_size_m from a point, best first; `asked` counts its requests."""
+        return Search(self.mapillary, self.tiles, self.settings, lat, lon, half_size_m, asked)
 
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     """One item a place. The split is left out: moving a place to another split does not fetch it again."""
     places = inputs.frame("places").select(pl.col("place_id").alias("id"), "lat", "lon")
-    return with_what_it_has(places, inputs, NAME, prepared_with(settings, VERSION))
+    # Neighbours follow each other, so that they find their vector tiles in the memory of a worker.
+    ordered = places.sort(in_tile_order(places["lat"], places["lon"]), maintain_order=True)
+    return with_what_it_has(ordered, inputs, NAME, prepared_with(settings, VERSION))
 
 
 def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
@@ -83,37 +81,22 @@ def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
 
 
 async def work(item: dict[str, Any], bench: Bench) -> Outcome:
-    """The place's pictures, or why it has none."""
-    settings = bench.settings
-    both = Wish("panorama", settings.panoramas, settings.tries), Wish("photo", settings.photos, settings.tries)
-    wishes = [wish for wish in both if wish.wanted]
-    half_size_m = 0.0
-    for half_size_m in settings.half_sizes_m:
-        kinds = {wish.kind for wish in wishes if not wish.over}
-        is_pano = None if len(kinds) == 2 else "panorama" in kinds
-        found = await find(bench.mapillary, item["lat"], item["lon"], half_size_m, is_pano)
-        for wish in wishes:
-            await _fulfil(wish, found, item, bench)
-        if all(wish.over for wish in wishes):
-            break
+    """The place's pictures and what it still lacks, or why it has none."""
+    wishes = wishes_of(bench.settings)
+
+    def open_search(half_size_m: float) -> Search:
+        return bench.search(item["lat"], item["lon"], half_size_m)
+
+    async def take(candidate: Candidate) -> dict[str, Any]:
+        facts = facts_had(item, candidate.source_id, str(candidate.kind), bench.lake)
+        return image_row(item["id"], candidate, bench.lake) | (facts or await bench.take(candidate, bench))
+
+    await fulfil(wishes, bench.settings.half_sizes_m, open_search, take)
     rows = [row for wish in wishes for row in wish.rows]
-    return Kept({"images": rows}) if rows else _rejected(wishes, half_size_m)
-
-
-async def _fulfil(wish: Wish, found: list[Candidate], item: dict[str, Any], bench: Bench) -> None:
-    new = [one for one in found if one.kind == wish.kind and one.source_id not in wish.seen]
-    wish.seen.update(one.source_id for one in new)
-    for candidate in ranked(new, bench.settings):
-        if wish.over:
-            return
-        wish.tried += 1
-        facts = facts_had(item, candidate.source_id, candidate.kind, bench.lake)
-        try:
-            facts = facts or await bench.take(candidate, bench)
-        except Unusable as why:
-            wish.problems.append({"source_id": candidate.source_id, "kind": why.kind, "detail": why.detail})
-            continue
-        wish.rows.append(image_row(item["id"], candidate, bench.lake) | facts)
+    short = [wish for wish in wishes if len(wish.rows) < wish.wanted]
+    gaps = [gap_row(item["id"], wish) for wish in short]
+    lacking = {"gaps": gaps} if gaps else {}
+    return Kept({**lacking, "images": rows}) if rows else _rejected(short, lacking)
 
 
 def image_row(place_id: str, candidate: Candidate, lake: Lake) -> dict[str, Any]:
@@ -137,29 +120,39 @@ def image_row(place_id: str, candidate: Candidate, lake: Lake) -> dict[str, Any]
         "creator": creator,
         "attribution": f"Image {candidate.source_id} by {creator} on Mapillary, {LICENCE}",
         "captured_at": candidate.captured_at,
+        "metadata_json": json.dumps(
+            {
+                "camera_type": candidate.camera_type,
+                "quality": candidate.quality,
+                "distance_m": round(candidate.distance_m, 1),
+            },
+            sort_keys=True,
+        ),
     }
 
 
-def _rejected(wishes: list[Wish], half_size_m: float) -> Rejected:
-    problems = [problem for wish in wishes for problem in wish.problems]
-    kinds = {problem["kind"] for problem in problems}
-    evidence: dict[str, Any] = {
-        "half_size_m": half_size_m,
-        "seen": sum(len(wish.seen) for wish in wishes),
-        "tried": sum(wish.tried for wish in wishes),
+def gap_row(place_id: str, wish: Wish) -> dict[str, Any]:
+    """What a place lacks, as a row of `gaps`."""
+    return {
+        "place_id": place_id,
+        "kind": wish.kind,
+        "wanted": wish.wanted,
+        "got": len(wish.rows),
+        "reason": wish.reason,
+        "evidence_json": json.dumps(wish.evidence, sort_keys=True, ensure_ascii=False),
     }
-    if evidence["seen"] == 0:
-        return Rejected("no_imagery_near", evidence)
-    evidence["problems"] = problems[:10]
-    if kinds and kinds <= {"truncated", "not_an_image"}:
-        return Rejected("corrupt_image", evidence)
-    return Rejected("no_usable_image", evidence)
+
+
+def _rejected(wishes: list[Wish], rows: dict[str, list[dict[str, Any]]]) -> Rejected:
+    reasons = {wish.reason for wish in wishes}
+    reason = reasons.pop() if len(reasons) == 1 else "no_usable_image"
+    return Rejected(reason, {wish.kind: {"reason": wish.reason, **wish.evidence} for wish in wishes}, rows)
 
 
 STAGE = Stage(
     name=NAME,
     reads=("places", "images", "checks"),
-    writes=("images",),
+    writes=("gaps", "images"),
     items=items,
     work=work,
     open=open_bench,

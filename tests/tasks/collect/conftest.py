@@ -3,13 +3,17 @@
 import asyncio
 import io
 import random
+import threading
+import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
+from mapbox_vector_tile import encode
 from PIL import Image
 from pydantic import SecretStr
 from starlette.applications import Starlette
@@ -17,8 +21,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from schemas.settings.services import MapillaryEndpoint
-from tasks.services import Mapillary
+from infra.offline.server import create_app, make_server
+from infra.offline.services.mapillary_tiles import tile_point
+from infra.offline.world import World
+from schemas.settings.services import MapillaryEndpoint, ServicesSettings
+from tasks.frame import Context
+from tasks.lake import Commit, Lake
+from tasks.services import Mapillary, connect
 from tasks.services.http import Connection
 
 TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00"
@@ -52,7 +61,9 @@ class Streets:
 
     shots: dict[str, Shot] = field(default_factory=dict)
     max_in_box: int = 10_000
+    crowd: int = 10_000  # a box with more is answered with this many, and with no word about it
     outage: bool = False
+    tile_fault: str | None = None  # missing, outage, forbidden, garbage
     asked: Counter[str] = field(default_factory=Counter)
     url: str = ""
     signature: int = 1  # only addresses with the newest one are answered
@@ -91,9 +102,51 @@ class Streets:
         }
         if len(found) > self.max_in_box:
             return self.error(500, 1, "Please reduce the amount of data you're asking for, then retry your request")
+        if len(found) > self.crowd:
+            shown = sorted(found, key=lambda shot_id: random.Random(shot_id).random())[: self.crowd]
+            found = {shot_id: found[shot_id] for shot_id in shown}
         wanted = {"true": True, "false": False}.get(request.query_params.get("is_pano", ""))
         rows = [self.row(shot_id, shot) for shot_id, shot in found.items() if wanted in (None, shot.is_pano)]
         return JSONResponse({"data": rows[: int(request.query_params["limit"])]})
+
+    async def many(self, request: Request) -> Response:
+        self.asked["many"] += 1
+        wanted = request.query_params["ids"].split(",")
+        assert len(wanted) <= 50
+        for shot_id in wanted:
+            if shot_id not in self.shots or self.shots[shot_id].fault == "deleted":
+                said = f"Unsupported get request. Object with ID '{shot_id}' does not exist"
+                body = {"error": {"message": said, "type": "MLYApiException", "code": 100, "error_subcode": 33}}
+                return JSONResponse(body, 400)
+        return JSONResponse({shot_id: self.row(shot_id, self.shots[shot_id]) for shot_id in wanted})
+
+    async def tile(self, request: Request) -> Response:
+        name = tuple(int(request.path_params[axis]) for axis in "zxy")
+        self.asked["tiles"] += 1
+        self.asked[f"tile {name}"] += 1
+        match self.tile_fault:
+            case "missing":
+                return Response("Not Found", 404)
+            case "outage":
+                return Response("try later", 503)
+            case "forbidden":
+                return self.error(403, 200, "no tiles for this application")
+            case "garbage":
+                return Response(b"\x1a\xff\xff\x01half", media_type="application/x-protobuf")
+        z, x, y = name
+        features = []
+        for shot_id, shot in self.shots.items():
+            point = tile_point(shot.lat, shot.lon, z, x, y)
+            if all(0 <= part < 4096 for part in point):
+                shown = {"id": int(shot_id), "sequence_id": "seq1", "captured_at": 1_600_000_000_000}
+                features.append(
+                    {
+                        "geometry": {"type": "Point", "coordinates": point},
+                        "properties": shown | {"is_pano": shot.is_pano},
+                    }
+                )
+        data = encode([{"name": "image", "features": features}], default_options={"y_coord_down": True})
+        return Response(data if features else b"", media_type="application/x-protobuf")
 
     async def image(self, request: Request) -> Response:
         shot_id = request.path_params["shot_id"]
@@ -128,6 +181,8 @@ async def streets() -> AsyncIterator[Streets]:
     service = Streets()
     routes = [
         Route("/images", service.images),
+        Route("/", service.many),
+        Route("/mapillary-tiles/maps/vtp/mly1_public/2/{z}/{x}/{y}", service.tile),
         Route("/cdn/{shot_id}.jpg", service.picture),
         Route("/{shot_id}", service.image),
     ]
@@ -140,3 +195,73 @@ async def streets() -> AsyncIterator[Streets]:
     yield service
     server.should_exit = True
     await serving
+
+
+@dataclass
+class Earth:
+    """A small offline world on a real socket, and a lake with places planned where it has streets."""
+
+    url: str
+    world: World
+    http: httpx.Client
+
+    def context(self, lake: Lake) -> Context:
+        services = ServicesSettings(mapillary=MapillaryEndpoint(base_url=f"{self.url}/mapillary", backoff_s=0))
+        return Context(lake, connect(services, {}))
+
+    def plan(self, lake: Lake, count: int, empty: int = 0) -> None:
+        """Places at the world's first streets, and some in the middle of the ocean."""
+        spots = [(f"place{k}", self.world.place(k).lat, self.world.place(k).lon) for k in range(count)]
+        spots += [(f"ocean{k}", -48.0, -120.0 - k) for k in range(empty)]
+        rows = [{"place_id": p, "country": "FR", "lat": y, "lon": x, "split": "train", "cell": p} for p, y, x in spots]
+        lake.upsert("places", rows, Commit("plan", 1))
+
+    def faults(self, *rules: dict[str, Any], seed: int = 0) -> None:
+        self.http.post("/control/faults", json={"seed": seed, "rules": list(rules)}).raise_for_status()
+
+    def log(self, what: str) -> dict[str, Any]:
+        return self.http.get("/control/log").json()[what]
+
+    def forget(self) -> None:
+        """Start counting from zero."""
+        self.http.delete("/control/log")
+
+
+@pytest.fixture(scope="session")
+def _served_earth() -> Iterator[Earth]:
+    world = World(seed=7, size=400, pano_width=1024)
+    server = make_server(create_app(world, warm=False), port=0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.01)
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    with httpx.Client(base_url=url, timeout=60) as http:
+        yield Earth(url, world, http)
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+@pytest.fixture
+def earth(_served_earth: Earth) -> Iterator[Earth]:
+    """The world as it is at first: nothing deleted, changed or counted."""
+    _served_earth.http.delete("/control/faults")
+    _served_earth.forget()
+    yield _served_earth
+    _served_earth.http.delete("/control/faults")
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages run here, chunk after chunk: the frame as it is, without Ray's start."""
+
+    def here(todo: Any, make: Any, settings: Any, resources: Any, is_async: bool) -> Iterator[Any]:
+        async def all_chunks() -> list[Any]:
+            call = make()
+            return await asyncio.gather(*(call(chunk) for chunk in todo.iter_slices(resources.chunk)))
+
+        yield from asyncio.run(all_chunks()) if is_async and todo.height else []
+
+    monkeypatch.setattr("tasks.frame.spread", here)

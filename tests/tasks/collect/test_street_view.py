@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect.candidates import find, ranked, read_candidate
 from tasks.collect.street_view import Bench, work
 from tasks.frame import Kept, Rejected
 from tasks.lake import Lake
@@ -75,7 +74,16 @@ async def test_nothing_near_is_a_reject_with_evidence(streets: Any, tmp_path: Pa
     outcome = await work(PLACE, bench(streets, tmp_path))
     assert isinstance(outcome, Rejected)
     assert outcome.reason == "no_imagery_near"
-    assert outcome.evidence == {"half_size_m": 5000.0, "seen": 0, "tried": 0}
+    assert outcome.evidence == {
+        "panorama": {
+            "reason": "no_imagery_near",
+            "half_sizes_m": [500.0, 2000.0, 5000.0],
+            "tried": 0,
+            "seen": {"panoramas": 0, "photos": 0},
+            "nearest_m": None,
+        }
+    }
+    assert [gap["reason"] for gap in outcome.rows["gaps"]] == ["no_imagery_near"]
 
 
 async def test_an_expired_address_is_asked_for_again(streets: Any, tmp_path: Path) -> None:
@@ -108,7 +116,8 @@ async def test_bad_pictures_only_are_a_reject(streets: Any, tmp_path: Path, faul
     outcome = await work(PLACE, table)
     assert isinstance(outcome, Rejected)
     assert outcome.reason == reason
-    assert outcome.evidence["problems"][0]["source_id"] == "11"
+    assert outcome.evidence["panorama"]["examples"][0]["source_id"] == "11"
+    assert sum(outcome.evidence["panorama"]["problems"].values()) == 1
     assert not list(table.lake.images.root.rglob("*.*"))
 
 
@@ -128,53 +137,9 @@ async def test_only_so_many_pictures_are_tried(streets: Any, tmp_path: Path) -> 
     for number in range(20):
         streets.put(str(100 + number), **NEAR, fault="small")
     outcome = await work(PLACE, bench(streets, tmp_path, tries=3))
-    assert outcome.evidence["tried"] == 3
-    assert outcome.evidence["seen"] == 20
-
-
-async def test_a_crowded_box_is_split_until_all_are_found(streets: Any, tmp_path: Path) -> None:
-    for number in range(40):
-        streets.put(str(100 + number), lat=50.0 + (number - 20) * 1e-4, lon=8.0 + (number % 7 - 3) * 1e-4)
-    streets.max_in_box = 10
-    found = await find(streets.client(), 50.0, 8.0, 500, True)
-    assert {one.source_id for one in found} == set(streets.shots)
-    assert len(found) == 40  # a picture on a shared edge comes once
-
-
-def candidate(shot_id: str, **row: Any) -> Any:
-    point = {"type": "Point", "coordinates": [8.0, row.pop("lat", 50.001)]}
-    return read_candidate({"id": shot_id, "geometry": point, **row}, 50.0, 8.0)
-
-
-def test_the_order_of_trying() -> None:
-    settings = CollectSettings()
-    near = candidate("1", lat=50.001, is_pano=True)
-    farther_better = candidate("2", lat=50.002, is_pano=True, quality_score=0.9)
-    tiny = candidate("3", lat=50.0, is_pano=True, width=100, height=50)
-    assert [one.source_id for one in ranked([near, farther_better, tiny], settings)] == ["2", "1"]
-    sharp = candidate("4", lat=50.01, width=1600, height=1200)
-    coarse = candidate("5", lat=50.0, width=800, height=600)
-    assert [one.source_id for one in ranked([coarse, sharp], settings)] == ["4", "5"]
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"geometry": None},
-        {"geometry": {"coordinates": [8.0]}},
-        {"geometry": {"coordinates": ["8", "50"]}},
-        {"geometry": {"coordinates": [8.0, 95.0]}},
-        {"geometry": {"coordinates": [float("nan"), 50.0]}},
-        {},
-    ],
-)
-def test_rows_without_a_place_are_passed_over(row: dict[str, Any]) -> None:
-    assert read_candidate({"id": "1", **row}, 50.0, 8.0) is None
-
-
-def test_strange_values_are_absent_values() -> None:
-    odd = candidate("1", captured_at=1e30, creator="me", width="wide", height=3, quality_score="good", sequence=5)
-    assert (odd.captured_at, odd.creator, odd.pixels, odd.quality, odd.sequence_id) == (None, None, None, 0.0, None)
+    assert outcome.evidence["panorama"]["tried"] == 3
+    assert outcome.evidence["panorama"]["seen"] == {"panoramas": 20, "photos": 0}
+    assert outcome.evidence["panorama"]["problems"] == {"too_small": 3}
 
 
 @pytest.mark.parametrize(

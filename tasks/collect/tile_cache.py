@@ -1,0 +1,66 @@
+"""Vector tiles that a worker remembers: one serves every place on it."""
+
+import asyncio
+from collections import OrderedDict
+
+from tasks.collect.tiles import BadTile, TileImages, TileName, read_tile
+from tasks.services import Mapillary, ServiceError
+
+TRANSFERS = 2  # of a tile that cannot be read before it counts as broken
+_SHARE_OF_AN_EMPTY_TILE = 100  # images: an entry without any takes room too
+
+
+class TileCache:
+    """Tiles, each asked for once while it is remembered, also by several places at the same time."""
+
+    def __init__(self, mapillary: Mapillary, most_images: int) -> None:
+        self._mapillary, self._most_images = mapillary, most_images
+        self._tiles: OrderedDict[TileName, TileImages] = OrderedDict()
+        self._images = 0
+        self._coming: dict[TileName, asyncio.Task[TileImages]] = {}
+
+    def __contains__(self, name: TileName) -> bool:
+        return name in self._tiles
+
+    async def get(self, name: TileName) -> tuple[TileImages, bool]:
+        """The tile's images, and whether it had to be asked for."""
+        if name in self._tiles:
+            self._tiles.move_to_end(name)
+            return self._tiles[name], False
+        asked = name not in self._coming
+        if asked:
+            self._coming[name] = asyncio.create_task(self._fetch(name))
+        # Shielded: a place that is given up must not take the tile from the others that wait for it.
+        return await asyncio.shield(self._coming[name]), asked
+
+    async def _fetch(self, name: TileName) -> TileImages:
+        try:
+            for transfer in range(1, TRANSFERS + 1):
+                try:
+                    data = await self._mapillary.tile(name.z, name.x, name.y)
+                    # A city's tile takes a good part of a second, in which the other places go on.
+                    images = await asyncio.to_thread(read_tile, data, name)
+                    break
+                except ServiceError as error:
+                    if error.kind != "not_found":
+                        raise
+                    images = read_tile(b"", name)
+                    break
+                except BadTile as error:
+                    if transfer == TRANSFERS:
+                        said = f"tile {name.z}/{name.x}/{name.y}: {error}"
+                        raise ServiceError("mapillary", "bad_response", said, retryable=True) from None
+            self._keep(name, images)
+            return images
+        finally:
+            del self._coming[name]
+
+    def _keep(self, name: TileName, images: TileImages) -> None:
+        self._tiles[name] = images
+        self._images += _room(images)
+        while self._images > self._most_images and self._tiles:
+            self._images -= _room(self._tiles.popitem(last=False)[1])
+
+
+def _room(images: TileImages) -> int:
+    return len(images) + _SHARE_OF_AN_EMPTY_TILE

@@ -1,0 +1,104 @@
+"""What is wanted for a place, what was found for it, and why something is missing."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.settings.collect import CollectSettings
+from tasks.collect.candidates import Candidate, Kind
+from tasks.collect.download import Unusable
+from tasks.collect.search import Search
+
+EXAMPLES = 5  # pictures that could not be used, named one by one in the evidence
+_BROKEN = frozenset({"truncated", "not_an_image"})
+
+OpenSearch = Callable[[float], Search]  # half the side of the box in metres -> what lies in it
+Take = Callable[[Candidate], Awaitable[dict[str, Any]]]  # the picture's row; raises Unusable
+
+
+@dataclass
+class Wish:
+    """Pictures of one kind wanted for a place, and what stood in the way."""
+
+    kind: Kind
+    wanted: int
+    tries: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    taken: list[Candidate] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+    half_sizes_m: list[float] = field(default_factory=list)  # that were searched
+    problems: list[dict[str, str]] = field(default_factory=list)
+    last: Search | None = None
+
+    @property
+    def over(self) -> bool:
+        """Fulfilled or given up."""
+        return len(self.rows) == self.wanted or len(self.tried) == self.wanted + self.tries - 1
+
+    async def look(self, search: Search, half_size_m: float, take: Take) -> None:
+        """Take what a search gives, best first, until there is enough of it."""
+        self.half_sizes_m.append(half_size_m)
+        self.last = search
+        for candidate in self.taken:
+            search.take(candidate)
+        while not self.over and (candidate := await search.next(self.kind)) is not None:
+            if candidate.source_id in self.tried:  # by a narrower search
+                continue
+            self.tried.add(candidate.source_id)
+            try:
+                row = await take(candidate)
+            except Unusable as why:
+                self.problems.append({"source_id": candidate.source_id, "kind": why.kind, "detail": why.detail})
+                continue
+            self.rows.append(row)
+            self.taken.append(candidate)
+            search.take(candidate)
+
+    @property
+    def reason(self) -> str:
+        """Why the wish is not fulfilled, in one word."""
+        if self.last is None or not any(seen.pictures for seen in self.last.seen.values()):
+            return "no_imagery_near"
+        if self.rows:
+            return "too_few_near"
+        if not self.last.seen[self.kind].pictures:
+            return f"no_{self.kind}_near"
+        kinds = {problem["kind"] for problem in self.problems}
+        return "corrupt_image" if kinds and kinds <= _BROKEN else "no_usable_image"
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """What was done and seen before the wish was given up. Counts are of the widest search."""
+        found: dict[str, Any] = {"half_sizes_m": self.half_sizes_m, "tried": len(self.tried)}
+        if self.last is not None:
+            mine = self.last.seen[self.kind]
+            found["seen"] = {f"{kind}s": seen.pictures for kind, seen in self.last.seen.items()}
+            found["nearest_m"] = None if mine.nearest_m is None else round(mine.nearest_m, 1)
+            notes = {"too_small": mine.too_small, "unsearched_boxes": self.last.unsearched, **self.last.odd}
+            found |= {note: count for note, count in notes.items() if count}
+        if self.problems:
+            found["problems"] = dict(sorted(Counter(problem["kind"] for problem in self.problems).items()))
+            found["examples"] = self.problems[:EXAMPLES]
+        return found
+
+
+def wishes_of(settings: CollectSettings) -> list[Wish]:
+    """What is wanted for every place."""
+    both = Wish("panorama", settings.panoramas, settings.tries), Wish("photo", settings.photos, settings.tries)
+    return [wish for wish in both if wish.wanted]
+
+
+async def fulfil(wishes: list[Wish], half_sizes_m: tuple[float, ...], open_search: OpenSearch, take: Take) -> None:
+    """Look for everything that is wanted, farther away while something is missing."""
+    for half_size_m in half_sizes_m:
+        left = [wish for wish in wishes if not wish.over]
+        if not left:
+            return
+        search = open_search(half_size_m)
+        # Each comes to an end before an error goes on: nothing of a failed place works on in the background.
+        ends = await asyncio.gather(*(wish.look(search, half_size_m, take) for wish in left), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
