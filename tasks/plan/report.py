@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from schemas.settings.plan import PlanSettings
 from tasks.identity import digest
@@ -131,9 +131,21 @@ def world_map(places: pl.DataFrame, width: int = 1800) -> bytes:
     for lat, lon, split in order.select("lat", "lon", "split").iter_rows():
         px, py = (lon + 180) * per_degree, (NORTH_LAT - lat) * per_degree
         pen.ellipse((px - radius, py - radius, px + radius, py + radius), fill=SPLIT_COLOURS[split])
+    _legend(pen, order["split"], height, scale)
     buffer = io.BytesIO()
     picture.resize((width, height // scale), Image.Resampling.LANCZOS).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
+
+
+def _legend(pen: ImageDraw.ImageDraw, splits: pl.Series, height: int, scale: int) -> None:
+    """Which colour is which split, and how many places it has, in the empty South Pacific."""
+    font, line = ImageFont.load_default(14 * scale), 22 * scale
+    top = height - (len(SPLIT_COLOURS) + 0.5) * line
+    for i, (split, colour) in enumerate(SPLIT_COLOURS.items()):
+        middle = top + (i + 0.5) * line
+        pen.ellipse((12 * scale, middle - 5 * scale, 22 * scale, middle + 5 * scale), fill=colour)
+        text = f"{split}: {(splits == split).sum():,}"
+        pen.text((30 * scale, middle), text, fill=(60, 60, 60), font=font, anchor="lm")
 
 
 def _borders(pen: ImageDraw.ImageDraw, x: np.ndarray, y: np.ndarray) -> None:
