@@ -1,5 +1,6 @@
 """Collect: pictures for the planned places."""
 
-from tasks.collect.street_view import STAGE
+from tasks.collect import recheck, street_view
 
-STAGES = [STAGE]
+# What is gone or changed is known before places are done: their pictures are replaced in the same run.
+STAGES = [recheck.STAGE, street_view.STAGE]

@@ -1,0 +1,158 @@
+"""What every answer to a re-check leads to, and how questions are gathered."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.settings.collect import CollectSettings
+from tasks.collect.batches import Batches
+from tasks.collect.recheck import DELETED, Bench, work
+from tasks.frame import Kept
+from tasks.services import ServiceError
+from tasks.services.mapillary import Fetched
+
+OLD, NEW = b"as it was", b"as it is now"
+NOT_FOUND = ServiceError("mapillary", "not_found", "no such image", status=400)
+EXPIRED = ServiceError("mapillary", "expired", "past its time", status=403)
+
+
+@dataclass
+class Source:
+    """A client that answers as it is told to."""
+
+    listed: dict[str, Any] = field(default_factory=lambda: {"7": {"id": "7", "thumb_original_url": "u0"}})
+    alone: list[Any] = field(default_factory=list)  # answers or errors, one after the other
+    host: list[Any] = field(default_factory=list)
+    etags: list[str | None] = field(default_factory=list)
+
+    async def images_by_id(self, ids: Sequence[str], fields: Sequence[str]) -> dict[str, Any]:
+        return {one: self.listed[one] for one in ids if one in self.listed}
+
+    async def image(self, image_id: str, fields: Sequence[str]) -> dict[str, Any]:
+        return _said(self.alone.pop(0))
+
+    async def fetch_if_changed(self, url: str, etag: str | None) -> Fetched | None:
+        self.etags.append(etag)
+        return _said(self.host.pop(0))
+
+
+def _said(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+async def checked(source: Source, etag: str | None = '"e1"', sha256: str | None = None, **refresh: Any) -> Kept:
+    item = {"id": "i1", "subject": "image", "place_id": "p1", "source_id": "7", "etag": etag, "news": 2, "nth": 5}
+    item["source_sha256"] = sha256 or hashlib.sha256(OLD).hexdigest()
+    wanted = CollectSettings(refresh=refresh)
+    bench = Bench(source, Batches(lambda ids: source.images_by_id(ids, ()), 50, 0.0), wanted)  # type: ignore[arg-type]
+    outcome = await work(item, bench)
+    assert isinstance(outcome, Kept)
+    return outcome
+
+
+def row(outcome: Kept) -> dict[str, Any]:
+    return outcome.rows["checks"][0]
+
+
+async def test_an_unchanged_picture_is_the_same() -> None:
+    source = Source(host=[None])
+    found = row(await checked(source))
+    assert (found["status"], found["news"], found["nth"], found["etag"]) == ("same", 2, 5, '"e1"')
+    assert source.etags == ['"e1"']
+
+
+async def test_a_host_that_marks_the_same_bytes_anew_changes_nothing() -> None:
+    found = row(await checked(Source(host=[Fetched(OLD, '"e2"')])))
+    assert (found["status"], found["news"], found["etag"]) == ("same", 2, '"e2"')
+
+
+@pytest.mark.parametrize("etag", ['"e1"', None])
+async def test_other_bytes_are_a_change(etag: str | None) -> None:
+    found = row(await checked(Source(host=[Fetched(NEW, "")]), etag))
+    assert (found["status"], found["news"], found["etag"]) == ("changed", 3, None)
+    assert found["source_sha256"] == hashlib.sha256(NEW).hexdigest()
+
+
+async def test_a_list_that_lacks_a_picture_ends_nothing_by_itself() -> None:
+    there = await checked(Source(listed={}, alone=[{"id": "7", "thumb_original_url": "u"}], host=[None]))
+    assert row(there)["status"] == "same" and not there.gone
+    gone = await checked(Source(listed={}, alone=[NOT_FOUND]))
+    assert row(gone)["status"] == "deleted" and gone.gone == {"images": {"i1": DELETED}}
+    for kind in ("outage", "rate_limit", "auth", "bad_response"):
+        with pytest.raises(ServiceError, match="trouble"):
+            await checked(Source(listed={}, alone=[ServiceError("mapillary", kind, "trouble")]))  # type: ignore[arg-type]
+
+
+async def test_a_host_that_has_lost_the_bytes_is_a_failure_not_an_end() -> None:
+    with pytest.raises(ServiceError, match="no such image"):
+        await checked(Source(host=[NOT_FOUND]))
+
+
+async def test_an_address_past_its_time_is_asked_for_again() -> None:
+    fresh = {"id": "7", "thumb_original_url": "u1"}
+    assert row(await checked(Source(host=[EXPIRED, None], alone=[fresh])))["status"] == "same"
+    with pytest.raises(ServiceError) as caught:
+        await checked(Source(host=[EXPIRED] * 9, alone=[fresh] * 9))
+    assert caught.value.kind == "expired"
+
+
+async def test_a_picture_without_an_address_is_not_called_changed() -> None:
+    assert row(await checked(Source(listed={"7": {"id": "7"}})))["status"] == "same"
+
+
+async def test_bytes_are_not_asked_for_when_that_is_not_wanted() -> None:
+    source = Source()
+    assert row(await checked(source, bytes="never"))["status"] == "same"
+    assert source.etags == []
+
+
+async def test_a_place_is_looked_at_again_without_a_question() -> None:
+    item = {"id": "p1", "subject": "place", "place_id": "p1", "source_id": None, "etag": None, "source_sha256": None}
+    bench = Bench(None, None, CollectSettings())  # type: ignore[arg-type]
+    outcome = await work({**item, "news": 0, "nth": 1}, bench)
+    assert isinstance(outcome, Kept)
+    assert (row(outcome)["status"], row(outcome)["news"]) == ("look_again", 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 30), max_size=80), st.integers(1, 20), st.sets(st.integers(0, 30)))
+def test_everyone_gets_the_answer_to_its_own_key(keys: list[int], most: int, unknown: set[int]) -> None:
+    asked: list[list[str]] = []
+
+    async def ask(batch: list[str]) -> dict[str, Any]:
+        asked.append(batch)
+        await asyncio.sleep(0)
+        return {key: {"is": key} for key in batch if int(key) not in unknown}
+
+    async def everyone() -> list[Any]:
+        batches = Batches(ask, most, 0.0)
+        return await asyncio.gather(*(batches.get(str(key)) for key in keys))
+
+    answers = asyncio.run(everyone())
+    assert answers == [None if key in unknown else {"is": str(key)} for key in keys]
+    assert all(len(batch) <= most and len(set(batch)) == len(batch) for batch in asked)
+    assert sum(map(len, asked)) <= len(keys)
+
+
+async def test_many_keys_make_few_requests_and_a_failed_one_fails_its_own() -> None:
+    asked: list[list[str]] = []
+
+    async def ask(batch: list[str]) -> dict[str, Any]:
+        asked.append(batch)
+        if "60" in batch:
+            raise NOT_FOUND
+        return {key: {} for key in batch}
+
+    batches = Batches(ask, 50)
+    answers = await asyncio.gather(*(batches.get(str(key)) for key in range(120)), return_exceptions=True)
+    assert [len(batch) for batch in asked] == [50, 50, 20]
+    assert [isinstance(answer, ServiceError) for answer in answers] == [50 <= key < 100 for key in range(120)]
+    assert await batches.get("60x") == {}
