@@ -54,7 +54,7 @@ def inspect(data: bytes, max_decoded_pixels: int = MAX_DECODED_PIXELS) -> ImageF
     picture = _decode(data, max_decoded_pixels)
     kind = picture.format or ""
     width, height = picture.size
-    if picture.getexif().get(0x0112, 1) in (5, 6, 7, 8):  # orientations that swap the sides
+    if orientation(picture) >= 5:  # those swap the sides
         width, height = height, width
     return ImageFacts(width=width, height=height, format="JPEG" if kind == "MPO" else kind, extension=_EXTENSIONS[kind])
 
@@ -134,10 +134,13 @@ def to_data_uri(jpeg: bytes) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
 
 
-def strip_exif(data: bytes) -> bytes:
-    """The same picture without EXIF, XMP, IPTC or comments; pixels untouched unless it had to be turned upright."""
+def strip_exif(data: bytes, *, turn: bool = True) -> bytes:
+    """The same picture without EXIF, XMP, IPTC or comments; pixels untouched unless it had to be turned upright.
+
+    With `turn` off it stays as it lies: for pictures whose orientation tag is known to be wrong.
+    """
     facts = inspect(data)
-    if _orientation(data) != 1:
+    if turn and orientation(Image.open(io.BytesIO(data), formats=_FORMATS)) != 1:
         picture = _upright_rgb(data)
         if facts.format == "JPEG":
             return _jpeg(picture, 95)
@@ -169,18 +172,25 @@ def _decode(data: bytes, max_decoded_pixels: int = MAX_DECODED_PIXELS) -> Image.
     return picture
 
 
+def orientation(picture: Image.Image) -> int:
+    """How the picture lies, 1 to 8 as EXIF counts; 1, upright, where the tag is absent, damaged or means nothing."""
+    try:
+        tag = picture.getexif().get(0x0112, 1)
+    except Exception:  # noqa: BLE001 - damaged metadata makes Pillow raise anything, and must not cost the picture
+        return 1
+    return tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
+
+
 def _upright_rgb(data: bytes) -> Image.Image:
-    picture = ImageOps.exif_transpose(_decode(data))
+    picture = _decode(data)
+    if orientation(picture) != 1:
+        picture = ImageOps.exif_transpose(picture)
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         rgba = picture.convert("RGBA")
         paper = Image.new("RGB", rgba.size, "white")
         paper.paste(rgba, mask=rgba.getchannel("A"))
         return paper
     return picture.convert("RGB")
-
-
-def _orientation(data: bytes) -> int:
-    return int(Image.open(io.BytesIO(data), formats=_FORMATS).getexif().get(0x0112, 1))
 
 
 def _scaled(size: tuple[int, int], scale: float) -> tuple[int, int]:
