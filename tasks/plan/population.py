@@ -1,5 +1,6 @@
 """People per cell from a raster the user names: GeoTIFF or ASCII grid, of any size, read in windows."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -39,6 +40,11 @@ def _raster_cells(path: str, size: int, changed_ns: int) -> Cells:
     try:
         with rasterio.Env(GDAL_CACHEMAX=CACHE_MB), rasterio.open(path) as source:
             _check(source, path)
+            if source.driver != "AAIGrid":
+                return replace(table, people=_people(source, path, table))
+            check_grid_text(path, nan_is_no_data=source.nodata is not None and np.isnan(source.nodata))
+        # GDAL takes a grid whose first numbers are whole for one of whole numbers, and cuts all others down to such.
+        with rasterio.Env(GDAL_CACHEMAX=CACHE_MB), rasterio.open(path, DATATYPE="Float64") as source:
             return replace(table, people=_people(source, path, table))
     except rasterio.errors.RasterioError as error:
         raise GeofixError(f"plan.population_raster: {path} cannot be read: {error}") from None
@@ -67,6 +73,34 @@ def _check(source: DatasetReader, path: str) -> None:
             f"plan.population_raster: {path} has pixels of {max(grid.a, -grid.e):g} degrees; "
             f"at most {COARSEST_DEG} fit one-degree cells"
         )
+
+
+def check_grid_text(path: str, nan_is_no_data: bool) -> None:
+    """Refuse words in an ASCII grid: GDAL reads `nan`, `1,5` and any other as some number, without a word."""
+    wanted = b"0123456789+-.eE \t\r\n" + (b"nNaA" if nan_is_no_data else b"")
+    strange = re.compile(rb"[^" + re.escape(wanted) + rb"]")
+    with Path(path).open("rb") as file:
+        line = 1
+        start = 0
+        for text in file:  # the header: names and their values
+            if not text.strip()[:1].isalpha():
+                break
+            line += 1
+            start += len(text)
+        file.seek(start)
+        while piece := file.read(1 << 24):
+            # Deleting what is allowed is many times quicker than searching, and nearly always leaves nothing.
+            if piece.translate(None, wanted):
+                found = strange.search(piece)
+                assert found is not None
+                begin = max(piece.rfind(b" ", 0, found.start()), piece.rfind(b"\n", 0, found.start())) + 1
+                word = piece[begin:].split(None, 1)[0][:20].decode(errors="replace")
+                line += piece.count(b"\n", 0, found.start())
+                raise GeofixError(
+                    f"plan.population_raster: {path} holds {word!r} in line {line}; "
+                    "people are numbers, and what is not a count is marked as no-data (NODATA_value)"
+                )
+            line += piece.count(b"\n")
 
 
 def _people(source: DatasetReader, path: str, table: Cells) -> Floats:

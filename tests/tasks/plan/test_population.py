@@ -73,6 +73,42 @@ def test_ascii_grids_are_read(tmp_path: Path) -> None:
     assert raster_cells(str(path)).people.sum() == 8 * 8 * 7
 
 
+HEADER = "ncols 3\nnrows 2\nxllcorner 2\nyllcorner 44\ncellsize 0.125\nNODATA_value "
+
+
+@pytest.mark.parametrize(
+    ("body", "people"),
+    [
+        ("-9999\n1 2 3\n4 5 6\n", 21),
+        ("-9999\n1 2 3\n4 5 6.75\n", 21.75),  # whole at first: the rest is not cut down
+        ("-9999\n1 -9999 3\n4 1e1 +6\n", 24),
+        ("nan\n1 nan 3\n4 NaN 6\n", 14),  # nan is this grid's mark for no data
+    ],
+)
+def test_numbers_of_an_ascii_grid_are_read_as_written(tmp_path: Path, body: str, people: float) -> None:
+    path = tmp_path / "people.asc"
+    path.write_text(HEADER + body)
+    assert raster_cells(str(path)).people.sum() == people
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("-9999\n1 2 3\n4 nan 6\n", "holds 'nan' in line 8"),
+        ("-9999\n1,5 2 3\n4 5 6\n", "holds '1,5' in line 7"),
+        ("-9999\n1 2 3\n4 5 many\n", "holds 'many' in line 8"),
+        ("-9999\n1 2 3\n4 inf 6\n", "holds 'inf' in line 8"),
+        ("-9999\n1 2 3\n4 -5 6\n", "holds -5 people at 44.062, 2.188"),
+    ],
+)
+def test_words_in_an_ascii_grid_are_refused(tmp_path: Path, body: str, words: str) -> None:
+    path = tmp_path / "people.asc"
+    path.write_text(HEADER + body)
+    with pytest.raises(GeofixError, match=words) as caught:
+        raster_cells(str(path))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("case", "words"),
     [
