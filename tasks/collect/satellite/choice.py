@@ -1,0 +1,138 @@
+"""Choosing the scenes of a picture by what they really show of it, and which scene each pixel is taken from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.settings.satellite import SatelliteSettings
+from tasks.collect.satellite.cover import Candidate, candidates, covers, next_best, sampled
+from tasks.collect.satellite.grid import Grid
+from tasks.collect.satellite.layers import Layer, look
+from tasks.collect.satellite.raster import Mask
+from tasks.collect.satellite.scenes import Scene, UnusableScene
+from tasks.collect.satellite.together import together
+from tasks.services import Stac
+
+COVERS = 4  # sets of scenes compared before the best is taken
+NOBODY = -1
+Owner = NDArray[np.int8]  # the number of the layer a pixel is taken from, or NOBODY
+
+
+@dataclass
+class Choice:
+    """The layers of a picture in order of preference, and what was looked at on the way."""
+
+    layers: list[Layer] = field(default_factory=list)
+    looked_at: int = 0
+    unusable: dict[str, str] = field(default_factory=dict)  # scene id -> why
+
+
+class _Looker:
+    """Looks at each scene once."""
+
+    def __init__(self, stac: Stac, grid: Grid, settings: SatelliteSettings) -> None:
+        self._stac, self._grid, self._settings = stac, grid, settings
+        self.known: dict[str, Layer] = {}
+        self.unusable: dict[str, str] = {}
+
+    @property
+    def tried(self) -> set[str]:
+        return self.known.keys() | self.unusable.keys()
+
+    @property
+    def tired(self) -> bool:
+        return len(self.tried) >= self._settings.tries
+
+    async def layers(self, scenes: Sequence[Scene]) -> list[Layer]:
+        await together(self._look(scene) for scene in scenes if scene.id not in self.tried)
+        return [self.known[scene.id] for scene in scenes if scene.id in self.known]
+
+    async def _look(self, scene: Scene) -> None:
+        try:
+            self.known[scene.id] = await look(self._stac, scene, self._grid, self._settings)
+        except UnusableScene as why:
+            self.unusable[scene.id] = str(why)
+
+
+async def choose(stac: Stac, scenes: Sequence[Scene], grid: Grid, settings: SatelliteSettings) -> Choice:
+    """The fewest scenes that show the picture, and further ones only for what they leave unclear."""
+    found = candidates(scenes, grid)
+    looker = _Looker(stac, grid, settings)
+    chosen = await _best_cover(found, looker, settings)
+    if not chosen and len(looker.unusable) < len(found):
+        # All the first choices were unusable files: one after the other, then.
+        chosen = await _any_layer(found, looker)
+    if chosen:
+        await _patch(found, looker, chosen, settings)
+    return Choice(chosen, len(looker.tried), looker.unusable)
+
+
+async def _best_cover(found: list[Candidate], looker: _Looker, settings: SatelliteSettings) -> list[Layer]:
+    """The layers of the first set of scenes that is clear enough, or of the clearest one looked at."""
+    best: list[Layer] = []
+    best_share = -1.0
+    for cover in covers(found, settings.day_cost, COVERS):
+        layers = await looker.layers([one.scene for one in cover])
+        share = _clear_share(layers)
+        if layers and share > best_share:
+            best, best_share = layers, share
+        if share >= settings.good_share or looker.tired:
+            break
+    return _by_clear_share(best)
+
+
+async def _any_layer(found: list[Candidate], looker: _Looker) -> list[Layer]:
+    for one in found:
+        if looker.tired:
+            break
+        layers = await looker.layers([one.scene])
+        if layers:
+            return layers
+    return []
+
+
+async def _patch(found: list[Candidate], looker: _Looker, chosen: list[Layer], settings: SatelliteSettings) -> None:
+    """Add scenes while something is unclear that they show clearly."""
+    missing = ~np.logical_or.reduce([layer.clear for layer in chosen])
+    worth = max(1, round(settings.worth_share * missing.size))
+    used = {layer.scene.id for layer in chosen}
+    while len(chosen) < settings.max_scenes and int(missing.sum()) >= worth:
+        # Those that were looked at already cost nothing more.
+        at_hand = [layer for name, layer in sorted(looker.known.items()) if name not in used]
+        best = max(at_hand, key=lambda layer: int((layer.clear & missing).sum()), default=None)
+        gain = int((best.clear & missing).sum()) if best is not None else 0
+        following = next_best(found, sampled(missing), chosen[0].scene, settings.day_cost, looker.tried)
+        if following is not None and not looker.tired and gain < 0.9 * int(missing.sum()):
+            await looker.layers([following.scene])
+            continue
+        if best is None or gain < worth:
+            return
+        chosen.append(best)
+        used.add(best.scene.id)
+        missing &= ~best.clear
+
+
+def _clear_share(layers: Sequence[Layer]) -> float:
+    return float(np.logical_or.reduce([layer.clear for layer in layers]).mean()) if layers else 0.0
+
+
+def _by_clear_share(layers: Sequence[Layer]) -> list[Layer]:
+    """Largest first: the picture's main scene."""
+    return sorted(layers, key=lambda layer: (-int(layer.clear.sum()), layer.scene.id))
+
+
+def owners(layers: Sequence[Layer]) -> tuple[Owner, Mask]:
+    """Which layer each pixel is taken from, and which pixels are clear.
+
+    Where no scene is clear the first one that saw anything is shown: a cloud is better than a hole.
+    """
+    shape = layers[0].clear.shape
+    owner = np.full(shape, NOBODY, dtype=np.int8)
+    for number, layer in enumerate(layers):
+        owner[(owner == NOBODY) & layer.clear] = number
+    clear = owner != NOBODY
+    for number, layer in enumerate(layers):
+        owner[(owner == NOBODY) & layer.seen] = number
+    return owner, clear

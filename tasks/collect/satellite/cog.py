@@ -1,0 +1,227 @@
+"""A cloud-optimized GeoTIFF read by byte ranges: its index from its first bytes, then only the tiles that are needed.
+
+The index is read by tifffile from as many first bytes as it turns out to need; tiles are decoded by imagecodecs. A
+file from the web is untrusted: sizes are checked before anything is allocated, and what is wrong is an UnusableScene.
+"""
+
+import asyncio
+import io
+import logging
+import math
+import struct
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from tasks.collect.satellite.scenes import UnusableScene
+from tasks.collect.satellite.together import together
+
+Read = Callable[[int, int], Awaitable[bytes]]  # the bytes [start, end) of a file
+Pixels = NDArray[Any]
+
+FIRST_BYTES = 16_384  # holds the index of a scene of 10,980 x 10,980 pixels in tiles of 512
+MOST_INDEX_BYTES = 4_000_000
+MOST_SIDE = 200_000
+MOST_TILE_SIDE = 4096
+MOST_TILE_BYTES = 64_000_000
+GAP = 4096  # tiles this close are read in one range: GDAL writes eight bytes between them
+RANGE_BYTES = 4_000_000  # longer ranges are cut, so that several are under way
+_MANY = 1 << 40
+
+# A truncated index is expected here and tifffile's complaints about it are not: errors are raised, not logged.
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class Level:
+    """One resolution of a file."""
+
+    page: Any  # tifffile's page, which decodes its tiles
+    width: int
+    height: int
+    step_m: float
+    tile_width: int
+    tile_height: int
+    bands: int
+    dtype: np.dtype[Any]
+    offsets: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def across(self) -> int:
+        """Tiles in a row."""
+        return -(-self.width // self.tile_width)
+
+
+@dataclass(frozen=True)
+class Cog:
+    """A file's index: where it lies on the Earth, and its levels, finest first."""
+
+    epsg: int | None
+    left_m: float
+    top_m: float
+    levels: tuple[Level, ...]
+
+    def level_for(self, step_m: float) -> Level:
+        """The coarsest level whose pixels are no larger than `step_m`, or the finest one."""
+        fine = [level for level in self.levels if level.step_m <= step_m * 1.001]
+        return max(fine, key=lambda level: level.step_m, default=self.levels[0])
+
+
+class _NeedMore(Exception):
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+
+class _Head(io.BytesIO):
+    """The first bytes of a file that claims to be endless, and says how many more were wanted."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return super().seek(_MANY + offset) if whence == 2 else super().seek(offset, whence)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        at = self.tell()
+        got = super().read(size)
+        if size is None or size < 0 or len(got) < size:
+            raise _NeedMore(at + max(size or 0, 0))
+        return got
+
+    def readinto(self, buffer: Any, /) -> int:
+        at, wanted = self.tell(), memoryview(buffer).nbytes
+        got = super().readinto(buffer)
+        if got < wanted:
+            raise _NeedMore(at + wanted)
+        return got
+
+
+async def open_cog(read: Read) -> Cog:
+    """The index of a file."""
+    head = await read(0, FIRST_BYTES)
+    while True:
+        try:
+            return _index(head)
+        except _NeedMore as more:
+            if more.end <= len(head) or more.end > MOST_INDEX_BYTES:
+                raise UnusableScene("the file's index is damaged") from None
+            end = min(MOST_INDEX_BYTES, max(2 * len(head), more.end))
+            added = await read(len(head), end)
+            if not added:
+                raise UnusableScene("the file ends inside its index") from None
+            head += added
+
+
+def _index(head: bytes) -> Cog:
+    try:
+        with tifffile.TiffFile(_Head(head)) as file:
+            pages = [page for page in file.pages if isinstance(page, tifffile.TiffPage)]
+            if not pages:
+                raise UnusableScene("the file holds no picture")
+            epsg, left_m, top_m, step_m = _place(pages[0])
+            levels = [
+                _level(page, step_m * pages[0].imagewidth / page.imagewidth)
+                for page in pages
+                if not int(page.subfiletype) & 4  # transparency masks
+            ]
+    except (tifffile.TiffFileError, ValueError, TypeError, KeyError, IndexError, struct.error, ZeroDivisionError) as e:
+        raise UnusableScene(f"the file's index cannot be read ({type(e).__name__})") from None
+    alike = [level for level in levels if (level.dtype, level.bands) == (levels[0].dtype, levels[0].bands)]
+    return Cog(epsg, left_m, top_m, tuple(sorted(alike, key=lambda level: level.step_m)))
+
+
+def _place(page: Any) -> tuple[int | None, float, float, float]:
+    """(EPSG code, left, top, pixel size) of a picture."""
+    tags = page.geotiff_tags
+    scale, tie = tags.get("ModelPixelScale"), tags.get("ModelTiepoint")
+    if scale is None or tie is None or len(scale) < 2 or len(tie) != 6:
+        raise UnusableScene("the file does not say where it lies")
+    numbers = [float(value) for value in (*scale[:2], *tie)]
+    if not all(map(math.isfinite, numbers)) or numbers[0] <= 0 or abs(numbers[0] - numbers[1]) > 1e-6:
+        raise UnusableScene("the file's pixels are not square")
+    step_m = numbers[0]
+    left, top = numbers[5] - numbers[2] * step_m, numbers[6] + numbers[3] * step_m
+    if tags.get("GTRasterTypeGeoKey") == 2:  # the corner given is the middle of the first pixel
+        left, top = left - step_m / 2, top + step_m / 2
+    code = tags.get("ProjectedCSTypeGeoKey")
+    return (int(code) if code is not None else None), left, top, step_m
+
+
+def _level(page: Any, step_m: float) -> Level:
+    if not page.is_tiled or page.dtype is None or page.planarconfig != 1:
+        raise UnusableScene("the file is not in tiles of whole pixels")
+    level = Level(
+        page=page,
+        width=page.imagewidth,
+        height=page.imagelength,
+        step_m=step_m,
+        tile_width=page.tilewidth,
+        tile_height=page.tilelength,
+        bands=page.samplesperpixel,
+        dtype=page.dtype,
+        offsets=tuple(page.dataoffsets),
+        counts=tuple(page.databytecounts),
+    )
+    sizes = (level.width, level.height, level.tile_width, level.tile_height)
+    tiles = level.across * -(-level.height // max(1, level.tile_height))
+    if min(sizes) < 1 or max(sizes[:2]) > MOST_SIDE or max(sizes[2:]) > MOST_TILE_SIDE or not 1 <= level.bands <= 4:
+        raise UnusableScene(f"the file's sizes make no sense: {sizes}")
+    if level.dtype.kind != "u" or level.dtype.itemsize > 2:
+        raise UnusableScene(f"the file's numbers are {level.dtype}, not 8 or 16 bits")
+    if len(level.offsets) != tiles or len(level.counts) != tiles or max(level.counts) > MOST_TILE_BYTES:
+        raise UnusableScene("the file's index does not fit its size")
+    return level
+
+
+def ranges(level: Level, tiles: Iterable[int]) -> list[tuple[int, int, list[int]]]:
+    """[start, end) of the byte ranges that hold these tiles, and which tiles each holds; empty tiles are in none."""
+    found: list[tuple[int, int, list[int]]] = []
+    for tile in sorted((t for t in set(tiles) if level.counts[t]), key=lambda t: level.offsets[t]):
+        start, end = level.offsets[tile], level.offsets[tile] + level.counts[tile]
+        if found and 0 <= start - found[-1][1] <= GAP and end - found[-1][0] <= RANGE_BYTES:
+            found[-1] = (found[-1][0], end, [*found[-1][2], tile])
+        else:
+            found.append((start, end, [tile]))
+    return found
+
+
+async def read_tiles(read: Read, level: Level, tiles: Iterable[int], window: tuple[int, int, int, int]) -> Pixels:
+    """Pixels of a window (left, top, right, bottom) of a level, 0 where no tile was asked for; bands come last."""
+    left, top, right, bottom = window
+    shape = (bottom - top, right - left) + ((level.bands,) if level.bands > 1 else ())
+    out = np.zeros(shape, dtype=level.dtype.newbyteorder("="))
+
+    async def one(start: int, end: int, held: list[int]) -> None:
+        data = await read(start, end)
+        if len(data) != end - start:
+            raise UnusableScene("the file ends before its last tile")
+        await asyncio.to_thread(_put, level, data, start, held, out, (left, top))
+
+    await together(one(*part) for part in ranges(level, tiles))
+    return out
+
+
+def _put(level: Level, data: bytes, start: int, held: list[int], out: Pixels, corner: tuple[int, int]) -> None:
+    for tile in held:
+        at = level.offsets[tile] - start
+        pixels = _decode(level, data[at : at + level.counts[tile]], tile)
+        row = tile // level.across * level.tile_height - corner[1]
+        column = tile % level.across * level.tile_width - corner[0]
+        # The part of the tile that lies in the window.
+        first_row, first_column = max(0, -row), max(0, -column)
+        part = pixels[first_row : out.shape[0] - row, first_column : out.shape[1] - column]
+        row, column = row + first_row, column + first_column
+        out[row : row + part.shape[0], column : column + part.shape[1]] = part
+
+
+def _decode(level: Level, data: bytes, tile: int) -> Pixels:
+    try:
+        decoded = level.page.decode(data, tile)[0]
+    except Exception as error:  # noqa: BLE001 - every codec raises errors of its own, and damaged bytes any of them
+        raise UnusableScene(f"a tile cannot be decoded ({type(error).__name__})") from None
+    if decoded is None or decoded.shape[-1] != level.bands:
+        raise UnusableScene("a tile is not of the file's shape")
+    pixels: Pixels = decoded[0, :, :, 0] if level.bands == 1 else decoded[0]
+    return pixels

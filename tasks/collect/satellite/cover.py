@@ -1,0 +1,175 @@
+"""Which scenes to look at first: the fewest whose footprints cover a picture, and of those the least cloudy.
+
+Footprints are only a hint, drawn with few corners. What a scene really shows is known when its classes are read.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from tasks.collect.satellite.grid import Grid, unwrapped
+from tasks.collect.satellite.scenes import Scene
+
+POINTS = 32  # along a side of the picture: where footprints are compared
+MOST_COMBINATIONS = 60_000  # of footprints that are tried one by one; more, and they are chosen greedily
+OTHER_ZONE_PERCENT = 2.0
+Points = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A scene and the points of the picture its footprint covers, as the bits of a number."""
+
+    scene: Scene
+    points: int
+    other_zone: bool = False
+
+    @property
+    def cost(self) -> float:
+        """Cloud percent; a scene that has to be resampled must be clearer than one that is copied."""
+        return self.scene.cloud_percent + (OTHER_ZONE_PERCENT if self.other_zone else 0.0)
+
+    @property
+    def order(self) -> tuple[float, float, str]:
+        """Least cloudy first, then newest, then by id."""
+        return self.cost, -self.scene.captured_at.timestamp(), self.scene.id
+
+
+def candidates(scenes: Sequence[Scene], grid: Grid) -> list[Candidate]:
+    """The scenes whose footprint covers some of the picture, best first."""
+    middles = (np.arange(POINTS) + 0.5) * grid.size / POINTS
+    columns, rows = (part.ravel() for part in np.meshgrid(middles, middles))
+    lat, lon = grid.degrees(columns, rows)
+    near = grid.centre()[1]
+    lon = unwrapped(lon, near)
+    known: dict[str, int] = {}
+    found = []
+    for scene in scenes:
+        key = repr(scene.geometry)  # every pass of an orbit over a tile has the same
+        if key not in known:
+            known[key] = as_bits(shapely.contains_xy(scene.footprint(near), lon, lat))
+        if known[key]:
+            found.append(Candidate(scene, known[key], scene.epsg not in (None, grid.epsg)))
+    return sorted(found, key=lambda one: one.order)
+
+
+def as_bits(points: Points) -> int:
+    return int.from_bytes(np.packbits(points.ravel()).tobytes(), "big")
+
+
+def sampled(mask: Points) -> int:
+    """A picture's mask at the points, as bits."""
+    at = ((np.arange(POINTS) + 0.5) * mask.shape[0] / POINTS).astype(np.int64)
+    return as_bits(mask[np.ix_(at, at)])
+
+
+def covers(found: Sequence[Candidate], day_cost: float, most: int) -> list[tuple[Candidate, ...]]:
+    """Sets of as few scenes as possible that cover all that can be covered, best first, at most so many."""
+    if not found:
+        return []
+    everything = 0
+    for one in found:
+        everything |= one.points
+    sets: dict[tuple[str, ...], tuple[float, tuple[Candidate, ...]]] = {}
+    for shape in _fewest(found, everything):
+        for chosen in _fillings(found, shape, everything, day_cost):
+            names = tuple(sorted(one.scene.id for one in chosen))
+            sets.setdefault(names, (_cost(chosen, day_cost), chosen))
+
+    def order(one: tuple[float, tuple[Candidate, ...]]) -> tuple[float, float, list[str]]:
+        newest = max(part.scene.captured_at.timestamp() for part in one[1])
+        return one[0], -newest, sorted(part.scene.id for part in one[1])
+
+    return [chosen for _, chosen in sorted(sets.values(), key=order)[:most]]
+
+
+def _fewest(found: Sequence[Candidate], everything: int) -> list[tuple[int, ...]]:
+    """Combinations of footprints, as few as possible, that cover everything."""
+    unique = sorted({one.points for one in found}, key=lambda points: (-points.bit_count(), points))
+    # A footprint inside another never makes a smaller set possible.
+    largest = [a for i, a in enumerate(unique) if not any(a & ~b == 0 for b in unique[:i])]
+    tried = 0
+    for count in range(1, len(largest) + 1):
+        shapes = []
+        for shape in itertools.combinations(largest, count):
+            tried += 1
+            if tried > MOST_COMBINATIONS:
+                return [_greedily(largest, everything)]
+            if _union(shape) == everything:
+                shapes.append(shape)
+        if shapes:
+            return shapes
+    raise AssertionError("all footprints together cover what they cover")
+
+
+def _greedily(largest: Sequence[int], everything: int) -> tuple[int, ...]:
+    chosen: list[int] = []
+    missing = everything
+    while missing:
+        best = max(largest, key=lambda points: (points & missing).bit_count())
+        chosen.append(best)
+        missing &= ~best
+    return tuple(chosen)
+
+
+def _fillings(
+    found: Sequence[Candidate], shape: tuple[int, ...], everything: int, day_cost: float
+) -> list[tuple[Candidate, ...]]:
+    """For every scene that can stand first in a combination of footprints: it, with those that go best with it."""
+    order = sorted(shape, key=lambda points: (-points.bit_count(), points))
+    inside = [[one for one in found if one.points & ~points == 0] for points in order]
+    results = []
+    for first in inside[0]:
+        chosen: list[Candidate] = []
+        for k, group in enumerate(inside):
+            # A scene may stand for a footprint if it covers what the others, those still to come included, leave open.
+            open_points = everything & ~_union([one.points for one in chosen] + order[k + 1 :])
+            fitting = [one for one in ([first] if k == 0 else group) if open_points & ~one.points == 0]
+            if not fitting:
+                break  # the first one is too small; each footprint's own scenes fit always
+            chosen.append(
+                min(fitting, key=lambda one: (one.cost + day_cost * _days(one, first), one.order))
+            )
+        else:
+            results.append(tuple(chosen))
+    return results
+
+
+def _cost(chosen: Sequence[Candidate], day_cost: float) -> float:
+    """Cloud percent of a set, by the points each scene would show, and what the days between its scenes are worth."""
+    seen, total = 0, 0.0
+    for one in chosen:
+        total += one.cost * (one.points & ~seen).bit_count()
+        seen |= one.points
+    dates = [one.scene.captured_at for one in chosen]
+    return total / max(1, seen.bit_count()) + day_cost * ((max(dates) - min(dates)) / timedelta(days=1))
+
+
+def next_best(
+    found: Sequence[Candidate], missing: int, main: Scene, day_cost: float, tried: set[str]
+) -> Candidate | None:
+    """The scene most likely to show what is still missing."""
+
+    def promise(one: Candidate) -> float:
+        share = (one.points & missing).bit_count() / max(1, missing.bit_count())
+        days = abs(one.scene.captured_at - main.captured_at) / timedelta(days=1)
+        return share * (100.0 - one.cost) - day_cost * days
+
+    left = [one for one in found if one.scene.id not in tried and one.points & missing]
+    return min(left, key=lambda one: (-promise(one), one.order), default=None)
+
+
+def _union(shape: Sequence[int]) -> int:
+    total = 0
+    for points in shape:
+        total |= points
+    return total
+
+
+def _days(one: Candidate, other: Candidate) -> float:
+    return abs(one.scene.captured_at - other.scene.captured_at) / timedelta(days=1)

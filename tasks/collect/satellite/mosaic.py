@@ -1,0 +1,109 @@
+"""One picture from several scenes."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from schemas.settings.satellite import SatelliteSettings
+from tasks.collect.satellite.choice import NOBODY, Owner, owners
+from tasks.collect.satellite.grid import Grid
+from tasks.collect.satellite.layers import Layer, lasting
+from tasks.collect.satellite.raster import Mask, OnGrid, on_grid
+from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene, UnusableScene
+from tasks.collect.satellite.together import together
+from tasks.collect.satellite.tone import Reflectance, from_bands, from_visual, gains, scaled
+from tasks.services import ServiceError, Stac
+
+
+@dataclass(frozen=True)
+class Part:
+    """One scene's part of a picture."""
+
+    scene: Scene
+    share: float
+    gain: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Mosaic:
+    """A picture's reflectance, and what it is made of; the largest part first."""
+
+    pixels: Reflectance
+    parts: tuple[Part, ...]
+    clear_share: float
+    no_data_share: float
+
+
+class BadBands(Exception):
+    """A scene whose class map could be read and whose bands cannot."""
+
+    def __init__(self, scene_id: str, why: str) -> None:
+        super().__init__(scene_id, why)
+        self.scene_id, self.why = scene_id, why
+
+
+async def read_bands(stac: Stac, scene: Scene, grid: Grid, need: Mask, assets: str) -> Reflectance:
+    """A scene's reflectance on the grid, in all tiles that hold what is needed; BadBands if it cannot be had."""
+
+    async def one(name: str) -> np.ndarray:
+        file: OnGrid = await on_grid(partial(stac.read, scene.hrefs[name]), grid, scene.epsg)
+        wanted = (np.uint8, 3) if assets == "visual" else (np.uint16, 1)
+        if (file.level.dtype, file.level.bands) != wanted:
+            raise UnusableScene(f"{name} is {file.level.bands} x {file.level.dtype}")
+        return await file.pixels(need)
+
+    try:
+        stored = await together(one(name) for name in ((VISUAL,) if assets == "visual" else BANDS))
+    except UnusableScene as why:
+        raise BadBands(scene.id, str(why)) from why
+    except ServiceError as error:
+        final = lasting(error)
+        raise (BadBands(scene.id, str(final)) if isinstance(final, UnusableScene) else error) from error
+    if assets == "visual":
+        return await asyncio.to_thread(from_visual, stored[0])
+    return await asyncio.to_thread(from_bands, stored, scene.offset)
+
+
+async def make_mosaic(stac: Stac, layers: Sequence[Layer], grid: Grid, settings: SatelliteSettings) -> Mosaic:
+    """The picture from its layers, each read only where it is the one shown."""
+    owner, clear = owners(layers)
+    used = [number for number in range(len(layers)) if bool((owner == number).any())]
+    read = await together(
+        read_bands(stac, layers[number].scene, grid, owner == number, settings.assets) for number in used
+    )
+    return await asyncio.to_thread(_put_together, [layers[n] for n in used], read, used, owner, clear, settings)
+
+
+def _put_together(
+    layers: Sequence[Layer],
+    read: Sequence[Reflectance],
+    numbers: Sequence[int],
+    owner: Owner,
+    clear: Mask,
+    settings: SatelliteSettings,
+) -> Mosaic:
+    factors = gains(read, [layer.clear for layer in layers], settings.max_gain)
+    balanced = [scaled(values, gain) for values, gain in zip(read, factors, strict=True)]
+    pixels = np.zeros_like(balanced[0])
+    for number, values in zip(numbers, balanced, strict=True):
+        mine = owner == number
+        np.copyto(pixels, values, where=mine[..., None])
+    # Bands may lack what the class map promised: another scene that was read there may have it.
+    holes = (pixels[..., 0] == 0) & (owner != NOBODY)
+    if holes.any():
+        for values in balanced:
+            np.copyto(pixels, values, where=(holes & (pixels[..., 0] == 0))[..., None])
+    empty = pixels[..., 0] == 0
+    parts = [
+        Part(layer.scene, float((owner == number).mean()), tuple(float(g) for g in gain))  # type: ignore[arg-type]
+        for layer, number, gain in zip(layers, numbers, factors, strict=True)
+    ]
+    return Mosaic(
+        pixels=pixels,
+        parts=tuple(sorted(parts, key=lambda part: (-part.share, part.scene.id))),
+        clear_share=float((clear & ~empty).mean()),
+        no_data_share=float(empty.mean()),
+    )

@@ -1,0 +1,251 @@
+"""Satellite pictures for every planned place and viewport, with licence, scenes and corners.
+
+What one item gets depends only on the place, the viewport, the settings and what the archive holds, so a run that was
+killed ends with the same rows when it is started again.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from typing import Any
+
+import polars as pl
+
+from schemas.settings.collect import CollectSettings
+from schemas.settings.satellite import SatelliteSettings
+from tasks.collect.satellite.choice import choose
+from tasks.collect.satellite.grid import Grid, grid_around
+from tasks.collect.satellite.mosaic import BadBands, Mosaic, make_mosaic
+from tasks.collect.satellite.scenes import BANDS, CLASSES, VISUAL, Scene, UnusableScene, read_scene
+from tasks.collect.satellite.tone import jpeg, shown
+from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop, digest
+from tasks.lake import Lake
+from tasks.services import Stac, safe_url
+
+KIND = "satellite"
+LICENCE = "Copernicus Sentinel Data Legal Notice (free, full and open)"
+CREATOR = "European Union, Copernicus Sentinel-2"
+BAD_SCENES = 5  # scenes with unreadable bands before an item is given up
+_ITEM_COLUMNS = ("id", "place_id", "viewport", "lat", "lon", "metres_per_pixel", "size_px", "east", "north")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a worker keeps open."""
+
+    stac: Stac
+    lake: Lake
+    settings: SatelliteSettings
+
+
+def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
+    """One item a place and viewport; places of one city share the city's pictures.
+
+    The viewport's numbers are part of the item, so that another viewport redoes no picture but its own.
+    """
+    wanted = settings.satellite
+    subjects = _subjects(inputs.frame("places"))
+    frames = []
+    for viewport in wanted.viewports if wanted.enabled else ():
+        # A city says how large it is: the first viewport shows it whole, the others keep their proportion to it.
+        whole = viewport.metres_per_pixel / wanted.viewports[0].metres_per_pixel * 1000.0 / wanted.size_px
+        step_m = (pl.col("viewport_km") * whole).fill_null(viewport.metres_per_pixel)
+        frames.append(
+            subjects.with_columns(
+                id=pl.concat_str("subject", pl.lit(viewport.name), separator=":"),
+                viewport=pl.lit(viewport.name),
+                metres_per_pixel=step_m,
+                size_px=pl.lit(wanted.size_px),
+                east=pl.lit(viewport.east),
+                north=pl.lit(viewport.north),
+            ).select(_ITEM_COLUMNS)
+        )
+    if not frames:
+        return pl.DataFrame(schema={"id": pl.String})
+    return pl.concat(frames)
+
+
+def _subjects(places: pl.DataFrame) -> pl.DataFrame:
+    """What pictures are made of: each place, or each city with the first of its places to answer."""
+    columns = ("subject", "place_id", "lat", "lon", "viewport_km")
+    alone = places.filter(pl.col("city_id").is_null()).with_columns(
+        subject="place_id", viewport_km=pl.lit(None, dtype=pl.Float64)
+    )
+    cities = (
+        places.filter(pl.col("city_id").is_not_null())
+        .sort("place_id")
+        .unique("city_id", keep="first", maintain_order=True)
+        .with_columns(
+            subject=pl.concat_str(pl.lit("city"), "city_id", separator="-"),
+            lat=pl.coalesce("city_lat", "lat"),
+            lon=pl.coalesce("city_lon", "lon"),
+        )
+    )
+    return pl.concat([alone.select(columns), cities.select(columns)])
+
+
+def identity(settings: CollectSettings) -> dict[str, Any]:
+    """The settings that make a picture another one; viewports stand in the items."""
+    found = settings.satellite.identity()
+    return {name: value for name, value in found.items() if name not in ("enabled", "size_px", "viewports")}
+
+
+def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
+    return Bench(Stac(workshop.connections.stac), workshop.lake, settings.satellite)
+
+
+async def work(item: dict[str, Any], bench: Bench) -> Outcome:
+    """The item's picture, or why there is none."""
+    settings = bench.settings
+    grid = grid_around(item["lat"], item["lon"], item["metres_per_pixel"], item["size_px"], item["east"], item["north"])
+    scenes, seen, unusable = await _search(bench.stac, grid, settings)
+    evidence: dict[str, Any] = {
+        "searched": {"boxes": [[round(edge, 5) for edge in box] for box in grid.boxes()], "from": str(settings.start),
+                     "to": str(settings.end), "max_cloud_percent": settings.max_cloud_percent},
+        "scenes_seen": seen,
+    }  # fmt: skip
+    if not scenes:
+        return Rejected("no_scenes", {**evidence, **_some(unusable)})
+    mosaic = None
+    looked_at = 0
+    for _ in range(BAD_SCENES):
+        left = [scene for scene in scenes if scene.id not in unusable]
+        choice = await choose(bench.stac, left, grid, settings)
+        unusable |= choice.unusable
+        looked_at += choice.looked_at
+        evidence["scenes_looked_at"] = looked_at
+        if not choice.layers:
+            return Rejected("no_usable_scene", {**evidence, **_some(unusable)})
+        try:
+            mosaic = await make_mosaic(bench.stac, choice.layers, grid, settings)
+            break
+        except BadBands as bad:
+            unusable[bad.scene_id] = bad.why
+    if mosaic is None:
+        return Rejected("no_usable_scene", {**evidence, **_some(unusable)})
+    evidence |= {
+        "clear_share": round(mosaic.clear_share, 4),
+        "no_data_share": round(mosaic.no_data_share, 4),
+        "scenes_used": len(mosaic.parts),
+    }
+    if mosaic.no_data_share > settings.max_no_data_share:
+        return Rejected("no_data", {**evidence, "max_no_data_share": settings.max_no_data_share, **_some(unusable)})
+    if mosaic.clear_share < settings.min_clear_share:
+        return Rejected("cloudy", {**evidence, "min_clear_share": settings.min_clear_share, **_some(unusable)})
+    data = await asyncio.to_thread(_picture, mosaic, settings)
+    sha256 = bench.lake.images.put(data, "jpg")
+    return Kept({"images": [image_row(item, grid, mosaic, evidence, data, sha256, bench)]})
+
+
+async def _search(stac: Stac, grid: Grid, settings: SatelliteSettings) -> tuple[list[Scene], int, dict[str, str]]:
+    """The scenes that may show a grid, how many items there were, and why some cannot be used."""
+    start = datetime.combine(settings.start, time(0, 0, 0), UTC)
+    end = datetime.combine(settings.end, time(23, 59, 59), UTC)
+    found: dict[str, dict[str, Any]] = {}
+    for box in grid.boxes():
+        for row in await stac.search(settings.collection, box, start, end, settings.max_cloud_percent):
+            found.setdefault(row["id"], row)
+    assets = (CLASSES, VISUAL) if settings.assets == "visual" else (CLASSES, *BANDS)
+    scenes, unusable = [], {}
+    for name, row in sorted(found.items()):
+        try:
+            scenes.append(read_scene(row, assets))
+        except UnusableScene as why:
+            unusable[name] = str(why)
+    return scenes, len(found), unusable
+
+
+def _picture(mosaic: Mosaic, settings: SatelliteSettings) -> bytes:
+    return jpeg(shown(mosaic.pixels, settings.white, settings.gamma), settings.jpeg_quality)
+
+
+def image_row(
+    item: dict[str, Any],
+    grid: Grid,
+    mosaic: Mosaic,
+    figures: dict[str, Any],
+    data: bytes,
+    sha256: str,
+    bench: Bench,
+) -> dict[str, Any]:
+    """The picture's row in `images`."""
+    settings, main = bench.settings, mosaic.parts[0].scene
+    scene_ids = [part.scene.id for part in mosaic.parts]
+    source_id = digest(settings.collection, grid.epsg, grid.transform, grid.size, scene_ids)
+    lat, lon = grid.centre()
+    return {
+        "image_id": bench.lake.name(settings.collection, source_id, item["place_id"]),
+        "kind": KIND,
+        "place_id": item["place_id"],
+        "lat": lat,
+        "lon": lon,
+        "source": settings.collection,
+        "source_id": source_id,
+        "compass_angle": 0.0,  # north is up
+        "licence": LICENCE,
+        "creator": CREATOR,
+        "attribution": _attribution([part.scene for part in mosaic.parts]),
+        "captured_at": main.captured_at,
+        "fetched_at": datetime.now(UTC),
+        "request_url": safe_url(main.hrefs[VISUAL if settings.assets == "visual" else BANDS[0]]),
+        "http_status": 206,  # parts of files: anything else is no picture
+        "sha256": sha256,
+        "extension": "jpg",
+        "bytes": len(data),
+        "width": grid.size,
+        "height": grid.size,
+        "metadata_json": json.dumps(_metadata(item, grid, mosaic, figures, settings), sort_keys=True),
+    }
+
+
+def _metadata(
+    item: dict[str, Any], grid: Grid, mosaic: Mosaic, figures: dict[str, Any], settings: SatelliteSettings
+) -> dict[str, Any]:
+    corners = zip(("north_west", "north_east", "south_east", "south_west"), grid.corners(), strict=True)
+    return {
+        "viewport": item["viewport"],
+        "metres_per_pixel": grid.step_m,
+        "epsg": grid.epsg,
+        "transform": grid.transform,
+        "corners": {name: {"lat": round(lat, 7), "lon": round(lon, 7)} for name, (lat, lon) in corners},
+        "assets": settings.assets,
+        "clear_share": figures["clear_share"],
+        "no_data_share": figures["no_data_share"],
+        "scenes_seen": figures["scenes_seen"],
+        "scenes_looked_at": figures["scenes_looked_at"],
+        "scenes": [
+            {
+                "id": part.scene.id,
+                "captured_at": part.scene.captured_at.isoformat(),
+                "cloud_percent": part.scene.cloud_percent,
+                "share": round(part.share, 4),
+                "gain": [round(factor, 4) for factor in part.gain],
+            }
+            for part in mosaic.parts
+        ],
+    }
+
+
+def _attribution(scenes: Sequence[Scene]) -> str:
+    years = sorted({scene.captured_at.year for scene in scenes})
+    return f"Contains modified Copernicus Sentinel data {', '.join(map(str, years))}"
+
+
+def _some(unusable: dict[str, str]) -> dict[str, Any]:
+    return {"unusable_scenes": dict(sorted(unusable.items())[:10])} if unusable else {}
+
+
+STAGE = Stage(
+    name="collect.satellite",
+    reads=("places",),
+    writes=("images",),
+    items=items,
+    work=work,
+    open=open_bench,
+    # Half waiting, half computing; a picture being made takes some hundred megabytes.
+    resources=Resources(cpus=1, concurrency=2, chunk=1),
+    services=("stac",),
+    identity=identity,
+)

@@ -1,0 +1,104 @@
+"""Colours: scenes brought to each other's lightness where they overlap, and reflectance shown as 8 bits.
+
+Reflectance is kept as a whole number, ten thousandths, as the provider stores it; 0 means no data.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from tasks.collect.satellite.raster import Mask
+
+Reflectance = NDArray[np.uint16]  # rows x columns x (red, green, blue)
+UNIT = 10_000
+VISUAL_WHITE = 0.3558  # the reflectance that is full white in the provider's own 8-bit picture
+_STRIDE = 4  # of the pixels compared: neighbours tell the same
+_FEWEST = 200  # compared pixels below which two scenes are not compared
+_HOLD = 0.02  # how much a scene resists being changed, against what its overlaps say
+
+
+def from_bands(stored: Sequence[NDArray[np.uint16]], offset: int) -> Reflectance:
+    """Reflectance from red, green and blue as stored; at least 1 where all three have data."""
+    found = np.empty((*stored[0].shape, 3), dtype=np.uint16)
+    known = np.ones(stored[0].shape, dtype=np.bool_)
+    for k, band in enumerate(stored):
+        np.subtract(np.maximum(band, offset + 1), offset, out=found[..., k])
+        known &= band > 0
+    found[~known] = 0
+    return found
+
+
+def from_visual(shown: NDArray[np.uint8]) -> Reflectance:
+    """Reflectance from the provider's 8-bit picture, which is linear up to its white."""
+    table = np.rint(np.arange(256) / 255 * VISUAL_WHITE * UNIT).astype(np.uint16)
+    found = table[np.maximum(shown, 1)]
+    found[(shown == 0).all(axis=2)] = 0
+    return found
+
+
+def gains(layers: Sequence[Reflectance], clear: Sequence[Mask], max_gain: float) -> NDArray[np.float64]:
+    """For each layer a factor of red, green and blue that makes overlaps agree; the first layer stays as it is.
+
+    Where two layers overlap clearly, the logarithm of their ratio (median over the pixels) is what their gains should
+    differ by. All overlaps together are solved by least squares, each as heavy as the root of its pixels.
+    """
+    count = len(layers)
+    found = np.ones((count, 3))
+    if count == 1:
+        return found
+    rows, wanted = [], []
+    for i in range(count):
+        for j in range(i + 1, count):
+            ratio = _log_ratio(layers[i], layers[j], clear[i] & clear[j])
+            if ratio is not None:
+                row = np.zeros(count)
+                row[i], row[j] = -ratio[1], ratio[1]
+                rows.append(row)
+                wanted.append(ratio[0] * ratio[1])
+    if not rows:
+        return found
+    hold = np.eye(count) * _HOLD
+    hold[0, 0] = 1e6
+    solved = np.linalg.lstsq(np.vstack([*rows, hold]), np.vstack([*wanted, np.zeros((count, 3))]), rcond=None)[0]
+    limit = np.log(max_gain)
+    return np.exp(np.clip(solved - solved[0], -limit, limit))
+
+
+def _log_ratio(one: Reflectance, other: Reflectance, both: Mask) -> tuple[NDArray[np.float64], float] | None:
+    """(log of one / other by colour, weight), or None where they hardly overlap."""
+    thin = (slice(None, None, _STRIDE), slice(None, None, _STRIDE))
+    a, b = one[thin], other[thin]
+    shared = both[thin] & (a[..., 0] > 0) & (b[..., 0] > 0)
+    if int(shared.sum()) < _FEWEST:
+        return None
+    # A little is added to both: in deep shadow the ratio says nothing.
+    ratio = np.log((a[shared] + 50.0) / (b[shared] + 50.0))
+    return np.median(ratio, axis=0), float(np.sqrt(shared.mean()))
+
+
+def scaled(values: Reflectance, gain: NDArray[np.float64]) -> Reflectance:
+    """Reflectance times a gain for each colour; 0 stays 0, all else at least 1."""
+    if np.allclose(gain, 1.0, atol=1e-4):
+        return values
+    found = np.empty_like(values)
+    numbers = np.arange(65_536, dtype=np.float64)
+    for k in range(3):
+        table = np.clip(np.rint(numbers * gain[k]), 1, 65_535).astype(np.uint16)
+        table[0] = 0
+        found[..., k] = table[values[..., k]]
+    return found
+
+
+def shown(values: Reflectance, white: float, gamma: float) -> NDArray[np.uint8]:
+    """8 bits for the eye: 255 (reflectance / white) ^ (1 / gamma), the same for every picture; 0 only for no data."""
+    share = np.clip(np.arange(65_536) / (white * UNIT), 0.0, 1.0)
+    table = np.clip(np.rint(255.0 * share ** (1.0 / gamma)), 1, 255).astype(np.uint8)
+    table[0] = 0
+    return table[values]
+
+
+def jpeg(pixels: NDArray[np.uint8], quality: int) -> bytes:
+    """A JPEG without metadata, colours at full resolution: roofs and fields are single pixels here."""
+    return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality=quality, colorsubsampling="444"))
