@@ -11,10 +11,11 @@ import polars as pl
 from tasks.frame import digest
 from tasks.lake import Lake
 
-TABLES = ("places", "images", "gaps", "checks", "labels", "rejects", "failures", "runs")
+TABLES = ("places", "images", "gaps", "labels", "rejects", "failures", "runs")
 SNAPSHOT_TABLES = ("places", "images", "labels", "rejects")  # what a snapshot keeps readable for good
 REVIEWED = ("plan", "collect", "ingest", "curate")  # the stages whose work is under review, in order
-_OUTPUTS = ("places", "images", "checks", "labels")  # `gaps` stand beside images, they finish no item
+RECHECK = "collect.recheck"
+_OUTPUTS = ("places", "images", "labels")
 # How and when a picture was fetched is provenance: fetching the same picture again makes no other snapshot.
 _NOT_CONTENT = {"fetched_at", "request_url", "http_status", "etag"}
 _SYSTEM = {"stage", "item_id", "made_from", "run_id", "written_at", "tombstone"}
@@ -91,6 +92,7 @@ def funnel(evidence: Evidence) -> list[StageCount]:
     done = evidence["runs"].filter(pl.col("status").is_in(["done", "done_with_failures"]))
     newest = done.sort("finished_at").group_by("stage", maintain_order=True).last()
     totals: dict[str, int] = dict(newest.select("stage", "total").iter_rows())
+    totals.pop(RECHECK, None)  # it looks again at pictures that another stage brought: nothing goes through it
     order = {name: position for position, name in enumerate(REVIEWED)}
     return [
         _stage_count(evidence, stage, totals[stage])
