@@ -94,6 +94,7 @@ class Stage:
     resources: Resources = Resources()
     services: tuple[str, ...] = ()  # whose keys must be there before anything starts
     keeps_history: bool = False  # rows of items that left the input stand, as models and snapshots do
+    partial: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     aside: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
 
@@ -226,7 +227,12 @@ def _run_columns(
 def _finish(
     stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, progress: "_Progress", batch: "_Batch"
 ) -> StageResult:
-    ledger.sweep(items, not_done={f.item_id for f in batch.failed}, keeps_history=stage.keeps_history)
+    ledger.sweep(
+        items,
+        not_done={f.item_id for f in batch.failed},
+        keeps_history=stage.keeps_history,
+        partial=isinstance(stage, Stage) and stage.partial,
+    )
     standing, standing_rejects = ledger.standing()
     result = ledger.close(
         "done_with_failures" if batch.failed else "done",

@@ -100,7 +100,7 @@ class Ledger:
         ]
         self.lake.upsert("failures", rows, commit)
 
-    def sweep(self, items: pl.DataFrame, not_done: set[str], keeps_history: bool) -> None:
+    def sweep(self, items: pl.DataFrame, not_done: set[str], keeps_history: bool, partial: bool = False) -> None:
         """Tombstone this stage's rows that a redone item left behind, or whose item left the input."""
         current = items.select(item_id="id", made_from="made_from")
         unfinished = pl.Series(sorted(not_done), dtype=pl.String).implode()
@@ -119,11 +119,13 @@ class Ledger:
                 .collect()
             )
             self._bury(table, stale.join(current, on="item_id", how="semi"), "superseded by a newer run")
-            if not keeps_history:
+            if not keeps_history and not partial:
                 self._bury(table, stale.join(current, on="item_id", how="anti"), "its input is gone")
         failures = self.lake.read("failures").filter(
             (pl.col("stage") == self.stage) & ~pl.col("item_id").is_in(unfinished)
         )
+        if partial:
+            failures = failures.join(current, on="item_id", how="semi")
         self._bury("failures", failures, "done by a later run")
 
     def _bury(self, table: str, rows: pl.DataFrame, why: str) -> None:
