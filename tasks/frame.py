@@ -28,6 +28,7 @@ from tasks.lake import Lake
 from tasks.ledger import Ledger
 from tasks.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
 from tasks.services import Connections
+from tasks.services.budget_actor import shared_till
 from tasks.spread import Died, Resources, is_async_function, spread
 
 __all__ = [
@@ -168,8 +169,10 @@ def _run_items(
     items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.aside)
     todo = ledger.unfinished(items)
     progress = _Progress(context.progress, stage.name, items.height, items.height - todo.height)
+    connections = context.connections
     if todo.height and stage.services:
         context.ready()
+        connections = connections.sharing(shared_till(context.lake, context.spread))
     is_async = is_async_function(stage.work)
     job = ChunkJob(
         stage=stage.name,
@@ -177,7 +180,7 @@ def _run_items(
         marker=stage.writes[-1],
         writes=stage.writes,
         work=stage.work,
-        open_bench=functools.partial(stage.open, settings, Workshop(context.lake, context.connections)),
+        open_bench=functools.partial(stage.open, settings, Workshop(context.lake, connections)),
         concurrency=stage.resources.concurrency,
         secrets=context.connections.secrets(),
     )
@@ -201,7 +204,7 @@ def _run_items(
     batch.commit()
     if fatal:
         ledger.close("failed", progress.counts, items.height, batch.usage)
-        raise GeofixError(f"{stage.name} stopped: {fatal.message}")
+        raise GeofixError(f"{stage.name} stopped: {_why(fatal, context.connections)}")
     _check_accounts(stage.name, todo, batch)
     return _finish(stage, items, ledger, progress, batch)
 
@@ -261,6 +264,17 @@ def _check_accounts(stage: str, todo: pl.DataFrame, batch: "_Batch") -> None:
         )
 
 
+def _why(fatal: Failure, connections: Connections) -> str:
+    """What stopped a stage, in words somebody can act on."""
+    connection = getattr(connections, fatal.service, None) if fatal.service else None
+    if fatal.kind != "auth" or connection is None or connection.endpoint.public_key or not connection.endpoint.key_env:
+        return fatal.message
+    return (
+        f"{fatal.service} does not accept the key in {connection.endpoint.key_env}: "
+        "put the right one into this environment variable and run again"
+    )
+
+
 def _died(died: Died) -> ChunkResult:
     return ChunkResult(failed=[Failure(item, "worker_died", died.message) for item in died.chunk["id"]])
 
@@ -279,13 +293,16 @@ class _Batch:
 
     def add(self, result: ChunkResult) -> Failure | None:
         """Take a result in; returns the failure that ought to stop the stage, if there is one."""
+        fatal = next((failure for failure in result.failed if failure.fatal), None)
+        # What stops the stage is no item's own failure: nothing of it is written down.
+        result.failed = [failure for failure in result.failed if not failure.fatal]
         self._pending.append(result)
         self.usage += result.usage
         enough = sum(r.items for r in self._pending) >= BATCH_ITEMS
         if enough or time.monotonic() - self._since > BATCH_SECONDS:
             self.commit()
         self._progress.add(result)
-        return next((failure for failure in result.failed if failure.fatal), None)
+        return fatal
 
     def commit(self) -> None:
         self._ledger.commit(self._pending)

@@ -5,14 +5,29 @@ the keys; a key itself never stands in configuration. The one exception are the 
 public, and are refused for any address that is not loopback.
 """
 
-import ipaddress
-import re
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from schemas.settings.allowance import Allowance
 from schemas.settings.base import Settings
+from schemas.settings.endpoint import Endpoint, is_loopback, is_private
+
+__all__ = [
+    "OFFLINE_URL",
+    "ChatEndpoint",
+    "Endpoint",
+    "GeocoderEndpoint",
+    "MapillaryEndpoint",
+    "Price",
+    "SearchEndpoint",
+    "ServicesSettings",
+    "StacEndpoint",
+    "TrainedEndpoint",
+    "is_loopback",
+    "is_private",
+]
 
 OFFLINE_URL = "http://127.0.0.1:8760"
 # Public by design: they open only the offline world. The shapes are those the real services demand.
@@ -23,84 +38,6 @@ OFFLINE_SEARCH_KEY = "tvly-offline-world"
 _OFFLINE_TILES = "/mapillary-tiles/maps/vtp/mly1_public/2"
 _OFFLINE_FILES = "/blob/{account}/{container}/"
 
-_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def is_loopback(url: str) -> bool:
-    """True if the URL's host is this machine."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def is_private(url: str) -> bool:
-    """True if the URL's host cannot be on the open net: loopback, a private address or a cluster-internal name."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_private
-    except ValueError:
-        return "." not in host or host.endswith((".local", ".internal", ".svc"))
-
-
-class Endpoint(Settings):
-    """One outside service."""
-
-    # Somebody may paste a key into a field of ours by mistake; the complaint must not repeat it.
-    model_config = ConfigDict(hide_input_in_errors=True)
-
-    # Fields a subclass fills differently for an address that is not the offline world, unless they are given.
-    elsewhere: ClassVar[dict[str, Any]] = {"public_key": None}
-
-    base_url: str = Field(description="address of the service, without query")
-    key_env: str | None = Field(None, description="environment variable that holds the key; null: no key is sent")
-    public_key: str | None = Field(None, description="a key that is no secret; only for a loopback base_url")
-    connect_timeout_s: float = Field(10, gt=0, description="seconds to wait for a connection")
-    timeout_s: float = Field(60, gt=0, description="seconds to wait for the next bytes of an answer")
-    total_timeout_s: float = Field(180, gt=0, description="seconds for one whole answer")
-    max_attempts: int = Field(5, ge=1, le=20, description="times one request is tried before it counts as failed")
-    backoff_s: float = Field(0.5, ge=0, description="first retry waits up to this, each later one up to twice as long")
-    max_wait_s: float = Field(60, ge=0, description="longest wait before a retry; a longer Retry-After gives up")
-    requests_per_minute: float | None = Field(None, gt=0, description="ceiling in one process; null: none")
-    max_body_mb: float = Field(64, gt=0, description="largest answer accepted")
-    user_agent: str = Field("geofix/0.1", min_length=1, description="how we name ourselves")
-
-    @field_validator("base_url")
-    @classmethod
-    def _plain_address(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be an http:// or https:// address")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("must not hold a user, password, query or fragment: keys come from key_env")
-        return value.rstrip("/")
-
-    @field_validator("key_env")
-    @classmethod
-    def _names_a_variable(cls, value: str | None) -> str | None:
-        # A key pasted here by mistake must not be echoed: say what is wrong, not what was given.
-        if value is not None and not _ENVIRONMENT_NAME.fullmatch(value):
-            raise ValueError("must be the NAME of an environment variable, not a key")
-        return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_offline_defaults_at_home(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("base_url"), str) and not is_loopback(data["base_url"]):
-            return {**cls.elsewhere, **data}
-        return data
-
-    @model_validator(mode="after")
-    def _keys_stay_private(self) -> "Endpoint":
-        if self.key_env and self.base_url.startswith("http://") and not is_private(self.base_url):
-            raise ValueError("base_url must be https:// outside a private network: a key would be readable on the way")
-        if self.public_key is not None and not is_loopback(self.base_url):
-            raise ValueError("public_key is only for a loopback base_url; name the key's variable in key_env")
-        return self
-
 
 class MapillaryEndpoint(Endpoint):
     """The Graph API, and the host of its vector tiles."""
@@ -108,6 +45,10 @@ class MapillaryEndpoint(Endpoint):
     elsewhere: ClassVar[dict[str, Any]] = {
         "public_key": None,
         "tiles_url": "https://tiles.mapillary.com/maps/vtp/mly1_public/2",
+        # nine tenths of what the service allows: it counts when a request arrives, and delays differ
+        "requests_per_minute": 54_000,
+        "search_per_minute": 9_000,
+        "tiles_per_day": 45_000,
     }
 
     base_url: str = f"{OFFLINE_URL}/mapillary"
@@ -116,6 +57,21 @@ class MapillaryEndpoint(Endpoint):
     )
     key_env: str | None = "MAPILLARY_TOKEN"
     public_key: str | None = OFFLINE_MAPILLARY_TOKEN
+    search_per_minute: float | None = Field(
+        None, gt=0, description="searches by box, counted by themselves; null: counted with the other requests"
+    )
+    tiles_per_day: int | None = Field(
+        None, gt=0, description="vector tiles a day (UTC), counted by themselves; null: with the other requests"
+    )
+
+    def allowance(self, kind: str) -> Allowance | None:
+        if kind == "picture":
+            return None  # another host, which counts nothing
+        if kind == "search" and self.search_per_minute is not None:
+            return Allowance(kind, self.search_per_minute, None)
+        if kind == "tiles" and self.tiles_per_day is not None:
+            return Allowance(kind, None, self.tiles_per_day, "tiles_per_day")
+        return super().allowance(kind)
 
     @field_validator("tiles_url")
     @classmethod
@@ -224,6 +180,12 @@ class TrainedEndpoint(ChatEndpoint):
 class ServicesSettings(Settings):
     """Every service the pipeline reaches."""
 
+    contact: str | None = Field(
+        None,
+        pattern=r"^(https?://|mailto:)[!-'*-~]+$",
+        max_length=200,
+        description="https:// or mailto: address sent with every request: where a service can reach whoever runs this",
+    )
     mapillary: MapillaryEndpoint = MapillaryEndpoint()
     stac: StacEndpoint = StacEndpoint()
     geocoder: GeocoderEndpoint = GeocoderEndpoint()

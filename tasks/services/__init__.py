@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from pydantic import SecretStr
 
@@ -15,6 +15,7 @@ from tasks.services.chat import Chat
 from tasks.services.errors import ServiceError, safe_text, safe_url
 from tasks.services.geocoder import Address, GeocodeCandidate, Geocoder
 from tasks.services.http import Connection
+from tasks.services.limit import Till
 from tasks.services.mapillary import Mapillary
 from tasks.services.search import Search, SearchResult
 from tasks.services.stac import Stac
@@ -58,6 +59,11 @@ class Connections:
         every = (self.mapillary, self.geocoder, self.search, self.chat, self.stac, self.trained)
         return tuple(c.key.get_secret_value() for c in every if c is not None and c.key is not None)
 
+    def sharing(self, till: Till) -> "Connections":
+        """The same, with the budgets of requests counted where others count theirs."""
+        every = {each.name: getattr(self, each.name) for each in fields(self)}
+        return Connections(**{name: one and replace(one, till=till) for name, one in every.items()})
+
 
 def connect(services: ServicesSettings, env: Mapping[str, str], needed: Collection[str] | None = None) -> Connections:
     """The services with their keys from the environment, or MissingKeys naming all that are not there.
@@ -69,18 +75,18 @@ def connect(services: ServicesSettings, env: Mapping[str, str], needed: Collecti
     def resolve(service: str, endpoint: Endpoint) -> Connection:
         # The public key first: a real key in the environment must not go to a server that needs none.
         if endpoint.public_key is not None:
-            return Connection(service, endpoint, SecretStr(endpoint.public_key))
+            return Connection(service, endpoint, SecretStr(endpoint.public_key), services.contact)
         if endpoint.key_env is None:
-            return Connection(service, endpoint)
+            return Connection(service, endpoint, contact=services.contact)
         key = env.get(endpoint.key_env, "").strip()
         if not key and needed is not None and service not in needed:
-            return Connection(service, endpoint)
+            return Connection(service, endpoint, contact=services.contact)
         if not key:
             missing.append(f"{endpoint.key_env} (services.{service}.key_env)")
         elif not key.isascii() or not key.isprintable() or " " in key:
             # It could not be sent in a header, and the failure there would print it.
             missing.append(f"{endpoint.key_env} (services.{service}.key_env: set, but not a key)")
-        return Connection(service, endpoint, SecretStr(key))
+        return Connection(service, endpoint, SecretStr(key), services.contact)
 
     connections = Connections(
         mapillary=resolve("mapillary", services.mapillary),

@@ -1,41 +1,113 @@
-"""A ceiling on how often one process asks one service."""
+"""How often a service may be asked: evenly over the minute, counted over the day.
+
+`grant` is the whole rule, as a function of what was granted before and of the time. Whoever keeps that standing (this
+process, a file, an actor that holds the file) is a `Till`; clients take their permits from one.
+"""
 
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from schemas.settings.allowance import Allowance
+
+DAY_S = 86_400
+# A permit may be used up to this long after its moment. The pace leaves room for it, so that no minute ever holds
+# more requests than were allowed: 60 of 61 seconds' worth, 98.4 % of the limit.
+SLACK_S = 1.0
+BURST_S = 0.5  # moments nobody used may be used this much later
+HORIZON_S = 0.25  # no moment farther ahead is given away: what a killed process held is lost
+MOST_AT_ONCE = 64
 
 
-class RateLimit:
-    """Hands out moments to send, evenly spaced, after a burst of at most one second's worth.
+@dataclass(frozen=True)
+class Standing:
+    """What was granted of one budget."""
 
-    It knows nothing of event loops: callers ask how long to wait and wait by themselves, so one limit serves every
-    thread and loop of the process.
-    """
+    next_s: float = 0.0  # unix time of the next free moment
+    day: int = -1  # days since 1970, UTC
+    used: int = 0  # of that day
 
-    def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._gap_s = 60.0 / per_minute
-        self._burst_s = max(0.0, 1.0 - self._gap_s)
+
+@dataclass(frozen=True)
+class Lease:
+    """Permits: one at each moment, `wait_s` from now, then every `gap_s`. None: ask again after `again_s`."""
+
+    count: int
+    wait_s: float = 0.0
+    gap_s: float = 0.0
+    again_s: float = 0.0
+    used_up: bool = False  # it is the day's budget that is used up: it renews after `again_s`
+    day: int = -1
+
+
+def gap_s(allowance: Allowance) -> float:
+    """Seconds from one permit to the next."""
+    return 0.0 if allowance.per_minute is None else (60.0 + SLACK_S) / allowance.per_minute
+
+
+def usable_s(allowance: Allowance) -> float:
+    """How long after its moment a permit is still good: a slow pace is kept from one request to the next."""
+    return max(0.1, SLACK_S - gap_s(allowance))
+
+
+def grant(standing: Standing, allowance: Allowance, want: int, now_s: float) -> tuple[Lease, Standing]:
+    """At most `want` permits, and the standing after them."""
+    day = int(now_s // DAY_S)
+    used = standing.used if standing.day == day else 0
+    midnight_s = (day + 1) * DAY_S - now_s
+    count = min(want, MOST_AT_ONCE)
+    if allowance.per_day is not None:
+        count = min(count, allowance.per_day - used)
+        if count <= 0:
+            return Lease(0, again_s=midnight_s, used_up=True, day=day), Standing(standing.next_s, day, used)
+    gap = gap_s(allowance)
+    if gap == 0.0:
+        return Lease(count, day=day), Standing(standing.next_s, day, used + count)
+    # A standing farther ahead than it can be was written by a clock that has been set back since.
+    next_s = standing.next_s if standing.next_s <= now_s + HORIZON_S + gap else now_s
+    first_s = max(next_s, now_s - max(0.0, BURST_S - gap))
+    ahead_s = now_s + HORIZON_S - first_s
+    if ahead_s < 0:
+        return Lease(0, again_s=-ahead_s, day=day), Standing(next_s, day, used)
+    count = min(count, int(ahead_s / gap) + 1)
+    lease = Lease(count, wait_s=first_s - now_s, gap_s=gap, day=day)
+    return lease, Standing(first_s + count * gap, day, used + count)
+
+
+def give_back(standing: Standing, day: int, count: int) -> Standing:
+    """The standing after unused permits came back: the day's count gets them, their moments are gone."""
+    if standing.day != day:
+        return standing
+    return Standing(standing.next_s, day, max(0, standing.used - count))
+
+
+class Till(Protocol):
+    """Hands out permits of a budget, to any process that shares it."""
+
+    def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease: ...
+
+    def give_back(self, bucket: str, day: int, count: int) -> None: ...
+
+
+class ProcessTill:
+    """The budgets of this process alone, forgotten when it ends."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._next_s = float("-inf")
+        self._standings: dict[str, Standing] = {}
         self._lock = threading.Lock()
 
-    def reserve(self) -> float:
-        """Seconds to wait before sending; the moment is then taken."""
+    def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease:
         with self._lock:
-            now_s = self._clock()
-            # Unused moments may be used later, but only those of the last second.
-            moment_s = max(self._next_s, now_s - self._burst_s)
-            self._next_s = moment_s + self._gap_s
-            return max(0.0, moment_s - now_s)
+            standing = self._standings.get(bucket, Standing())
+            lease, self._standings[bucket] = grant(standing, allowance, want, self._clock())
+            return lease
+
+    def give_back(self, bucket: str, day: int, count: int) -> None:
+        with self._lock:
+            self._standings[bucket] = give_back(self._standings.get(bucket, Standing()), day, count)
 
 
-_shared: dict[tuple[str, float], RateLimit] = {}
-_shared_lock = threading.Lock()
-
-
-def shared_limit(base_url: str, per_minute: float | None) -> RateLimit | None:
-    """The process's one limit for this address, or None where there is no ceiling."""
-    if per_minute is None:
-        return None
-    with _shared_lock:
-        return _shared.setdefault((base_url, per_minute), RateLimit(per_minute))
+PROCESS_TILL = ProcessTill()

@@ -84,7 +84,9 @@ class Mapillary:
         }
         if is_pano is not None:
             params["is_pano"] = "true" if is_pano else "false"
-        value, answer = await self._http.request_json("GET", "/images", params=params, classify=self._classify_box)
+        value, answer = await self._http.request_json(
+            "GET", "/images", params=params, kind="search", classify=self._classify_box
+        )
         rows = value.get("data") if isinstance(value, dict) else None
         if not isinstance(rows, list):
             raise self._http.bad_response("no list under 'data'", answer)
@@ -153,6 +155,8 @@ class Mapillary:
             url=url,
             headers={"If-None-Match": etag} if etag and conditional else None,
             accept="image/",
+            kind="picture",
+            resume=True,
             also=(304,) if conditional else (),
             classify=self._classify_file,
         )
@@ -160,6 +164,16 @@ class Mapillary:
             return None
         given = answer.headers.get("etag", "").strip()
         return Fetched(answer.body, given if _ETAG.fullmatch(given) else "")
+
+    async def size(self, url: str) -> int | None:
+        """How many bytes the picture at a thumb URL has, without fetching it; None where the host does not say."""
+        if not _may_fetch(url, self._http.endpoint.base_url):
+            raise ServiceError("mapillary", "rejected", f"will not ask {safe_url(url)}")
+        answer = await self._http.request(
+            "HEAD", url=url, accept="image/", kind="picture", classify=self._classify_file
+        )
+        length = answer.headers.get("content-length", "")
+        return int(length) if length.isdigit() else None
 
     async def tile(self, z: int, x: int, y: int) -> bytes:
         """The vector tile (Mapbox vector tile, version 2) that shows where imagery is; empty where there is none."""
@@ -175,6 +189,7 @@ class Mapillary:
             url=f"{endpoint.tiles_url}/{z}/{x}/{y}",
             params=token,
             accept=_TILE_TYPES,
+            kind="tiles",
             also=(204,),
             classify=self._classify,
         )

@@ -90,3 +90,27 @@ def test_wrong_settings_are_explained(settings, words):
 @pytest.mark.parametrize("host", ["vllm:8000", "10.1.2.3:8000", "127.0.0.1:8000", "llm.ray.svc", "[::1]:80"])
 def test_plain_http_is_for_private_networks(host):
     assert Endpoint(base_url=f"http://{host}/v1/", key_env="KEY").base_url == f"http://{host}/v1"
+
+
+@pytest.mark.parametrize(
+    "contact", ["me", "https://x y", "https://x\r\nEvil: 1", "https://x)", "https://ä.example", ""]
+)
+def test_a_contact_is_an_address_that_fits_a_header(contact):
+    with pytest.raises(ValidationError, match="contact"):
+        ServicesSettings(contact=contact)
+
+
+def test_the_contact_goes_to_every_service():
+    connections = connect(ServicesSettings(contact="mailto:us@example.org"), {})
+    assert {c.contact for c in (connections.mapillary, connections.chat, connections.geocoder)} == {
+        "mailto:us@example.org"
+    }
+
+
+def test_away_from_loopback_mapillary_has_budgets_below_the_services_own():
+    real = MapillaryEndpoint(base_url="https://graph.mapillary.com")
+    assert real.allowance("search").per_minute < 10_000 and real.allowance("tiles").per_day < 50_000
+    assert real.allowance("").per_minute < 60_000 and real.allowance("picture") is None
+    assert MapillaryEndpoint().allowance("search").is_open
+    together = MapillaryEndpoint(requests_per_minute=100, requests_per_day=7)
+    assert together.allowance("search") == together.allowance("tiles") == together.allowance("")

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import pickle
+import re
 import traceback
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,6 @@ from hypothesis import strategies as st
 from schemas.settings.services import Endpoint
 from tasks.services.errors import ServiceError, safe_text, safe_url
 from tasks.services.http import Connection, Http
-from tasks.services.limit import RateLimit
 
 
 async def failure(awaitable) -> ServiceError:
@@ -28,6 +29,18 @@ async def test_a_good_answer_comes_back_with_the_headers_we_promise(server):
     assert value == {"a": 1} and answer.attempts == 1 and answer.status == 200
     assert server.asked[0].target == "/thing?limit=3"
     assert server.asked[0].headers["user-agent"] == "geofix-test/1"
+
+
+async def test_we_say_who_we_are_and_where_to_reach_us_on_every_request(server, reply):
+    connection = replace(server.connection(), contact="https://example.org/us")
+    assert re.fullmatch(r"geofix/\d+\.\d+.*", connection.endpoint.user_agent)
+    server.says(reply())
+    http = Http(connection)
+    await http.request("GET", "/x")
+    await http.request("GET", url=f"{server.url}/elsewhere")
+    assert [asked.headers["user-agent"] for asked in server.asked] == [
+        f"{connection.endpoint.user_agent} (+https://example.org/us)"
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -191,27 +204,6 @@ def test_one_client_serves_one_loop_after_another(reply):
     http, status = asyncio.run(serve_and_ask(lambda _: Http(Connection("chat", endpoint))))
     assert status == 200
     assert asyncio.run(serve_and_ask(lambda _: http))[1] == 200
-
-
-def test_rate_limit_spaces_requests_evenly():
-    now = [0.0]
-    limit = RateLimit(60, clock=lambda: now[0])
-    assert [limit.reserve() for _ in range(3)] == [0, 1, 2]
-    now[0] = 100.0
-    assert [limit.reserve(), limit.reserve()] == [0, 1]
-
-
-@given(st.floats(1, 6000), st.lists(st.floats(0, 5), min_size=1, max_size=60))
-def test_rate_limit_is_never_exceeded(per_minute, pauses):
-    now = [0.0]
-    limit = RateLimit(per_minute, clock=lambda: now[0])
-    sent = []
-    for pause in pauses:
-        now[0] += pause
-        sent.append(now[0] + limit.reserve())
-    for i, start in enumerate(sent):
-        inside = sum(1 for t in sent[i:] if t < start + 60)
-        assert inside <= per_minute * 61 / 60 + 1  # the burst is one second's worth
 
 
 def test_safe_url_keeps_what_was_asked_and_drops_what_opens_doors():

@@ -1,0 +1,104 @@
+"""Budgets that outlive a process: a small SQLite file that every process of every run on a lake shares.
+
+A permit is counted before it is used, in one transaction, so a process killed at any moment can only have used fewer
+than the file says: at most the one lease it held is lost.
+"""
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from schemas.settings.allowance import Allowance
+from tasks.errors import GeofixError
+from tasks.services.limit import Lease, Standing, give_back, grant
+
+BUSY_S = 60.0  # how long to wait for other processes' transactions, each of which takes less than a millisecond
+_TABLE = "CREATE TABLE IF NOT EXISTS standings (bucket TEXT PRIMARY KEY, next_s REAL, day INTEGER, used INTEGER)"
+_SAVE = (
+    "INSERT INTO standings VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (bucket) DO UPDATE SET next_s = excluded.next_s, day = excluded.day, used = excluded.used"
+)
+
+
+class BudgetFile:
+    """The till in a file. Travels to other processes of the machine, each of which opens the file by itself."""
+
+    def __init__(self, path: str | Path, clock: Callable[[], float] = time.time) -> None:
+        self.path, self._clock = str(path), clock
+        self._opened = threading.local()  # SQLite connections belong to their thread
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (BudgetFile, (self.path,))
+
+    def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease:
+        """At most `want` permits of a budget."""
+        with self._transaction() as connection:
+            # Read inside the transaction: time spent waiting for it must not count as a moment missed.
+            lease, after = grant(_standing(connection, bucket), allowance, want, self._clock())
+            _save(connection, bucket, after)
+            return lease
+
+    def give_back(self, bucket: str, day: int, count: int) -> None:
+        """Put back permits that were not used."""
+        with self._transaction() as connection:
+            _save(connection, bucket, give_back(_standing(connection, bucket), day, count))
+
+    def standing(self, bucket: str) -> Standing:
+        """What was granted so far."""
+        with self._transaction() as connection:
+            return _standing(connection, bucket)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = self._connection()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise GeofixError(
+                f"the budgets of requests in '{self.path}' cannot be kept: {error}; "
+                "if the file is damaged, delete it, and the day's count starts anew"
+            ) from error
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._opened, "connection", None)
+        if connection is None:
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+            _prepare(connection)
+            self._opened.connection = connection
+        return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    # Two processes that turn a new file to write-ahead logging at once do not wait for each other; one is refused.
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            # Whole after any crash of a process; the last moments may be lost with the machine's power.
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(_TABLE)
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _standing(connection: sqlite3.Connection, bucket: str) -> Standing:
+    row = connection.execute("SELECT next_s, day, used FROM standings WHERE bucket = ?", (bucket,)).fetchone()
+    return Standing(*row) if row else Standing()
+
+
+def _save(connection: sqlite3.Connection, bucket: str, standing: Standing) -> None:
+    connection.execute(_SAVE, (bucket, standing.next_s, standing.day, standing.used))

@@ -1,0 +1,185 @@
+"""One request and its whole answer, or the one error that says why there is none."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from schemas.settings.services import Endpoint, is_loopback
+from tasks.services.answer import Answer
+from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
+from tasks.services.partial import Download, WrongPart
+
+Params = Mapping[str, str | int | float | bool]
+KEEP_IDLE_S = 4.0  # many servers close an idle connection after 5 s; to send on one they are closing is an outage
+
+
+class _HideQueries(logging.Filter):
+    """httpx logs every requested URL, signatures included; this makes them safe before any handler sees them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(safe_url(str(a)) if isinstance(a, httpx.URL) else a for a in record.args)
+        return True
+
+
+_hide_queries = _HideQueries()
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request, the same at every attempt."""
+
+    method: str
+    address: str
+    headers: Mapping[str, str]
+    params: Params | None
+    json_body: Any
+    download: Download | None  # a file that may come in parts
+
+
+class Transfers:
+    """The connections to a service and to the hosts it names."""
+
+    def __init__(
+        self,
+        service: str,
+        endpoint: Endpoint,
+        secrets: tuple[str, ...],
+        transport: Callable[[], httpx.AsyncBaseTransport] | None,
+        now: Callable[[], float],
+    ) -> None:
+        self._service, self._endpoint, self._secrets = service, endpoint, secrets
+        self._transport = transport  # makes the way to a host, one a loop; none: httpx's own
+        self._now = now
+        self._client: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def send(self, ask: Ask, answered: Callable[[float], None]) -> Answer:
+        """The answer, whatever its status; `answered` is told how long its first bytes took."""
+        client = self._client_of_this_loop()
+        shown = safe_url(ask.address)
+        response: httpx.Response | None = None
+        body = bytearray()
+        try:
+            headers = {**ask.headers, **(ask.download.headers() if ask.download else {})}
+            # httpx drops the address's own query if it is given params, even empty ones
+            request = client.build_request(
+                ask.method, ask.address, params=ask.params or None, json=ask.json_body, headers=headers
+            )
+            shown = safe_url(str(request.url))
+            async with asyncio.timeout(self._endpoint.total_timeout_s):
+                sent_at_s = time.monotonic()
+                response = await client.send(request, stream=True)
+                answered(time.monotonic() - sent_at_s)
+                try:
+                    if ask.download:
+                        ask.download.begin(response.status_code, response.headers)
+                    await self._read(response, body, ask.download.held if ask.download else 0, shown)
+                finally:
+                    await response.aclose()
+            return self._whole(ask, response, bytes(body), shown)
+        # `from None` throughout: httpx's own messages and requests may hold the full URL.
+        except (httpx.TimeoutException, TimeoutError) as error:
+            _keep_part(ask, response, body)
+            raise self.error("timeout", f"{shown}: no answer in time ({type(error).__name__})", True) from None
+        except httpx.DecodingError:
+            raise self.error("bad_response", f"{shown}: the body cannot be decompressed", True) from None
+        except httpx.TransportError as error:
+            if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+                raise self.error("rejected", f"{shown}: {type(error).__name__}", False) from None
+            _keep_part(ask, response, body)
+            if response is not None:
+                raise self.error("bad_response", f"{shown}: the answer broke off", True) from None
+            raise self.error("outage", f"{shown}: cannot be reached ({type(error).__name__})", True) from None
+        except httpx.InvalidURL:
+            raise self.error("rejected", f"{shown}: not a valid address", False) from None
+        except WrongPart as wrong:
+            raise self.error("bad_response", f"{shown}: {wrong}", True) from None
+
+    async def close(self) -> None:
+        """Close the connections of the running loop."""
+        if self._client is not None and self._loop is asyncio.get_running_loop():
+            await self._client.aclose()
+        self._client = None
+
+    def error(self, kind: Kind, message: str, retryable: bool) -> ServiceError:
+        """An error of this service, without its secrets."""
+        return ServiceError(self._service, kind, safe_text(message, self._secrets, limit=400), retryable=retryable)
+
+    def bad_response(self, what: str, answer: Answer, retryable: bool) -> ServiceError:
+        """An error for an answer that breaks the protocol."""
+        message = f"{answer.url}: {safe_text(what, self._secrets)}"
+        return ServiceError(self._service, "bad_response", message, status=answer.status, retryable=retryable)
+
+    def _client_of_this_loop(self) -> httpx.AsyncClient:
+        # A pool belongs to the loop it was made in; a worker may run each batch in a loop of its own.
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            for name in ("httpx", "httpcore"):
+                logging.getLogger(name).addFilter(_hide_queries)
+            endpoint = self._endpoint
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s, pool=None),
+                # How many at once is the gate's to say; the pool only keeps what may be used again.
+                limits=httpx.Limits(
+                    max_connections=None,
+                    max_keepalive_connections=endpoint.max_concurrency,
+                    keepalive_expiry=KEEP_IDLE_S,
+                ),
+                # A proxy from the environment cannot reach our own loopback.
+                trust_env=not is_loopback(endpoint.base_url),
+                follow_redirects=False,
+                transport=self._transport() if self._transport else None,
+            )
+            self._loop = loop
+        return self._client
+
+    async def _read(self, response: httpx.Response, body: bytearray, held: int, shown: str) -> None:
+        limit = int(self._endpoint.max_body_mb * 1_000_000) - held
+        async for piece in response.aiter_bytes():
+            body += piece
+            if len(body) > limit:
+                raise self.error("bad_response", f"{shown}: more than {self._endpoint.max_body_mb:g} MB", False)
+
+    def _whole(self, ask: Ask, response: httpx.Response, body: bytes, shown: str) -> Answer:
+        answer = Answer(
+            response.status_code,
+            response.headers.get("content-type", ""),
+            body,
+            shown,
+            retry_after_s=self._retry_after_s(response.headers.get("retry-after", "").strip()),
+            headers=dict(response.headers),
+        )
+        promised, received = response.headers.get("content-length", ""), response.num_bytes_downloaded
+        bodiless = ask.method == "HEAD" or answer.status in (204, 304)
+        if promised.isdigit() and not bodiless and int(promised) != received:
+            _keep_part(ask, response, body)
+            raise self.bad_response(f"{received} of {promised} bytes came", answer, True)
+        if ask.download is None or ask.download.partial is None or answer.status != 206:
+            return answer
+        # The last part of a file: the answer is the file, under the validator all its parts had.
+        headers = {**answer.headers, "etag": ask.download.partial.etag}
+        return replace(answer, status=200, body=ask.download.whole(body), headers=headers)
+
+    def _retry_after_s(self, named: str) -> float | None:
+        """Seconds a Retry-After header asks for, in either of its two forms; None if it is absent or unreadable."""
+        if named.isdigit():
+            return float(named)
+        try:
+            moment = parsedate_to_datetime(named)
+        except ValueError:
+            return None
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return max(0.0, aware.timestamp() - self._now())
+
+
+def _keep_part(ask: Ask, response: httpx.Response | None, body: bytes | bytearray) -> None:
+    if ask.download is not None and response is not None:
+        ask.download.broke_off(response.status_code, response.headers, bytes(body))
