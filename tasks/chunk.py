@@ -31,6 +31,7 @@ class Failure:
     kind: str
     message: str
     fatal: bool = False
+    service: str = ""  # whose answer it was
 
 
 @dataclass
@@ -94,7 +95,8 @@ class ChunkJob:
 
     def _failure(self, item_id: str, error: Exception) -> Failure:
         if isinstance(error, ServiceError):
-            return Failure(item_id, error.kind, safe_text(str(error), self.secrets), error.kind in FATAL_KINDS)
+            fatal = error.kind in FATAL_KINDS
+            return Failure(item_id, error.kind, safe_text(str(error), self.secrets), fatal, error.service)
         if isinstance(error, StageRefused):
             return Failure(item_id, "refused", safe_text(str(error), self.secrets, 500), fatal=True)
         return Failure(item_id, type(error).__name__, safe_text(str(error), self.secrets))
