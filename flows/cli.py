@@ -104,6 +104,50 @@ for _name, _about in {
 
 
 @app.command()
+def ingest(
+    file: Annotated[Path, typer.Argument(help="CSV, TSV, JSON lines or Parquet: path or url, lat, lon and more.")],
+    layout: Annotated[
+        str | None, typer.Option(help="plain, mp16-pro, im2gps3k, yfcc4k or osv5m; default: by the column names.")
+    ] = None,
+    images: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of the pictures; default: where FILE is.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The dataset's name; default: the file's.")] = None,
+    licence: Annotated[str | None, typer.Option(help="Of rows that name none, such as 'CC BY 4.0'.")] = None,
+    attribution: Annotated[
+        str | None, typer.Option(help="Of rows that name none; may hold {id}, {creator}, {licence}.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train, validation or benchmark, for rows that name none; default: by cells.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of a text table that is not UTF-8, such as cp1252.")] = None,
+    swap_lat_lon: Annotated[bool, typer.Option("--swap-lat-lon", help="The two columns are exchanged.")] = False,
+    keep_lat_lon: Annotated[bool, typer.Option("--keep-lat-lon", help="They are right, whatever it looks.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Let the file drop most photos it had before.")] = False,
+    retry_refused: Annotated[
+        bool, typer.Option("--retry-refused", help="Look again at refused pictures and addresses.")
+    ] = False,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Bring in a table of photos with coordinates."""
+    from flows.ingesting import run_ingest, with_options
+
+    given = {
+        **{"layout": layout, "images": images, "name": name, "licence": licence, "attribution": attribution},
+        **{"split": split, "encoding": encoding, "swap_lat_lon": swap_lat_lon, "keep_lat_lon": keep_lat_lon},
+        **{"replace": replace, "retry_refused": retry_refused},
+    }
+    call = with_options(Call(config, None, profile, lake, overrides, as_json, quiet, debug), given)
+    run_command(call, lambda: run_ingest(file, call))
+
+
+@app.command()
 def approve(
     snapshot: Annotated[str, typer.Argument(help="The snapshot's id, as the report shows it.")],
     why: Annotated[str | None, typer.Option(help="A word on the decision; needed to overrule failed checks.")] = None,

@@ -1,0 +1,54 @@
+"""A table of photos into the lake: `geofix ingest FILE`, and the flow it runs."""
+
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
+
+from flows.artifacts import stage_markdown
+from flows.options import RunOptions
+from flows.session import Session, open_session
+from tasks.ingest import IngestResult, Survey, check_dataset, dataset_name, ingest_table, survey
+
+# The command has looked at the table before it starts anything. A survey cannot be a flow's parameter: Prefect stores
+# those.
+surveyed: ContextVar[Survey | None] = ContextVar("surveyed", default=None)
+
+
+@flow(name="ingest")
+def ingest(file: str, options: RunOptions | None = None) -> IngestResult:
+    """Bring in the photos of a table. A deployment may run it on a table that grows."""
+    options = options or RunOptions()
+    with open_session(options, []) as session:
+        settings = session.config.ingest
+        found = surveyed.get() or survey(Path(file).expanduser(), settings)
+        dataset = dataset_name(found.table.path, settings)
+        check_dataset(session.lake, found, dataset, settings)
+        return _bring_in.with_options(task_run_name=f"ingest {dataset}")(_Work(session, found, dataset))
+
+
+class _Work:
+    """What the task works on. Prefect walks through arguments looking for futures; here it finds nothing to walk."""
+
+    __slots__ = ("dataset", "found", "session")
+
+    def __init__(self, session: Session, found: Survey, dataset: str) -> None:
+        self.session, self.found, self.dataset = session, found, dataset
+
+
+@task(name="ingest", cache_policy=NO_CACHE, persist_result=False)
+def _bring_in(work: Any) -> IngestResult:
+    session, config = work.session, work.session.config
+    context = session.context(config, (), session.ready, str(flow_run.id or ""))
+    result = ingest_table(work.found, work.dataset, config.ingest, config.plan, context)
+    session.results.append(result.stage)
+    create_markdown_artifact(
+        key="stage-ingest",
+        markdown=stage_markdown(result.stage, session.lake.root) + f"\nRefused and odd rows: `{result.report}`\n",
+        description=f"ingest of {work.dataset}: in = kept + rejected + failed",
+    )
+    return result

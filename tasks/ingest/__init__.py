@@ -1,0 +1,24 @@
+"""Ingest: photos with coordinates from a user's table.
+
+It is no part of the pipeline's order: it runs when somebody has a table, beside plan and collect, and what it brings
+in is curated with what they found.
+"""
+
+from pathlib import Path
+
+from schemas.settings.ingest import IngestSettings, is_dataset_name
+from tasks.ingest.refusal import TableRefused
+from tasks.ingest.run import IngestResult, check_dataset, ingest_table
+from tasks.ingest.survey import Survey, survey
+
+__all__ = ["IngestResult", "Survey", "TableRefused", "check_dataset", "dataset_name", "ingest_table", "survey"]
+
+
+def dataset_name(path: Path, settings: IngestSettings) -> str:
+    """The dataset's name: the one given, or the file's."""
+    if settings.name is not None:
+        return settings.name
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem)[:64].strip("-._")
+    if not is_dataset_name(name):
+        raise TableRefused(f"{path}: its name makes no name for a dataset; give one with --name, such as --name photos")
+    return name

@@ -1,0 +1,94 @@
+"""A dataset in the lake: what it has, what left its table, what was refused.
+
+Photos belong to a dataset by the beginning of their item's id. A new version of a table under the same name replaces
+the old one: photos it no longer lists are retired with a tombstone, once the whole table was seen.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from schemas.tables import TABLES
+from tasks.identity import code_version, new_run_id
+from tasks.ingest.portions import of_dataset
+from tasks.ingest.refusal import TableRefused
+from tasks.ingest.stage import NAME
+from tasks.ingest.survey import hash_id
+from tasks.lake import Commit, Lake
+
+MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user
+FEW = 4  # so small that nothing is lost by taking it as meant
+# Refused for what the picture was then, or the address answered then: worth another look when the user says so.
+_ABOUT_THE_ROW = ("ragged_row", "unreadable_row", "no_", "bad_", "id_damaged", "duplicate_id", "conflicting_id")
+
+
+def live(lake: Lake, table: str, dataset: str) -> pl.LazyFrame:
+    """The dataset's living rows of a table."""
+    return lake.scan(table).filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null() & of_dataset(dataset))
+
+
+def check_successor(lake: Lake, dataset: str, id_hashes: NDArray[np.uint64], file: str) -> int:
+    """How many photos the table no longer lists; TableRefused when it looks like another table of the same name."""
+    have = live(lake, "images", dataset).select("source_id").collect()["source_id"]
+    if have.is_empty():
+        return 0
+    kept = np.isin(np.array([hash_id(text) for text in have], dtype=np.uint64), id_hashes)
+    gone = int((~kept).sum())
+    if have.len() >= FEW and gone > MOST_MAY_LEAVE * have.len():
+        raise TableRefused(
+            f"{file}: dataset '{dataset}' of this lake has {have.len():,} photos, and {gone:,} of them are not in this "
+            "file; if it is another dataset give it another --name, if it is a new version add --replace"
+        )
+    return gone
+
+
+def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:
+    """Tombstone the dataset's rows whose items are not among those seen; returns how many photos that were."""
+    current = pl.DataFrame({"item_id": pl.Series(list(seen), dtype=pl.String)})
+    run_id, batch, photos = new_run_id(f"{NAME}-retire"), 0, 0
+    for table in ("images", "rejects", "failures"):
+        columns = list(dict.fromkeys([*TABLES[table].key, "item_id"]))
+        stale = live(lake, table, dataset).select(columns).join(current.lazy(), on="item_id", how="anti").collect()
+        photos += stale.height if table == "images" else 0
+        if stale.height:
+            batch += 1
+            commit = Commit(run_id, batch, NAME, code_version=code_version())
+            lake.tombstone(table, stale, f"no longer in the table of dataset {dataset}", commit)
+    return photos
+
+
+def forget_refusals(lake: Lake, dataset: str) -> int:
+    """Let the next run look again at rows that were refused for their picture; returns how many."""
+    found = live(lake, "rejects", dataset).select("stage", "item_id", "reason").collect()
+    about_row = pl.any_horizontal([pl.col("reason").str.starts_with(start) for start in _ABOUT_THE_ROW])
+    again = found.filter(~about_row)
+    if again.height:
+        commit = Commit(new_run_id(f"{NAME}-again"), 1, NAME, code_version=code_version())
+        lake.tombstone("rejects", again, "to be looked at again", commit)
+    return again.height
+
+
+def refused_of(lake: Lake, portion: pl.DataFrame) -> pl.DataFrame:
+    """The portion's refused rows as they stand: row, id, reason, evidence_json, in the table's order."""
+    wanted = portion.select("row", "source_id", item_id="id")
+    rejects = lake.scan("rejects").filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null())
+    found = rejects.select("item_id", "reason", "evidence_json").join(wanted.lazy(), on="item_id", how="inner")
+    return found.select("row", "source_id", "reason", "evidence_json").sort("row").collect()
+
+
+def noted_of(lake: Lake, portion: pl.DataFrame) -> pl.DataFrame:
+    """The portion's photos that were kept although something was odd: row, source_id, note, one a note."""
+    wanted = portion.filter(pl.col("refusal").is_null()).select("row", item_id="id")
+    images = lake.scan("images").filter(
+        (pl.col("stage") == NAME) & pl.col("tombstone").is_null() & pl.col("notes").list.len().gt(0)
+    )
+    found = images.select("item_id", "source_id", note="notes").join(wanted.lazy(), on="item_id", how="inner")
+    return found.explode("note").select("row", "source_id", "note").sort("row", "note").collect()
+
+
+def standing(lake: Lake, dataset: str) -> pl.DataFrame:
+    """The dataset's photos in the lake, counted by kind and split."""
+    found = live(lake, "images", dataset).group_by("kind", "split").agg(photos=pl.len()).collect()
+    return found.sort("kind", "split")

@@ -1,0 +1,90 @@
+"""Where a row's picture lies: inside the picture folder, or nowhere.
+
+A table comes from outside. Its paths may point anywhere, through `..`, as absolute paths or through links; a picture
+is read only if, with all links followed, it lies in the folder the user named.
+"""
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from tasks.ingest.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plain file inside the folder. Size and time tell whether it is still the same one at the next run."""
+
+    name: str  # relative to the folder
+    size: int
+    mtime_ns: int
+
+
+class PictureFolder:
+    """The folder that a table's paths are relative to."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._real = os.path.realpath(root)
+
+    def find(self, path: str) -> Found | Refusal:
+        """The file a row names."""
+        name = path.replace("\\", "/") if "\\" in path and not (self.root / path).exists() else path
+        return self._look(name, path)
+
+    def find_by_id(self, names: Sequence[str], in_subfolders: bool) -> Found | Refusal:
+        """The first of several names that is there, in the folder or one folder deeper."""
+        refusal: Refusal | None = None
+        folders = ["", *self._subfolders] if in_subfolders else [""]
+        for folder in folders:
+            for name in names:
+                found = self._look(f"{folder}/{name}" if folder else name, name)
+                if isinstance(found, Found):
+                    return found
+                refusal = refusal if found.reason == "missing_file" and refusal else found
+        assert refusal is not None
+        return refusal
+
+    def read(self, name: str, max_bytes: int) -> bytes | Refusal:
+        """The bytes of a file that was found before. It is looked at again: between the two it may have changed."""
+        found = self._look(name, name)
+        if isinstance(found, Refusal):
+            return found
+        if found.size > max_bytes:
+            return Refusal("too_big", f"{found.size / 1e6:.1f} MB, at most {max_bytes / 1e6:g} MB are read", given=name)
+        try:
+            with open(os.path.join(self._real, name), "rb") as file:  # noqa: PTH123, PTH118 - a name, not a place
+                return file.read(max_bytes + 1)[:max_bytes]
+        except OSError as error:
+            return Refusal("file_unreadable", f"cannot be read: {error.strerror or error}", given=name)
+
+    @cached_property
+    def _subfolders(self) -> list[str]:
+        try:
+            with os.scandir(self._real) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        except OSError:
+            return []
+
+    def _look(self, name: str, given: str) -> Found | Refusal:
+        if "\0" in name or len(name) > 4096:
+            return Refusal("path_escapes", "this is no path", given=given)
+        joined = os.path.join(self._real, name)  # noqa: PTH118 - an absolute name replaces the folder, and is seen below
+        try:
+            real = os.path.realpath(joined)
+            if os.path.commonpath((real, self._real)) != self._real:
+                how = "is absolute and" if PurePosixPath(name).is_absolute() else "leads"
+                how = "follows a link that leads" if how == "leads" and ".." not in PurePosixPath(name).parts else how
+                return Refusal("path_escapes", f"{how} outside the picture folder {self.root}", given=given)
+            status = os.stat(real)  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            return Refusal("missing_file", f"there is no such file in {self.root}", given=given)
+        except OSError as error:
+            return Refusal("file_unreadable", f"cannot be read: {error.strerror or error}", given=given)
+        if not stat.S_ISREG(status.st_mode):
+            return Refusal("file_unreadable", "is not a plain file", given=given)
+        # Relative to the folder, but with its links: the name the user knows.
+        return Found(os.path.relpath(os.path.normpath(joined), self._real), status.st_size, status.st_mtime_ns)

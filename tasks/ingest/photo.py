@@ -1,0 +1,140 @@
+"""From a row's bytes to the picture that is stored, or why it is not."""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from PIL import Image
+
+from schemas.settings.ingest import PictureRules
+from tasks.geo import distance_km
+from tasks.images import BadImage, equirectangular, strip_exif
+from tasks.ingest.refusal import Refusal
+from tasks.ingest.tags import Tags, read_tags
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A picture ready to be stored: upright, without metadata."""
+
+    data: bytes
+    extension: str
+    width: int
+    height: int
+    kind: str
+    taken_at: datetime | None
+    compass_angle: float | None
+    source_sha256: str
+    source_bytes: int
+    notes: list[str] = field(default_factory=list)
+
+
+def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo | Refusal:
+    """The picture to store for a row, every pixel of which was decoded once."""
+    tags = read_tags(data)
+    refusal = _refused_for_tags(tags, item, rules)
+    if refusal is not None:
+        return refusal
+    notes = _notes(tags)
+    try:
+        kind = _kind(data, item.get("kind"), tags)
+        if kind == "panorama":
+            width, height = rules.panorama_width, rules.panorama_width // 2
+            stored, extension = equirectangular(data, width, height, rules.panorama_min_pixels), "jpg"
+        else:
+            turn = not (tags.already_turned and rules.orientation == "ignore")
+            stored = strip_exif(data, turn=turn)
+            with Image.open(io.BytesIO(stored), formats=["JPEG", "PNG"]) as picture:
+                width, height = picture.size
+                extension = "png" if picture.format == "PNG" else "jpg"
+            if width * height < rules.min_pixels:
+                raise BadImage("too_small", f"{width} x {height}, at least {rules.min_pixels:,} pixels are needed")
+    except BadImage as error:
+        return _refusal_of(error, data)
+    return Photo(
+        data=stored,
+        extension=extension,
+        width=width,
+        height=height,
+        kind=kind,
+        taken_at=tags.taken_at,
+        compass_angle=tags.compass_angle,
+        source_sha256=hashlib.sha256(data).hexdigest(),
+        source_bytes=len(data),
+        notes=notes,
+    )
+
+
+# What the first bytes of other formats look like: named, so that nobody takes such a file for damaged.
+_MAGIC = (
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF or a camera's raw format"),
+    (b"MM\0*", "TIFF or a camera's raw format"),
+    (b"%PDF", "PDF"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"\0\0\0\x0cJXL ", "JPEG XL"),
+    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"8BPS", "Photoshop"),
+    (b"<svg", "SVG"),
+)
+
+
+def _refusal_of(error: BadImage, data: bytes) -> Refusal:
+    if error.kind == "too_large":
+        return Refusal("decompression_bomb", error.detail)
+    if error.kind == "not_an_image":
+        other = next((name for magic, name in _MAGIC if data.startswith(magic)), None)
+        if data[4:8] == b"ftyp":
+            other = {b"avif": "AVIF", b"avis": "AVIF"}.get(data[8:12], "HEIC or a video")
+        if other:
+            return Refusal("unsupported_format", f"{other}; JPEG and PNG are taken")
+        if not data:
+            return Refusal("truncated", "the file is empty")
+    return Refusal(error.kind, error.detail)
+
+
+def _refused_for_tags(tags: Tags, item: Mapping[str, Any], rules: PictureRules) -> Refusal | None:
+    if tags.already_turned and rules.orientation == "refuse":
+        said = f"EXIF says to turn it (orientation {tags.orientation}), and by its sizes that it was turned already"
+        return Refusal("orientation_contradicts", said)
+    if rules.exif_km is None or tags.lat is None or tags.lon is None:
+        return None
+    away_km = distance_km(item["lat"], item["lon"], tags.lat, tags.lon)
+    if away_km <= rules.exif_km:
+        return None
+    swapped = distance_km(item["lon"], item["lat"], tags.lat, tags.lon) if abs(item["lon"]) <= 90 else away_km
+    hint = "; with latitude and longitude exchanged they agree" if swapped <= rules.exif_km else ""
+    return Refusal(
+        "exif_position_far",
+        f"the picture says {tags.lat:.5f}, {tags.lon:.5f}, {away_km:,.1f} km away{hint}",
+        column="position",
+        given=f"{item['lat']:g}, {item['lon']:g}",
+    )
+
+
+def _notes(tags: Tags) -> list[str]:
+    notes = []
+    if tags.unreadable:
+        notes.append("metadata_unreadable")
+    if tags.orientation_invalid is not None:
+        notes.append(f"orientation_invalid: {tags.orientation_invalid}")
+    elif tags.orientation not in (None, 1):
+        notes.append(f"turned_upright: orientation {tags.orientation}")
+    if tags.already_turned:
+        notes.append("orientation_contradicts")
+    return notes
+
+
+def _kind(data: bytes, declared: str | None, tags: Tags) -> str:
+    """Panorama where the row says so; or, where it says nothing, where the picture does and is 2:1."""
+    if declared is not None or not tags.equirectangular:
+        return declared or "photo"
+    with Image.open(io.BytesIO(data), formats=["JPEG", "PNG"]) as picture:
+        width, height = picture.size
+    if abs(width / height - 2.0) > 0.02:
+        # Neither a full sphere nor a perspective view: streets are bent in it.
+        raise BadImage("not_equirectangular", f"{width} x {height}, a part of an equirectangular panorama")
+    return "panorama"

@@ -1,0 +1,63 @@
+"""Every refused or odd row of a table in one CSV file, and their sums with the first examples."""
+
+import csv
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import polars as pl
+
+HEADER = ("row", "id", "outcome", "reason", "column", "given", "what is wrong", "what to do")
+EXAMPLES = 3  # of each reason, for the summary
+
+
+@dataclass
+class Sums:
+    """Counts and first examples, by reason."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def add(self, reason: str, example: dict[str, Any]) -> None:
+        self.counts[reason] += 1
+        shown = self.examples.setdefault(reason, [])
+        if len(shown) < EXAMPLES:
+            shown.append(example)
+
+
+class Report:
+    """Written row by row under a temporary name; it gets its own when it is whole."""
+
+    def __init__(self, folder: Path, dataset: str) -> None:
+        self.path = folder / f"ingest-{dataset}.csv"
+        self.refused, self.noted = Sums(), Sums()
+        self._part = folder / f".ingest-{dataset}.tmp"
+
+    def __enter__(self) -> Self:
+        self._part.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._part.open("w", encoding="utf-8", newline="")
+        self._writer = csv.writer(self._file)
+        self._writer.writerow(HEADER)
+        return self
+
+    def add(self, refused: pl.DataFrame, noted: pl.DataFrame) -> None:
+        """Rows of `refused_of` and of `noted_of`."""
+        for row, source_id, reason, text in refused.iter_rows():
+            evidence = json.loads(text or "{}")
+            told = {name: evidence.get(name) or "" for name in ("column", "given", "problem", "fix")}
+            self._writer.writerow((row, source_id or "", "refused", reason, *told.values()))
+            self.refused.add(reason, {"row": row, "id": source_id, **told})
+        for row, source_id, note in noted.iter_rows():
+            reason, _, given = note.partition(": ")
+            self._writer.writerow((row, source_id, "kept", reason, "", given, "", ""))
+            self.noted.add(reason, {"row": row, "id": source_id, "given": given})
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+        if kind is None:
+            self._part.replace(self.path)
+        else:
+            self._part.unlink(missing_ok=True)

@@ -1,0 +1,129 @@
+"""A surveyed table into the lake, portion by portion, and what came of it."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from schemas.messages import Usage
+from schemas.settings.ingest import IngestSettings
+from schemas.settings.plan import PlanSettings
+from tasks.frame import Context, StageResult, Tick, run
+from tasks.ingest.dataset import check_successor, forget_refusals, noted_of, refused_of, retire, standing
+from tasks.ingest.portions import Portions, picture_folder
+from tasks.ingest.report import Report, Sums
+from tasks.ingest.stage import NAME, Job, stage_of
+from tasks.ingest.survey import Survey
+from tasks.lake import Lake
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What a table became."""
+
+    dataset: str
+    survey: Survey
+    stage: StageResult
+    refused: Sums
+    noted: Sums
+    retired: int  # photos that are no longer in the table
+    standing: pl.DataFrame  # kind, split, photos
+    report: Path
+    folder: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a machine."""
+        return {
+            "file": str(self.survey.table.path),
+            "dataset": self.dataset,
+            "layout": self.survey.layout.name,
+            "columns": dict(self.survey.names),
+            "rows": self.survey.rows,
+            "notes": list(self.survey.notes),
+            "photos": self.standing.to_dicts(),
+            "refused": dict(self.refused.counts),
+            "refused_examples": self.refused.examples,
+            "noted": dict(self.noted.counts),
+            "retired": self.retired,
+            "report": str(self.report),
+        }
+
+
+def check_dataset(lake: Lake, survey: Survey, dataset: str, settings: IngestSettings) -> None:
+    """Refuse, before anything is written, a table that would replace another one by mistake."""
+    if not settings.replace:
+        check_successor(lake, dataset, survey.id_hashes, str(survey.table.path))
+
+
+def ingest_table(
+    survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings, context: Context
+) -> IngestResult:
+    """Bring the table in. A run that is killed goes on where it stopped, when it is started again."""
+    lake = context.lake
+    folder = picture_folder(survey.table.path, settings)
+    job = Job(dataset, folder, settings, dict(survey.names))
+    if settings.retry_refused:
+        forget_refusals(lake, dataset)
+    total = _Total(survey.rows, context)
+    seen: list[pl.Series] = []
+    with Report(lake.root / "reports", dataset) as report:
+        for portion in Portions(survey, dataset, settings, plan):
+            total.add(run(stage_of(portion), job, replace(context, progress=total.tick)))
+            report.add(refused_of(lake, portion), noted_of(lake, portion))
+            seen.append(portion["id"])
+    retired = retire(lake, dataset, pl.concat(seen) if seen else [])
+    return IngestResult(
+        dataset=dataset,
+        survey=survey,
+        stage=total.result(),
+        refused=report.refused,
+        noted=report.noted,
+        retired=retired,
+        standing=standing(lake, dataset),
+        report=report.path,
+        folder=folder,
+    )
+
+
+@dataclass
+class _Total:
+    """The portions' results and progress as one."""
+
+    rows: int
+    context: Context
+    results: list[StageResult] = field(default_factory=list)
+
+    def add(self, result: StageResult) -> None:
+        self.results.append(result)
+
+    def tick(self, now: Tick) -> None:
+        done = self.results
+        self.context.progress(
+            Tick(
+                stage=NAME,
+                total=self.rows,
+                skipped=now.skipped + sum(r.skipped for r in done),
+                kept=now.kept + sum(r.kept for r in done),
+                rejected=now.rejected + sum(r.rejected for r in done),
+                failed=now.failed + sum(r.failed for r in done),
+                seconds=now.seconds + sum(r.seconds for r in done),
+                finished=now.finished and now.total + sum(r.total for r in done) == self.rows,
+            )
+        )
+
+    def result(self) -> StageResult:
+        last = self.results[-1]
+        return replace(
+            last,
+            status="done_with_failures" if any(r.failed for r in self.results) else last.status,
+            input_versions=self.results[0].input_versions,
+            **{
+                name: sum(getattr(r, name) for r in self.results)
+                for name in ("total", "skipped", "items_in", "kept", "rejected", "failed", "seconds")
+            },
+            rejects=dict(sum((Counter(r.rejects) for r in self.results), Counter())),
+            failures=dict(sum((Counter(r.failures) for r in self.results), Counter())),
+            usage=sum((r.usage for r in self.results), Usage()),
+        )

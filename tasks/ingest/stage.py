@@ -1,0 +1,162 @@
+"""Photos of a user's table as rows of `images`: read or fetched, checked to the last pixel, stored without metadata.
+
+What a row becomes depends on the row, the rules for pictures, and the file or address it names. A file's size and
+time are part of its item: a file that was missing or is replaced is looked at again by the next run.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from schemas.settings.ingest import IngestSettings
+from tasks.frame import Kept, Outcome, Rejected, Resources, Stage, Workshop
+from tasks.ingest.files import PictureFolder
+from tasks.ingest.photo import Photo, prepare
+from tasks.ingest.refusal import Refusal
+from tasks.lake import Lake
+from tasks.services import ServiceError, safe_url
+from tasks.services.web import NotPublic, Pictures
+
+NAME = "ingest"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the rows of a table are worked with."""
+
+    dataset: str
+    folder: Path
+    settings: IngestSettings
+    names: Mapping[str, str]  # field -> the table's own name of its column, for messages
+
+    def identity(self) -> dict[str, Any]:
+        """Only the rules for pictures: what else was set has become part of each row's item."""
+        return self.settings.picture.identity()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a worker keeps open."""
+
+    lake: Lake
+    folder: PictureFolder
+    web: Pictures
+    job: Job
+
+
+def open_bench(job: Job, workshop: Workshop) -> Bench:
+    web = Pictures(job.settings.web, job.settings.picture.max_file_mb)
+    return Bench(workshop.lake, PictureFolder(job.folder), web, job)
+
+
+async def work(item: dict[str, Any], bench: Bench) -> Outcome:
+    """The row's picture in the lake, or why it is refused. A host that is out of reach raises: tried again later."""
+    if item["refusal"] is not None:
+        evidence = json.loads(item["refusal"])
+        return Rejected(evidence.pop("reason"), evidence)
+    got = await _fetch(item["url"], bench) if item["url"] else await asyncio.to_thread(_read, item["file"], bench)
+    if isinstance(got, bytes):
+        # Decoding takes long enough to keep the other rows of this worker waiting.
+        picture = await asyncio.to_thread(prepare, got, item, bench.job.settings.picture)
+    else:
+        picture = got
+    if isinstance(picture, Refusal):
+        evidence = picture.evidence(item["row"])
+        names = bench.job.names
+        evidence.setdefault("column", names["url"] if item["url"] else names.get("path") or names["id"])
+        evidence.setdefault("given", safe_url(item["url"]) if item["url"] else item["file"])
+        return Rejected(picture.reason, evidence)
+    sha256 = await asyncio.to_thread(bench.lake.images.put, picture.data, picture.extension)
+    return Kept({"images": [image_row(item, picture, sha256, bench)]})
+
+
+def _read(name: str, bench: Bench) -> bytes | Refusal:
+    return bench.folder.read(name, int(bench.job.settings.picture.max_file_mb * 1e6))
+
+
+async def _fetch(url: str, bench: Bench) -> bytes | Refusal:
+    try:
+        return (await bench.web.fetch(url)).body
+    except ServiceError as error:
+        refusal = _refusal_of(error)
+        if refusal is None:
+            raise
+        return refusal
+
+
+def _refusal_of(error: ServiceError) -> Refusal | None:
+    """What an answer means for the row for good; None when asking later may help."""
+    if error.retryable:
+        return None
+    if isinstance(error, NotPublic):
+        return Refusal("url_not_public", error.message)
+    status = error.status
+    if error.kind == "not_found":
+        return Refusal("url_not_found", f"the host says {status}")
+    if error.kind in ("auth", "expired"):
+        return Refusal("url_refused", f"the host says {status}")
+    if status is not None and 300 <= status < 400:
+        return Refusal("url_moved", f"the host says {status}, it is elsewhere now")
+    if status is not None and 200 <= status < 300:
+        return Refusal("not_an_image", error.message)
+    if error.kind == "bad_response":
+        return Refusal("too_big", error.message)  # the only answer that is cut off by us
+    return Refusal("url_bad_answer", f"the host says {status}" if status else error.message)
+
+
+def image_row(item: dict[str, Any], picture: Photo, sha256: str, bench: Bench) -> dict[str, Any]:
+    """The picture's row. What the table says wins over what the camera wrote."""
+    captured_at = datetime.fromisoformat(item["captured_at"]) if item["captured_at"] else picture.taken_at
+    angle = item["compass_angle"] if item["compass_angle"] is not None else picture.compass_angle
+    notes = [*json.loads(item["notes"] or "[]"), *picture.notes]
+    return {
+        "image_id": bench.lake.name(bench.job.dataset, item["source_id"]),
+        "kind": picture.kind,
+        "lat": item["lat"],
+        "lon": item["lon"],
+        "source": bench.job.dataset,
+        "source_id": item["source_id"],
+        "sequence_id": item["sequence_id"],
+        "compass_angle": angle,
+        "licence": item["licence"],
+        "creator": item["creator"],
+        "attribution": item["attribution"],
+        "captured_at": captured_at,
+        "fetched_at": datetime.now(UTC),
+        "request_url": safe_url(item["url"]) if item["url"] else item["file"],
+        "http_status": 200 if item["url"] else None,
+        "sha256": sha256,
+        "extension": picture.extension,
+        "bytes": len(picture.data),
+        "width": picture.width,
+        "height": picture.height,
+        "split": item["split"],
+        "notes": notes or None,
+        "source_sha256": picture.source_sha256,
+        "source_bytes": picture.source_bytes,
+    }
+
+
+def stage_of(portion: pl.DataFrame) -> Stage:
+    """The stage over one portion of a table."""
+    return Stage(
+        name=NAME,
+        reads=(),
+        writes=("images",),
+        items=lambda inputs, job: portion,
+        work=work,
+        open=open_bench,
+        resources=Resources(cpus=1, concurrency=8, chunk=8),
+        # A run sees one portion of one dataset: what it does not see must stand. Photos that left their table are
+        # retired when the whole of it was seen (dataset.py).
+        keeps_history=True,
+        partial=True,
+        identity=Job.identity,
+        aside=("row",),
+    )

@@ -1,0 +1,217 @@
+"""The first look at a whole table, before anything is written: is it what it says, and can it be taken at all?
+
+It streams through the file once and keeps sixteen bytes a row, so a table of millions needs tens of megabytes.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from schemas.settings.ingest import IngestSettings
+from tasks.ingest.check import read_degrees
+from tasks.ingest.ids import MOST, LongIds, written_as_float
+from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout, choose
+from tasks.ingest.refusal import Refusal, TableRefused
+from tasks.ingest.swap import LEAST_ROWS, Positions, country_named
+from tasks.ingest.table import Table, open_table, parquet_type
+
+PIECE = 65_536  # positions looked up at once
+ENOUGH_BAD = 3  # fewer bad rows are bad rows, not a bad table
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A table that can be taken, and what was learnt of it."""
+
+    table: Table
+    layout: Layout
+    names: Mapping[str, str]  # field -> the table's own name of its column
+    rows: int
+    notes: tuple[str, ...]
+    suspect_ids: bool
+    repeated: Mapping[int, tuple[int, bool]]  # hash of an id -> its first row, and whether its rows disagree
+    id_hashes: NDArray[np.uint64] = field(repr=False)  # sorted
+
+    def records(self) -> Iterator[tuple[int, dict[str, str | None] | Refusal]]:
+        """Every row by the layout's field names."""
+        fields = list(self.names)
+        for number, values in self.table.rows(list(self.names.values())):
+            yield number, values if isinstance(values, Refusal) else dict(zip(fields, values, strict=True))
+
+
+def hash_id(text: str) -> int:
+    """64 bits that stand for an id."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def survey(path: Path, settings: IngestSettings) -> Survey:
+    """What the table is; TableRefused, with the way out, when it cannot be taken as a whole."""
+    wanted = YFCC4K if settings.layout == "auto" else LAYOUTS[settings.layout]
+    table = open_table(path, settings.encoding, wanted)
+    layout = YFCC4K if table.headless else choose(settings.layout, table.columns, path.name)
+    names = layout.pick(table.columns)
+    if settings.swap_lat_lon:
+        names["lat"], names["lon"] = names["lon"], names["lat"]
+    _check_columns(table, layout, names, settings)
+    first = Survey(table, layout, names, 0, table.notes, False, {}, np.array([], dtype=np.uint64))
+    return _Count(first, settings).done()
+
+
+def _check_columns(table: Table, layout: Layout, names: Mapping[str, str], settings: IngestSettings) -> None:
+    path = table.path
+    if not layout.files and not {"path", "url"} & names.keys():
+        raise TableRefused(f"{path}: no column path or url, so no picture; the columns are {', '.join(table.columns)}")
+    if "id" not in names and "path" not in names:
+        raise TableRefused(f"{path}: no column id; give every row the id of its picture")
+    if not ("licence" in names or settings.licence or layout.licence):
+        raise TableRefused(
+            f"{path}: no column licence; every picture needs one: give --licence, such as --licence 'CC BY 4.0'"
+        )
+    if not ({"attribution", "creator"} & names.keys() or settings.attribution or layout.attribution):
+        raise TableRefused(
+            f"{path}: no column attribution or creator; every picture needs one: give --attribution, such as "
+            "--attribution 'Photo {id} by Jane Doe, {licence}'"
+        )
+    if settings.images is not None and not Path(settings.images).expanduser().is_dir():
+        raise TableRefused(f"--images {settings.images}: there is no such folder")
+    for name, column in names.items():
+        kind = parquet_type(table, column)
+        if kind is None:
+            continue
+        if name == "id" and settings.check_ids and pa.types.is_floating(kind):
+            raise TableRefused(
+                f"{path}: column {column} stores ids as {kind}, which cannot hold long ids; export it again with "
+                f"text ids (pandas: dtype={{'{column}': str}})"
+            )
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            raise TableRefused(f"{path}: column {column} holds {str(kind)[:60]}; store it as text or a number")
+
+
+class _Count:
+    """Goes through the rows once."""
+
+    def __init__(self, start: Survey, settings: IngestSettings) -> None:
+        self._survey, self._settings = start, settings
+        self._rows = self._unreadable = self._floats = 0
+        self._first_unreadable: tuple[int, Refusal] | None = None
+        self._first_float: tuple[int, str] | None = None
+        self._long, self._positions = LongIds(), Positions()
+        self._hashes, self._contents, self._numbers = array("Q"), array("Q"), array("Q")
+        self._piece: list[tuple[int, float, float, int]] = []
+
+    def done(self) -> Survey:
+        for number, record in self._survey.records():
+            self._rows += 1
+            if isinstance(record, Refusal):
+                self._unreadable += 1
+                self._first_unreadable = self._first_unreadable or (number, record)
+            else:
+                self._add(number, record)
+        self._look_up()
+        self._judge()
+        repeated, hashes = self._repeated()
+        return replace(
+            self._survey,
+            rows=self._rows,
+            notes=(*self._survey.notes, *self._hints()),
+            suspect_ids=self._settings.check_ids and self._long.damaged,
+            repeated=repeated,
+            id_hashes=hashes,
+        )
+
+    def _add(self, number: int, record: dict[str, str | None]) -> None:
+        text = record.get("id" if "id" in self._survey.names else "path")
+        if text is not None:
+            self._hashes.append(hash_id(text))
+            content = "\0".join(record.get(name) or "" for name in ("lat", "lon", "path", "url"))
+            self._contents.append(hash_id(content))
+            self._numbers.append(number)
+            if "id" in self._survey.names:
+                self._long.add(number, text)
+                if written_as_float(text):
+                    self._floats += 1
+                    self._first_float = self._first_float or (number, text)
+        lat, lon = (read_degrees(record[name] or "") for name in ("lat", "lon"))
+        if lat is not None and lon is not None:
+            self._piece.append((number, lat, lon, country_named(record.get("country"))))
+            if len(self._piece) == PIECE:
+                self._look_up()
+
+    def _look_up(self) -> None:
+        if self._piece:
+            number, lat, lon, country = (np.array(column) for column in zip(*self._piece, strict=True))
+            self._positions.add(number, lat.astype(float), lon.astype(float), country)
+            self._piece = []
+
+    def _judge(self) -> None:
+        path, word = self._survey.table.path, self._survey.table.word
+        if self._rows == 0:
+            raise TableRefused(f"{path}: the file holds no rows")
+        if self._first_unreadable and self._unreadable >= ENOUGH_BAD and self._unreadable * 2 > self._rows:
+            number, refusal = self._first_unreadable
+            raise TableRefused(
+                f"{path}: {self._unreadable:,} of {self._rows:,} rows cannot be read, the first in {word} {number}: "
+                f"{refusal.problem}; is it separated by {self._survey.table.separator!r}?"
+            )
+        self._judge_ids(path, word)
+        self._judge_positions(path, word)
+
+    def _judge_ids(self, path: Path, word: str) -> None:
+        if not self._settings.check_ids:
+            return
+        fix = "export it again with ids as text, or, if they are right, add --set ingest.check_ids=false"
+        if self._first_float and self._floats >= max(ENOUGH_BAD, MOST * self._rows):
+            number, text = self._first_float
+            raise TableRefused(
+                f"{path}: {self._floats:,} of {self._rows:,} ids went through a float (first: {word} {number}, "
+                f"{text}); {fix}"
+            )
+        if self._long.whole_column and self._long.count >= MOST * self._rows:
+            assert self._long.first is not None
+            number, text = self._long.first
+            raise TableRefused(
+                f"{path}: {self._long.round:,} of {self._long.count:,} long ids are numbers a float can hold, so they "
+                f"went through one and lost their last digits (first: {word} {number}, {text}); {fix}"
+            )
+
+    def _judge_positions(self, path: Path, word: str) -> None:
+        why = None if self._settings.keep_lat_lon else self._positions.why_exchanged(word)
+        if why is None:
+            return
+        lat, lon = (self._survey.names[name] for name in ("lat", "lon"))
+        if self._settings.swap_lat_lon:
+            raise TableRefused(f"{path}: with --swap-lat-lon, {lat} and {lon} look exchanged: {why}; leave it away")
+        raise TableRefused(
+            f"{path}: columns {lat} and {lon} look exchanged: {why}; add --swap-lat-lon, or --keep-lat-lon if they are "
+            "right"
+        )
+
+    def _hints(self) -> list[str]:
+        land, rows = self._positions.land, self._positions.rows
+        hints = []
+        if 0 < rows < LEAST_ROWS and land.exchanged == rows and not self._settings.keep_lat_lon:
+            hints.append(
+                "every point lies at sea, and on land with latitude and longitude exchanged: is --swap-lat-lon missing?"
+            )
+        name = self._survey.table.path.name.casefold()
+        if "test" in name and self._survey.layout.name == "osv5m" and self._settings.split is None:
+            hints.append("the file's name says test: --split benchmark keeps its photos out of training")
+        return hints
+
+    def _repeated(self) -> tuple[dict[int, tuple[int, bool]], NDArray[np.uint64]]:
+        hashes, contents = np.array(self._hashes, dtype=np.uint64), np.array(self._contents, dtype=np.uint64)
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        same = ordered[1:] == ordered[:-1]
+        found: dict[int, tuple[int, bool]] = {}
+        for place in np.flatnonzero(same).tolist():
+            one, two = order[place], order[place + 1]
+            first, differs = found.get(int(ordered[place]), (self._numbers[one], False))
+            found[int(ordered[place])] = first, differs or bool(contents[one] != contents[two])
+        return found, ordered

@@ -1,0 +1,110 @@
+"""Whether a table's latitude and longitude columns are exchanged.
+
+Three signs, each counted over the whole table, because a single row can be wrong for many reasons: latitudes beyond
+90 that would do as longitudes; points that lie on land only when exchanged; points that lie in the country their row
+names only when exchanged.
+"""
+
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.atlas import countries
+from tasks.boundaries import country_codes, country_number
+
+LEAST_ROWS = 4  # with fewer, chance is as good an explanation
+LEAST_SHARE = 0.1  # of the rows must speak for an exchange,
+TIMES = 4  # so many times more than speak against it
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass
+class Sign:
+    """Rows that are right only when exchanged, and rows that are right only as they stand."""
+
+    exchanged: int = 0
+    as_given: int = 0
+    first: tuple[int, float, float] | None = None  # row, lat, lon that speak for an exchange
+
+    def add(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, given: Bools, exchanged: Bools) -> None:
+        only = np.flatnonzero(exchanged & ~given)
+        self.exchanged += len(only)
+        self.as_given += int((given & ~exchanged).sum())
+        if self.first is None and len(only):
+            at = only[0]
+            self.first = int(rows[at]), float(lat[at]), float(lon[at])
+
+    def says_exchanged(self, rows: int) -> bool:
+        """Whether it is far more often right when exchanged."""
+        return (
+            self.exchanged >= LEAST_ROWS
+            and self.exchanged >= LEAST_SHARE * rows
+            and self.exchanged >= TIMES * self.as_given
+        )
+
+
+@dataclass
+class Positions:
+    """The signs over all rows with two finite numbers."""
+
+    rows: int = 0
+    range: Sign = field(default_factory=Sign)
+    land: Sign = field(default_factory=Sign)
+    country: Sign = field(default_factory=Sign)
+
+    def add(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, country: NDArray[np.int64]) -> None:
+        """Count a piece of the table. `country` is the number of the country each row names, 0 where it names none."""
+        self.rows += len(rows)
+        given, exchanged = _on_earth(lat, lon), _on_earth(lon, lat)
+        self.range.add(rows, lat, lon, given, exchanged)
+        both = np.flatnonzero(given & exchanged & ~((lat == 0) & (lon == 0)))
+        here, there = country_number(lat[both], lon[both]), country_number(lon[both], lat[both])
+        # Antarctica is land, but no photo of a temperate place whose longitude became a latitude was taken there.
+        antarctica = country_codes().index("AQ")
+        dry = [(found != 0) & (found != antarctica) for found in (here, there)]
+        self.land.add(rows[both], lat[both], lon[both], *dry)
+        named = np.flatnonzero(country[both])
+        wanted = country[both][named]
+        in_it = [found[named] == wanted for found in (here, there)]
+        self.country.add(rows[both][named], lat[both][named], lon[both][named], *in_it)
+
+    def why_exchanged(self, word: str) -> str | None:
+        """What says that the columns are exchanged, in words; None when nothing does."""
+        first = "first: {word} {0}, lat {1:g}, lon {2:g}"
+        if self.country.says_exchanged(self.rows):
+            said = f"{self.country.exchanged:,} of {self.rows:,} rows lie in the country they name only when exchanged"
+            found = self.country.first
+        elif self.range.says_exchanged(self.rows):
+            said = f"{self.range.exchanged:,} of {self.rows:,} latitudes are beyond 90 and would do as longitudes"
+            found = self.range.first
+        elif self.land.says_exchanged(self.rows) and not self._country_denies():
+            said = f"{self.land.exchanged:,} of {self.rows:,} points lie at sea, and on land when exchanged"
+            found = self.land.first
+        else:
+            return None
+        assert found is not None
+        return f"{said} ({first.format(*found, word=word)})"
+
+    def _country_denies(self) -> bool:
+        return self.country.as_given > TIMES * self.country.exchanged
+
+
+def _on_earth(lat: Floats, lon: Floats) -> Bools:
+    return (np.abs(lat) <= 90) & (np.abs(lon) <= 180)
+
+
+@cache
+def _country_numbers() -> dict[str, int]:
+    numbers = {code: number for number, code in enumerate(country_codes()) if code}
+    names = {name.casefold(): numbers[code] for code, name in countries().select("iso2", "name").iter_rows()
+             if code in numbers and name}  # fmt: skip
+    return {**names, **{code.casefold(): number for code, number in numbers.items()}}
+
+
+def country_named(text: str | None) -> int:
+    """The number of the country a row names by its ISO code or English name; 0 when it is not known."""
+    return _country_numbers().get(text.casefold(), 0) if text else 0

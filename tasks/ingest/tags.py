@@ -1,0 +1,120 @@
+"""What a picture's own metadata says of it: position, time, direction, orientation, projection.
+
+Metadata from outside may be damaged in any way. Whatever cannot be read is absent.
+"""
+
+import io
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from PIL import Image
+
+from tasks.geo import is_point
+from tasks.ingest.times import read_time
+
+_EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
+_ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003
+_XMP_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Tags:
+    """A picture's metadata, as far as it makes sense."""
+
+    orientation: int | None = None  # 1 to 8
+    orientation_invalid: str | None = None  # what stands there instead
+    already_turned: bool = False  # the tag says to turn it, but its sizes say that somebody did
+    lat: float | None = None
+    lon: float | None = None
+    taken_at: datetime | None = None
+    compass_angle: float | None = None
+    equirectangular: bool = False  # XMP GPano says so
+    unreadable: bool = False
+
+
+def read_tags(data: bytes) -> Tags:
+    """The tags of an encoded picture."""
+    try:
+        picture = Image.open(io.BytesIO(data), formats=["JPEG", "PNG"])
+        exif = picture.getexif()
+        main, camera, gps = dict(exif), dict(exif.get_ifd(_EXIF_IFD)), dict(exif.get_ifd(_GPS_IFD))
+        xmp = _xmp(picture)
+    except Exception:  # noqa: BLE001 - damaged metadata makes Pillow raise anything, and must not cost the picture
+        return Tags(unreadable=True)
+    tag = main.get(_ORIENTATION)
+    valid = isinstance(tag, int) and 1 <= tag <= 8
+    position = _position(gps)
+    return Tags(
+        orientation=tag if valid else None,
+        orientation_invalid=None if valid or tag is None else str(tag)[:20],
+        already_turned=isinstance(tag, int) and 5 <= tag <= 8 and _already_turned(picture.size, camera),
+        lat=position[0] if position else None,
+        lon=position[1] if position else None,
+        taken_at=_taken_at(camera),
+        compass_angle=_angle(_found(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17))),
+        equirectangular=(_found(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
+    )
+
+
+def _already_turned(size: tuple[int, int], camera: Mapping[int, Any]) -> bool:
+    """Whether EXIF remembers the picture's sides the other way round: then it was turned, and the tag forgotten."""
+    width, height = camera.get(_WIDTH), camera.get(_HEIGHT)
+    return (width, height) == (size[1], size[0]) and width != height
+
+
+def _position(gps: Mapping[int, Any]) -> tuple[float, float] | None:
+    lat, lon = _degrees(gps.get(2), gps.get(1), "S"), _degrees(gps.get(4), gps.get(3), "W")
+    if lat is None or lon is None or not is_point(lat, lon) or (lat == 0 and lon == 0):
+        return None  # 0, 0 is what a receiver without a fix writes
+    return lat, lon
+
+
+def _degrees(parts: Any, side: Any, negative: str) -> float | None:
+    if not isinstance(parts, tuple | list) or len(parts) != 3 or not isinstance(side, str | bytes):
+        return None
+    numbers = [_rational(part) for part in parts]
+    if any(number is None or number < 0 for number in numbers):
+        return None
+    degrees, minutes, seconds = (number or 0.0 for number in numbers)
+    letter = (side.decode("ascii", "replace") if isinstance(side, bytes) else side).strip("\0 ").upper()
+    if letter not in ("N", "S", "E", "W"):
+        return None
+    value = degrees + minutes / 60 + seconds / 3600
+    return -value if letter == negative else value
+
+
+def _rational(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _taken_at(camera: Mapping[int, Any]) -> datetime | None:
+    text, offset = camera.get(_DATETIME), camera.get(_OFFSET)
+    if not isinstance(text, str):
+        return None
+    text = text.strip("\0 ")
+    zone = offset.strip("\0 ") if isinstance(offset, str) else ""
+    return read_time(text + zone) or read_time(text)
+
+
+def _angle(xmp: str | None, exif: float | None) -> float | None:
+    found = _rational(xmp) if xmp is not None else exif
+    return found % 360.0 if found is not None and -360 <= found <= 360 else None
+
+
+def _xmp(picture: Image.Image) -> bytes:
+    found = picture.info.get("xmp") or picture.info.get("XML:com.adobe.xmp") or b""
+    return (found.encode("utf-8", "replace") if isinstance(found, str) else bytes(found))[:_XMP_LIMIT]
+
+
+def _found(xmp: bytes, name: bytes) -> str | None:
+    """A GPano value, as an attribute or as an element. Looked up, not parsed: XML from outside is no friend."""
+    match = re.search(rb"GPano:" + name + rb"(?:\s*=\s*[\"']([^\"'<>]{1,60})[\"']|>([^<>]{1,60})<)", xmp)
+    return (match[1] or match[2]).decode("utf-8", "replace") if match else None
