@@ -26,6 +26,7 @@ class Reply:
     length: int | None = None  # Content-Length, where it shall not be the true one
     delay_s: float = 0
     hang_up: bool = False  # close without a word
+    stall_s: float = 0  # after what is sent, before the connection closes
 
     def raw(self) -> bytes:
         lines = [f"HTTP/1.1 {self.status} Something"]
@@ -54,6 +55,8 @@ class Script:
     replies: list[Reply] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     slept_s: list[float] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
     answers: Callable[["Asked"], tuple[int, Any]] | None = None  # instead of replies: status and JSON for a request
 
     @property
@@ -93,10 +96,14 @@ class Script:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         self.asked.append(Asked(method, target, headers, body))
         reply = self._next(self.asked[-1])
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(reply.delay_s)
+        self.at_once -= 1  # before it is sent: the client may ask again as soon as it has the answer
         if not reply.hang_up:
             writer.write(reply.raw())
             await writer.drain()
+        await asyncio.sleep(reply.stall_s)
         writer.close()
 
 

@@ -144,6 +144,20 @@ async def test_what_is_known_unchanged_or_gone_is_told_apart(offline, whole):
     assert other is not None and other.data != fetched.data
 
 
+async def test_a_picture_that_breaks_off_is_continued(offline, whole):
+    mapillary = Mapillary(offline.connections().mapillary, sleep=no_sleep)
+    url = (await mapillary.image(whole["images"][0]))["thumb_1024_url"]
+    picture = await mapillary.fetch(url)
+    cuts = {"service": "mapillary-cdn", "kind": "truncate", "at": [0, 1, 2]}
+    offline.ask("/control/faults", "POST", {"rules": [cuts]})
+    offline.ask("/control/log", "DELETE")
+    try:
+        assert await mapillary.fetch(url) == picture
+        assert offline.ask("/control/log")["statuses"]["mapillary-cdn"] == {"200": 1, "206": 3}
+    finally:
+        offline.ask("/control/faults", "DELETE")
+
+
 async def test_a_tile_names_the_images_of_its_area(offline, whole):
     mapillary = Mapillary(offline.connections().mapillary, sleep=no_sleep)
     lon, lat = (await mapillary.image(whole["images"][0], ("geometry",)))["geometry"]["coordinates"]

@@ -1,0 +1,235 @@
+"""How many requests are sent at once, and how few while a service is out."""
+
+import asyncio
+
+import pytest
+
+from tasks.services.breaker import Breaker, Out
+from tasks.services.errors import ServiceError
+from tasks.services.gate import START, Gate
+from tasks.services.host import host_of
+from tasks.services.http import Http
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+async def busy(gate: Gate, rounds: int, latency_s: float) -> None:
+    """Full rounds of answers that all take as long; there is always somebody waiting for a place."""
+
+    async def fill() -> None:
+        while gate.inside < int(gate.limit):
+            await gate.enter()
+
+    await fill()
+    for _ in range(rounds):
+        for _ in range(gate.inside):
+            gate.answered(latency_s)
+            await fill()
+
+
+class TestGate:
+    async def test_it_grows_while_latency_holds_and_never_over_its_ceiling(self):
+        gate = Gate(100)
+        assert gate.limit == START
+        await busy(gate, 1, 1.0)
+        assert gate.limit == 2 * START  # a doubling in one round trip
+        await busy(gate, 10, 1.0)
+        assert gate.limit == 100
+        assert Gate(4).limit == 4
+
+    async def test_it_does_not_grow_while_the_service_slows_down(self):
+        gate = Gate(500)
+        await busy(gate, 1, 0.2)
+        before = gate.limit
+        for _ in range(50):
+            gate.answered(2.0)
+        grown = gate.limit
+        for _ in range(50):
+            gate.answered(2.0)
+        assert before <= grown <= before + 10 and gate.limit == grown
+
+    async def test_a_new_normal_is_learnt(self):
+        gate = Gate(500)
+        await busy(gate, 1, 0.2)
+        for _ in range(600):
+            gate.answered(2.0)
+        before = gate.limit
+        await busy(gate, 1, 2.0)
+        assert gate.limit > before
+
+    async def test_refusals_halve_it_once_a_round_trip_and_it_recovers_by_one(self):
+        clock = Clock()
+        gate = Gate(64, clock)
+        await busy(gate, 3, 1.0)
+        assert gate.limit == 64
+        clock.now_s = 10.0
+        for _ in range(30):
+            gate.too_much(sent_at_s=9.0)
+        assert gate.limit == 32
+        clock.now_s = 11.0
+        gate.too_much(sent_at_s=10.5)
+        assert gate.limit == 16
+        while gate.inside > 16:
+            gate.leave()
+        for _ in range(16):
+            gate.answered(1.0)
+        assert 16.5 < gate.limit <= 17.01
+        for sent_at_s in range(12, 30):
+            clock.now_s = sent_at_s + 0.5
+            gate.too_much(sent_at_s)
+        assert gate.limit == 1
+
+    async def test_an_idle_gate_learns_nothing(self):
+        gate = Gate(64)
+        await gate.enter()
+        for _ in range(100):
+            gate.answered(0.01)
+        assert gate.limit == START
+
+    async def test_whoever_gives_up_waiting_leaves_no_trace(self):
+        gate = Gate(1)
+        await gate.enter()
+        waiting = [asyncio.create_task(gate.enter()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        gate.leave()  # the place goes to the second, the first is gone
+        await asyncio.sleep(0)
+        await asyncio.wait_for(waiting[1], 10)
+        waiting[2].cancel()
+        gate.leave()
+        await asyncio.sleep(0)
+        assert gate.inside == 0
+        await asyncio.wait_for(gate.enter(), 10)
+
+    async def test_requests_at_once_follow_the_gate(self, server, reply):
+        server.says(reply(delay_s=0.02))
+        client = server.client(Http, max_concurrency=3)
+        await asyncio.gather(*(client.request("GET", "/x") for _ in range(20)))
+        assert len(server.asked) == 20 and server.most_at_once <= 3
+
+    async def test_a_rate_limit_cuts_the_gate_of_its_host_only(self, server, reply):
+        server.says(reply(429), reply())
+        client = server.client(Http)
+        await client.request("GET", "/x")
+        gate = host_of("mapillary", client.endpoint, "", server.url).gate
+        assert gate.limit == START / 2 and gate.inside == 0
+        assert host_of("mapillary", client.endpoint, "picture", server.url).gate.limit == START
+
+    async def test_a_wait_the_service_names_is_everybodys(self, server, reply):
+        server.says(reply(429, headers={"Retry-After": "7"}), reply())
+        client = server.client(Http)
+        await client.request("GET", "/x")
+        await client.request("GET", "/x")
+        assert server.slept_s[0] == 7 and 0 < server.slept_s[1] <= 7 and len(server.slept_s) == 2
+
+
+class TestBreaker:
+    def breaker(self, clock: Clock, patience_s: float = 100.0) -> Breaker:
+        return Breaker(3, pause_s=2.0, longest_pause_s=5.0, patience_s=patience_s, clock=clock)
+
+    async def test_it_opens_after_outages_in_a_row_only(self):
+        breaker = self.breaker(Clock())
+        for _ in range(10):
+            breaker.failed()
+            breaker.failed()
+            breaker.answered()
+        assert breaker.state == "closed"
+        for _ in range(3):
+            assert await breaker.enter() is False
+            breaker.failed()
+        assert breaker.state == "open"
+
+    async def test_one_request_at_a_time_finds_out_after_growing_pauses(self):
+        clock = Clock()
+        breaker = self.breaker(clock, patience_s=0.0)
+        breaker.answered()
+        for _ in range(3):
+            breaker.failed()
+        for pause_s in (2.0, 4.0, 5.0, 5.0):
+            clock.now_s += pause_s - 0.01
+            with pytest.raises(Out):
+                await breaker.enter()
+            clock.now_s += 0.01
+            assert await breaker.enter() is True
+            with pytest.raises(Out):
+                await breaker.enter()  # another is finding out
+            breaker.failed()  # late word of one that was under way: changes nothing
+            assert breaker.state == "probing"
+            breaker.failed(is_probe=True)
+        clock.now_s += 5.0
+        assert await breaker.enter() is True
+        breaker.answered()
+        assert await breaker.enter() is False and breaker.state == "closed"
+
+    async def test_those_that_wait_pass_when_the_service_is_back(self):
+        clock = Clock()
+        breaker = self.breaker(clock)
+        breaker.answered()
+        for _ in range(3):
+            breaker.failed()
+        clock.now_s = 2.0
+        assert await breaker.enter() is True
+        waiting = [asyncio.create_task(breaker.enter()) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        assert not any(task.done() for task in waiting)
+        breaker.answered()
+        assert await asyncio.wait_for(asyncio.gather(*waiting), 10) == [False] * 20
+
+    async def test_a_cancelled_probe_leaves_the_way_to_another(self):
+        clock = Clock()
+        breaker = self.breaker(clock)
+        breaker.answered()
+        for _ in range(3):
+            breaker.failed()
+        clock.now_s = 2.0
+        assert await breaker.enter() is True
+        waiting = asyncio.create_task(breaker.enter())
+        await asyncio.sleep(0)
+        breaker.abandoned()
+        assert await asyncio.wait_for(waiting, 10) is True
+
+    async def test_an_outage_costs_few_requests_and_ends_by_itself(self, server, reply):
+        server.says(reply())
+        settings = {"outage_after": 4, "outage_pause_s": 0.05, "max_wait_s": 0.2, "outage_patience_s": 60}
+        client = server.client(Http, max_attempts=20, max_concurrency=2, **settings)
+        await client.request("GET", "/x")
+        server.asked.clear()
+        server.says(*[reply(503)] * 8, reply())
+        answers = await asyncio.gather(*(client.request("GET", "/x") for _ in range(30)))
+        assert len(answers) == 30 and len(server.asked) == 30 + 8
+
+    async def test_patience_has_an_end(self, server, reply):
+        server.says(reply())
+        client = server.client(Http, max_attempts=1, outage_after=2, outage_pause_s=30, outage_patience_s=0.05)
+        await client.request("GET", "/x")
+        server.says(reply(503))
+        server.asked.clear()
+        failures = []
+        for _ in range(6):
+            with pytest.raises(ServiceError) as caught:
+                await client.request("GET", "/x?access_token=hidden")
+            failures.append(caught.value)
+        assert len(server.asked) == 2 and {error.kind for error in failures} == {"outage"}
+        assert "not asked" in str(failures[-1]) and "hidden" not in str(failures[-1])
+
+    async def test_a_wrong_address_is_not_waited_for(self, server):
+        client = server.client(Http, base_url="http://127.0.0.1:9", max_attempts=2, outage_after=3, outage_pause_s=30)
+        for _ in range(4):
+            with pytest.raises(ServiceError) as caught:
+                await asyncio.wait_for(client.request("GET", "/x"), 20)
+            assert caught.value.kind == "outage"
+
+    async def test_refusals_are_no_outage(self, server, reply):
+        server.says(reply(404))
+        client = server.client(Http, outage_after=2)
+        for _ in range(8):
+            with pytest.raises(ServiceError) as caught:
+                await client.request("GET", "/x")
+            assert caught.value.kind == "not_found"
+        assert len(server.asked) == 8

@@ -1,0 +1,121 @@
+"""Budgets of requests across the workers of a run and from run to run."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import polars as pl
+import pytest
+import ray
+from ray import cloudpickle
+
+from schemas.settings.allowance import Allowance
+from schemas.settings.base import Settings
+from schemas.settings.services import ServicesSettings
+from schemas.settings.spread import SpreadSettings
+from tasks.frame import Context, Inputs, Kept, Resources, Row, Stage, Workshop, run
+from tasks.lake import Lake
+from tasks.ray_home import start_ray, stop_ray
+from tasks.services import Mapillary, connect
+from tasks.services.budget import BudgetFile
+from tasks.services.budget_actor import actor_till
+from tasks.services.permits import Permits, UsedUp
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+DAY = Allowance("", None, 7)
+
+
+class Nothing(Settings):
+    count: int = 12
+
+
+def items(inputs: Inputs, settings: Nothing) -> pl.DataFrame:
+    return pl.DataFrame({"id": [f"n{k:02d}" for k in range(settings.count)]})
+
+
+def open_client(settings: Nothing, workshop: Workshop) -> Mapillary:
+    return Mapillary(workshop.connections.mapillary)
+
+
+async def look(item: Row, mapillary: Mapillary) -> Kept:
+    await mapillary.image(item["id"][1:], ("id",))
+    return Kept(
+        {"places": [{"place_id": item["id"], "country": "FR", "lat": 1.0, "lon": 2.0, "split": "train"}]},
+    )
+
+
+LOOK = Stage(
+    "look", (), ("places",), items, look, open_client, resources=Resources(1, workers=2, chunk=2), services=("m",)
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_ray() -> Iterator[None]:
+    yield
+    stop_ray()
+
+
+@pytest.fixture
+def service() -> Iterator[tuple[str, list[str]]]:
+    """A server that answers every image, and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = b'{"id": "1"}'
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+
+
+def test_workers_and_runs_share_the_days_budget(tmp_path: Path, service: tuple[str, list[str]]) -> None:
+    url, asked = service
+    settings = ServicesSettings.model_validate({"mapillary": {"base_url": url, "requests_per_day": 7}})
+    context = Context(Lake(tmp_path), connect(settings, {}), SpreadSettings(workers=2))
+    result = run(LOOK, Nothing(), context)
+    assert (result.kept, result.failed, dict(result.failures)) == (7, 5, {"rate_limit": 5})
+    assert len(asked) == 7
+    failures = context.lake.read("failures")
+    assert all("services.mapillary.requests_per_day" in text for text in failures["message"])
+    assert all("00:00 UTC" in text for text in failures["message"])
+    again = run(LOOK, Nothing(), context)  # the same day: nothing is asked, what is done stands
+    assert (again.kept, again.failed, again.skipped) == (0, 5, 7) and len(asked) == 7
+
+
+def test_a_cluster_asks_one_actor(tmp_path: Path) -> None:
+    start_ray(SpreadSettings(workers=2))
+    till = actor_till(str(tmp_path / "budgets.sqlite"))
+    assert actor_till(str(tmp_path / "budgets.sqlite")) is till
+
+    @ray.remote(num_cpus=0)
+    def take(count: int) -> int:
+        async def permits() -> int:
+            mine, taken = Permits(till, "x", DAY), 0
+            for _ in range(count):
+                try:
+                    await mine.take()
+                except UsedUp:
+                    break
+                taken += 1
+            return taken
+
+        return asyncio.run(permits())
+
+    assert sum(ray.get([take.remote(5), take.remote(5)], timeout=120)) == 7
+    till.give_back("x", BudgetFile(tmp_path / "budgets.sqlite").standing("x").day, 2)
+    assert till.lease("x", DAY, 5).count == 2
