@@ -61,7 +61,7 @@ def load_config(
     try:
         return Config(**merged)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(e, origin) for e in error.errors())) from None
+        raise ConfigError("\n".join(_explain(e, origin) for e in _first_causes(error.errors()))) from None
 
 
 def _shipped(kind: str, name: str) -> dict[str, Any]:
@@ -148,6 +148,12 @@ def _take_out(settings: dict[str, Any], fields: Mapping[str, Any]) -> None:
 
 def _own_copy(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
+
+
+def _first_causes(errors: Sequence[Any]) -> list[Any]:
+    """Without what is said of a field only because something inside it is wrong, such as that too little is left."""
+    places = [e["loc"] for e in errors]
+    return [e for e in errors if not any(len(p) > len(e["loc"]) and p[: len(e["loc"])] == e["loc"] for p in places)]
 
 
 def _explain(error: Any, origin: Mapping[tuple[str, ...], str]) -> str:
