@@ -16,6 +16,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, time
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
 from tasks.geo import distance_km
@@ -40,14 +43,21 @@ def score_m(candidate: Candidate, settings: CollectSettings) -> float:
 
 def age_m(captured_at: datetime | None, settings: CollectSettings) -> float:
     """Metres that a picture's age counts for."""
-    reference = datetime.combine(settings.age_reference, time(), UTC)
-    years = OLDEST_YEARS if captured_at is None else (reference - captured_at).total_seconds() / _YEAR_S
+    years = OLDEST_YEARS if captured_at is None else (_reference(settings) - captured_at).total_seconds() / _YEAR_S
     return settings.age_penalty_m * min(max(years, 0.0), OLDEST_YEARS)
 
 
-def best_score_m(distance_m: float, captured_at: datetime | None, settings: CollectSettings) -> float:
-    """The best score that a picture of unknown quality can have."""
-    return distance_m - settings.quality_bonus_m + age_m(captured_at, settings)
+def best_scores_m(
+    distances_m: NDArray[np.float64], captured_at_ms: NDArray[np.int64], settings: CollectSettings
+) -> NDArray[np.float64]:
+    """The best scores that pictures can have whose quality is not known yet."""
+    years = (_reference(settings).timestamp() - captured_at_ms / 1000.0) / _YEAR_S
+    ages_m = settings.age_penalty_m * np.clip(years, 0.0, OLDEST_YEARS)
+    return np.asarray(distances_m - settings.quality_bonus_m + ages_m)
+
+
+def _reference(settings: CollectSettings) -> datetime:
+    return datetime.combine(settings.age_reference, time(), UTC)
 
 
 class Queue:

@@ -11,16 +11,18 @@ says so only when it is very crowded. Such a box is looked at by its tiles, whic
 import asyncio
 import heapq
 from collections import Counter
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.boxes import Box, boxes_around
 from tasks.collect.candidates import FIELDS, Candidate, Kind, read_candidate
-from tasks.collect.choose import Queue, best_score_m, usable
+from tasks.collect.choose import Queue, best_scores_m, usable
 from tasks.collect.tile_cache import TileCache
-from tasks.collect.tiles import UNKNOWN_TIME, tiles_of
+from tasks.collect.tiles import TileImages, tiles_of
 from tasks.geo import distance_km
 from tasks.services import Mapillary, ServiceError
 
@@ -32,7 +34,6 @@ SMALLEST_BOX_M = 50.0  # not split further
 # may come out later than its score deserves; it is found all the same.
 SHIFT_M = 50.0
 _TILE_MARGIN_DEG = 5e-5  # of a tile's whole units, at any latitude with roads
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS: tuple[Kind, Kind] = ("panorama", "photo")
 
 
@@ -57,18 +58,11 @@ class Seen:
     nearest_m: float | None = None
     too_small: int = 0
 
-    def add(self, distance_m: float) -> None:
-        self.pictures += 1
-        self.nearest_m = distance_m if self.nearest_m is None else min(distance_m, self.nearest_m)
-
-
-@dataclass(order=True)
-class _Sighting:
-    """An image on a tile, by the best score it can have."""
-
-    score_m: float
-    source_id: str
-    distance_m: float = field(compare=False)
+    def add(self, distances_m: NDArray[np.float64] | list[float]) -> None:
+        if len(distances_m):
+            nearest_m = float(min(distances_m))
+            self.pictures += len(distances_m)
+            self.nearest_m = nearest_m if self.nearest_m is None else min(nearest_m, self.nearest_m)
 
 
 class Search:
@@ -84,7 +78,8 @@ class Search:
         self._boxes: list[tuple[float, Box]] = []
         for box in self._area if settings.find != "tiles" else self._tile_boxes():
             self._push(box)
-        self._sightings: dict[Kind, list[_Sighting]] = {kind: [] for kind in _KINDS}
+        # Images on tiles: the best score each can have, and its id.
+        self._sightings: dict[Kind, list[tuple[float, int]]] = {kind: [] for kind in _KINDS}
         self._details_left = dict.fromkeys(_KINDS, settings.looked_at)
         self._queues = {kind: Queue(settings) for kind in _KINDS}
         self._met: set[str] = set()  # each picture counts once, though boxes share edges and tiles overlap
@@ -103,12 +98,12 @@ class Search:
                 best = queue.best()
                 limit_m = None if best is None or best[0] or best[1] else best[2]
                 if self._boxes and (limit_m is None or self._boxes[0][0] <= limit_m):
-                    promising = sightings[0].score_m if sightings else None
+                    promising = sightings[0][0] if sightings else None
                     # A nearer sighting can save the search of a farther box, never the other way round.
                     if promising is None or self._boxes[0][0] <= promising:
                         await self._look_into_boxes()
                         continue
-                if sightings and (limit_m is None or sightings[0].score_m <= limit_m):
+                if sightings and (limit_m is None or sightings[0][0] <= limit_m):
                     await self._look_into_sightings(kind)
                     continue
                 return None if best is None else queue.pop()
@@ -152,7 +147,8 @@ class Search:
 
     async def _search(self, box: Box) -> None:
         find, tiles = self._settings.find, tiles_of(box)
-        if find == "tiles" or (find == "auto" and all(name in self._tiles for name in tiles)):
+        # Also where its tiles are remembered a box is asked first: what a place gets must not depend on its neighbours.
+        if find == "tiles":
             await self._search_tiles(box)
             return
         self._requests += 1
@@ -189,22 +185,20 @@ class Search:
             images, asked = await self._tiles.get(name)
             self._requests += asked
             self.asked.tiles += asked
-            for i in images.inside(box, _TILE_MARGIN_DEG):
-                self._sight(
-                    str(images.ids[i]), float(images.lat[i]), float(images.lon[i]),
-                    int(images.captured_at_ms[i]), int(images.is_pano[i]),
-                )  # fmt: skip
+            self._sight(images, images.inside(box, _TILE_MARGIN_DEG))
 
-    def _sight(self, source_id: str, lat: float, lon: float, captured_at_ms: int, is_pano: int) -> None:
-        if source_id in self._met:
-            return
-        self._met.add(source_id)
-        distance_m = distance_km(self._lat, self._lon, lat, lon) * 1000.0
-        captured_at = None if captured_at_ms == UNKNOWN_TIME else _moment(captured_at_ms)
-        score_m = best_score_m(max(0.0, distance_m - SHIFT_M), captured_at, self._settings)
-        kind: Kind = "panorama" if is_pano == 1 else "photo"
-        self.seen[kind].add(distance_m)
-        heapq.heappush(self._sightings[kind], _Sighting(score_m, source_id, distance_m))
+    def _sight(self, images: TileImages, which: NDArray[np.intp]) -> None:
+        names = images.ids[which].tolist()
+        new = [k for k, name in enumerate(names) if str(name) not in self._met]
+        which = which[new]
+        self._met.update(str(names[k]) for k in new)
+        distances_m = distance_km(self._lat, self._lon, images.lat[which], images.lon[which]) * 1000.0
+        scores_m = best_scores_m(np.maximum(distances_m - SHIFT_M, 0.0), images.captured_at_ms[which], self._settings)
+        is_pano = images.is_pano[which] == 1
+        for kind, mine in (("panorama", is_pano), ("photo", ~is_pano)):
+            self.seen[kind].add(distances_m[mine])
+            self._sightings[kind] += zip(scores_m[mine].tolist(), images.ids[which][mine].tolist(), strict=True)
+            heapq.heapify(self._sightings[kind])
 
     async def _look_into_sightings(self, kind: Kind) -> None:
         """Ask for the details of the most promising images."""
@@ -216,7 +210,7 @@ class Search:
             sightings.clear()
             return
         self.asked.details += 1
-        rows = await self._mapillary.images_by_id([one.source_id for one in batch], FIELDS)
+        rows = await self._mapillary.images_by_id([str(name) for _, name in batch], FIELDS)
         self.odd["gone"] += len(batch) - len(rows)
         for row in rows.values():
             candidate = read_candidate(row, self._lat, self._lon)
@@ -231,7 +225,7 @@ class Search:
                 continue
             self._met.add(candidate.source_id)
             if candidate.kind is not None:
-                self.seen[candidate.kind].add(candidate.distance_m)
+                self.seen[candidate.kind].add([candidate.distance_m])
             self._queue(candidate)
 
     def _queue(self, candidate: Candidate) -> None:
@@ -241,10 +235,3 @@ class Search:
             self._queues[candidate.kind].add(candidate)
         else:
             self.seen[candidate.kind].too_small += 1
-
-
-def _moment(milliseconds: int) -> datetime | None:
-    try:
-        return _EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return None

@@ -20,7 +20,7 @@ ZOOM = 14  # the only one whose tiles show single images
 LAYER = "image"
 MAX_TILE_BYTES = 32_000_000  # city tiles have about 1 MB
 MAX_TILE_IMAGES = 500_000  # and up to 31,000 images
-UNKNOWN_TIME = np.iinfo(np.int64).min
+UNKNOWN_TIME = np.iinfo(np.int64).min  # older than any picture, so that it counts as the oldest
 _MERCATOR_EDGE = 85.0511287798066  # where the square map of the web ends
 
 
