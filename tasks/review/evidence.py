@@ -14,7 +14,7 @@ from tasks.lake import Lake
 TABLES = ("places", "images", "gaps", "labels", "rejects", "failures", "runs")
 SNAPSHOT_TABLES = ("places", "images", "labels", "rejects")  # what a snapshot keeps readable for good
 REVIEWED = ("plan", "collect", "ingest", "curate")  # the stages whose work is under review, in order
-RECHECK = "collect.recheck"
+RECHECK, INGEST = "collect.recheck", "ingest"
 _OUTPUTS = ("places", "images", "labels")
 # How and when a picture was fetched is provenance: fetching the same picture again makes no other snapshot.
 _NOT_CONTENT = {"fetched_at", "request_url", "http_status", "etag"}
@@ -95,22 +95,25 @@ def funnel(evidence: Evidence) -> list[StageCount]:
     totals.pop(RECHECK, None)  # it looks again at pictures that another stage brought: nothing goes through it
     order = {name: position for position, name in enumerate(REVIEWED)}
     return [
-        _stage_count(evidence, stage, totals[stage])
+        _stage_count(evidence, stage, None if stage == INGEST else totals[stage])
         for stage in sorted(totals, key=lambda name: (order[name.split(".")[0]], name))
     ]
 
 
-def _stage_count(evidence: Evidence, stage: str, total: int) -> StageCount:
+def _stage_count(evidence: Evidence, stage: str, total: int | None) -> StageCount:
     mine = {table: evidence[table].filter(pl.col("stage") == stage) for table in (*_OUTPUTS, "rejects", "failures")}
     outputs = [mine[table] for table in _OUTPUTS]
     failed = mine["failures"].select("item_id")
     # What an earlier run made of an item stands until the item is done again: it counts as failed, not twice.
     kept = pl.concat([rows.select("item_id") for rows in outputs]).unique().join(failed, on="item_id", how="anti")
+    rejected = mine["rejects"].join(failed, on="item_id", how="anti")
+    # No run sees all photos that were ever brought in: there the sum is told, and each run's account is checked.
+    stands = kept.height + rejected.height + failed.height
     return StageCount(
         stage=stage,
-        items_in=total,
+        items_in=stands if total is None else total,
         kept=kept.height,
-        rejected=mine["rejects"].join(failed, on="item_id", how="anti").height,
+        rejected=rejected.height,
         failed=failed.height,
         rows=sum(rows.height for rows in outputs),
     )

@@ -142,6 +142,21 @@ def test_an_item_whose_redoing_failed_is_counted_once(make_lake: MakeLake) -> No
     assert (count.items_in, count.kept, count.rejected, count.failed, count.balances) == (16, 12, 2, 2, True)
 
 
+def test_photos_brought_in_portion_by_portion_and_second_looks_upset_no_account(make_lake: MakeLake) -> None:
+    def bring_in(rows: Rows) -> None:
+        kind = {"kind": "photo", "place_id": None, "split": "train", "source": "mine", "source_id": "7"}
+        photo = {**rows["images"][0], **kind, "image_id": "brought-in", "stage": "ingest", "item_id": "mine/7"}
+        rows["images"].append(photo)
+        rows["rejects"].append({**rows["rejects"][0], "stage": "ingest", "item_id": "mine/8", "reason": "null_island"})
+        for stage, total in (("ingest", 1), ("collect.recheck", 5)):
+            rows["runs"].append({**rows["runs"][0], "stage": stage, "run_id": stage, "total": total, "items_in": total})
+            rows["runs"][-1] |= {"kept": total, "rejected": 0}
+
+    count = {one.stage: one for one in funnel(gather(make_lake(bring_in)))}
+    assert (count["ingest"].items_in, count["ingest"].kept, count["ingest"].rejected) == (2, 1, 1)
+    assert "collect.recheck" not in count and all(one.balances for one in count.values())
+
+
 def test_an_empty_lake_fails_its_checks_without_falling_over(tmp_path: Path) -> None:
     row = review(Lake(tmp_path / "empty"))
     assert row["checks_passed"] is False
