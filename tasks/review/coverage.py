@@ -31,14 +31,29 @@ def coverage(places: pl.DataFrame, images: pl.DataFrame, gaps: pl.DataFrame, rej
     planned = set(places["place_id"])
     found = []
     for kind in KINDS:
+        # A city has one scene for all its places.
+        together = _city_mates(places) if kind == "satellite" else {}
         mine = images.filter((pl.col("kind") == kind) & pl.col("place_id").is_in(places["place_id"].implode()))
-        covered = set(mine["place_id"])
-        why = _reasons(kind, gaps, rejects)
+        covered = _spread(set(mine["place_id"]), together)
+        said = _reasons(kind, gaps, rejects)
+        why = {mate: reason for place, reason in said.items() for mate in together.get(place, {place})}
         missing = Counter(why[place] for place in sorted(planned - covered) if place in why)
         if covered or missing:
             ordered = dict(sorted(missing.items(), key=lambda pair: (-pair[1], pair[0])))
             found.append(Coverage(kind, len(planned), len(covered), mine.height, ordered))
     return found
+
+
+def _city_mates(places: pl.DataFrame) -> dict[str, set[str]]:
+    """Place -> all places of its city, where places were drawn for cities."""
+    if "city_id" not in places.columns:
+        return {}
+    groups = places.filter(pl.col("city_id").is_not_null()).group_by("city_id").agg("place_id")["place_id"].to_list()
+    return {place: set(group) for group in groups for place in group}
+
+
+def _spread(places: set[str], together: dict[str, set[str]]) -> set[str]:
+    return {mate for place in places for mate in together.get(place, {place})}
 
 
 def _reasons(kind: str, gaps: pl.DataFrame, rejects: pl.DataFrame) -> dict[str, str]:

@@ -102,6 +102,7 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     grid = grid_around(item["lat"], item["lon"], item["metres_per_pixel"], item["size_px"], item["east"], item["north"])
     scenes, seen, unusable = await _search(bench.stac, grid, settings)
     evidence: dict[str, Any] = {
+        "place_id": item["place_id"],
         "searched": {"boxes": [[round(edge, 5) for edge in box] for box in grid.boxes()], "from": str(settings.start),
                      "to": str(settings.end), "max_cloud_percent": settings.max_cloud_percent},
         "scenes_seen": seen,

@@ -51,6 +51,13 @@ def test_each_kind_says_what_it_has_and_why_not() -> None:
     )
 
 
+def test_one_scene_serves_all_places_of_its_city() -> None:
+    places = pl.DataFrame({"place_id": ["a", "b", "c", "d"], "city_id": ["rome", "rome", "oslo", None]})
+    rejects = [("collect.satellite", "city-oslo:centre", "cloudy", json.dumps({"place_id": "c"}))]
+    [scenes] = coverage(places, *frames([("a", "satellite")], [], rejects))
+    assert (scenes.covered, scenes.why_not, scenes.open) == (2, {"cloudy": 1}, 1)
+
+
 def test_a_kind_nobody_looked_for_is_not_mentioned() -> None:
     assert coverage(pl.DataFrame({"place_id": ["a"]}), *frames([], [], [])) == []
 
