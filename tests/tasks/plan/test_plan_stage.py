@@ -4,9 +4,12 @@ from pathlib import Path
 
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
+from schemas.settings.spread import SpreadSettings
 from tasks.frame import Context, run
 from tasks.lake import Lake
 from tasks.plan import STAGES
+from tasks.plan.atlas import countries
+from tasks.plan.quota import country_quotas
 from tasks.services import connect
 
 
@@ -41,3 +44,17 @@ def test_places_without_room_are_rejects_with_a_reason(tmp_path: Path) -> None:
     rejects = context.lake.read("rejects")
     assert rejects.height + context.lake.read("places").height == 12
     assert set(rejects["reason"]) == {"no_place_too_close"}
+
+
+def test_geoseek_loc_is_the_same_with_one_worker_and_with_two(tmp_path: Path) -> None:
+    """20,000 places: quotas of eq. 11 to the unit (test_quota proves them with fractions), over 150 countries."""
+    settings = PlanSettings(preset="geoseek-loc")
+    tables = []
+    for workers in (1, 2):
+        lake = Lake(tmp_path / str(workers))
+        run(STAGES[0], settings, Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=workers)))
+        tables.append(lake.read("places").drop("run_id", "written_at").sort("place_id"))
+    assert tables[0].equals(tables[1])
+    drawn = dict(tables[0].group_by("country").len().iter_rows())
+    assert drawn == {code: quota for code, quota in country_quotas(countries(), settings).items() if quota}
+    assert len(drawn) > 150 and sum(drawn.values()) == 20_000
