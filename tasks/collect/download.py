@@ -1,12 +1,12 @@
 """One picture from its address to the bytes that are stored, or why it cannot be used."""
 
-import asyncio
 import hashlib
 from dataclasses import dataclass
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate, Kind
 from tasks.images import BadImage, equirectangular, inspect, strip_exif
+from tasks.pace import computing
 from tasks.services import Mapillary, ServiceError, safe_url
 from tasks.services.mapillary import Fetched
 
@@ -46,8 +46,7 @@ async def download(mapillary: Mapillary, candidate: Candidate, settings: Collect
         for attempt in range(1, settings.downloads + 1):
             came, url = await _fetch(mapillary, candidate.source_id, url)
             try:
-                # Decoding a panorama takes long enough to starve the other downloads of this process.
-                stored, extension, width, height = await asyncio.to_thread(prepare, came.data, candidate.kind, settings)
+                stored, extension, width, height = await computing.run(prepare, came.data, candidate.kind, settings)
                 sha256 = hashlib.sha256(came.data).hexdigest()
                 return Picture(
                     stored, extension, width, height, safe_url(url), came.etag or None, sha256, len(came.data)

@@ -23,11 +23,13 @@ from tasks.collect.tiles import in_tile_order
 from tasks.collect.wishes import Wish, fulfil, wishes_of
 from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop
 from tasks.lake import Lake
+from tasks.pace import Pace, computing
 from tasks.services import Mapillary
 
 SOURCE = "mapillary"
 LICENCE = "CC BY-SA 4.0"
 NAME = "collect"
+FEWEST, MOST = 8, 64  # places under way in a worker: a service that takes a second for an answer needs dozens
 VERSION = 1  # raise it when other bytes are stored for the same picture and settings
 
 
@@ -60,6 +62,10 @@ class Bench:
     take: Callable[[Candidate, "Bench"], Awaitable[dict[str, Any]]] = fetch_and_store  # an estimate takes nothing
 
     @cached_property
+    def pace(self) -> Pace:
+        return Pace(FEWEST, MOST, computing)
+
+    @cached_property
     def tiles(self) -> TileCache:
         return TileCache(self.mapillary, self.settings.tiles_kept)
 
@@ -82,6 +88,11 @@ def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
 
 async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     """The place's pictures and what it still lacks, or why it has none."""
+    async with bench.pace.turn():
+        return await _collect(item, bench)
+
+
+async def _collect(item: dict[str, Any], bench: Bench) -> Outcome:
     wishes = wishes_of(bench.settings)
 
     def open_search(half_size_m: float) -> Search:
@@ -157,7 +168,7 @@ STAGE = Stage(
     work=work,
     open=open_bench,
     # Waiting for the service, not computing: many places at a time in each worker.
-    resources=Resources(cpus=1, concurrency=8, chunk=2),
+    resources=Resources(cpus=1, concurrency=MOST, chunk=2),
     services=("mapillary",),
     aside=("had",),  # what a place has makes it quicker, not another
 )
