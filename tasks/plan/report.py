@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tasks.plan.cities import choose_cities
 from tasks.plan.stage import planned
 from tasks.report import Report, markdown_table, report_folder, write_files
 
+SCALE = 2  # drawn twice as large and reduced: smooth lines without a plotting library
 VERSION = 1  # raise it when the files look different for the same plan
 SHOWN = 25  # rows of a table in the page; the files hold all
 CONTINENTS = {
@@ -109,11 +111,26 @@ def _with_total(by_continent: pl.DataFrame) -> pl.DataFrame:
 
 def world_map(places: pl.DataFrame, width: int = 1800) -> bytes:
     """A PNG of the world with a dot for every place, coloured by split."""
-    scale = 2  # drawn twice as large and reduced: smooth lines without a plotting library
-    across = width * scale
-    per_degree = across / 360
-    height = round((NORTH_LAT - SOUTH_LAT) * per_degree)
-    picture = Image.new("RGB", (across, height), SEA)
+    picture = _empty_map(width).copy()
+    pen = ImageDraw.Draw(picture)
+    per_degree = width * SCALE / 360
+    # Small dots for large plans, so that they do not run together.
+    radius = max(1.0, min(6.0, 300 / max(places.height, 1) ** 0.5)) * SCALE / 2
+    order = places.sort(pl.col("split").replace_strict({s: i for i, s in enumerate(SPLIT_COLOURS)}))
+    for lat, lon, split in order.select("lat", "lon", "split").iter_rows():
+        px, py = (lon + 180) * per_degree, (NORTH_LAT - lat) * per_degree
+        pen.ellipse((px - radius, py - radius, px + radius, py + radius), fill=SPLIT_COLOURS[split])
+    _legend(pen, order["split"], picture.height)
+    buffer = io.BytesIO()
+    picture.resize((width, picture.height // SCALE), Image.Resampling.LANCZOS).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@lru_cache(maxsize=1)
+def _empty_map(width: int) -> Image.Image:
+    """Land, coasts and borders."""
+    per_degree = width * SCALE / 360
+    picture = Image.new("RGB", (width * SCALE, round((NORTH_LAT - SOUTH_LAT) * per_degree)), SEA)
     pen = ImageDraw.Draw(picture)
     shape = outlines()
     x, y = (shape.lon + 180) * per_degree, (NORTH_LAT - shape.lat) * per_degree
@@ -125,27 +142,18 @@ def world_map(places: pl.DataFrame, width: int = 1800) -> bytes:
         if len(corners) > 2:
             pen.polygon([tuple(c) for c in corners.tolist()], fill=LAND)
     _borders(pen, x, y)
-    # Small dots for large plans, so that they do not run together.
-    radius = max(1.0, min(6.0, 300 / max(places.height, 1) ** 0.5)) * scale / 2
-    order = places.sort(pl.col("split").replace_strict({s: i for i, s in enumerate(SPLIT_COLOURS)}))
-    for lat, lon, split in order.select("lat", "lon", "split").iter_rows():
-        px, py = (lon + 180) * per_degree, (NORTH_LAT - lat) * per_degree
-        pen.ellipse((px - radius, py - radius, px + radius, py + radius), fill=SPLIT_COLOURS[split])
-    _legend(pen, order["split"], height, scale)
-    buffer = io.BytesIO()
-    picture.resize((width, height // scale), Image.Resampling.LANCZOS).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
+    return picture
 
 
-def _legend(pen: ImageDraw.ImageDraw, splits: pl.Series, height: int, scale: int) -> None:
+def _legend(pen: ImageDraw.ImageDraw, splits: pl.Series, height: int) -> None:
     """Which colour is which split, and how many places it has, in the empty South Pacific."""
-    font, line = ImageFont.load_default(14 * scale), 22 * scale
+    font, line = ImageFont.load_default(14 * SCALE), 22 * SCALE
     top = height - (len(SPLIT_COLOURS) + 0.5) * line
     for i, (split, colour) in enumerate(SPLIT_COLOURS.items()):
         middle = top + (i + 0.5) * line
-        pen.ellipse((12 * scale, middle - 5 * scale, 22 * scale, middle + 5 * scale), fill=colour)
+        pen.ellipse((12 * SCALE, middle - 5 * SCALE, 22 * SCALE, middle + 5 * SCALE), fill=colour)
         text = f"{split}: {(splits == split).sum():,}"
-        pen.text((30 * scale, middle), text, fill=(60, 60, 60), font=font, anchor="lm")
+        pen.text((30 * SCALE, middle), text, fill=(60, 60, 60), font=font, anchor="lm")
 
 
 def _borders(pen: ImageDraw.ImageDraw, x: np.ndarray, y: np.ndarray) -> None:
