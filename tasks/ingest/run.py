@@ -17,6 +17,7 @@ from tasks.ingest.report import Report, Sums
 from tasks.ingest.stage import NAME, Job, stage_of
 from tasks.ingest.survey import Survey
 from tasks.lake import Lake
+from tasks.services.budget_actor import shared_till
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def ingest_table(
     """Bring the table in. A run that is killed goes on where it stopped, when it is started again."""
     lake = context.lake
     folder = picture_folder(survey.table.path, settings)
-    job = Job(dataset, folder, settings, dict(survey.names))
+    till = shared_till(lake, context.spread) if "url" in survey.names else None
+    job = Job(dataset, folder, settings, dict(survey.names), till)
     if settings.retry_refused:
         forget_refusals(lake, dataset)
     total = _Total(survey.rows, context)

@@ -21,6 +21,7 @@ from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import Refusal
 from tasks.lake import Lake
 from tasks.services import ServiceError, safe_url
+from tasks.services.limit import Till
 from tasks.services.web import NotPublic, Pictures
 
 NAME = "ingest"
@@ -34,6 +35,7 @@ class Job:
     folder: Path
     settings: IngestSettings
     names: Mapping[str, str]  # field -> the table's own name of its column, for messages
+    till: Till | None = None  # of the requests all workers may make together
 
     def identity(self) -> dict[str, Any]:
         """Only the rules for pictures: what else was set has become part of each row's item."""
@@ -51,7 +53,8 @@ class Bench:
 
 
 def open_bench(job: Job, workshop: Workshop) -> Bench:
-    web = Pictures(job.settings.web, job.settings.picture.max_file_mb)
+    contact = workshop.connections.mapillary.contact  # the same for whoever is asked
+    web = Pictures(job.settings.web, job.settings.picture.max_file_mb, contact, job.till)
     return Bench(workshop.lake, PictureFolder(job.folder), web, job)
 
 

@@ -199,6 +199,8 @@ class _Count:
             hints.append(
                 "every point lies at sea, and on land with latitude and longitude exchanged: is --swap-lat-lon missing?"
             )
+        elif not self._settings.keep_lat_lon and (said := self._positions.hint()):
+            hints.append(f"{said} (--swap-lat-lon)")
         name = self._survey.table.path.name.casefold()
         if "test" in name and self._survey.layout.name == "osv5m" and self._settings.split is None:
             hints.append("the file's name says test: --split benchmark keeps its photos out of training")

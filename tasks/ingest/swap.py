@@ -2,7 +2,8 @@
 
 Three signs, each counted over the whole table, because a single row can be wrong for many reasons: latitudes beyond
 90 that would do as longitudes; points that lie on land only when exchanged; points that lie in the country their row
-names only when exchanged.
+names only when exchanged. A fourth only hints: points that lie near a town only when exchanged. Hungary exchanged is
+Yemen, all land, where such points lie far from everything; but so do the right ones of a desert.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.atlas import countries
+from tasks.atlas import countries, gazetteer
 from tasks.boundaries import country_codes, country_number
 
 LEAST_ROWS = 4  # with fewer, chance is as good an explanation
@@ -55,6 +56,7 @@ class Positions:
     range: Sign = field(default_factory=Sign)
     land: Sign = field(default_factory=Sign)
     country: Sign = field(default_factory=Sign)
+    town: Sign = field(default_factory=Sign)
 
     def add(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, country: NDArray[np.int64]) -> None:
         """Count a piece of the table. `country` is the number of the country each row names, 0 where it names none."""
@@ -63,10 +65,13 @@ class Positions:
         self.range.add(rows, lat, lon, given, exchanged)
         both = np.flatnonzero(given & exchanged & ~((lat == 0) & (lon == 0)))
         here, there = country_number(lat[both], lon[both]), country_number(lon[both], lat[both])
-        # Antarctica is land, but no photo of a temperate place whose longitude became a latitude was taken there.
+        near = [_near_town(a, b) for a, b in ((lat[both], lon[both]), (lon[both], lat[both]))]
+        # Antarctica is land, but no photo of a temperate place whose longitude became a latitude was taken there. Small
+        # islands may lie beside their outlines: a town there makes them land.
         antarctica = country_codes().index("AQ")
-        dry = [(found != 0) & (found != antarctica) for found in (here, there)]
+        dry = [((found != 0) & (found != antarctica)) | town for found, town in zip((here, there), near, strict=True)]
         self.land.add(rows[both], lat[both], lon[both], *dry)
+        self.town.add(rows[both], lat[both], lon[both], *near)
         named = np.flatnonzero(country[both])
         wanted = country[both][named]
         in_it = [found[named] == wanted for found in (here, there)]
@@ -89,12 +94,46 @@ class Positions:
         assert found is not None
         return f"{said} ({first.format(*found, word=word)})"
 
+    def hint(self) -> str | None:
+        """What makes an exchange likely without proving it; None when nothing does."""
+        if self.why_exchanged("") or not self.town.says_exchanged(5 * self.rows) or self._country_denies():
+            return None
+        return (
+            f"{self.town.exchanged:,} of {self.rows:,} points lie far from any town, and near one with latitude and "
+            "longitude exchanged: look whether the columns are right"
+        )
+
     def _country_denies(self) -> bool:
         return self.country.as_given > TIMES * self.country.exchanged
 
 
 def _on_earth(lat: Floats, lon: Floats) -> Bools:
     return (np.abs(lat) <= 90) & (np.abs(lon) <= 180)
+
+
+@cache
+def _squares_near_towns() -> Bools:
+    """Tenths of a degree that hold a town of 500 people or touch one that does."""
+    towns = gazetteer()
+    there = np.zeros((1800, 3600), dtype=bool)
+    there[_row(towns["lat"].to_numpy()), _column(towns["lon"].to_numpy())] = True
+    wide = there | np.roll(there, 1, axis=1) | np.roll(there, -1, axis=1)
+    wide[1:] |= wide[:-1].copy()
+    wide[:-1] |= wide[1:].copy()
+    return wide
+
+
+def _near_town(lat: Floats, lon: Floats) -> Bools:
+    near: Bools = _squares_near_towns()[_row(lat), _column(lon)]
+    return near
+
+
+def _row(lat: Floats) -> NDArray[np.int64]:
+    return np.clip((lat + 90) * 10, 0, 1799).astype(np.int64)
+
+
+def _column(lon: Floats) -> NDArray[np.int64]:
+    return np.clip((lon + 180) * 10, 0, 3599).astype(np.int64)
 
 
 @cache

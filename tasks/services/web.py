@@ -11,6 +11,7 @@ from schemas.settings.ingest import WebRules
 from schemas.settings.services import Endpoint, is_private
 from tasks.services.errors import ServiceError, safe_url
 from tasks.services.http import Answer, Connection, Http
+from tasks.services.limit import Till
 
 SERVICE = "web"
 
@@ -65,7 +66,9 @@ def is_public(address: str) -> bool:
 class Pictures:
     """Fetches pictures. No key, no cookie and no header of ours but the user agent goes along."""
 
-    def __init__(self, rules: WebRules, max_file_mb: float) -> None:
+    def __init__(
+        self, rules: WebRules, max_file_mb: float, contact: str | None = None, till: Till | None = None
+    ) -> None:
         # Nothing is ever asked of this base address: every request names its own.
         here = "http://127.0.0.1" if rules.allow_private else "https://pictures.invalid"
         endpoint = Endpoint(
@@ -81,7 +84,7 @@ class Pictures:
         # Behind a proxy it is the proxy that looks names up and decides where they may lead.
         free = rules.allow_private or bool(getproxies())
         transport = None if free else lambda: OnlyPublic(httpx.AsyncHTTPTransport())
-        self._http = Http(Connection(SERVICE, endpoint), transport=transport)
+        self._http = Http(Connection(SERVICE, endpoint, contact=contact, till=till), transport=transport)
 
     async def fetch(self, url: str) -> Answer:
         """The whole answer; ServiceError, retryable where asking again later may help."""
@@ -97,7 +100,7 @@ class Pictures:
                 raise pages[-1]
 
         try:
-            return await self._http.request("GET", url=url, accept="*/*", check=no_page)
+            return await self._http.request("GET", url=url, accept="*/*", check=no_page, resume=True)
         except ServiceError as error:
             if error in pages:
                 error.retryable = False  # it was a page to the last

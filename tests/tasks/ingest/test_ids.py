@@ -1,0 +1,77 @@
+"""Ids that went through a float are found; ids that did not are left alone."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.ingest.ids import LongIds, chance_to_be_round, float_can_hold, written_as_float
+
+LONG = st.integers(10**17, 10**20 - 1)
+
+
+@pytest.mark.parametrize("text", ["1.23e+17", "1.23E17", "5e5", "12345.0", "12345.", "-3.0", "nan", "NaN", "inf"])
+def test_notations_of_floats(text: str) -> None:
+    assert written_as_float(text)
+
+
+@pytest.mark.parametrize("text", ["12345", "a1.0", "1.5", "ab/cd/12.jpg", "1e", "e17", "0x1p3", "12_345", "1.0.1"])
+def test_ids_that_only_look_odd(text: str) -> None:
+    assert not written_as_float(text)
+
+
+@given(LONG)
+def test_whatever_a_float_gives_back_it_can_hold(number: int) -> None:
+    assert float_can_hold(int(float(number)))  # as pandas' int64 of a float
+    shortest = repr(float(number))
+    digits, _, exponent = shortest.partition("e+")
+    assert float_can_hold(int(digits.replace(".", "").ljust(int(exponent) + 1, "0")))  # as a spreadsheet prints it
+
+
+@given(LONG)
+def test_neighbours_of_a_float_are_not_held(number: int) -> None:
+    value = int(float(number))
+    for step in (1, 3, 7):  # less than half the gap between floats above 10^17
+        moved = value + step
+        assert float_can_hold(moved) == (moved % 10 == 0 and float_can_hold(moved))
+
+
+def test_the_chance_of_being_round_is_what_counting_gives() -> None:
+    rng = random.Random(5)
+    for low, high in ((10**17, 2 * 10**17), (10**18, 2 * 10**18)):
+        numbers = [rng.randrange(low, high) for _ in range(20_000)]
+        expected = sum(map(chance_to_be_round, numbers)) / len(numbers)
+        seen = sum(map(float_can_hold, numbers)) / len(numbers)
+        assert 0.4 * expected < seen < 1.1 * expected  # an upper bound, within a factor of two and a half
+
+
+@given(st.lists(st.integers(10**16, 10**19), min_size=20, max_size=60), st.randoms(use_true_random=False))
+def test_a_column_that_went_through_a_float_is_found(numbers: list[int], rng: random.Random) -> None:
+    noisy = [rng.randrange(10**17, 10**19) for _ in numbers]  # hypothesis loves round numbers; these are not
+    damaged = LongIds()
+    for row, number in enumerate(noisy):
+        damaged.add(row, str(int(float(number))))
+    assert damaged.damaged and damaged.whole_column
+
+
+@pytest.mark.parametrize("digits", [15, 16, 17, 18, 19, 20])
+def test_undamaged_columns_are_left_alone(digits: int) -> None:
+    rng = random.Random(digits)
+    for _ in range(40):
+        ids = LongIds()
+        for row in range(300):
+            ids.add(row, str(rng.randrange(10 ** (digits - 1), 10**digits)))
+        assert not ids.damaged
+
+
+def test_a_damaged_part_of_a_column_is_found_too() -> None:
+    rng = random.Random(2)
+    ids = LongIds()
+    for row in range(400):
+        number = rng.randrange(10**17, 10**18)
+        ids.add(row, str(int(float(number)) if row % 5 == 0 else number))
+    assert ids.damaged and not ids.whole_column
+    assert ids.suspect(str(int(float(123456789012345678))))
+    assert not ids.suspect("123456789012345671")
+    assert not ids.suspect("photo-123456789012345680")

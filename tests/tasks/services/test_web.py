@@ -1,0 +1,150 @@
+"""Pictures behind addresses of a user's table, over a real socket: any host on the open net, and no other."""
+
+import asyncio
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from schemas.settings.ingest import WebRules
+from tasks.services.errors import ServiceError
+from tasks.services.web import NotPublic, OnlyPublic, Pictures, is_public
+
+PICTURE = b"\xff\xd8\xff\xe0 as good as a picture"
+
+
+def client(**rules: Any) -> Pictures:
+    return Pictures(WebRules(**{"allow_private": True, "attempts": 2, "backoff_s": 0, "timeout_s": 5, **rules}), 0.001)
+
+
+async def failure(awaitable: Any) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        await awaitable
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "media", ["image/jpeg", "application/octet-stream", "binary/octet-stream", "image/x-odd", None]
+)
+async def test_a_picture_comes_under_any_media_type(server: Any, reply: Any, media: str | None) -> None:
+    server.says(reply(body=PICTURE, content_type=media))
+    answer = await client().fetch(f"{server.url}/a.jpg?sig=secret")
+    assert answer.body == PICTURE and "secret" not in answer.url
+    assert server.asked[0].target == "/a.jpg?sig=secret"
+    assert not {"authorization", "cookie"} & server.asked[0].headers.keys()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "retryable", "asked"),
+    [
+        (404, "not_found", False, 1),
+        (410, "not_found", False, 1),
+        (403, "auth", False, 1),
+        (301, "bad_response", False, 1),
+        (400, "rejected", False, 1),
+        (429, "rate_limit", True, 2),
+        (500, "outage", True, 2),
+        (504, "timeout", True, 2),
+    ],
+)
+async def test_statuses(server: Any, reply: Any, status: int, kind: str, retryable: bool, asked: int) -> None:
+    server.says(reply(status=status, body=b"no", headers={"Location": "http://127.0.0.1:1/private"}))
+    error = await failure(client().fetch(f"{server.url}/a.jpg"))
+    assert (error.kind, error.retryable, len(server.asked)) == (kind, retryable, asked)
+
+
+async def test_a_page_instead_of_a_picture_is_final_only_if_it_stays(server: Any, reply: Any) -> None:
+    page = reply(body=b"<html>busy</html>", content_type="text/html; charset=utf-8")
+    server.says(page, reply(body=PICTURE, content_type="image/jpeg"))
+    assert (await client().fetch(f"{server.url}/a.jpg")).body == PICTURE
+    server.says(page)
+    error = await failure(client().fetch(f"{server.url}/a.jpg"))
+    assert not error.retryable and error.status == 200 and "no picture" in error.message
+    server.says(page, reply(hang_up=True))
+    assert (await failure(client().fetch(f"{server.url}/a.jpg"))).retryable, "the last word was no page"
+
+
+async def test_broken_transfers_are_worth_another_run(server: Any, reply: Any) -> None:
+    server.says(reply(body=PICTURE, content_type="image/jpeg", length=len(PICTURE) + 100))
+    assert (await failure(client().fetch(f"{server.url}/a.jpg"))).retryable
+    server.says(reply(body=b"x" * 1500, content_type="image/jpeg"))
+    error = await failure(client().fetch(f"{server.url}/a.jpg"))
+    assert not error.retryable and "more than" in error.message
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "10.1.2.3", "[::1]", "169.254.169.254", "intranet", "printer.local", "0.0.0.0"]
+)
+async def test_private_hosts_are_not_asked(server: Any, reply: Any, host: str) -> None:
+    server.says(reply(body=PICTURE, content_type="image/jpeg"))
+    error = await failure(client(allow_private=False).fetch(f"http://{host}:{server.port}/a.jpg"))
+    assert isinstance(error, NotPublic) and not error.retryable
+    assert server.asked == []
+
+
+class Recorder(httpx.AsyncBaseTransport):
+    def __init__(self) -> None:
+        self.seen: list[httpx.Request] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request)
+        return httpx.Response(200, content=PICTURE)
+
+
+async def names(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    async def lookup(*_: Any, **__: Any) -> list[Any]:
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+
+
+async def test_a_name_is_looked_up_once_and_its_checked_address_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    await names(monkeypatch, "93.184.215.14")
+    inner = Recorder()
+    async with httpx.AsyncClient(transport=OnlyPublic(inner)) as http:
+        await http.get("https://photos.example.org/a.jpg")
+    assert inner.seen[0].url.host == "93.184.215.14" and inner.seen[0].headers["host"] == "photos.example.org"
+    assert inner.seen[0].extensions["sni_hostname"] == "photos.example.org"
+
+
+@pytest.mark.parametrize("addresses", [("10.0.0.1",), ("93.184.215.14", "127.0.0.1"), ("169.254.169.254",)])
+async def test_a_public_name_of_a_private_address(monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]) -> None:
+    await names(monkeypatch, *addresses)
+    inner = Recorder()
+    async with httpx.AsyncClient(transport=OnlyPublic(inner)) as http:
+        with pytest.raises(NotPublic):
+            await http.get("http://rebound.example.org/a.jpg")
+    assert inner.seen == []
+
+
+async def test_a_name_nobody_knows_may_be_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    await names(monkeypatch)
+    error = await failure(client(allow_private=False).fetch("http://gone.example.org/a.jpg"))
+    assert (error.kind, error.retryable) == ("outage", True)
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("127.0.0.1", False),
+        ("192.168.0.1", False),
+        ("100.64.0.1", False),
+        ("224.0.0.1", False),
+        ("::1", False),
+        ("fe80::1%eth0", False),
+        ("fd00::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("::ffff:8.8.8.8", True),
+        ("2002:7f00:1::", False),
+        ("0.0.0.0", False),
+    ],
+)
+def test_public_addresses(address: str, public: bool) -> None:
+    assert is_public(address) is public
