@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -67,6 +68,7 @@ class Faults:
         self.statuses: dict[str, Counter[str]] = {}
         self.struck: Counter[str] = Counter()
         self.sent_bytes: Counter[str] = Counter()
+        self.journal: list[tuple[float, str, str, str]] | None = None  # time, service, request, outcome
 
     @classmethod
     def from_json(cls, text: str) -> Faults:
@@ -120,6 +122,11 @@ class Faults:
             for rule in self.rules
         )
 
+    def note(self, service: str, request: str, outcome: str) -> None:
+        """Writes an answered request down, if a journal is kept."""
+        if self.journal is not None:
+            self.journal.append((time.time(), service, request, outcome))
+
     def log(self) -> dict[str, Any]:
         """Counts of requests, statuses, body bytes and faults per service since the start or the last clearing."""
         return {
@@ -135,6 +142,8 @@ class Faults:
         self.statuses.clear()
         self.struck.clear()
         self.sent_bytes.clear()
+        if self.journal is not None:
+            self.journal.clear()
 
 
 def parse(value: Any) -> tuple[list[Fault], int]:

@@ -118,9 +118,22 @@ def _control_routes(faults: Faults) -> list[BaseRoute]:
             faults.clear_log()
         return JSONResponse(faults.log())
 
+    async def control_journal(request: Request) -> Response:
+        if not _is_loopback(request.client.host if request.client else ""):
+            return JSONResponse({"error": "control is for this machine only"}, 403)
+        if request.method == "POST":
+            faults.journal = []
+        found = faults.journal
+        if request.method == "DELETE":
+            faults.journal = None
+        if found is None:
+            return JSONResponse({"error": "no journal is kept; POST begins one"}, 404)
+        return JSONResponse(found)
+
     return [
         Route("/control/faults", control_faults, methods=["GET", "POST", "DELETE"]),
         Route("/control/log", control_log, methods=["GET", "DELETE"]),
+        Route("/control/journal", control_journal, methods=["GET", "POST", "DELETE"]),
     ]
 
 

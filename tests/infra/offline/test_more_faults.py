@@ -99,6 +99,24 @@ def test_the_log_counts_the_bytes_that_were_sent(breakable):
     assert breakable.http.get("/control/log").json()["bytes"] == {"mapillary-cdn": length}
 
 
+def test_a_journal_tells_what_became_of_every_request(breakable):
+    assert breakable.http.get("/control/journal").status_code == 404
+    assert breakable.http.post("/control/journal").json() == []
+    record, other = breakable.world.images(0)[0].image_id, breakable.world.images(1)[0].image_id
+    breakable.graph(f"/{record}", fields="id")
+    set_faults(breakable, {"service": "mapillary", "kind": "status", "status": 504, "at": [0]})
+    breakable.graph(f"/{other}", fields="id")
+    breakable.graph("/nothing", fields="id")
+    rows = breakable.http.delete("/control/journal").json()
+    assert [row[1:] for row in rows] == [
+        ["mapillary", f"GET /mapillary/{record}?fields=id", "ok"],
+        ["mapillary", f"GET /mapillary/{other}?fields=id", "status"],
+        ["mapillary", "GET /mapillary/nothing?fields=id", "400"],
+    ]
+    assert [row[0] for row in rows] == sorted(row[0] for row in rows)
+    assert breakable.http.get("/control/journal").status_code == 404
+
+
 def test_duplicate_ids(breakable):
     record = breakable.world.images(3)[0]
     once = breakable.graph("/images", bbox=box_around(record)).json()["data"]
