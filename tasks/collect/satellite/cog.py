@@ -8,7 +8,6 @@ import asyncio
 import io
 import logging
 import math
-import struct
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -126,15 +125,23 @@ def _index(head: bytes) -> Cog:
                 for page in pages
                 if not int(page.subfiletype) & 4  # transparency masks
             ]
-    except (tifffile.TiffFileError, ValueError, TypeError, KeyError, IndexError, struct.error, ZeroDivisionError) as e:
-        raise UnusableScene(f"the file's index cannot be read ({type(e).__name__})") from None
-    alike = [level for level in levels if (level.dtype, level.bands) == (levels[0].dtype, levels[0].bands)]
+    except (_NeedMore, UnusableScene):
+        raise
+    except Exception as error:  # noqa: BLE001 - damaged bytes lead the parser into errors of every kind
+        raise UnusableScene(f"the file's index cannot be read ({type(error).__name__})") from None
+    # An overview whose pixels are not square would shift what it shows.
+    alike = [
+        level
+        for level in levels
+        if (level.dtype, level.bands) == (levels[0].dtype, levels[0].bands)
+        and abs(level.width * levels[0].height - level.height * levels[0].width) <= 1e-6 * levels[0].width * level.width
+    ]
     return Cog(epsg, left_m, top_m, tuple(sorted(alike, key=lambda level: level.step_m)))
 
 
 def _place(page: Any) -> tuple[int | None, float, float, float]:
     """(EPSG code, left, top, pixel size) of a picture."""
-    tags = page.geotiff_tags
+    tags = page.geotiff_tags or {}
     scale, tie = tags.get("ModelPixelScale"), tags.get("ModelTiepoint")
     if scale is None or tie is None or len(scale) < 2 or len(tie) != 6:
         raise UnusableScene("the file does not say where it lies")
@@ -211,7 +218,9 @@ def _put(level: Level, data: bytes, start: int, held: list[int], out: Pixels, co
         column = tile % level.across * level.tile_width - corner[0]
         # The part of the tile that lies in the window.
         first_row, first_column = max(0, -row), max(0, -column)
-        part = pixels[first_row : out.shape[0] - row, first_column : out.shape[1] - column]
+        part = pixels[first_row : max(0, out.shape[0] - row), first_column : max(0, out.shape[1] - column)]
+        if not part.size:
+            continue
         row, column = row + first_row, column + first_column
         out[row : row + part.shape[0], column : column + part.shape[1]] = part
 

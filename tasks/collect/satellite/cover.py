@@ -132,9 +132,7 @@ def _fillings(
             fitting = [one for one in ([first] if k == 0 else group) if open_points & ~one.points == 0]
             if not fitting:
                 break  # the first one is too small; each footprint's own scenes fit always
-            chosen.append(
-                min(fitting, key=lambda one: (one.cost + day_cost * _days(one, first), one.order))
-            )
+            chosen.append(min(fitting, key=lambda one: (one.cost + day_cost * _days(one, first), one.order)))
         else:
             results.append(tuple(chosen))
     return results

@@ -27,7 +27,7 @@ def transformer(source: int, target: int) -> Transformer:
 def utm_epsg(lat: float, lon: float) -> int:
     """The EPSG code of the UTM zone a point lies in, with the exceptions of Norway and Svalbard."""
     lon = (lon + 180.0) % 360.0 - 180.0
-    zone = int((lon + 180.0) // 6.0) + 1
+    zone = int((lon + 180.0) // 6.0) % 60 + 1  # rounding may carry a longitude to 180
     if 56.0 <= lat < 64.0 and 3.0 <= lon < 12.0:
         zone = 32
     if 72.0 <= lat <= 84.0 and 0.0 <= lon < 42.0:

@@ -141,7 +141,7 @@ class OnGrid:
         whole = cv2.remap(
             (known > 0).astype(np.float32), maps[0], maps[1], how, borderMode=cv2.BORDER_CONSTANT, borderValue=0
         )
-        out[whole < 0.999] = 0
+        out[whole < 0.9999] = 0
         return out
 
     def _picked(self, held: Pixels, window: tuple[int, int, int, int]) -> Pixels:

@@ -15,7 +15,8 @@ Reflectance = NDArray[np.uint16]  # rows x columns x (red, green, blue)
 UNIT = 10_000
 VISUAL_WHITE = 0.3558  # the reflectance that is full white in the provider's own 8-bit picture
 _STRIDE = 4  # of the pixels compared: neighbours tell the same
-_FEWEST = 200  # compared pixels below which two scenes are not compared
+_FEWEST = 100  # pixels; with fewer in common two scenes are not compared
+_DARK = 50  # in deep shadow a ratio says nothing
 _HOLD = 0.02  # how much a scene resists being changed, against what its overlaps say
 
 
@@ -70,11 +71,10 @@ def _log_ratio(one: Reflectance, other: Reflectance, both: Mask) -> tuple[NDArra
     """(log of one / other by colour, weight), or None where they hardly overlap."""
     thin = (slice(None, None, _STRIDE), slice(None, None, _STRIDE))
     a, b = one[thin], other[thin]
-    shared = both[thin] & (a[..., 0] > 0) & (b[..., 0] > 0)
+    shared = both[thin] & (a > _DARK).all(axis=2) & (b > _DARK).all(axis=2)
     if int(shared.sum()) < _FEWEST:
         return None
-    # A little is added to both: in deep shadow the ratio says nothing.
-    ratio = np.log((a[shared] + 50.0) / (b[shared] + 50.0))
+    ratio = np.log(a[shared] / b[shared])
     return np.median(ratio, axis=0), float(np.sqrt(shared.mean()))
 
 

@@ -1,0 +1,103 @@
+"""Which scenes come first: the fewest, then the least cloudy; against an exhaustive search."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.collect.satellite.cover import Candidate, covers, next_best
+from tasks.collect.satellite.scenes import Scene
+
+START = datetime(2023, 6, 1, tzinfo=UTC)
+
+
+def candidate(name: str, points: int, cloud: float = 0.0, day: int = 0, other_zone: bool = False) -> Candidate:
+    scene = Scene(name, START + timedelta(days=day), cloud, 0, 32633, None, {})
+    return Candidate(scene, points, other_zone)
+
+
+def names(cover: tuple[Candidate, ...]) -> set[str]:
+    return {one.scene.id for one in cover}
+
+
+@st.composite
+def archives(draw: st.DrawFn) -> list[Candidate]:
+    shapes = draw(st.lists(st.integers(1, 255), min_size=1, max_size=7))
+    clouds = draw(st.lists(st.integers(0, 20), min_size=len(shapes), max_size=len(shapes)))
+    days = draw(st.lists(st.integers(0, 40), min_size=len(shapes), max_size=len(shapes)))
+    made = [candidate(f"s{k}", *numbers) for k, numbers in enumerate(zip(shapes, clouds, days, strict=True))]
+    return sorted(made, key=lambda one: one.order)
+
+
+@given(archives())
+def test_as_few_as_an_exhaustive_search_finds(found: list[Candidate]) -> None:
+    everything = 0
+    for one in found:
+        everything |= one.points
+    ranked = covers(found, 0.05, 4)
+    fewest = next(
+        count
+        for count in range(1, len(found) + 1)
+        if any(_union(chosen) == everything for chosen in itertools.combinations(found, count))
+    )
+    assert ranked
+    for cover in ranked:
+        assert len(cover) == len(names(cover)) == fewest
+        assert _union(cover) == everything
+    assert len({frozenset(names(cover)) for cover in ranked}) == len(ranked)
+
+
+@given(archives())
+def test_a_single_scene_is_the_least_cloudy_newest_one(found: list[Candidate]) -> None:
+    whole = [*found, candidate("a", 255, 5, 3), candidate("b", 255, 5, 9), candidate("c", 255, 7, 30)]
+    whole.sort(key=lambda one: one.order)
+    best = covers(whole, 0.05, 4)[0]
+    expected = min((one for one in whole if one.points == 255), key=lambda one: one.order)
+    assert names(best) == {expected.scene.id}
+
+
+@given(archives(), st.randoms())
+def test_the_order_of_the_archive_does_not_matter(found: list[Candidate], random: st.DataObject) -> None:
+    shuffled = list(found)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    again = sorted(shuffled, key=lambda one: one.order)
+    assert [names(cover) for cover in covers(found, 0.05, 4)] == [names(cover) for cover in covers(again, 0.05, 4)]
+
+
+def _union(chosen: tuple[Candidate, ...]) -> int:
+    total = 0
+    for one in chosen:
+        total |= one.points
+    return total
+
+
+def test_scenes_of_one_pass_belong_together() -> None:
+    left = [candidate("left june", 0b1100, 1.0, 0), candidate("left august", 0b1100, 0.5, 70)]
+    right = [candidate("right june", 0b0011, 1.0, 0), candidate("right august", 0b0011, 4.0, 70)]
+    found = sorted([*left, *right], key=lambda one: one.order)
+    assert names(covers(found, 0.05, 1)[0]) == {"left june", "right june"}
+    assert names(covers(found, 0.0, 1)[0]) == {"left august", "right june"}
+
+
+def test_a_scene_of_the_picture_s_own_zone_comes_first_unless_it_is_cloudier() -> None:
+    own, other = candidate("own", 15, 1.0), candidate("other", 15, 0.0, 5, True)
+    assert names(covers(sorted([own, other], key=lambda one: one.order), 0.05, 1)[0]) == {"own"}
+    cloudy = candidate("cloudy", 15, 9.0)
+    assert names(covers(sorted([cloudy, other], key=lambda one: one.order), 0.05, 1)[0]) == {"other"}
+
+
+def test_many_footprints_are_chosen_greedily() -> None:
+    """Sixty footprints that overlap a little: too many combinations to try, still a cover and a small one."""
+    found = [candidate(f"s{k:02d}", 0b111 << (2 * k), k % 7, k) for k in range(60)]
+    best = covers(sorted(found, key=lambda one: one.order), 0.05, 1)[0]
+    assert _union(best) == (1 << 121) - 1
+    assert len(best) <= 60
+
+
+def test_what_is_missing_is_looked_for_where_it_may_be() -> None:
+    main = candidate("main", 255)
+    found = [candidate("aside", 0b11110000, 0.0), candidate("right", 0b00001111, 10.0), candidate("half", 0b11, 0.0)]
+    assert next_best(found, 0b1111, main.scene, 0.05, set()).scene.id == "right"  # type: ignore[union-attr]
+    assert next_best(found, 0b1111, main.scene, 0.05, {"right"}).scene.id == "half"  # type: ignore[union-attr]
+    assert next_best(found, 0b1111, main.scene, 0.05, {"right", "half"}) is None
