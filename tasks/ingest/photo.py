@@ -13,7 +13,7 @@ from schemas.settings.ingest import PictureRules
 from tasks.geo import distance_km
 from tasks.images import BadImage, equirectangular, strip_exif
 from tasks.ingest.refusal import Refusal
-from tasks.ingest.tags import Tags, read_tags
+from tasks.ingest.tags import Tags, read_tags, without_orientation
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo 
             width, height = rules.panorama_width, rules.panorama_width // 2
             stored, extension = equirectangular(data, width, height, rules.panorama_min_pixels), "jpg"
         else:
-            turn = not (tags.already_turned and rules.orientation == "ignore")
-            stored = strip_exif(data, turn=turn)
+            stays = tags.already_turned and rules.orientation == "ignore"
+            stored = strip_exif(without_orientation(data) if stays else data)
             with Image.open(io.BytesIO(stored), formats=["JPEG", "PNG"]) as picture:
                 width, height = picture.size
                 extension = "png" if picture.format == "PNG" else "jpg"

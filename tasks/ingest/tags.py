@@ -6,6 +6,7 @@ Metadata from outside may be damaged in any way. Whatever cannot be read is abse
 import io
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,9 @@ from tasks.ingest.times import read_time
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003
 _XMP_LIMIT = 1_000_000
+
+# What is wrong with a photo's metadata is our business; Pillow would tell the terminal, once a tag.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.TiffImagePlugin")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,20 @@ def read_tags(data: bytes) -> Tags:
         compass_angle=_angle(_found(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17))),
         equirectangular=(_found(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
     )
+
+
+# The orientation's entry in EXIF, in either byte order: tag, type SHORT, count 1, and then the value.
+_ENTRY = re.compile(rb"(\x01\x12\0\x03\0\0\0\x01\0)[\x02-\x08]|(\x12\x01\x03\0\x01\0\0\0)[\x02-\x08]\0", re.DOTALL)
+
+
+def without_orientation(data: bytes) -> bytes:
+    """The same JPEG, its orientation tag saying that it is upright: for tags that are known to be wrong."""
+    start = data.find(b"Exif\0\0")
+    match = _ENTRY.search(data, start, start + 65_536) if start >= 0 else None
+    if match is None:
+        return data
+    upright = match[1] + b"\x01" if match[1] else match[2] + b"\x01\0"
+    return data[: match.start()] + upright + data[match.end() :]
 
 
 def _already_turned(size: tuple[int, int], camera: Mapping[int, Any]) -> bool:
