@@ -156,8 +156,8 @@ async def test_known_places_in_the_stored_picture(archive: Any, ground: Any, tmp
             colour = np.maximum(colour, np.clip((70 - metres) / 20, 0, 1) * 0.3)
         archive.put(name, frame, colour, colour, colour, cloud=0.0 if name == "near" else 1.0)
     lake = Lake(tmp_path / "lake")
-    item = {"id": "p:centre", "place_id": "p", "viewport": "centre", "lat": 48.5, "lon": 12.01, "metres_per_pixel": 10.0,
-            "size_px": SIZE, "east": 0.0, "north": 0.0}  # fmt: skip
+    item = {"id": "p:centre", "place_id": "p", "viewport": "centre", "lat": 48.5, "lon": 12.01,
+            "metres_per_pixel": 10.0, "size_px": SIZE, "east": 0.0, "north": 0.0}  # fmt: skip
     outcome = await work(item, Bench(archive.client(), lake, settings(white=0.3, gamma=1.0, jpeg_quality=100)))
     row = outcome.rows["images"][0]
     picture = np.asarray(Image.open(io.BytesIO(lake.images.read(row["sha256"], "jpg"))).convert("L"), dtype=float)

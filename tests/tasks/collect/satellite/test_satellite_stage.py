@@ -279,8 +279,8 @@ async def test_signatures_are_renewed_when_the_host_refuses_them(archive: Any, f
     archive.signature = 2
     assert isinstance(await work(ITEM, table), Kept)
     assert archive.asked["token"] == 2
-    archive.faults["token"] = lambda count: Response('{"token": "se=x&sig=WRONG", "msft:expiry": "2030-01-01T00:00:00Z"}',
-                                                     media_type="application/json")  # fmt: skip
+    wrong = json.dumps({"token": "se=x&sig=WRONG", "msft:expiry": "2030-01-01T00:00:00Z"})
+    archive.faults["token"] = lambda count: Response(wrong, media_type="application/json")
     archive.signature = 3
     with pytest.raises(ServiceError) as caught:
         await work(ITEM, table)
