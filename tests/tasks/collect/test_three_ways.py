@@ -1,0 +1,147 @@
+"""Boxes, tiles and both together on the offline world: the same pictures, by counted requests."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from infra.offline.server import create_app, make_server
+from infra.offline.services.mapillary import Limits
+from infra.offline.world import World
+from schemas.settings.collect import CollectSettings
+from schemas.settings.services import MapillaryEndpoint, ServicesSettings
+from tasks.collect.boxes import boxes_around
+from tasks.collect.search import Asked, Search
+from tasks.collect.tile_cache import TileCache
+from tasks.collect.wishes import fulfil, wishes_of
+from tasks.services import Mapillary, connect
+
+# Ten times thinner than the real service still, and tight enough that a street of this world is a crowd.
+LIMITS = Limits(crowd=12, dense=24)
+CROWDED = 9
+WAYS = ("boxes", "auto", "tiles")
+PLACES = 6
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World(seed=7, size=200_000, pano_width=2048)
+
+
+@pytest.fixture(scope="module")
+def url(world: World) -> Iterator[str]:
+    server = make_server(create_app(world, limits=LIMITS, warm=False), port=0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+def spots(world: World) -> list[tuple[float, float]]:
+    """Where cities have several streets, a little beside one of them."""
+    cities = Counter(int(row) for row in world._city)
+    crowded = {city for city, _ in cities.most_common(PLACES)}
+    first = {int(row): index for index, row in reversed(list(enumerate(world._city))) if int(row) in crowded}
+    return [(world.place(index).lat + 0.001, world.place(index).lon - 0.001) for index in first.values()]
+
+
+def client(url: str) -> Mapillary:
+    services = ServicesSettings(mapillary=MapillaryEndpoint(base_url=f"{url}/mapillary", backoff_s=0))
+    return Mapillary(connect(services, {}).mapillary)
+
+
+def requests(control: httpx.Client) -> dict[str, int]:
+    counted: dict[str, int] = control.get("/control/log").json()["requests"]
+    return counted
+
+
+@pytest.mark.parametrize("find", WAYS)
+async def test_every_image_of_the_world_is_found(url: str, world: World, find: Any) -> None:
+    settings = CollectSettings(find=find, crowded_rows=CROWDED, panorama_min_pixels=1, photo_min_pixels=1)
+    mapillary = client(url)
+    tiles, hidden, total, asked = TileCache(mapillary, settings.tiles_kept), 0, 0, Asked()
+    with httpx.Client(base_url=url, timeout=60) as control:
+        control.delete("/control/log")
+        for lat, lon in spots(world):
+            search = Search(mapillary, tiles, settings, lat, lon, 3000.0, asked)
+            found = set()
+            for kind in ("panorama", "photo"):
+                while (one := await search.next(kind)) is not None:  # type: ignore[arg-type]
+                    found.add(one.source_id)
+            area = boxes_around(lat, lon, 3000.0)
+            there = {
+                record.image_id for box in area for record in world.images_in(box.west, box.south, box.east, box.north)
+            }
+            assert found == there and search.unsearched == 0
+            hidden += len(there) > LIMITS.crowd
+            total += len(there)
+        counted = requests(control)
+    assert hidden >= 4 and total > 150  # in most of these places one box would have left images out
+    assert counted["mapillary"] == asked.boxes + asked.details
+    assert counted.get("mapillary-tiles", 0) == asked.tiles
+    # Not absurd: a leaf holds fewer than nine pictures, so even boxes alone need far fewer requests than pictures.
+    assert asked.total <= total * {"boxes": 0.75, "auto": 0.5, "tiles": 0.75}[find]
+
+
+async def choices(url: str, world: World, **settings: Any) -> tuple[list[list[str]], Asked]:
+    """What would be taken for each place, and what that costs, without fetching it."""
+    wanted = CollectSettings(crowded_rows=CROWDED, **settings)
+    mapillary, asked = client(url), Asked()
+    tiles, chosen = TileCache(mapillary, wanted.tiles_kept), []
+
+    async def take(candidate: Any) -> dict[str, Any]:
+        return {"id": candidate.source_id}
+
+    for lat, lon in spots(world):
+
+        def open_search(half_size_m: float, lat: float = lat, lon: float = lon) -> Search:
+            return Search(mapillary, tiles, wanted, lat, lon, half_size_m, asked)
+
+        wishes = wishes_of(wanted)
+        await fulfil(wishes, wanted.half_sizes_m, open_search, take)
+        chosen.append([row["id"] for wish in wishes for row in wish.rows])
+    return chosen, asked
+
+
+async def test_all_ways_choose_the_same_pictures(url: str, world: World) -> None:
+    wanted = {"panoramas": 3, "photos": 2, "half_sizes_m": (500, 2000)}
+    found = {find: await choices(url, world, find=find, **wanted) for find in WAYS}
+    assert found["auto"][0] == found["boxes"][0] == found["tiles"][0]
+    assert all(len(one) >= 1 for one in found["auto"][0])
+    # Each way spends what it says: boxes no tiles, tiles no boxes; both together less than boxes alone.
+    assert found["boxes"][1].tiles == found["boxes"][1].details == found["tiles"][1].boxes == 0
+    assert found["auto"][1].total <= found["boxes"][1].total
+
+
+async def test_an_ordinary_place_costs_one_search(world: World) -> None:
+    """Before any splitting, with the service's own limits: one request where a street is near, as ever."""
+    server = make_server(create_app(world, warm=False), port=0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        settings = CollectSettings(photos=0)
+        mapillary = client(url)
+        with httpx.Client(base_url=url, timeout=60) as control:
+            for index in range(10):
+                place = world.place(index)
+                if not any(record.is_pano for record in world.images(index)):
+                    continue
+                control.delete("/control/log")
+                search = Search(mapillary, TileCache(mapillary, 1000), settings, place.lat, place.lon, 500.0)
+                assert await search.next("panorama") is not None
+                assert requests(control) == {"mapillary": 1}
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
