@@ -113,7 +113,12 @@ class StacEndpoint(Endpoint):
     asset_url: str = Field(
         f"{OFFLINE_URL}{_OFFLINE_FILES}", description="how files' addresses begin that are signed; gets the signature"
     )
-    asset_requests_per_minute: float | None = Field(None, gt=0, description="ceiling for files; null: none")
+    files_per_minute: float | None = Field(None, gt=0, description="reads of files, counted by themselves; null: never")
+
+    def allowance(self, kind: str) -> Allowance | None:
+        if kind == "file":  # another host
+            return None if self.files_per_minute is None else Allowance(kind, self.files_per_minute, None)
+        return super().allowance(kind)
 
     @field_validator("sas_url")
     @classmethod

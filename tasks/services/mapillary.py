@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
-from schemas.settings.services import MapillaryEndpoint, is_loopback, is_private
+from schemas.settings.services import MapillaryEndpoint
+from tasks.services.addresses import may_fetch
 from tasks.services.errors import ServiceError, safe_text, safe_url
 from tasks.services.http import Answer, Connection, Http
 
@@ -147,7 +147,7 @@ class Mapillary:
 
     async def fetch_if_changed(self, url: str, etag: str | None) -> Fetched | None:
         """The picture at a thumb URL with its validator, or None if it still is the one `etag` was given for."""
-        if not _may_fetch(url, self._http.endpoint.base_url):
+        if not may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not fetch from {safe_url(url)}")
         conditional = bool(etag and _ETAG.fullmatch(etag))
         answer = await self._http.request(
@@ -167,7 +167,7 @@ class Mapillary:
 
     async def size(self, url: str) -> int | None:
         """How many bytes the picture at a thumb URL has, without fetching it; None where the host does not say."""
-        if not _may_fetch(url, self._http.endpoint.base_url):
+        if not may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not ask {safe_url(url)}")
         answer = await self._http.request(
             "HEAD", url=url, accept="image/", kind="picture", classify=self._classify_file
@@ -253,17 +253,6 @@ class Mapillary:
                 "mapillary", "expired", f"{answer.url}: the signed address is past its time", status=403
             )
         return None
-
-
-def _may_fetch(url: str, base_url: str) -> bool:
-    """Whether an address from an answer may be read: it must not lead us into our own network.
-
-    A service on the open net hands out addresses there, by https; one in a private network, on its own host.
-    """
-    if is_private(base_url):
-        same_host = urlsplit(url).hostname == urlsplit(base_url).hostname
-        return urlsplit(url).scheme in ("http", "https") and (same_host or (is_loopback(url) and is_loopback(base_url)))
-    return url.startswith("https://") and not is_private(url)
 
 
 def _error_object(answer: Answer) -> dict[str, Any] | None:

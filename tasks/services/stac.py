@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.settings.services import StacEndpoint
+from tasks.services.addresses import may_fetch
 from tasks.services.errors import ServiceError, safe_url
 from tasks.services.http import Answer, Connection, Http
-from tasks.services.mapillary import _may_fetch as may_fetch
 
 PAGE = 100  # items a request: pages of 250 are megabytes, and the service's gateway gives up after 30 s
 MAX_PAGES = 100
@@ -46,19 +46,9 @@ class Stac:
         endpoint = connection.endpoint
         if not isinstance(endpoint, StacEndpoint):
             raise TypeError("services.stac needs a StacEndpoint")
-        key = {KEY_HEADER: connection.key.get_secret_value()} if connection.key else {}
-        self._api = Http(connection, headers=key, **options)
+        self._key = {KEY_HEADER: connection.key.get_secret_value()} if connection.key else {}
+        self._http = Http(connection, headers=self._key, **options)
         self._endpoint, self._clock = endpoint, clock
-        self._signer = None
-        if endpoint.sas_url is not None:
-            # The key goes only where the API is.
-            same_host = urlsplit(endpoint.sas_url).netloc == urlsplit(endpoint.base_url).netloc
-            signing = endpoint.model_copy(update={"base_url": endpoint.sas_url})
-            own = Connection(connection.service, signing, connection.key if same_host else None)
-            self._signer = Http(own, headers=key if same_host else {}, **options)
-        # Files are another host with limits of its own; it gets no key at all.
-        update = {"base_url": endpoint.asset_url, "requests_per_minute": endpoint.asset_requests_per_minute}
-        self._files = Http(Connection(connection.service, endpoint.model_copy(update=update)), **options)
         self._container = _container_pattern(endpoint.asset_url)
         self._signatures: dict[tuple[str, str], _Signature] = {}
         self._signing = asyncio.Lock()
@@ -79,19 +69,21 @@ class Stac:
         found: dict[str, dict[str, Any]] = {}
         asked: set[str] = set()
         for _ in range(MAX_PAGES):
-            page, answer = await self._api.request_json("POST", "/search", json_body=body, accept=_JSON_TYPES)
+            page, answer = await self._http.request_json(
+                "POST", "/search", json_body=body, accept=_JSON_TYPES, kind="search"
+            )
             rows = page.get("features") if isinstance(page, dict) else None
             if not isinstance(rows, list):
-                raise self._api.bad_response("no list under 'features'", answer, retryable=True)
+                raise self._http.bad_response("no list under 'features'", answer, retryable=True)
             for row in rows:
                 if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not row["id"]:
-                    raise self._api.bad_response("an item without an id", answer)
+                    raise self._http.bad_response("an item without an id", answer)
                 found.setdefault(row["id"], row)
             token = self._next_token(page, answer)
             if token is None:
                 return list(found.values())
             if token in asked:
-                raise self._api.bad_response("the next page is one that was read before", answer)
+                raise self._http.bad_response("the next page is one that was read before", answer)
             asked.add(token)
             body = {**body, "token": token}
         raise ServiceError("stac", "too_dense", f"more than {MAX_PAGES * PAGE} items; shorten the search's dates")
@@ -105,7 +97,7 @@ class Stac:
                 body = link.get("body")
                 token = body.get("token") if isinstance(body, dict) else None
                 if not isinstance(token, str) or not token:
-                    raise self._api.bad_response("a link to the next page without a token", answer)
+                    raise self._http.bad_response("a link to the next page without a token", answer)
                 return token
         return None
 
@@ -119,7 +111,7 @@ class Stac:
             raise ServiceError("stac", "rejected", f"will not read from {safe_url(href)}")
         if not 0 <= start < end:
             raise ServiceError("stac", "rejected", f"not a range: {start} to {end}")
-        match = self._container.match(href) if self._signer is not None else None
+        match = self._container.match(href) if self._endpoint.sas_url is not None else None
         where = (match["account"], match["container"]) if match else None
         for renewal in range(RENEWALS):
             signature = await self._signature(where) if where else None
@@ -137,17 +129,18 @@ class Stac:
         def check(answer: Answer) -> None:
             given = _RANGE.fullmatch(answer.headers.get("content-range", ""))
             if answer.status != 206 or given is None:
-                raise self._files.bad_response("the host gives no byte ranges", answer)
+                raise self._http.bad_response("the host gives no byte ranges", answer)
             total = int(given[3]) if given[3] != "*" else end
             if int(given[1]) != start or len(answer.body) != min(end, total) - start:
-                raise self._files.bad_response("other bytes than were asked for", answer, retryable=True)
+                raise self._http.bad_response("other bytes than were asked for", answer, retryable=True)
 
         joint = "&" if urlsplit(href).query else "?"
-        answer = await self._files.request(
+        answer = await self._http.request(
             "GET",
             url=f"{href}{joint}{signature.query}" if signature else href,
             headers={"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"},
             accept=_FILE_TYPES,
+            kind="file",
             classify=_classify_file,
             check=check,
         )
@@ -159,19 +152,21 @@ class Stac:
             known = self._signatures.get(where)
             if known is not None and self._clock() < known.renew_at_s:
                 return known
-            assert self._signer is not None
-            value, answer = await self._signer.request_json("GET", f"/token/{where[0]}/{where[1]}")
+            address = f"{self._endpoint.sas_url}/token/{where[0]}/{where[1]}"
+            # The key goes only where the API is.
+            ours = urlsplit(address).netloc == urlsplit(self._endpoint.base_url).netloc
+            value, answer = await self._http.request_json(
+                "GET", "", url=address, headers=self._key if ours else None, kind="token"
+            )
             query = value.get("token") if isinstance(value, dict) else None
             if not isinstance(query, str) or not _SIGNATURE.fullmatch(query):
-                raise self._signer.bad_response("no usable token", answer, retryable=True)
+                raise self._http.bad_response("no usable token", answer, retryable=True)
             made = _Signature(query, self._clock() + _lifetime_s(value.get("msft:expiry"), answer) - RENEW_S)
             self._signatures[where] = made
             return made
 
     async def close(self) -> None:
-        for http in (self._api, self._signer, self._files):
-            if http is not None:
-                await http.close()
+        await self._http.close()
 
 
 def _classify_file(answer: Answer) -> ServiceError | None:

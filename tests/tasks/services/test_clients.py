@@ -7,7 +7,7 @@ import pytest
 from schemas.messages import ToolCall
 from schemas.settings.services import Price
 from tasks.services import Address, Chat, Geocoder, Mapillary, Search, ServiceError
-from tasks.services.mapillary import _may_fetch
+from tasks.services.addresses import may_fetch
 
 BOX = (2.30, 48.80, 2.35, 48.85)
 
@@ -134,7 +134,7 @@ PARIS = {
     ],
 )
 def test_where_pictures_may_come_from(base_url, url, allowed):
-    assert _may_fetch(url, base_url) == allowed
+    assert may_fetch(url, base_url) == allowed
 
 
 class TestGeocoder:
