@@ -24,7 +24,7 @@ from starlette.routing import Route
 from infra.offline.server import create_app, make_server
 from infra.offline.services.mapillary_tiles import tile_point
 from infra.offline.world import World
-from schemas.settings.services import MapillaryEndpoint, ServicesSettings
+from schemas.settings.services import MapillaryEndpoint, ServicesSettings, StacEndpoint
 from tasks.frame import Context
 from tasks.lake import Commit, Lake
 from tasks.services import Mapillary, connect
@@ -70,6 +70,10 @@ class Streets:
 
     def put(self, shot_id: str, **shot: Any) -> None:
         self.shots[shot_id] = Shot(**shot)
+
+    def original(self, shot_id: str) -> bytes:
+        """The picture as the service keeps it."""
+        return jpeg(int(shot_id), self.shots[shot_id].width, self.shots[shot_id].height)
 
     def client(self, **settings: Any) -> Mapillary:
         endpoint = MapillaryEndpoint(base_url=self.url, max_attempts=2, backoff_s=0, **settings)
@@ -206,7 +210,10 @@ class Earth:
     http: httpx.Client
 
     def context(self, lake: Lake) -> Context:
-        services = ServicesSettings(mapillary=MapillaryEndpoint(base_url=f"{self.url}/mapillary", backoff_s=0))
+        services = ServicesSettings(
+            mapillary=MapillaryEndpoint(base_url=f"{self.url}/mapillary", backoff_s=0),
+            stac=StacEndpoint(base_url=f"{self.url}/stac/api/stac/v1", backoff_s=0),
+        )
         return Context(lake, connect(services, {}))
 
     def plan(self, lake: Lake, count: int, empty: int = 0) -> None:

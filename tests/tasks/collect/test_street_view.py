@@ -1,15 +1,16 @@
 """Collect over a real socket: what is chosen, what is stored, and what every fault leads to."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops, ImageOps, ImageStat
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect.street_view import Bench, work
-from tasks.frame import Kept, Rejected
+from tasks.collect.street_view import STAGE, Bench, work
+from tasks.frame import Kept, Rejected, run
 from tasks.lake import Lake
 from tasks.services import ServiceError
 
@@ -155,3 +156,89 @@ async def test_only_so_many_pictures_are_tried(streets: Any, tmp_path: Path) -> 
 def test_wrong_settings_are_explained(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         CollectSettings(**wrong)
+
+
+async def test_what_a_place_lacks_stands_beside_what_it_has(streets: Any, tmp_path: Path) -> None:
+    streets.put("11", **NEAR)
+    streets.put("12", **NEAR, is_pano=False, width=400, height=300)  # too small, as its row says
+    streets.put("13", **FAR, is_pano=False, width=1600, height=1200, fault="html")
+    outcome = await work(PLACE, bench(streets, tmp_path, panoramas=2, photos=1))
+    assert isinstance(outcome, Kept)
+    panorama, photo = outcome.rows["gaps"]
+    assert (panorama["kind"], panorama["wanted"], panorama["got"]) == ("panorama", 2, 1)
+    assert panorama["reason"] == "too_few_near"
+    assert (photo["kind"], photo["got"], photo["reason"]) == ("photo", 0, "corrupt_image")
+    evidence = json.loads(photo["evidence_json"])
+    assert evidence["half_sizes_m"] == [500, 2000, 5000] and evidence["seen"] == {"panoramas": 1, "photos": 2}
+    assert evidence["nearest_m"] == pytest.approx(111.2, abs=0.1)
+    assert (evidence["too_small"], evidence["tried"], evidence["problems"]) == (1, 1, {"not_an_image": 1})
+
+
+@pytest.mark.parametrize(
+    ("shots", "reason"),
+    [
+        ([], "no_imagery_near"),
+        ([{"is_pano": False}], "no_panorama_near"),
+        ([{"width": 400, "height": 200}], "no_usable_image"),
+        ([{"fault": "small"}, {"fault": "html"}], "no_usable_image"),
+        ([{"fault": "truncated"}, {"fault": "html"}], "corrupt_image"),
+        ([{"extra": {"camera_type": "perspective"}}], "no_imagery_near"),
+    ],
+)
+async def test_every_reason_for_nothing(streets: Any, tmp_path: Path, shots: list[Any], reason: str) -> None:
+    for number, shot in enumerate(shots):
+        streets.put(str(11 + number), **NEAR, **shot)
+    outcome = await work(PLACE, bench(streets, tmp_path))
+    assert isinstance(outcome, Rejected) and outcome.reason == reason
+    assert [(gap["kind"], gap["reason"]) for gap in outcome.rows["gaps"]] == [("panorama", reason)]
+
+
+async def test_several_panoramas_come_from_several_sequences(streets: Any, tmp_path: Path) -> None:
+    for number in range(4):  # one drive, ten metres apart
+        streets.put(str(11 + number), lat=50.0 + number * 9e-5, lon=8.0, extra={"sequence": "drive"})
+    streets.put("21", lat=50.002, lon=8.0, extra={"sequence": "walk"})
+    outcome = await work(PLACE, bench(streets, tmp_path, panoramas=3))
+    assert [row["source_id"] for row in outcome.rows["images"]] == ["11", "21", "14"]  # 30 m on
+
+
+async def test_the_heading_is_recorded_and_left_stays_left(streets: Any, tmp_path: Path) -> None:
+    # The fixture's picture is eight columns of random colours, stretched: a mirrored or rolled one would differ.
+    streets.put("11", **NEAR, extra={"computed_compass_angle": -90.5, "camera_type": "spherical"})
+    table = bench(streets, tmp_path)
+    (row,) = (await work(PLACE, table)).rows["images"]
+    assert row["compass_angle"] == 269.5 and json.loads(row["metadata_json"])["camera_type"] == "spherical"
+    came = Image.open(io.BytesIO(streets.original("11"))).convert("RGB").resize((64, 32))
+    kept = Image.open(io.BytesIO(table.lake.images.read(row["sha256"], "jpg"))).convert("RGB").resize((64, 32))
+
+    def apart(one: Image.Image, other: Image.Image) -> float:
+        return sum(ImageStat.Stat(ImageChops.difference(one, other)).mean) / 3
+
+    assert apart(came, kept) < 4
+    assert apart(ImageOps.mirror(came), kept) > 20
+    assert apart(ImageChops.offset(came, 32, 0), kept) > 20
+    # The seam: the first and the last column are neighbours, and stay where they were.
+    for column in (0, 63):
+        strip = (column, 0, column + 1, 32)
+        assert apart(came.crop(strip), kept.crop(strip)) < 6
+
+
+def test_gaps_are_written_with_the_pictures_and_end_with_their_wish(
+    earth: Any, in_process: None, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    earth.plan(lake, 5, empty=1)
+    settings = {"panorama_width": 512, "panorama_min_pixels": 1, "half_sizes_m": (500,)}
+    result = run(STAGE, CollectSettings(**settings), earth.context(lake))
+    assert (result.kept, result.rejected, result.failed) == (5, 1, 0)
+    images, gaps = lake.read("images"), lake.read("gaps")
+    had = set(images.select("place_id", "kind").iter_rows())
+    lacked = set(gaps.select("place_id", "kind").iter_rows())
+    assert not had & lacked
+    assert had | lacked == {
+        (place, kind) for place in lake.read("places")["place_id"] for kind in ("panorama", "photo")
+    }
+    assert {("ocean0", "panorama"), ("ocean0", "photo")} <= lacked and len(lacked) > 2
+    again = run(STAGE, CollectSettings(**settings), earth.context(lake))
+    assert again.items_in == 0
+    run(STAGE, CollectSettings(**settings, photos=0), earth.context(lake))
+    assert set(lake.read("gaps")["kind"]) == {"panorama"}
