@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LAKE ?= lake
 
-.PHONY: demo test lint bench chaos clean lock
+.PHONY: demo test lint bench chaos campaign clean lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -24,6 +24,10 @@ bench: $(READY)
 # Kills the running pipeline with SIGKILL twenty times and compares its tables with an undisturbed run's.
 chaos: $(READY)
 	$(BIN)/python -m bench.chaos --kills 20
+
+# Collects 5,000 pictures while a fifth of all requests go wrong and the command is killed thirty times. Half an hour.
+campaign: $(READY)
+	$(BIN)/python -m bench.campaign --images 5000 --kills 30
 
 # uv installs in seconds what pip needs minutes for, and compiles the bytecode that makes the first start quick.
 # It does not read pip's settings: a folder of wheels named for pip (PIP_FIND_LINKS) is passed on.
