@@ -89,10 +89,33 @@ def _part_command(name: str, about: str) -> None:
     app.command(name=name, help=about)(command)
 
 
+def _collect(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only estimate requests, bytes, time and API budget; fetch nothing.")
+    ] = False,
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    call = Call(config, recipe, profile, lake, overrides, as_json, quiet, debug)
+    if dry_run:
+        from flows.dry_run import dry_run as estimate
+
+        run_command(call, lambda: estimate(call))
+    from flows.running import run_flow
+
+    run_command(call, lambda: run_flow("collect", call))
+
+
 for _name, _about in {
     "refresh": "Plan, collect, curate and review: what a schedule runs.",
     "plan": "Choose the places to look at.",
-    "collect": "Fetch pictures for the planned places.",
+    "collect": "Fetch pictures for the planned places; look again at those that are due.",
     "curate": "Keep what can be localized, with its address.",
     "review": "Check the tables, take a snapshot, write the report.",
     "synthesize": "Make tool-using trajectories, keep the good ones.",
@@ -100,7 +123,10 @@ for _name, _about in {
     "train": "SFT, cold start and GRPO on the approved snapshot.",
     "evaluate": "Answer the benchmark and score the answers.",
 }.items():
-    _part_command(_name, _about)
+    if _name == "collect":
+        app.command(name=_name, help=_about)(_collect)
+    else:
+        _part_command(_name, _about)
 
 
 @app.command()

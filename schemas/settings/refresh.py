@@ -24,8 +24,10 @@ class EstimateSettings(Settings):
 
     places: int = Field(24, ge=2, description="places asked for at first, drawn with `seed`")
     most_places: int = Field(200, ge=2, description="more are asked for up to this many while the estimate is loose")
+    scenes: int = Field(6, ge=2, description="satellite pictures at first: their scenes, indexes and cloud maps")
+    most_scenes: int = Field(30, ge=2, description="more are asked for up to this many while the estimate is loose")
     precision: float = Field(
-        0.1, gt=0, lt=1, description="the estimate is tight when half its 95 % interval is at most this share of it"
+        0.15, gt=0, lt=1, description="tight is an estimate whose 95 % interval reaches at most this share to each side"
     )
     seed: int = Field(0, ge=0, description="another seed, other places")
     megabytes_per_second: float = Field(

@@ -1,0 +1,220 @@
+"""What a run of collect would send and receive, before it does: counted where it is known, sampled where it is not.
+
+The items are those the frame would work on. A seeded sample of them is searched for real, up to the point where
+pictures would be fetched; there only their sizes are asked for. Totals follow with an interval. Nothing is written.
+"""
+
+import asyncio
+import math
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+
+from schemas.settings.collect import CollectSettings
+from tasks.collect import STAGES, recheck, satellite, street_view
+from tasks.collect.budgets import limits
+from tasks.collect.dry import DryScenes, DryStreets
+from tasks.collect.meter import Tally
+from tasks.collect.sampling import Figure, Sample, draw, sample
+from tasks.frame import Context, Inputs, Stage, pending
+from tasks.lake import Lake
+
+AT_ONCE = 16  # sampled items under way, at most
+SIGNATURE_S = 2400.0  # a signature is renewed after about 40 minutes
+ENOUGH = 20  # pictures fetched by one run, from which their pace is known
+REDONE = 12  # places of deleted pictures that are sampled
+
+
+@dataclass
+class StageEstimate:
+    """What one stage would cost."""
+
+    stage: str
+    items: int
+    sampled: int = 0
+    requests: Figure = field(default_factory=Figure)
+    bytes: Figure = field(default_factory=Figure)
+    kinds: dict[str, tuple[float, float]] = field(default_factory=dict)  # kind -> requests, bytes
+    seconds: float = 0.0
+    bound_by: str = ""  # what the time is made of
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, requests: float, size: float = 0.0) -> None:
+        """Count what is known exactly."""
+        before = self.kinds.get(kind, (0.0, 0.0))
+        self.kinds[kind] = (before[0] + requests, before[1] + size)
+        self.requests += Figure(requests, requests, requests)
+        self.bytes += Figure(size, size, size)
+
+    def add_sample(self, found: Sample) -> None:
+        self.sampled += len(found.tallies)
+        self.requests += found.requests()
+        self.bytes += found.bytes()
+        for kind, (requests, size) in found.by_kind().items():
+            before = self.kinds.get(kind, (0.0, 0.0))
+            self.kinds[kind] = (before[0] + requests, before[1] + size)
+
+
+@dataclass
+class Estimate:
+    """What a run would cost, stage by stage, and what it cost to find out."""
+
+    stages: list[StageEstimate]
+    asked: Tally
+
+    def requests(self) -> Counter[str]:
+        """By kind, over all stages."""
+        found: Counter[str] = Counter()
+        for stage in self.stages:
+            found.update({kind: round(requests) for kind, (requests, _) in stage.kinds.items()})
+        return found
+
+
+async def estimate(settings: CollectSettings, context: Context) -> Estimate:
+    """Ask a few questions and say what a run would cost."""
+    streets = DryStreets(context.connections.mapillary, context.lake, settings)
+    scenes = DryScenes(context.connections.stac, settings)
+    try:
+        checked, affected, scale = await _recheck(settings, context, streets)
+        stages = [checked, await _streets(settings, context, streets, affected, scale)]
+        if satellite.STAGE in STAGES:
+            stages.append(await _scenes(settings, context, scenes))
+    finally:
+        await streets.close()
+        await scenes.close()
+    asked = Tally()
+    asked += streets.meter.asked
+    asked += scenes.meter.asked
+    return Estimate(stages, asked)
+
+
+async def _recheck(
+    settings: CollectSettings, context: Context, streets: DryStreets
+) -> tuple[StageEstimate, list[str], float]:
+    """The re-checks; places in the sample whose pictures are gone, and how many places each of them stands for."""
+    due = await asyncio.to_thread(pending, recheck.STAGE, settings, context)
+    images = due.filter(pl.col("subject") == "image")
+    found = StageEstimate(recheck.STAGE.name, due.height)
+    if images.is_empty():
+        return found, [], 0.0
+    drawn = draw(images, settings.estimate.seed).head(recheck.AT_ONCE)
+    before = streets.meter.asked.bytes["entity"]
+    known = await streets.known(drawn["source_id"].to_list())
+    each = (streets.meter.asked.bytes["entity"] - before) / max(1, len(known))
+    gone = drawn.filter(~pl.col("source_id").is_in(sorted(known)))
+    scale = images.height / drawn.height
+    lost = gone.height * scale
+    # A list that names an unknown picture is asked for again without it, and then that picture by itself.
+    found.add("entity", math.ceil(images.height / recheck.AT_ONCE) + 2 * lost, each * (images.height - lost))
+    if settings.refresh.bytes == "always":
+        whole = images.filter(pl.col("etag").is_null()).height / images.height  # no mark to ask with: they come again
+        sizes = context.lake.read("images", columns=["source_bytes"])["source_bytes"].mean() or 0
+        assert isinstance(sizes, int | float)
+        found.add("picture", images.height - lost, whole * (images.height - lost) * sizes)
+    found.sampled = drawn.height
+    if lost:
+        found.notes.append(f"about {lost:,.0f} pictures are gone upstream; their places are looked at again")
+    return found, gone["place_id"].unique(maintain_order=True).to_list(), scale
+
+
+async def _streets(
+    settings: CollectSettings, context: Context, streets: DryStreets, affected: list[str], scale: float
+) -> StageEstimate:
+    stage, wanted = street_view.STAGE, settings.estimate
+    unfinished, again = await asyncio.to_thread(_places, settings, context)
+    redone = again.filter(pl.col("id").is_in(affected)).join(unfinished, on="id", how="anti")
+    extra = redone.height * scale
+    found = StageEstimate(stage.name, unfinished.height + round(extra))
+    at_once = min(AT_ONCE, _parallel(stage, context))
+    options: dict[str, Any] = {"precision": wanted.precision, "seed": wanted.seed, "at_once": at_once}
+    main = await sample(unfinished, streets.place, first=wanted.places, most=wanted.most_places, **options)
+    found.add_sample(main)
+    beside = await sample(redone, streets.place, first=REDONE, most=REDONE, population=extra, **options)
+    found.add_sample(beside)
+    busy_s = main.seconds_each * unfinished.height + beside.seconds_each * extra
+    _time(found, stage, context, settings, busy_s, ("panorama", "photo"), "picture")
+    return found
+
+
+def _places(settings: CollectSettings, context: Context) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The places a run would work on, the ones to be looked at again included; and all others."""
+    todo = pending(street_view.STAGE, settings, context).drop("made_from")
+    due = pending(recheck.STAGE, settings, context).filter(pl.col("subject") == "place")
+    versions = {table: context.lake.version(table) for table in street_view.STAGE.reads}
+    every = street_view.items(Inputs(context.lake, versions), settings)
+    again = every.join(due.select("id"), on="id", how="semi").join(todo, on="id", how="anti")
+    both = pl.concat([todo, again.select(todo.columns)])
+    return both, every.join(both, on="id", how="anti").select(todo.columns)
+
+
+async def _scenes(settings: CollectSettings, context: Context, scenes: DryScenes) -> StageEstimate:
+    stage, wanted = satellite.STAGE, settings.estimate
+    todo = await asyncio.to_thread(pending, stage, settings, context)
+    found = StageEstimate(stage.name, todo.height)
+    drawn = await sample(
+        todo,
+        scenes.picture,
+        first=wanted.scenes,
+        most=wanted.most_scenes,
+        precision=wanted.precision,
+        seed=wanted.seed,
+        at_once=min(AT_ONCE, _parallel(stage, context)),
+    )
+    for cost in drawn.tallies:
+        del cost.requests["signing"], cost.bytes["signing"]  # not for each picture, but for each worker and while
+    found.add_sample(drawn)
+    _time(found, stage, context, settings, drawn.seconds_each * todo.height, ("satellite",), "asset")
+    if todo.height:
+        found.add("signing", _workers(stage, context, todo.height) * (1 + found.seconds // SIGNATURE_S), 0.0)
+    return found
+
+
+def _time(
+    found: StageEstimate,
+    stage: Stage,
+    context: Context,
+    settings: CollectSettings,
+    busy_s: float,
+    picture_kinds: tuple[str, ...],
+    file_kind: str,
+) -> None:
+    """The time, by whatever takes longest: the line, what a minute allows, or how long each place takes."""
+    pace = _pace(context.lake, picture_kinds)
+    files, size = found.kinds.get(file_kind, (0.0, 0.0))
+    line_s = size / (settings.estimate.megabytes_per_second * 1e6)
+    if pace and file_kind == "picture":
+        line_s = files / pace
+    bounds = {"the line": line_s, "the service's answers": busy_s / max(1, _parallel(stage, context))}
+    for limit in limits(found.kinds, context):
+        if limit.per_minute:
+            bounds["requests a minute"] = max(bounds.get("requests a minute", 0.0), limit.minutes * 60)
+    found.bound_by = max(bounds, key=lambda name: bounds[name])
+    found.seconds = bounds[found.bound_by]
+
+
+def _pace(lake: Lake, kinds: tuple[str, ...]) -> float | None:
+    """Pictures a second that the last larger run fetched; none while there was none."""
+    rows = lake.read("images", columns=["kind", "run_id", "fetched_at"]).filter(pl.col("kind").is_in(kinds))
+    runs = (
+        rows.group_by("run_id")
+        .agg(first=pl.col("fetched_at").min(), last=pl.col("fetched_at").max(), count=pl.len())
+        .filter(pl.col("count") >= ENOUGH, pl.col("last") - pl.col("first") > timedelta(seconds=1))
+        .sort("last")
+    )
+    if runs.is_empty():
+        return None
+    last = runs.row(-1, named=True)
+    return float((last["count"] - 1) / (last["last"] - last["first"]).total_seconds())
+
+
+def _workers(stage: Stage, context: Context, items: int) -> int:
+    wanted = stage.resources.workers or context.spread.workers or os.cpu_count() or 1
+    return max(1, min(wanted, -(-items // stage.resources.chunk)))
+
+
+def _parallel(stage: Stage, context: Context) -> int:
+    return (stage.resources.workers or context.spread.workers or os.cpu_count() or 1) * stage.resources.concurrency

@@ -1,0 +1,132 @@
+"""From a few items to all of them: a seeded draw, totals with intervals, more of the draw while they are loose."""
+
+import asyncio
+import hashlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+from scipy.stats import t as student
+
+from tasks.collect.meter import Tally, tally
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A total, and the interval that holds it 19 times of 20."""
+
+    value: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+
+    def __add__(self, other: "Figure") -> "Figure":
+        # Independent errors: their squares add up.
+        value = self.value + other.value
+        below = math.hypot(self.value - self.low, other.value - other.low)
+        above = math.hypot(self.high - self.value, other.high - other.value)
+        return Figure(value, value - below, value + above)
+
+    def is_tight(self, precision: float) -> bool:
+        return self.high - self.value <= precision * self.value
+
+
+@dataclass
+class Sample:
+    """What drawn items of a population cost."""
+
+    population: float  # items there are; a share of another sample need not be whole
+    tallies: list[Tally] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # each item took, beside others
+
+    def requests(self) -> Figure:
+        return total([cost.total_requests for cost in self.tallies], self.population)
+
+    def bytes(self) -> Figure:
+        return total([cost.total_bytes for cost in self.tallies], self.population)
+
+    def by_kind(self) -> dict[str, tuple[float, float]]:
+        """(requests, bytes) of the whole population."""
+        kinds = sorted({kind for cost in self.tallies for kind in cost.requests})
+        scale = self.population / max(1, len(self.tallies))
+        return {
+            kind: (
+                scale * sum(cost.requests[kind] for cost in self.tallies),
+                scale * sum(cost.bytes[kind] for cost in self.tallies),
+            )
+            for kind in kinds
+        }
+
+    @property
+    def seconds_each(self) -> float:
+        return sum(self.seconds) / max(1, len(self.seconds))
+
+
+def draw(items: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """The items in an order that follows from the seed and their ids: its first n are a random sample of n."""
+
+    def rank(name: str) -> str:
+        return hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).hexdigest()
+
+    order = pl.Series("rank", [rank(name) for name in items["id"]], dtype=pl.String)
+    return items.with_columns(order).sort("rank", "id").drop("rank")
+
+
+def total(values: Sequence[float], population: float) -> Figure:
+    """The total of a population from a sample drawn without putting back, by Student's t."""
+    n = len(values)
+    if n == 0:
+        return Figure()
+    mean = sum(values) / n
+    value = mean * population
+    if n >= population:
+        return Figure(value, value, value)
+    if n == 1:
+        return Figure(value, 0.0, math.inf)
+    variance = sum((one - mean) ** 2 for one in values) / (n - 1)
+    half = float(student.ppf(0.975, n - 1)) * math.sqrt(variance / n * (1 - n / population)) * population
+    return Figure(value, max(value - half, sum(values)), value + half)
+
+
+async def sample(
+    items: pl.DataFrame,
+    work: Callable[[dict[str, Any]], Awaitable[Any]],
+    *,
+    first: int,
+    most: int,
+    precision: float,
+    seed: int,
+    at_once: int,
+    population: float | None = None,
+) -> Sample:
+    """The cost of items, of `first` of them and then of twice as many, until the totals are tight or `most` are done.
+
+    What `work` sends is counted for its item by whatever meters the services. `population` counts what the items
+    stand for, where they are themselves only a part of it.
+    """
+    found = Sample(float(items.height) if population is None else population)
+    drawn = draw(items, seed)
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(item: dict[str, Any]) -> tuple[Tally, float]:
+        async with gate:
+            cost, start = Tally(), time.monotonic()
+            token = tally.set(cost)
+            try:
+                await work(item)
+            finally:
+                tally.reset(token)
+            return cost, time.monotonic() - start
+
+    done, wanted = 0, min(first, most, items.height)
+    while done < wanted:
+        part = drawn.slice(done, wanted - done).iter_rows(named=True)
+        for cost, seconds in await asyncio.gather(*(asyncio.create_task(one(item)) for item in part)):
+            found.tallies.append(cost)
+            found.seconds.append(seconds)
+        done = wanted
+        if not (found.requests().is_tight(precision) and found.bytes().is_tight(precision)):
+            wanted = min(2 * wanted, most, items.height)
+    return found
