@@ -1,0 +1,116 @@
+"""Making pictures smaller: close to Lanczos in looks, several times quicker.
+
+OpenCV's cubic interpolation is quick but reads four pixels however much smaller the picture gets, so fine patterns
+turn into coarse ones (aliasing). A short low-pass filter before it prevents that. Its taps are those that bring
+filter and interpolation together nearest to the ideal low-pass, in the least squares sense, for a picture whose power
+falls off like natural images' does.
+"""
+
+import functools
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.decode import Pixels
+
+cv2.setNumThreads(1)  # a worker is one of many; each taking all cores would only make them wait for each other
+
+_STRIP_ROWS = 128  # what is filtered at a time stays in the processor's cache
+_CUBIC = -0.75  # OpenCV's parameter of the cubic kernel
+
+
+def shrink(pixels: Pixels, size: tuple[int, int], around: bool = False) -> Pixels:
+    """The picture at a smaller size (width, height). `pixels` are used up: the filter works in place.
+
+    With `around` it is a full panorama: left and right edge are neighbours, and over a pole lies the other side.
+    """
+    whole = max(1, int(pixels.shape[1] / size[0] / 2)), max(1, int(pixels.shape[0] / size[1] / 2))
+    if whole != (1, 1):  # far smaller: plain averages first, down to two or three times the size
+        smaller = pixels.shape[1] // whole[0], pixels.shape[0] // whole[1]
+        pixels = resized(pixels, smaller, cv2.INTER_AREA)
+    scale_x, scale_y = pixels.shape[1] / size[0], pixels.shape[0] / size[1]
+    across, down = low_pass(round(scale_x, 3)), low_pass(round(scale_y, 3))
+    if across.size > 1 or down.size > 1:
+        _filter(pixels, across, down, around)
+    small = resized(pixels, size, cv2.INTER_CUBIC)
+    if around:
+        small[:, 0] = _edge_column(pixels, scale_x, size[1])
+        small[:, -1] = _edge_column(pixels[:, ::-1], scale_x, size[1])
+    return small
+
+
+def resized(pixels: Pixels, size: tuple[int, int], how: int) -> Pixels:
+    """OpenCV's own resizing, to (width, height)."""
+    return np.asarray(cv2.resize(pixels, size, interpolation=how), np.uint8)
+
+
+@functools.lru_cache(maxsize=256)
+def low_pass(scale: float) -> NDArray[np.float32]:
+    """The filter's taps for a picture that gets `scale` times smaller; a single 1 when none is needed."""
+    if scale < 1.08:  # the interpolation alone is nearest to the ideal
+        return np.ones(1, np.float32)
+    reach = round(scale)  # more taps would gain less than the JPEG coding loses
+    frequency = (np.arange(256) + 0.5) / 512  # cycles per pixel, up to the finest pattern there can be
+    power = frequency**-2.0
+    passed = frequency <= 0.5 / scale
+    spectra = _cubic_spectra()
+    # With taps c around a middle of 1 - 2 sum(c) the filter's response is 1 + response @ c.
+    response = 2 * (np.cos(2 * np.pi * np.outer(frequency, np.arange(1, reach + 1))) - 1)
+    total = (spectra**2).sum(axis=0)
+    left = (response * (power * total)[:, None]).T @ response
+    right = response.T @ (power * (passed * spectra[2] - total))
+    side = np.linalg.solve(left, right).round(4)  # rounded: the same on every machine
+    return np.concatenate([side[::-1], [1 - 2 * side.sum()], side]).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=1)
+def _cubic_spectra() -> NDArray[np.float64]:
+    """The cubic kernel's spectrum over the base band (row 2) and the two bands on either side of it."""
+    frequency = (np.arange(256) + 0.5) / 512
+    at = (np.arange(-200, 200) + 0.5) / 100
+    kernel = _cubic_kernel(at)
+    bands = [frequency + band for band in range(-2, 3)]
+    return np.array([(kernel * np.cos(2 * np.pi * np.outer(band, at))).sum(axis=1) / 100 for band in bands])
+
+
+def _cubic_kernel(at: NDArray[np.float64]) -> NDArray[np.float64]:
+    x, a = np.abs(at), _CUBIC
+    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    far = a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
+
+
+def _filter(pixels: Pixels, across: NDArray[np.float32], down: NDArray[np.float32], around: bool) -> None:
+    height, width = pixels.shape[:2]
+    x, y = across.size // 2, down.size // 2
+    opposite = np.roll if around else (lambda rows, shift, axis: rows)
+    # OpenCV's filters know no border that wraps around, so each strip gets one by copying.
+    above = opposite(pixels[:y][::-1], width // 2, axis=1).copy()
+    below = opposite(pixels[height - y :][::-1], width // 2, axis=1).copy()
+    strip = np.empty((_STRIP_ROWS + 2 * y, width + 2 * x, 3), np.uint8)
+    filtered = np.empty_like(strip)
+    for top in range(0, height, _STRIP_ROWS):
+        rows = min(_STRIP_ROWS, height - top)
+        part = strip[: rows + 2 * y]
+        inner = part[:, x : x + width]
+        inner[:y] = above
+        inner[y : y + rows] = pixels[top : top + rows]
+        following = np.concatenate([pixels[top + rows : top + rows + y], below])[:y]
+        inner[y + rows :] = following
+        part[:, :x] = inner[:, width - x :] if around else inner[:, :1]
+        part[:, x + width :] = inner[:, :x] if around else inner[:, width - 1 :]
+        above = inner[rows : rows + y].copy()  # as they were before the filter
+        cv2.sepFilter2D(part, -1, across, down, dst=filtered[: part.shape[0]])
+        pixels[top : top + rows] = filtered[y : y + rows, x : x + width]
+
+
+def _edge_column(pixels: Pixels, scale: float, height: int) -> Pixels:
+    """The first column of the shrunken picture, with the last column as the first one's neighbour."""
+    centre = 0.5 * scale - 0.5
+    first = int(centre) - 1
+    taps = np.arange(first, first + 4)
+    weights = _cubic_kernel(taps - np.float64(centre)).astype(np.float32)
+    column = pixels[:, taps % pixels.shape[1]].astype(np.float32).transpose(0, 2, 1) @ weights
+    resized = cv2.resize(column[:, None, :], (1, height), interpolation=cv2.INTER_CUBIC)
+    return resized[:, 0].round().clip(0, 255).astype(np.uint8)
