@@ -236,7 +236,7 @@ class Earth:
 
 @pytest.fixture(scope="session")
 def _served_earth() -> Iterator[Earth]:
-    world = World(seed=7, size=400, pano_width=1024)
+    world = World(seed=7, size=400, pano_width=512)
     server = make_server(create_app(world, warm=False), port=0)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
