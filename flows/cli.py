@@ -276,6 +276,30 @@ def trace(
 
 
 @app.command()
+def view(
+    image_id: Annotated[str, typer.Argument(metavar="IMAGE_ID", help="A panorama, as `geofix show images` names it.")],
+    yaw: Annotated[float | None, typer.Option(help="Degrees to the right of its middle; default 0.")] = None,
+    bearing: Annotated[float | None, typer.Option(help="Instead of --yaw: degrees clockwise from north.")] = None,
+    pitch: Annotated[float, typer.Option(help="Degrees up; down is negative.")] = 0.0,
+    roll: Annotated[float, typer.Option(help="Degrees the camera is tipped clockwise.")] = 0.0,
+    fov: Annotated[float, typer.Option(help="Horizontal field of view in degrees.")] = 90.0,
+    size: Annotated[str, typer.Option(metavar="WxH", help="Width and height in pixels.")] = "1024x768",
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write it there.")] = None,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Cut a perspective view from a panorama."""
+    from flows.views import Wanted, view_panorama
+
+    call = Call(config, None, profile, lake, None, as_json, True, debug)
+    wanted = Wanted(yaw, bearing, pitch, roll, fov, size, output)
+    run_command(call, lambda: view_panorama(call, image_id, wanted))
+
+
+@app.command()
 def up(
     config: ConfigFile = None,
     profile: Profile = None,

@@ -138,6 +138,29 @@ _ALL = [
         about="what the source still has, and what it changed",
     ),
     Table(
+        "views",
+        ("view_id",),
+        {
+            "view_id": STRING,
+            "image_id": STRING,  # the panorama
+            "yaw_deg": FLOAT,  # to the right of the panorama's middle, -180 to 180
+            "pitch_deg": FLOAT,  # up
+            "roll_deg": FLOAT,  # the camera tipped clockwise
+            "fov_deg": FLOAT,  # horizontal, between the outer edges of the outermost pixels
+            "bearing_deg": FLOAT,  # clockwise from north; null when the panorama has no compass angle
+            "width": INT,
+            "height": INT,
+            "image_sha256": STRING,  # of the panorama it was cut from
+            "sha256": STRING,
+            "extension": STRING,
+            "bytes": INT,
+            "licence": STRING,
+            "attribution": STRING,
+        },
+        required=("image_id", "yaw_deg", "pitch_deg", "fov_deg", "width", "height", "sha256", "licence", "attribution"),
+        about="perspective views cut from panoramas",
+    ),
+    Table(
         "labels",
         ("image_id",),
         {

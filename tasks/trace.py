@@ -61,6 +61,11 @@ _WAYS: dict[str, tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]] = {
         ),
         (("place_id", "places"),),
     ),
+    "views": (
+        "view_id",
+        ("yaw_deg", "pitch_deg", "roll_deg", "fov_deg", "width", "height", "licence", "attribution", "sha256"),
+        (("image_id", "images"),),
+    ),
     "places": ("place_id", ("country", "admin1", "cell", "lat", "lon", "probability", "seed", "plan_version"), ()),
     "snapshots": ("snapshot_id", ("status", "reviewer", "reviewed_at", "report", "table_versions_json"), ()),
 }
