@@ -138,7 +138,7 @@ class TestBudgetFile:
         counts = [tuple(map(int, worker.communicate(timeout=120)[0].split())) for worker in workers]
         assert all(worker.returncode == 0 for worker in workers)
         assert sum(day for day, _ in counts) == 1500
-        assert 0 < sum(paced for _, paced in counts) <= (time.monotonic() - start_s + 0.25 + 0.5) * 100 + 1
+        assert 0 < sum(paced for _, paced in counts) <= (time.monotonic() - start_s + 0.25 + 0.75) * 100 + 1
 
     def test_a_killed_holder_loses_one_lease_at_most(self, tmp_path):
         script = """

@@ -1,0 +1,63 @@
+"""An offline world of a benchmark's own, in a process of its own."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+START_S = 300.0
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class OfflineServer:
+    """A world that is running."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
+        """JSON from one of its control addresses."""
+        data = None if body is None else json.dumps(body).encode()
+        with _direct.open(urllib.request.Request(self.url + path, data=data, method=method), timeout=60) as answer:
+            return json.load(answer)
+
+    def latency(self, seconds: float) -> None:
+        """Make every answer take so much longer."""
+        rule = {"service": "*", "kind": "latency", "rate": 1.0, "seconds": seconds}
+        self.ask("/control/faults", "POST", {"rules": [rule] if seconds else []})
+
+
+@contextlib.contextmanager
+def offline_server(*options: str) -> Iterator[OfflineServer]:
+    """The world with these options, until the block ends."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "infra.offline", "--port", str(port), "--lifeline", *options]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    server = OfflineServer(f"http://127.0.0.1:{port}")
+    try:
+        _wait(server, process)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait(server: OfflineServer, process: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise SystemExit(f"the offline world ended with {process.returncode} before it answered")
+        try:
+            server.ask("/health")
+            return
+        except urllib.error.URLError:
+            time.sleep(0.2)
+    raise SystemExit(f"the offline world did not answer within {START_S:.0f} s")
