@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from bench.offline_server import OfflineServer, offline_server
 from infra.offline.world import World
@@ -93,12 +94,9 @@ def sdk_at(server: OfflineServer) -> Iterator[Any]:
 
     for name in ("mapillary.utils.client", "mapillary.utils.verify"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    requests.adapters.HTTPAdapter.send = redirected
-    try:
+    with mock.patch.object(requests.adapters.HTTPAdapter, "send", redirected):
         sdk.set_access_token(OFFLINE_MAPILLARY_TOKEN)
         yield sdk
-    finally:
-        requests.adapters.HTTPAdapter.send = send
 
 
 def sdk_loop(server: OfflineServer, near: list[Spot]) -> float:

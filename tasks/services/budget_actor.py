@@ -10,7 +10,7 @@ from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.ray_home import start_ray
 from tasks.services.budget import BudgetFile
-from tasks.services.limit import Lease, Till
+from tasks.services.limit import Lease, Standing, Till
 
 ANSWER_S = 120.0
 
@@ -29,6 +29,12 @@ class ActorTill:
 
     def give_back(self, bucket: str, day: int, count: int) -> None:
         self._actor.give_back.remote(bucket, day, count)
+
+    def standing(self, bucket: str) -> Standing:
+        import ray
+
+        found: Standing = ray.get(self._actor.standing.remote(bucket), timeout=ANSWER_S)
+        return found
 
 
 _actors: dict[tuple[str, str], ActorTill] = {}

@@ -90,6 +90,8 @@ class Till(Protocol):
 
     def give_back(self, bucket: str, day: int, count: int) -> None: ...
 
+    def standing(self, bucket: str) -> Standing: ...
+
 
 class ProcessTill:
     """The budgets of this process alone, forgotten when it ends."""
@@ -108,6 +110,10 @@ class ProcessTill:
     def give_back(self, bucket: str, day: int, count: int) -> None:
         with self._lock:
             self._standings[bucket] = give_back(self._standings.get(bucket, Standing()), day, count)
+
+    def standing(self, bucket: str) -> Standing:
+        with self._lock:
+            return self._standings.get(bucket, Standing())
 
 
 PROCESS_TILL = ProcessTill()

@@ -211,7 +211,7 @@ class TestPermits:
                 return super().lease(bucket, allowance, 4)
 
             def used(self) -> int:
-                return self._standings["x"].used
+                return self.standing("x").used
 
         now = [0.0]
         till = Generous(clock=lambda: NOON)

@@ -117,5 +117,7 @@ def test_a_cluster_asks_one_actor(tmp_path: Path) -> None:
         return asyncio.run(permits())
 
     assert sum(ray.get([take.remote(5), take.remote(5)], timeout=120)) == 7
-    till.give_back("x", BudgetFile(tmp_path / "budgets.sqlite").standing("x").day, 2)
+    standing = till.standing("x")
+    assert standing.used == 7 and BudgetFile(tmp_path / "budgets.sqlite").standing("x") == standing
+    till.give_back("x", standing.day, 2)
     assert till.lease("x", DAY, 5).count == 2
