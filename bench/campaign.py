@@ -60,6 +60,9 @@ class Campaign:
     images: int
     chance: random.Random
     kills: list[float] = field(default_factory=list)
+    after_kills: list[float] = field(
+        default_factory=list
+    )  # when the next run began: the world answers a dead client too
     later_runs: list[float] = field(default_factory=list)
 
     @property
@@ -100,8 +103,14 @@ class Campaign:
         statuses = self.ask("/control/log")["statuses"].get("mapillary-cdn", {})
         return sum(statuses.get(code, 0) for code in ("200", "206"))
 
+    def begin(self) -> None:
+        """Another run starts."""
+        if len(self.after_kills) < len(self.kills):
+            self.after_kills.append(time.time())
+
     def run(self, part: str) -> int:
         """Run to the end, undisturbed."""
+        self.begin()
         done = subprocess.run(
             self.command(part), env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False
         )
@@ -111,6 +120,7 @@ class Campaign:
 
     def run_and_kill(self, pictures: int, seconds: float) -> str:
         """Kill the command's process group once it has got so many more pictures, and some seconds later."""
+        self.begin()
         log = self.folder / "collect.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -138,8 +148,8 @@ class Campaign:
 
 def rules(share: float) -> list[dict[str, Any]]:
     """Faults of every kind, each as often as the others, together the share of requests; and slow answers besides."""
-    statuses = [{"kind": "status", "status": status} for status in (429, 403, 500, 502, 504)]
-    every = {
+    statuses: list[dict[str, Any]] = [{"kind": "status", "status": status} for status in (429, 403, 500, 502, 504)]
+    every: dict[str, list[dict[str, Any]]] = {
         # 403 of the image host is not a rate limit but an address it does not know; such never pass.
         "mapillary": [*statuses, *({"kind": k} for k in ("reset", "truncate", "content_type", "invalid_json"))],
         "mapillary-cdn": [
@@ -257,7 +267,7 @@ def main() -> None:
         world.stop()
         prefect.stop()
     lake = Lake(campaign.lake)
-    repeats = count_repeats([tuple(entry) for entry in journal], campaign.kills, campaign.later_runs)
+    repeats = count_repeats([tuple(entry) for entry in journal], campaign.after_kills, campaign.later_runs)
     found = wrong_rows(lake) + wrong_pictures(lake) + wrong_requests(repeats, campaign.kills, journal)
     if len(campaign.kills) < options.kills:
         found.append(f"only {len(campaign.kills)} of {options.kills} kills fell into a running command")
@@ -265,7 +275,7 @@ def main() -> None:
     for line in found:
         print(f"  WRONG {line}")
     if options.keep:
-        (folder / "journal.json").write_text(json.dumps({"kills": campaign.kills, "journal": journal}))
+        (folder / "journal.json").write_text(json.dumps({"kills": campaign.after_kills, "journal": journal}))
         print(f"  lake: {lake.root}")
     else:
         shutil.rmtree(folder)

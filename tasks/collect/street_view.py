@@ -6,7 +6,7 @@ ends with the same rows when it is started again.
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
 from tasks.collect.download import download
 from tasks.collect.keeping import facts_had, prepared_with, with_what_it_has
+from tasks.collect.notes import Notes, RecallingMapillary
 from tasks.collect.search import Asked, Search
 from tasks.collect.tile_cache import TileCache
 from tasks.collect.tiles import in_tile_order
@@ -36,7 +37,7 @@ VERSION = 1  # raise it when other bytes are stored for the same picture and set
 async def fetch_and_store(candidate: Candidate, bench: "Bench") -> dict[str, Any]:
     """The picture's bytes, stored; what there is to say about them. `Unusable` when they are no picture."""
     picture = await download(bench.mapillary, candidate, bench.settings)
-    return {
+    facts: dict[str, Any] = {
         "fetched_at": datetime.now(UTC),
         "request_url": picture.request_url,
         "http_status": 200,  # anything else is no picture
@@ -50,6 +51,20 @@ async def fetch_and_store(candidate: Candidate, bench: "Bench") -> dict[str, Any
         "source_bytes": picture.source_bytes,
         "prepared": prepared_with(bench.settings, VERSION),
     }
+    bench.notes.add(facts | {"fetched_at": facts["fetched_at"].isoformat()}, *_note_key(candidate, bench))
+    return facts
+
+
+def _note_key(candidate: Candidate, bench: "Bench") -> tuple[str, ...]:
+    return "picture", candidate.source_id, str(candidate.kind), prepared_with(bench.settings, VERSION)
+
+
+def _fetched_before(candidate: Candidate, bench: "Bench") -> dict[str, Any] | None:
+    """The facts of a picture that a killed run has stored for a place it did not finish."""
+    facts = bench.notes.find(*_note_key(candidate, bench))
+    if facts is None or not bench.lake.images.path(facts["sha256"], facts["extension"]).exists():
+        return None
+    return {**facts, "fetched_at": datetime.fromisoformat(facts["fetched_at"])}
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,7 @@ class Bench:
     lake: Lake
     settings: CollectSettings
     take: Callable[[Candidate, "Bench"], Awaitable[dict[str, Any]]] = fetch_and_store  # an estimate takes nothing
+    notes: Notes = field(default_factory=Notes)
 
     @cached_property
     def pace(self) -> Pace:
@@ -83,7 +99,9 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
 
 
 def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
-    return Bench(Mapillary(workshop.connections.mapillary), workshop.lake, settings)
+    notes = Notes.of(workshop.lake, NAME)
+    mapillary = RecallingMapillary(workshop.connections.mapillary, notes)
+    return Bench(mapillary, workshop.lake, settings, notes=notes)
 
 
 async def work(item: dict[str, Any], bench: Bench) -> Outcome:
@@ -100,6 +118,8 @@ async def _collect(item: dict[str, Any], bench: Bench) -> Outcome:
 
     async def take(candidate: Candidate) -> dict[str, Any]:
         facts = facts_had(item, candidate.source_id, str(candidate.kind), bench.lake)
+        if facts is None and not item.get("news"):  # a place with news is redone because something changed
+            facts = _fetched_before(candidate, bench)
         return image_row(item["id"], candidate, bench.lake) | (facts or await bench.take(candidate, bench))
 
     await fulfil(wishes, bench.settings.half_sizes_m, open_search, take)
