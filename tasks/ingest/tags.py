@@ -123,7 +123,9 @@ def _taken_at(camera: Mapping[int, Any]) -> datetime | None:
 
 
 def _angle(xmp: str | None, exif: float | None) -> float | None:
-    found = _rational(xmp) if xmp is not None else exif
+    pose = _rational(xmp) if xmp is not None else None
+    # Cameras that do not know their pose write 0 there, beside a direction in EXIF that they do know.
+    found = pose if pose or exif is None else exif
     return found % 360.0 if found is not None and -360 <= found <= 360 else None
 
 

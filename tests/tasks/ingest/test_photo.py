@@ -196,6 +196,11 @@ def test_panoramas_declared_or_by_their_own_word(darkroom: Any) -> None:
         photo = taken(data, item, **rules)
         assert (photo.kind, photo.width, photo.height) == ("panorama", 512, 256)
     assert taken(sphere, **rules).compass_angle == 329.5
+    exif = darkroom.exif()
+    exif.get_ifd(0x8825)[17] = 349.25
+    for pose, angle in ((b"0.0", 349.25), (b"-30.5", 329.5)):
+        xmp = GPANO.replace(b"-30.5", pose)
+        assert read_tags(darkroom.jpeg(width=600, height=300, xmp=xmp, exif=exif)).compass_angle == angle
     assert taken(sphere, {"kind": "photo"}, **rules).kind == "photo", "the table's word counts more"
     assert taken(darkroom.jpeg(width=600, height=300), **rules).kind == "photo", "2:1 alone proves nothing"
     part = darkroom.jpeg(width=600, height=200, xmp=GPANO)
