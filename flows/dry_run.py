@@ -3,6 +3,8 @@
 import asyncio
 import math
 import time
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +21,6 @@ from tasks.collect.budgets import Limit, limits
 from tasks.collect.estimate import Estimate, estimate
 from tasks.collect.sampling import Figure
 from tasks.errors import GeofixError
-from tasks.frame import Context
 from tasks.services.budget_actor import shared_till
 
 # What the kinds of requests are to a person.
@@ -43,20 +44,24 @@ def dry_run(call: Call) -> int:
         raise GeofixError(f"no places are planned in lake '{lake.root}': run `geofix plan` first")
     shown = make_display(call.quiet)
     token = display.set(shown)
-    start = time.monotonic()
+    began_s = time.monotonic()
     try:
-        with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, ready):
+        with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, start):
+
+            @cache  # once is enough to hear it
+            def ready() -> None:
+                shown.say("asking the services about a few places ...")
+                start()
+
             context = Session(reachable, lake, ready).context(reachable, services_of(["collect"]), ready)
-            ready()
             shared = context.connections.sharing(shared_till(lake, context.spread))
-            context = Context(lake, shared, context.spread)
-            shown.say("asking the services about a few places ...")
+            context = replace(context, connections=shared)
             found = asyncio.run(estimate(reachable.collect, context))
             budgets = limits(_kinds(found), context)
     finally:
         display.reset(token)
         shown.close()
-    took_s = time.monotonic() - start
+    took_s = time.monotonic() - began_s
     if call.as_json:
         print_json(as_json(found, budgets, took_s))
     else:
@@ -129,6 +134,9 @@ def _show(found: Estimate, budgets: list[Limit], took_s: float) -> None:
     requests, size = (_sum(figures) for figures in zip(*((s.requests, s.bytes) for s in found.stages), strict=True))
     seconds = sum(stage.seconds for stage in found.stages)
     table.add_row("total", "", _range(requests), _range(size, _size), _time(seconds), "", style="bold")
+    if not any(stage.items for stage in found.stages):
+        console.print("Nothing to do: everything planned is collected, and nothing is due to be looked at again.")
+        return
     console.print(table)
     for stage in found.stages:
         for note in stage.notes:

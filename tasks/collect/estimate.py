@@ -101,6 +101,7 @@ async def _recheck(
     found = StageEstimate(recheck.STAGE.name, due.height)
     if images.is_empty():
         return found, [], 0.0
+    await asyncio.to_thread(context.ready)
     drawn = draw(images, settings.estimate.seed).head(recheck.AT_ONCE)
     before = streets.meter.asked.bytes["entity"]
     known = await streets.known(drawn["source_id"].to_list())
@@ -129,6 +130,8 @@ async def _streets(
     redone = again.filter(pl.col("id").is_in(affected)).join(unfinished, on="id", how="anti")
     extra = redone.height * scale
     found = StageEstimate(stage.name, unfinished.height + round(extra))
+    if found.items:
+        await asyncio.to_thread(context.ready)
     at_once = min(AT_ONCE, _parallel(stage, context))
     options: dict[str, Any] = {"precision": wanted.precision, "seed": wanted.seed, "at_once": at_once}
     main = await sample(unfinished, streets.place, first=wanted.places, most=wanted.most_places, **options)
@@ -155,6 +158,9 @@ async def _scenes(settings: CollectSettings, context: Context, scenes: DryScenes
     stage, wanted = satellite.STAGE, settings.estimate
     todo = await asyncio.to_thread(pending, stage, settings, context)
     found = StageEstimate(stage.name, todo.height)
+    if todo.is_empty():
+        return found
+    await asyncio.to_thread(context.ready)
     drawn = await sample(
         todo,
         scenes.picture,
@@ -168,8 +174,7 @@ async def _scenes(settings: CollectSettings, context: Context, scenes: DryScenes
         del cost.requests["signing"], cost.bytes["signing"]  # not for each picture, but for each worker and while
     found.add_sample(drawn)
     _time(found, stage, context, settings, drawn.seconds_each * todo.height, ("satellite",), "asset")
-    if todo.height:
-        found.add("signing", _workers(stage, context, todo.height) * (1 + found.seconds // SIGNATURE_S), 0.0)
+    found.add("signing", _workers(stage, context, todo.height) * (1 + found.seconds // SIGNATURE_S))
     return found
 
 
