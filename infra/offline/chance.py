@@ -32,10 +32,18 @@ def fraction(*parts: object) -> float:
 
 
 def fractions(seed: int, numbers: np.ndarray) -> np.ndarray:
-    """One number in [0, 1) per integer, by splitmix64; vectorised for whole gazetteers."""
+    """One number in [0, 1) per integer; vectorised for whole gazetteers."""
+    return (scrambled(seed, numbers) >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def scrambled(seed: int, numbers: np.ndarray) -> np.ndarray:
+    """64 random-looking bits per integer, by splitmix64."""
+    state = numbers.astype(np.uint64)
     with np.errstate(over="ignore"):
-        state = numbers.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
-    return (state >> np.uint64(11)).astype(np.float64) / 2.0**53
+        state += np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK)
+        state ^= state >> np.uint64(30)
+        state *= np.uint64(0xBF58476D1CE4E5B9)
+        state ^= state >> np.uint64(27)
+        state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state

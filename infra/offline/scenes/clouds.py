@@ -50,15 +50,24 @@ def density(
     seed: int, orbit: int, number: int, x: np.ndarray, y: np.ndarray, lat: np.ndarray, lon: np.ndarray
 ) -> np.ndarray:
     """How thick the clouds of a pass are at Mercator positions: above 0 is cloud."""
+    return weather(seed, orbit, number, x, y) + climate(lat, lon)
+
+
+def climate(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+    """What the climate adds to the density of clouds, the same on every day."""
+    wet = 0.25 * np.exp(-(((np.abs(lat) - 2.0) / 9.0) ** 2)) + 0.12 * np.exp(-(((np.abs(lat) - 55.0) / 12.0) ** 2))
+    return (wet - 1.0 * dryness(lat, lon) - 0.34).astype(np.float32)
+
+
+def weather(seed: int, orbit: int, number: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What the day adds."""
     salt = f"{orbit} {number}"
-    # A pass meets fair and foul weather: patches some hundred kilometres wide, fewer clouds where the climate is dry.
-    weather = (
+    # A pass meets fair and foul weather: patches some hundred kilometres wide.
+    patches = (
         noise(seed, f"weather {number}", x, y, 520_000.0) * 1.1 + noise(seed, f"front {number}", x, y, 170_000.0) * 0.4
     )
     mood = 1.3 * (fraction(seed, "mood", orbit, number) - 0.5)
-    wet = 0.25 * np.exp(-(((np.abs(lat) - 2.0) / 9.0) ** 2)) + 0.12 * np.exp(-(((np.abs(lat) - 55.0) / 12.0) ** 2))
-    bias = weather + mood + wet - 1.0 * dryness(lat, lon) - 0.34
-    return (0.62 * layers(seed, f"cloud {salt}", x, y, _CELLS_M, _FADE) + bias).astype(np.float32)
+    return 0.62 * layers(seed, f"cloud {salt}", x, y, _CELLS_M, _FADE) + (patches + np.float32(mood))
 
 
 def cirrus(seed: int, orbit: int, number: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from infra.offline.scenes.orbit import Scene
-from infra.offline.scenes.paint import Pixels, paint_window
+from infra.offline.scenes.paint import Pixels, paint_classes, paint_window
 from infra.offline.scenes.tiles import SIZE_M, Tile
 from infra.offline.scenes.window import Window
 
-BLOCK = 512
+BLOCK = 320  # of a multiple of 16: small tiles are painted sooner, and the index still fits into the first 16 KiB
 ASSETS = {"B02": 10, "B03": 10, "B04": 10, "visual": 10, "SCL": 20}  # name: metres
 _BYTES = {"B02": 2, "B03": 2, "B04": 2, "visual": 3, "SCL": 1}
 # What GDAL calls structural metadata: before each tile stands its size, after it its last four bytes once more.
@@ -149,7 +150,7 @@ class Painter:
 
     def __init__(self, seed: int, cache_bytes: int = _CACHE_BYTES) -> None:
         self.seed, self.cache_bytes = seed, cache_bytes
-        self._kept: OrderedDict[tuple[str, int, int, int, int], Pixels] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int, int, int, int], Pixels | np.ndarray] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
         # Bands of one place are asked for at the same time: one paints, the others wait for it.
@@ -171,45 +172,50 @@ class Painter:
 
     def tile(self, scene: Scene, asset: str, level: int, column: int, row: int) -> bytes:
         """The bytes of one tile."""
-        pixels = self._pixels(scene, ASSETS[asset], level, column, row)
-        if asset == "visual":
-            values = pixels.visual()
-        elif asset == "SCL":
-            values = pixels.kind
+        step = ASSETS[asset]
+        if asset == "SCL":
+            values = self._kept_or(paint_classes, scene, step, level, column, row)
         else:
-            values = pixels.band(asset, scene.offset)
+            pixels = self._kept_or(paint_window, scene, step, level, column, row)
+            values = pixels.visual() if asset == "visual" else pixels.band(asset, scene.offset)
+        if values.shape[:2] == (BLOCK, BLOCK):
+            return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
         full = np.zeros((BLOCK, BLOCK, *values.shape[2:]), dtype=values.dtype.newbyteorder("<"))
         full[: values.shape[0], : values.shape[1]] = values  # tiles reach past the image's edge
         return full.tobytes()
 
-    def _pixels(self, scene: Scene, step: int, level: int, column: int, row: int) -> Pixels:
+    def _kept_or(self, paint: Callable[..., Any], scene: Scene, step: int, level: int, column: int, row: int) -> Any:
         key = (scene.id, step, level, column, row)
         with self._turns[hash(key) % len(self._turns)]:
             with self._lock:
                 if key in self._kept:
                     self._kept.move_to_end(key)
                     return self._kept[key]
-            pixels = self._paint(scene, step, level, column, row)
+            painted = paint(self.seed, scene, _window(scene, step, level, column, row))
             with self._lock:
-                self._kept[key] = pixels
-                self._bytes += pixels.reflectance.nbytes + pixels.kind.nbytes
+                self._kept[key] = painted
+                self._bytes += _size(painted)
                 while self._bytes > self.cache_bytes and len(self._kept) > 1:
                     _, old = self._kept.popitem(last=False)
-                    self._bytes -= old.reflectance.nbytes + old.kind.nbytes
-            return pixels
+                    self._bytes -= _size(old)
+            return painted
 
-    def _paint(self, scene: Scene, step: int, level: int, column: int, row: int) -> Pixels:
-        size = SIZE_M // step
-        for _ in range(level):
-            size = -(-size // 2)
-        pixel_m = SIZE_M / size
-        window = Window(
-            scene.tile.zone,
-            scene.tile.south,
-            scene.tile.left_m + column * BLOCK * pixel_m,
-            scene.tile.top_m - row * BLOCK * pixel_m,
-            pixel_m,
-            min(BLOCK, size - column * BLOCK),
-            min(BLOCK, size - row * BLOCK),
-        )
-        return paint_window(self.seed, scene, window)
+
+def _size(painted: Pixels | np.ndarray) -> int:
+    return painted.nbytes if isinstance(painted, np.ndarray) else painted.stored.nbytes + painted.kind.nbytes
+
+
+def _window(scene: Scene, step: int, level: int, column: int, row: int) -> Window:
+    size = SIZE_M // step
+    for _ in range(level):
+        size = -(-size // 2)
+    pixel_m = SIZE_M / size
+    return Window(
+        scene.tile.zone,
+        scene.tile.south,
+        scene.tile.left_m + column * BLOCK * pixel_m,
+        scene.tile.top_m - row * BLOCK * pixel_m,
+        pixel_m,
+        min(BLOCK, size - column * BLOCK),
+        min(BLOCK, size - row * BLOCK),
+    )

@@ -20,6 +20,7 @@ _PEOPLE_PER_KM2 = 3000.0
 _LARGEST_M = 24_000.0
 _MARGIN_M = 80_000.0
 _ROAD_M = 40_000.0
+_MOST_BEND = 0.25  # of a road's length that it may lie aside of the straight line
 
 
 @dataclass(frozen=True)
@@ -58,24 +59,27 @@ def _roads(
         return []
     spots = np.stack([x, y], axis=1)
     near, found = cKDTree(spots).query(spots, k=min(24, len(x)), distance_upper_bound=_ROAD_M)
+    # Towns are ordered by size: a smaller number is a larger town.
+    larger = (found < np.arange(len(x))[:, None]) & np.isfinite(near)
+    small, which = np.nonzero(larger & (np.cumsum(larger, axis=1) <= 2))
+    large = found[small, which]
+    # Only roads that may come through the tile: most towns lie in its wide margin.
+    bend_m = _MOST_BEND * np.hypot(*(spots[large] - spots[small]).T)
+    low, high = np.minimum(spots[small], spots[large]), np.maximum(spots[small], spots[large])
+    outside = (
+        (high[:, 0] + bend_m < tile.left_m)
+        | (low[:, 0] - bend_m > tile.left_m + SIZE_M)
+        | (high[:, 1] + bend_m < tile.top_m - SIZE_M)
+        | (low[:, 1] - bend_m > tile.top_m)
+    )
     roads = []
-    for a in range(len(x)):
-        larger = [int(b) for b, km in zip(found[a], near[a], strict=True) if b < a and np.isfinite(km)][:2]
-        for b in larger:  # towns are ordered by size: a smaller number is a larger town
-            t = np.linspace(0, 1, 9)[:, None]
-            line = spots[a] + (spots[b] - spots[a]) * t
-            across = np.array([-(spots[b] - spots[a])[1], (spots[b] - spots[a])[0]])
-            bend = [fraction("road", ids[a], ids[b], k) - 0.5 for k in range(3)]
-            waves = sum(w * np.sin((k + 1) * math.pi * t) / (k + 1) for k, w in enumerate(bend))
-            line = line + across * waves * 0.25
-            outside = (
-                line[:, 0].max() < tile.left_m
-                or line[:, 0].min() > tile.left_m + SIZE_M
-                or line[:, 1].max() < tile.top_m - SIZE_M
-                or line[:, 1].min() > tile.top_m
-            )
-            if not outside:
-                roads.append((22.0 if people[a] > 20_000 else 14.0 if people[a] > 3000 else 9.0, line))
+    t = np.linspace(0, 1, 9)[:, None]
+    waves = [np.sin((k + 1) * math.pi * t) / (k + 1) for k in range(3)]
+    for a, b in zip(small[~outside].tolist(), large[~outside].tolist(), strict=True):
+        ahead = spots[b] - spots[a]
+        bends = sum((fraction("road", ids[a], ids[b], k) - 0.5) * wave for k, wave in enumerate(waves))
+        line = spots[a] + ahead * t + np.array([-ahead[1], ahead[0]]) * bends * 0.25
+        roads.append((22.0 if people[a] > 20_000 else 14.0 if people[a] > 3000 else 9.0, line))
     return roads
 
 

@@ -8,11 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from infra.offline.chance import fraction, fractions, key_of
+from infra.offline.chance import fraction, fractions, key_of, scrambled
 from infra.offline.scenes.projection import to_geographic, to_mercator
 
 NODE_M = 160  # nodes lie on multiples of this in every zone, so that overlapping tiles compute the same values
 COARSEST_M = 640
+_CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))  # of a cell: (down, across)
 
 
 @dataclass(frozen=True)
@@ -74,18 +75,46 @@ class Window:
         i, j = at_x.astype(np.int64), at_y.astype(np.int64)
         fx, fy = (at_x - i).astype(values.dtype), (at_y - j).astype(values.dtype)[:, None]
         between = values[:, i] + (values[:, i + 1] - values[:, i]) * fx
-        return between[j] + (between[j + 1] - between[j]) * fy
+        upper = between[j]
+        slope = between[j + 1]
+        slope -= upper
+        slope *= fy
+        slope += upper
+        return slope
 
     def soft(self, seed: int, salt: str, cell_m: float) -> np.ndarray:
         """Noise at the pixels' centres, its humps wide enough for the nodes: far quicker than pixel by pixel."""
         return self.spread(noise(seed, salt, *self.node_plane, cell_m))
 
 
-def draw_table(seed: int, salt: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """A number in [0, 1) per pair of integers, gathered from a small table: the pairs must lie close together."""
-    x0, y0 = int(x.min()), int(y.min())
-    wide, tall = int(x.max()) - x0 + 1, int(y.max()) - y0 + 1
-    return _table(seed, salt, x0, y0, wide, tall).ravel()[(y - y0) * wide + (x - x0)]
+class Cells:
+    """Pairs of integers that lie close together, one per pixel: what is drawn for a cell is drawn once."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self._x0, self._y0 = int(x.min()), int(y.min())
+        self._wide, self._tall = int(x.max()) - self._x0 + 1, int(y.max()) - self._y0 + 1
+        self._at = (y - self._y0) * self._wide + (x - self._x0)
+
+    def draw(self, seed: int, salt: str) -> np.ndarray:
+        """A number in [0, 1) per cell."""
+        return _table(seed, salt, self._x0, self._y0, self._wide, self._tall).ravel()
+
+    def take(self, values: np.ndarray) -> np.ndarray:
+        """Values of the cells, at the pixels."""
+        return values.take(self._at)
+
+
+def draw_pair(seed: int, salt: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two numbers in [0, 1) per pair of integers, however far apart they lie."""
+    bits = scrambled(key_of(seed, salt) & 0xFFFFFFFF, (x << 28) ^ (y + (1 << 27)))
+    unit = np.float32(2.0**-24)
+    first = (bits >> np.uint64(40)).astype(np.uint32).astype(np.float32)
+    first *= unit
+    bits >>= np.uint64(16)
+    bits &= np.uint64(0xFFFFFF)
+    second = bits.astype(np.uint32).astype(np.float32)
+    second *= unit
+    return first, second
 
 
 def draw_each(seed: int, salt: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -105,24 +134,47 @@ def noise(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cell_m: float) -> 
     # Each layer lies at its own angle, else the eye sees the squares it is made of.
     turn = 2 * math.pi * fraction("turn", salt)
     across, up = math.cos(turn) / cell_m, math.sin(turn) / cell_m
-    u, v = x * across + y * up, y * across - x * up
+    u, v = x * across, y * across
+    u += y * up
+    v -= x * up
     x0, y0 = math.floor(u.min()), math.floor(v.min())
     u -= x0
     v -= y0
     i, j = u.astype(np.int32), v.astype(np.int32)  # positive now, so cutting off is rounding down
     wide, tall = int(i.max()) + 2, int(j.max()) + 2
-    fu, fv = (u - i).astype(np.float32), (v - j).astype(np.float32)
-    fu, fv = fu * fu * (3 - 2 * fu), fv * fv * (3 - 2 * fv)
-    table = (_table(seed, salt, x0, y0, wide, tall) * 2 - 1).ravel()
-    at = j * np.int32(wide) + i
-    north = table.take(at)
-    north += (table.take(at + 1) - north) * fu
-    at += np.int32(wide)
-    south = table.take(at)
-    south += (table.take(at + 1) - south) * fu
+    fu, fv = _ease(u, i), _ease(v, j)
+    if wide * tall > 4 * u.size:  # few points far apart: four draws each are fewer than all of the table's
+        corners = [draw_each(seed, salt, i + np.int64(x0 + e), j + np.int64(y0 + f)) * 2 - 1 for f, e in _CORNERS]
+    else:
+        table = (_table(seed, salt, x0, y0, wide, tall) * 2 - 1).ravel()
+        at = j
+        at *= np.int32(wide)
+        at += i
+        corners = [table.take(at), table.take(at + 1)]
+        at += np.int32(wide)
+        corners += [table.take(at), table.take(at + 1)]
+    north, north_east, south, south_east = corners
+    north_east -= north
+    north_east *= fu
+    north += north_east
+    south_east -= south
+    south_east *= fu
+    south += south_east
     south -= north
     south *= fv
-    return north + south
+    south += north
+    return south
+
+
+def _ease(values: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """What is left of the values beside their whole part, 0 to 1, flat at either end."""
+    rest = np.empty(values.shape, dtype=np.float32)
+    np.subtract(values, whole, out=rest, casting="same_kind")
+    eased = np.multiply(rest, np.float32(-2))
+    eased += np.float32(3)
+    eased *= rest
+    eased *= rest
+    return eased
 
 
 def layers(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cells_m: tuple[float, ...], fade: float) -> np.ndarray:
@@ -135,8 +187,14 @@ def layers(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cells_m: tuple[fl
 
 def step_up(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """0 below `low`, 1 above `high`, smooth between."""
-    t = np.clip((values - np.float32(low)) / np.float32(high - low), 0, 1)
-    return t * t * (3 - 2 * t)
+    t = values - np.float32(low)
+    t *= np.float32(1 / (high - low))
+    np.clip(t, 0, 1, out=t)
+    eased = np.multiply(t, np.float32(-2))
+    eased += np.float32(3)
+    eased *= t
+    eased *= t
+    return eased
 
 
 def blend(base: np.ndarray, other: np.ndarray, share: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from infra.offline.scenes.coast import shore_distance_m
 from infra.offline.scenes.cog import ASSETS, BLOCK, Painter, layout_of
 from infra.offline.scenes.orbit import FIRST_DAY, SWATH_KM, across_km, footprint, orbits_over, scene_with_id, scenes_of
-from infra.offline.scenes.paint import cloud_percent, paint_window, scene_preview
+from infra.offline.scenes.paint import cloud_percent, paint_classes, paint_window, scene_preview
 from infra.offline.scenes.projection import to_geographic, to_utm
 from infra.offline.scenes.tiles import SIZE_M, tile_named
 from infra.offline.scenes.window import Window
@@ -100,6 +100,20 @@ def test_clouds_are_bright_marked_and_counted():
     assert light[pixels.kind == 3].mean() < light[np.isin(pixels.kind, (4, 5))].mean()
     covers = np.array([cloud_percent(SEED, s) for s in scenes])
     assert (covers < 10).mean() > 0.1 and (covers > 70).mean() > 0.1
+
+
+def test_the_class_map_marks_what_the_picture_shows():
+    """It is painted by itself, without colours: clouds, shadows, sea and the swath's edge must be the same."""
+    scenes = [s for s in scenes_of(tile_named("33TTG")) if s.at.month in (6, 7, 8)]
+    cloudy = next(s for s in scenes if 20 < cloud_percent(SEED, s) < 60)
+    for left, top in ((0, 0), (60_000, 30_000), (90_000, 90_000)):
+        window = Window(33, False, cloudy.tile.left_m + left, cloudy.tile.top_m - top, 20, 256, 256)
+        shown, classes = paint_window(SEED, cloudy, window).kind, paint_classes(SEED, cloudy, window)
+        for kind in (0, 3, *CLOUDS, 6):
+            assert np.array_equal(shown == kind, classes == kind), kind
+        ground = np.isin(shown, (4, 5))
+        if ground.mean() > 0.05:
+            assert (shown == classes)[ground].mean() > 0.6
 
 
 def test_the_swaths_edge_leaves_a_wedge_as_large_as_the_item_says():
