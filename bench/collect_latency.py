@@ -32,7 +32,7 @@ from tasks.lake import Commit, Lake
 from tasks.ray_home import start_ray, stop_ray
 from tasks.services import connect
 
-PLACES, SPOTS, SDK_PLACES = 2_000, 200, 15
+PLACES, SPOTS, SDK_PLACES = 2_000, 100, 15
 LATENCY_S = 1.0
 LIMIT_PER_MINUTE, LIMITED_PLACES = 600, 500
 SEED, SIZE, WIDTH = 7, 2_000, 512
