@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict
 
 from tasks.collect.tiles import BadTile, TileImages, TileName, read_tile
+from tasks.pace import computing
 from tasks.services import Mapillary, ServiceError
 
 TRANSFERS = 2  # of a tile that cannot be read before it counts as broken
@@ -39,7 +40,7 @@ class TileCache:
                 try:
                     data = await self._mapillary.tile(name.z, name.x, name.y)
                     # A city's tile takes a good part of a second, in which the other places go on.
-                    images = await asyncio.to_thread(read_tile, data, name)
+                    images = await computing.run(read_tile, data, name)
                     break
                 except ServiceError as error:
                     if error.kind != "not_found":

@@ -20,11 +20,14 @@ from tasks.images import inspect
 from tasks.lake import Lake
 from tasks.services import Mapillary, ServiceError, connect
 
-PLACES = 8
+PLACES = 6
 FAULTS = [
     {"service": "mapillary", "kind": "status", "status": 500, "rate": 0.15},
     {"service": "mapillary", "kind": "status", "status": 403, "rate": 0.1},
     {"service": "mapillary", "kind": "invalid_json", "rate": 0.1},
+    {"service": "mapillary-tiles", "kind": "status", "status": 504, "rate": 0.15},
+    {"service": "mapillary-tiles", "kind": "invalid_json", "rate": 0.15},  # cut off under the right length
+    {"service": "mapillary-tiles", "kind": "reset", "rate": 0.1},
     {"service": "mapillary-cdn", "kind": "reset", "rate": 0.15},
     {"service": "mapillary-cdn", "kind": "truncate", "rate": 0.15},
     {"service": "mapillary-cdn", "kind": "content_type", "rate": 0.1},
@@ -54,9 +57,10 @@ def url(world: World) -> Iterator[str]:
 
 async def collect(url: str, world: World, lake: Lake) -> tuple[list[dict[str, Any]], int]:
     """All rows of the first places, failed ones tried again as the frame would, and how often that was needed."""
-    endpoint = MapillaryEndpoint(base_url=f"{url}/mapillary", backoff_s=0, max_attempts=3)
+    endpoint = MapillaryEndpoint(base_url=f"{url}/mapillary", backoff_s=0, max_attempts=3, outage_pause_s=0.05)
     mapillary = Mapillary(connect(ServicesSettings(mapillary=endpoint), {}).mapillary)
-    bench = Bench(mapillary, lake, CollectSettings(panorama_width=1024))
+    # Four pictures are a crowd here, so that most places ask for tiles as well.
+    bench = Bench(mapillary, lake, CollectSettings(panorama_width=1024, crowded_rows=4))
     failures = 0
 
     async def one(index: int) -> list[dict[str, Any]]:
@@ -93,7 +97,8 @@ async def test_faults_change_nothing_but_the_time_it_takes(url: str, world: Worl
         finally:
             control.delete("/control/faults")
     assert rough == calm
-    assert sum(struck.values()) > 10, struck  # the weather was really rough
+    assert sum(struck.values()) > 10, struck  # the weather was really rough,
+    assert any(name.startswith("mapillary-tiles:") for name in struck), struck  # also for tiles
 
 
 async def test_what_is_stored_is_what_the_row_says(url: str, world: World, tmp_path: Path) -> None:
