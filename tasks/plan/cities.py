@@ -106,12 +106,12 @@ def _deal(cities: pl.DataFrame, parts: Mapping[str, float], count: int) -> list[
         quotas = whole_quotas([parts[code] for code in queues], count - len(chosen))
         for code, quota in zip(list(queues), quotas.tolist(), strict=True):
             for _ in range(quota):
-                row = next((row for row in queues[code] if row not in barred), None)
-                if row is None:
+                free = next((row for row in queues[code] if row not in barred), None)
+                if free is None:
                     del queues[code]
                     break
-                chosen.append(row)
-                barred.update(near.overlapping(row), (row,))
+                chosen.append(free)
+                barred.update(near.overlapping(free), (free,))
     return chosen
 
 
