@@ -115,7 +115,7 @@ def choose(candidates: Iterable[Candidate], wanted: int, settings: CollectSettin
     for candidate in candidates:
         if usable(candidate, settings):
             queue.add(candidate)
-    chosen = []
+    chosen: list[Candidate] = []
     while len(queue) and len(chosen) < wanted:
         chosen.append(queue.pop())
         queue.take(chosen[-1])

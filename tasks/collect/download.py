@@ -41,6 +41,7 @@ class Unusable(Exception):
 
 async def download(mapillary: Mapillary, candidate: Candidate, settings: CollectSettings) -> Picture:
     """The candidate's picture, fully decoded once; `Unusable`, or ServiceError when the service is out."""
+    assert candidate.kind is not None, "a picture of no clear kind answers no wish"
     try:
         url = candidate.url or await _fresh_url(mapillary, candidate.source_id)
         for attempt in range(1, settings.downloads + 1):

@@ -195,7 +195,8 @@ class Search:
         distances_m = distance_km(self._lat, self._lon, images.lat[which], images.lon[which]) * 1000.0
         scores_m = best_scores_m(np.maximum(distances_m - SHIFT_M, 0.0), images.captured_at_ms[which], self._settings)
         is_pano = images.is_pano[which] == 1
-        for kind, mine in (("panorama", is_pano), ("photo", ~is_pano)):
+        for kind in _KINDS:
+            mine = is_pano if kind == "panorama" else ~is_pano
             self.seen[kind].add(distances_m[mine])
             self._sightings[kind] += zip(scores_m[mine].tolist(), images.ids[which][mine].tolist(), strict=True)
             heapq.heapify(self._sightings[kind])

@@ -68,7 +68,9 @@ class TileImages:
         )
 
 
-NO_IMAGES = TileImages(*(np.empty(0, dtype) for dtype in (np.uint64, np.float64, np.float64, np.int64, np.int8)))
+NO_IMAGES = TileImages(
+    np.empty(0, np.uint64), np.empty(0), np.empty(0), np.empty(0, np.int64), np.empty(0, np.int8)
+)  # fmt: skip
 
 
 def tiles_of(box: Box, z: int = ZOOM) -> list[TileName]:

@@ -41,8 +41,8 @@ class Wish:
         """Take what a search gives, best first, until there is enough of it."""
         self.half_sizes_m.append(half_size_m)
         self.last = search
-        for candidate in self.taken:
-            search.take(candidate)
+        for earlier in self.taken:
+            search.take(earlier)
         while not self.over and (candidate := await search.next(self.kind)) is not None:
             if candidate.source_id in self.tried:  # by a narrower search
                 continue

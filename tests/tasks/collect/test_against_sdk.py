@@ -91,7 +91,7 @@ async def test_the_same_images_lie_around_a_place(sdk: Any, url: str, world: Wor
         search = Search(mapillary, TileCache(mapillary, 10_000), settings, place.lat, place.lon, HALF_SIZE_M)
         ours = {}
         for kind in ("panorama", "photo"):
-            while (one := await search.next(kind)) is not None:  # type: ignore[arg-type]
+            while (one := await search.next(kind)) is not None:
                 ours[one.source_id] = one
         assert set(ours) == {str(feature["properties"]["id"]) for feature in theirs}
         for feature in theirs:

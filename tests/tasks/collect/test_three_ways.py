@@ -75,7 +75,7 @@ async def test_every_image_of_the_world_is_found(url: str, world: World, find: A
             search = Search(mapillary, tiles, settings, lat, lon, 3000.0, asked)
             found = set()
             for kind in ("panorama", "photo"):
-                while (one := await search.next(kind)) is not None:  # type: ignore[arg-type]
+                while (one := await search.next(kind)) is not None:
                     found.add(one.source_id)
             area = boxes_around(lat, lon, 3000.0)
             there = {
