@@ -96,6 +96,8 @@ class Bars:
 
 def summary(tick: Tick) -> str:
     """A finished stage on one line."""
+    if tick.total == 0:
+        return f"{tick.stage:<22} nothing to do"
     if tick.todo == 0:
         return f"{tick.stage:<22} nothing to do: all {tick.total} done before"
     parts = [f"{tick.stage:<22} {tick.todo} in = {tick.kept} kept + {tick.rejected} rejected + {tick.failed} failed"]

@@ -135,12 +135,14 @@ def _show(found: Estimate, budgets: list[Limit], took_s: float) -> None:
     seconds = sum(stage.seconds for stage in found.stages)
     table.add_row("total", "", _range(requests), _range(size, _size), _time(seconds), "", style="bold")
     if not any(stage.items for stage in found.stages):
-        console.print("Nothing to do: everything planned is collected, and nothing is due to be looked at again.")
+        console.print(
+            "Nothing to do: everything planned is collected, and nothing is due to be looked at again.", soft_wrap=True
+        )
         return
     console.print(table)
     for stage in found.stages:
         for note in stage.notes:
-            console.print(f"  {stage.stage}: {note}")
+            console.print(f"  {stage.stage}: {note}", soft_wrap=True)
     console.print()
     _show_kinds(console, found)
     _show_budgets(console, budgets, seconds)

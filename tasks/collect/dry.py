@@ -1,12 +1,11 @@
 """The work of the collect stages as far as it goes without fetching a picture: what is counted is what a run sends."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, StacEndpoint
-from tasks.collect import recheck, street_view
+from tasks.collect import street_view
 from tasks.collect.candidates import Candidate
 from tasks.collect.meter import Meter, mapillary_meter, stac_meter, tally
 from tasks.collect.satellite.choice import choose, owners
@@ -46,10 +45,6 @@ class DryStreets:
     async def place(self, item: dict[str, Any]) -> None:
         await street_view.work(item, self._bench)
 
-    async def known(self, source_ids: Sequence[str]) -> set[str]:
-        """Which of some pictures still exist, by one request."""
-        return set(await self.mapillary.images_by_id(source_ids, recheck.FIELDS))
-
     async def close(self) -> None:
         await self.mapillary.close()
 
@@ -58,7 +53,7 @@ async def _size_only(candidate: Candidate, bench: street_view.Bench) -> dict[str
     size = None
     if candidate.url is not None:
         try:
-            size = await bench.mapillary.size(candidate.url)
+            size = (await bench.mapillary.outline(candidate.url)).size
         except ServiceError as error:
             if error.retryable or error.kind == "auth":
                 raise

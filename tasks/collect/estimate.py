@@ -5,7 +5,6 @@ pictures would be fetched; there only their sizes are asked for. Totals follow w
 """
 
 import asyncio
-import math
 import os
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,15 +17,16 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect import STAGES, recheck, satellite, street_view
 from tasks.collect.budgets import limits
 from tasks.collect.dry import DryScenes, DryStreets
+from tasks.collect.dry_recheck import Ahead, look_ahead
 from tasks.collect.meter import Tally
-from tasks.collect.sampling import Figure, Sample, draw, sample
+from tasks.collect.sampling import Figure, Sample, sample
 from tasks.frame import Context, Inputs, Stage, pending
 from tasks.lake import Lake
 
 AT_ONCE = 16  # sampled items under way, at most
 SIGNATURE_S = 2400.0  # a signature is renewed after about 40 minutes
 ENOUGH = 20  # pictures fetched by one run, from which their pace is known
-REDONE = 12  # places of deleted pictures that are sampled
+REDONE = 12  # places of pictures that are gone or changed, at most so many of them sampled
 
 
 @dataclass
@@ -79,8 +79,8 @@ async def estimate(settings: CollectSettings, context: Context) -> Estimate:
     streets = DryStreets(context.connections.mapillary, context.lake, settings)
     scenes = DryScenes(context.connections.stac, settings)
     try:
-        checked, affected, scale = await _recheck(settings, context, streets)
-        stages = [checked, await _streets(settings, context, streets, affected, scale)]
+        checked, ahead = await _recheck(settings, context, streets)
+        stages = [checked, await _streets(settings, context, streets, ahead)]
         if satellite.STAGE in STAGES:
             stages.append(await _scenes(settings, context, scenes))
     finally:
@@ -92,43 +92,29 @@ async def estimate(settings: CollectSettings, context: Context) -> Estimate:
     return Estimate(stages, asked)
 
 
-async def _recheck(
-    settings: CollectSettings, context: Context, streets: DryStreets
-) -> tuple[StageEstimate, list[str], float]:
-    """The re-checks; places in the sample whose pictures are gone, and how many places each of them stands for."""
-    due = await asyncio.to_thread(pending, recheck.STAGE, settings, context)
+async def _recheck(settings: CollectSettings, context: Context, streets: DryStreets) -> tuple[StageEstimate, Ahead]:
+    stage = recheck.STAGE
+    due = await asyncio.to_thread(pending, stage, settings, context)
     images = due.filter(pl.col("subject") == "image")
-    found = StageEstimate(recheck.STAGE.name, due.height)
+    found = StageEstimate(stage.name, due.height)
     if images.is_empty():
-        return found, [], 0.0
+        return found, Ahead(0)
     await asyncio.to_thread(context.ready)
-    drawn = draw(images, settings.estimate.seed).head(recheck.AT_ONCE)
-    before = streets.meter.asked.bytes["entity"]
-    known = await streets.known(drawn["source_id"].to_list())
-    each = (streets.meter.asked.bytes["entity"] - before) / max(1, len(known))
-    gone = drawn.filter(~pl.col("source_id").is_in(sorted(known)))
-    scale = images.height / drawn.height
-    lost = gone.height * scale
-    # A list that names an unknown picture is asked for again without it, and then that picture by itself.
-    found.add("entity", math.ceil(images.height / recheck.AT_ONCE) + 2 * lost, each * (images.height - lost))
-    if settings.refresh.bytes == "always":
-        whole = images.filter(pl.col("etag").is_null()).height / images.height  # no mark to ask with: they come again
-        sizes = context.lake.read("images", columns=["source_bytes"])["source_bytes"].mean() or 0
-        assert isinstance(sizes, int | float)
-        found.add("picture", images.height - lost, whole * (images.height - lost) * sizes)
-    found.sampled = drawn.height
-    if lost:
-        found.notes.append(f"about {lost:,.0f} pictures are gone upstream; their places are looked at again")
-    return found, gone["place_id"].unique(maintain_order=True).to_list(), scale
+    ahead = await look_ahead(images, streets, settings, AT_ONCE)
+    for kind, (requests, size) in ahead.kinds().items():
+        found.kinds[kind] = (requests.value, size.value)
+        found.requests += requests
+        found.bytes += size
+    found.sampled, found.notes = len(ahead.seen), ahead.notes()
+    _time(found, stage, context, settings, ahead.seconds_each * images.height, (), "")
+    return found, ahead
 
 
-async def _streets(
-    settings: CollectSettings, context: Context, streets: DryStreets, affected: list[str], scale: float
-) -> StageEstimate:
+async def _streets(settings: CollectSettings, context: Context, streets: DryStreets, ahead: Ahead) -> StageEstimate:
     stage, wanted = street_view.STAGE, settings.estimate
     unfinished, again = await asyncio.to_thread(_places, settings, context)
-    redone = again.filter(pl.col("id").is_in(affected)).join(unfinished, on="id", how="anti")
-    extra = redone.height * scale
+    redone = _without_news(again, ahead)
+    extra = redone.height * ahead.scale
     found = StageEstimate(stage.name, unfinished.height + round(extra))
     if found.items:
         await asyncio.to_thread(context.ready)
@@ -152,6 +138,14 @@ def _places(settings: CollectSettings, context: Context) -> tuple[pl.DataFrame, 
     again = every.join(due.select("id"), on="id", how="semi").join(todo, on="id", how="anti")
     both = pl.concat([todo, again.select(todo.columns)])
     return both, every.join(both, on="id", how="anti").select(todo.columns)
+
+
+def _without_news(places: pl.DataFrame, ahead: Ahead) -> pl.DataFrame:
+    """The places of pictures that are gone or changed, which no longer have those."""
+    news = [one for one in ahead.seen if one.is_news]
+    touched = places.filter(pl.col("id").is_in([one.place_id for one in news]))
+    lost = pl.element().struct.field("source_id").is_in([one.source_id for one in news])
+    return touched.with_columns(had=pl.col("had").list.eval(pl.element().filter(~lost)))
 
 
 async def _scenes(settings: CollectSettings, context: Context, scenes: DryScenes) -> StageEstimate:

@@ -49,6 +49,14 @@ class Fetched:
     etag: str
 
 
+@dataclass(frozen=True)
+class Outline:
+    """A picture's size and validator, where the host tells them."""
+
+    size: int | None
+    etag: str
+
+
 class Mapillary:
     """Images by box or id, and their pixels. Rows are the API's own: an absent value is an absent key, ids are text."""
 
@@ -165,15 +173,15 @@ class Mapillary:
         given = answer.headers.get("etag", "").strip()
         return Fetched(answer.body, given if _ETAG.fullmatch(given) else "")
 
-    async def size(self, url: str) -> int | None:
-        """How many bytes the picture at a thumb URL has, without fetching it; None where the host does not say."""
+    async def outline(self, url: str) -> Outline:
+        """What the host says of the picture at a thumb URL, without fetching it."""
         if not may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not ask {safe_url(url)}")
         answer = await self._http.request(
             "HEAD", url=url, accept="image/", kind="picture", classify=self._classify_file
         )
-        length = answer.headers.get("content-length", "")
-        return int(length) if length.isdigit() else None
+        length, etag = answer.headers.get("content-length", ""), answer.headers.get("etag", "").strip()
+        return Outline(int(length) if length.isdigit() else None, etag if _ETAG.fullmatch(etag) else "")
 
     async def tile(self, z: int, x: int, y: int) -> bytes:
         """The vector tile (Mapbox vector tile, version 2) that shows where imagery is; empty where there is none."""

@@ -76,16 +76,19 @@ def test_the_estimate_is_right_and_fetches_and_writes_nothing(earth: Any, contex
     assert near(found.requests()["picture"], earth.log("requests")["mapillary-cdn"])
     assert street.requests.low <= requests <= street.requests.high
 
-    # Everything is due, a tenth is gone: re-checks, replacements and places that lack something.
-    earth.faults({"service": "*", "kind": "deleted", "rate": 0.1}, seed=4)
+    # Everything is due, some is gone and some has changed: re-checks, replacements, places that lack something.
+    earth.faults(
+        {"service": "*", "kind": "deleted", "rate": 0.15}, {"service": "*", "kind": "changed", "rate": 0.2}, seed=4
+    )
     earth.forget()
     again = estimated(SETTINGS, context)
     assert earth.log("bytes").get("mapillary-cdn", 0) == 0
-    assert any("gone upstream" in note for note in again.stages[0].notes)
+    assert [word in str(again.stages[0].notes) for word in ("gone", "changed")] == [True, True]
     earth.forget()
     collect(context)
     requests, size = sent(earth)
     assert near(total_of(again)[0], requests), (again.stages, earth.log("requests"))
+    assert sum(s.bytes.low for s in again.stages) <= size <= sum(s.bytes.high for s in again.stages)
 
     # Nothing is due: nothing is asked, and nothing would be.
     earth.forget()

@@ -1,0 +1,118 @@
+"""What re-checks would cost: a few of the pictures that are due are asked for, and what is new is scaled up."""
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from schemas.settings.collect import CollectSettings
+from tasks.collect import recheck
+from tasks.collect.dry import BYTES_PER_PIXEL, PIXELS, DryStreets
+from tasks.collect.sampling import Figure, draw, total
+from tasks.services import ServiceError
+
+_GUESS = BYTES_PER_PIXEL * PIXELS
+
+
+@dataclass
+class Seen:
+    """One picture that is due: whether it is still there, and whether other bytes would come."""
+
+    place_id: str
+    source_id: str
+    gone: bool
+    whole_bytes: float = 0.0  # that a check would receive, where there is no validator or it has changed
+    seconds: float = 0.0
+
+    @property
+    def is_news(self) -> bool:
+        return self.gone or self.whole_bytes > 0
+
+
+@dataclass
+class Ahead:
+    """The re-checks of a run, from a sample."""
+
+    images: int
+    seen: list[Seen] = field(default_factory=list)
+    bytes_each: float = 0.0  # of metadata
+    asks_host: bool = True
+
+    def kinds(self) -> dict[str, tuple[Figure, Figure]]:
+        """(requests, bytes) by kind."""
+        # A list that names an unknown picture is asked for again without it, and then that picture by itself.
+        lists = math.ceil(self.images / recheck.AT_ONCE)
+        found = {
+            "entity": (
+                self._total([2.0 * one.gone for one in self.seen]) + Figure(lists, lists, lists),
+                self._total([self.bytes_each * (not one.gone) for one in self.seen]),
+            )
+        }
+        if self.asks_host:
+            asked = self._total([float(not one.gone) for one in self.seen])
+            found["picture"] = asked, self._total([one.whole_bytes for one in self.seen])
+        return found
+
+    def _total(self, values: list[float]) -> Figure:
+        return total(values, self.images)
+
+    @property
+    def scale(self) -> float:
+        """How many pictures each of the sample stands for."""
+        return self.images / max(1, len(self.seen))
+
+    @property
+    def seconds_each(self) -> float:
+        return sum(one.seconds for one in self.seen) / max(1, len(self.seen))
+
+    def notes(self) -> list[str]:
+        gone, changed = (
+            round(self.scale * sum(news))
+            for news in ([one.gone for one in self.seen], [one.is_news and not one.gone for one in self.seen])
+        )
+        found = [f"about {gone:,} pictures are gone upstream"] if gone else []
+        found += [f"about {changed:,} pictures have changed upstream, or cannot tell and come again"] if changed else []
+        return [f"{note}; their places are done again" for note in found]
+
+
+async def look_ahead(due: pl.DataFrame, streets: DryStreets, settings: CollectSettings, at_once: int) -> Ahead:
+    """Ask for some of the pictures that are due: one list, and for the first of them whether they changed."""
+    found = Ahead(due.height, asks_host=settings.refresh.bytes == "always")
+    drawn = draw(due, settings.estimate.seed).head(recheck.AT_ONCE)
+    before = streets.meter.asked.bytes["entity"]
+    known = await streets.mapillary.images_by_id(drawn["source_id"].to_list(), recheck.FIELDS)
+    found.bytes_each = (streets.meter.asked.bytes["entity"] - before) / max(1, len(known))
+    if found.asks_host:
+        drawn = drawn.head(settings.estimate.places)
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(item: dict[str, Any]) -> Seen:
+        row = known.get(item["source_id"])
+        seen = Seen(item["place_id"], item["source_id"], row is None)
+        if row is not None and found.asks_host:
+            async with gate:
+                start_s = time.monotonic()
+                seen.whole_bytes = await _whole_bytes(streets, row.get("thumb_original_url"), item["etag"])
+                seen.seconds = time.monotonic() - start_s
+        return seen
+
+    found.seen = list(await asyncio.gather(*(one(item) for item in drawn.iter_rows(named=True))))
+    return found
+
+
+async def _whole_bytes(streets: DryStreets, url: Any, etag: str | None) -> float:
+    """The bytes a check would receive: none where the host's validator is the one that is known."""
+    if not isinstance(url, str):
+        return 0.0
+    try:
+        outline = await streets.mapillary.outline(url)
+    except ServiceError as error:
+        if error.retryable or error.kind == "auth":
+            raise
+        return 0.0
+    if etag is not None and outline.etag == etag:
+        return 0.0
+    return float(outline.size or _GUESS)
