@@ -1,7 +1,8 @@
 """Which requests were sent again although their answer had come, and whose fault it was.
 
-A request was answered when the journal of the offline world calls it `ok`: status 200 or 206, the whole body sent, no
-fault. The same picture, details, box or tile answered twice is a repeat, and each repeat has one cause:
+A request was answered when the journal of the offline world calls it `ok`: status 200 or 206, the whole body sent to a
+client that was still there, no fault. The same picture, details, box or tile answered twice is a repeat, and each
+repeat has one cause:
 
 - *fault*: something went wrong with the same picture in between (an address past its time needs the details again), or
   the place had failed in an earlier run and came again in a later one;
@@ -29,6 +30,7 @@ class Repeats:
 
     distinct: int = 0  # different things that were answered at least once
     faults: int = 0  # requests that met a fault or an error
+    unheard: int = 0  # answered to a client that had been killed
     by_fault: int = 0
     careless: int = 0
     by_kill: list[int] = field(default_factory=list)  # one number a kill
@@ -37,6 +39,11 @@ class Repeats:
     @property
     def careless_share(self) -> float:
         return self.careless / max(self.distinct, 1)
+
+    @property
+    def all_share(self) -> float:
+        """Everything beyond the faults: careless repeats and those of kills."""
+        return (self.careless + sum(self.by_kill)) / max(self.distinct, 1)
 
 
 def thing(service: str, request: str) -> tuple[str, str]:
@@ -64,6 +71,8 @@ def count_repeats(journal: Iterable[Entry], kills: Sequence[float], later_runs: 
         name, group = thing(service, request)
         if outcome == "ok":
             answered[name, group].append(moment)
+        elif outcome == "gone":
+            found.unheard += 1
         else:
             faults[group].append(moment)
             found.faults += 1

@@ -99,7 +99,9 @@ class FaultyWorld:
             await self._break(kinds, request, scope, receive, counted, connection)
         else:
             await self.app(scope, receive, counted)
-        self.faults.note(service, request, harm or ("ok" if answered in (200, 206) else str(answered)))
+        gone = _transport(connection).is_closing()  # nobody was there any more to be answered
+        fine = "gone" if gone else "ok"
+        self.faults.note(service, request, harm or (fine if answered in (200, 206) else str(answered)))
 
     async def _break(
         self, kinds: dict[str, Fault], request: str, scope: Scope, receive: Receive, send: Send, connection: Receive

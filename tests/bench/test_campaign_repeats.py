@@ -34,7 +34,9 @@ def test_every_repeat_has_one_cause() -> None:
         (6.0, GRAPH, details(8), "ok"),  # the address had expired again: the fault's doing
         (7.0, CDN, picture(8), "ok"),
         (8.0, GRAPH, BOX, "ok"),  # nothing happened: careless
+        (9.0, CDN, picture(9), "gone"),  # killed before it came: no answer, so what follows is no repeat
         # killed at 10
+        (10.5, CDN, picture(9), "ok"),
         (11.0, GRAPH, BOX, "ok"),
         (12.0, CDN, picture(7), "ok"),
         (13.0, CDN, picture(7), "500"),
@@ -42,11 +44,11 @@ def test_every_repeat_has_one_cause() -> None:
         (21.0, CDN, picture(8), "ok"),
     ]
     found = count_repeats(reversed(journal), [10.0, 15.0], [20.0])
-    assert (found.distinct, found.faults) == (4, 3)
+    assert (found.distinct, found.faults, found.unheard) == (5, 3, 1)
     # Picture 8 is first asked for before the kills and again after them: that is the kill's, too.
     assert found.by_kill == [3, 0]
     assert (found.by_fault, found.careless, found.examples) == (1, 1, ["box 1.0,2.0,1.1,2.1 "])
-    assert found.careless_share == 0.25
+    assert found.careless_share == 0.2
 
 
 def test_nothing_asked_is_nothing_repeated() -> None:

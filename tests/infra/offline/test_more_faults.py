@@ -1,13 +1,16 @@
 """Faults in what is said rather than in how: clocks, lost images, repeated records, drifting fields."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 
+import httpx
 import pytest
 
 from infra.offline.drift import change_json
 from infra.offline.faults import Fault, Faults
+from infra.offline.services.mapillary import TOKEN
 
 KEY = {"Authorization": "Bearer tvly-offline-world"}
 
@@ -223,3 +226,17 @@ def test_each_service_tells_trouble_in_its_own_way(breakable, service, status, s
     response = breakable.http.get(f"/{service}/anything")
     assert response.status_code == seen
     assert fits(response.json())
+
+
+def test_an_answer_nobody_waits_for_is_no_answer(breakable):
+    breakable.http.post("/control/journal")
+    set_faults(breakable, {"service": "mapillary", "kind": "latency", "seconds": 1.0, "rate": 1.0})
+    with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=breakable.url, timeout=0.3) as impatient:
+        impatient.get(
+            f"/mapillary/{breakable.world.images(0)[0].image_id}", params={"access_token": TOKEN, "fields": "id"}
+        )
+    deadline = time.monotonic() + 30
+    while not (rows := breakable.http.get("/control/journal").json()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [row[3] for row in rows] == ["gone"]
+    breakable.http.delete("/control/journal")
