@@ -68,7 +68,7 @@ class SatelliteSettings(Settings):
     )
     min_clear_share: float = Field(0.9, ge=0, le=1, description="pictures with less are rejected as cloudy")
     max_no_data_share: float = Field(0.01, ge=0, le=1, description="pictures with more are rejected as empty")
-    white: float = Field(0.3, gt=0, le=2, description="reflectance shown as full white")
+    white: float = Field(0.4, gt=0, le=2, description="reflectance shown as full white: bright sand lies just below")
     gamma: float = Field(1.5, ge=1, le=3, description="above 1, dark ground is shown lighter")
     max_gain: float = Field(1.5, ge=1, le=4, description="most that balancing may lighten or darken a scene")
     jpeg_quality: int = Field(92, ge=50, le=100)
