@@ -109,7 +109,7 @@ def read_tile(data: bytes, name: TileName) -> TileImages:
 
 
 def _read_layer(layer: TileMessage.layer, name: TileName) -> TileImages:
-    # The library's own `decode` makes a dictionary with all properties of every feature: five times as long.
+    # The library's own `decode` makes a dictionary with all properties of every feature: three times as long.
     count, extent = len(layer.features), layer.extent or 4096
     if count > MAX_TILE_IMAGES:
         raise BadTile(f"{count} images, at most {MAX_TILE_IMAGES} are read")
