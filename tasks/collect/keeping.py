@@ -32,9 +32,12 @@ def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared:
     news = checks.group_by(id="place_id").agg(pl.col("news").sum())
     seen = checks.select("checked_at", image_id="subject_id", seen_sha256="source_sha256")
     changed = (pl.col("checked_at") > pl.col("fetched_at")) & (pl.col("seen_sha256") != pl.col("source_sha256"))
+    mine = (pl.col("stage") == stage) & (pl.col("prepared") == prepared) & pl.col("tombstone").is_null()
     had = (
-        inputs.frame("images")
-        .filter((pl.col("stage") == stage) & (pl.col("prepared") == prepared))
+        inputs.lake.scan("images", inputs.versions["images"])  # a few columns of a wide table
+        .filter(mine)
+        .select("image_id", "place_id", "source_id", "kind", *FACTS)
+        .collect()
         .join(seen, on="image_id", how="left")
         .filter(~changed.fill_null(False))
         .group_by(id="place_id")
