@@ -1,0 +1,61 @@
+"""What must hold at the end of a campaign: accounts, pictures, requests."""
+
+import io
+
+from PIL import Image
+
+from bench.campaign_repeats import Repeats
+from tasks.collect.street_view import MOST
+from tasks.errors import LakeError
+from tasks.lake import Lake
+
+LOST_PER_PLACE = 2
+
+
+def wrong_rows(lake: Lake) -> list[str]:
+    """Breaches of the accounts: places lost, left or twice, ids twice."""
+    places = set(lake.read("places", columns=["place_id"])["place_id"])
+    images = lake.read("images")
+    rejects = lake.read("rejects").filter(stage="collect")
+    kept, rejected = set(images["place_id"]), set(rejects["item_id"])
+    left = lake.read("failures").filter(stage="collect")
+    found = [f"{len(left)} places failed: {left['kind'].value_counts().to_dicts()}"] if left.height else []
+    for what, ids in {
+        "places neither kept nor rejected": places - kept - rejected,
+        "places both kept and rejected": kept & rejected,
+        "pictures or rejects of no place": (kept | rejected) - places,
+    }.items():
+        found += [f"{len(ids)} {what}: {sorted(ids)[:3]}"] if ids else []
+    found += ["a reject has no reason"] if (rejects["reason"].str.len_chars() == 0).any() else []
+    for key in (["image_id"], ["place_id", "source", "source_id"]):
+        twice = images.select(key).is_duplicated().sum()
+        found += [f"{twice} rows of images share {', '.join(key)}"] if twice else []
+    return found
+
+
+def wrong_pictures(lake: Lake) -> list[str]:
+    """Stored pictures that are not what their row says."""
+    found = []
+    for row in lake.read("images").iter_rows(named=True):
+        try:
+            data = lake.images.read(row["sha256"], row["extension"])  # checks the sha256
+            with Image.open(io.BytesIO(data)) as picture:
+                picture.load()
+                if (picture.width, picture.height, len(data)) != (row["width"], row["height"], row["bytes"]):
+                    found.append(f"{row['image_id']}: not the size of its row")
+        except (LakeError, OSError) as error:
+            found.append(f"{row['image_id']}: {error}")
+    return found
+
+
+def wrong_requests(repeats: Repeats, workers: int) -> list[str]:
+    """Too many careless repeats, or a kill that cost more than it may."""
+    most = workers * MOST * LOST_PER_PLACE
+    found = [
+        f"kill {number} cost {lost} answers, at most {most} were under way"
+        for number, lost in enumerate(repeats.by_kill, 1)
+        if lost > most
+    ]
+    if repeats.careless_share >= 0.05:
+        found.append(f"{repeats.careless_share:.1%} careless repeats: {repeats.examples[:5]}")
+    return found
