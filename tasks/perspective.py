@@ -77,18 +77,17 @@ class Panorama:
         """The panorama in a JPEG or PNG; `BadImage` if it is damaged."""
         return cls(Encoded.open(data).pixels())
 
-    def view(self, view: View, finer: int | None = None) -> Pixels:
-        """The view's pixels.
-
-        Where the panorama is finer than the view, `finer` x `finer` samples are taken for a pixel and averaged, else
-        fine patterns would turn into coarse ones; by default as many as the panorama has pixels there.
-        """
-        finer = finer or self._finer(view)
+    def view(self, view: View, finer: int = 1) -> Pixels:
+        """The view's pixels, each the mean of `finer` x `finer` samples; see `fineness`."""
         whole, parts = MAPS.get(self.width, self.height, view, finer)
         cut = np.asarray(cv2.remap(self._pixels, whole, parts, cv2.INTER_LINEAR), self._pixels.dtype)
         return cut if finer == 1 else resized(cut, (view.width, view.height), cv2.INTER_AREA)
 
-    def _finer(self, view: View) -> int:
+    def fineness(self, view: View) -> int:
+        """How many samples each way show all of the panorama that falls into a pixel.
+
+        With fewer, where the panorama is finer than the view, fine patterns turn into coarse ones.
+        """
         ahead = self.width / (2 * math.pi) / _focal(view)  # panorama pixels to a pixel in the view's middle
         most = math.isqrt(_MAX_SAMPLES // (view.width * view.height))
         return max(1, min(round(ahead), most, _MAX_FINER))
@@ -103,7 +102,7 @@ def perspective_view(
     height: int,
     roll_deg: float = 0.0,
 ) -> Pixels:
-    """One view. For several of one panorama, a `Panorama` saves the preparation."""
+    """One view, one sample a pixel. For several of one panorama, a `Panorama` saves the preparation."""
     ready = Panorama.decode(panorama) if isinstance(panorama, bytes) else Panorama(panorama)
     return ready.view(View(yaw_deg, pitch_deg, fov_deg, width, height, roll_deg))
 

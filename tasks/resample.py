@@ -84,25 +84,29 @@ def _cubic_kernel(at: NDArray[np.float64]) -> NDArray[np.float64]:
 def _filter(pixels: Pixels, across: NDArray[np.float32], down: NDArray[np.float32], around: bool) -> None:
     height, width = pixels.shape[:2]
     x, y = across.size // 2, down.size // 2
-    opposite = np.roll if around else (lambda rows, shift, axis: rows)
-    # OpenCV's filters know no border that wraps around, so each strip gets one by copying.
-    above = opposite(pixels[:y][::-1], width // 2, axis=1).copy()
-    below = opposite(pixels[height - y :][::-1], width // 2, axis=1).copy()
-    strip = np.empty((_STRIP_ROWS + 2 * y, width + 2 * x, 3), np.uint8)
-    filtered = np.empty_like(strip)
-    for top in range(0, height, _STRIP_ROWS):
-        rows = min(_STRIP_ROWS, height - top)
-        part = strip[: rows + 2 * y]
-        inner = part[:, x : x + width]
-        inner[:y] = above
-        inner[y : y + rows] = pixels[top : top + rows]
-        following = np.concatenate([pixels[top + rows : top + rows + y], below])[:y]
-        inner[y + rows :] = following
-        part[:, :x] = inner[:, width - x :] if around else inner[:, :1]
-        part[:, x + width :] = inner[:, :x] if around else inner[:, width - 1 :]
-        above = inner[rows : rows + y].copy()  # as they were before the filter
-        cv2.sepFilter2D(part, -1, across, down, dst=filtered[: part.shape[0]])
-        pixels[top : top + rows] = filtered[y : y + rows, x : x + width]
+    above, below = pixels[:y][::-1].copy(), pixels[height - y :][::-1].copy()
+    if around:
+        above, below = np.roll(above, width // 2, axis=1), np.roll(below, width // 2, axis=1)
+        # OpenCV's filters know no border that wraps around: both edges are filtered once more, side by side.
+        columns = np.arange(-2 * x, 2 * x) % width
+        seam = np.concatenate([above[:, columns], pixels[:, columns], below[:, columns]])
+        seam = np.asarray(cv2.sepFilter2D(seam, -1, across, down), np.uint8)[y : y + height]
+    spare = [np.empty((_STRIP_ROWS + 2 * y, width, 3), np.uint8) for _ in range(2)]
+    done = (slice(0, 0), spare[1][:0])
+    for number, top in enumerate(range(0, height, _STRIP_ROWS)):
+        end = min(top + _STRIP_ROWS, height)
+        part = pixels[max(0, top - y) : end + y]
+        if top == 0:
+            part = np.concatenate([above, part])
+        if end + y > height:
+            part = np.concatenate([part, below])[: end - top + 2 * y]
+        filtered = spare[number % 2][: part.shape[0]]
+        cv2.sepFilter2D(part, -1, across, down, dst=filtered)
+        pixels[done[0]] = done[1]  # only now: the next strip has looked at its last rows
+        done = slice(top, end), filtered[y : y + end - top]
+    pixels[done[0]] = done[1]
+    if around and x:
+        pixels[:, width - x :], pixels[:, :x] = seam[:, x : 2 * x], seam[:, 2 * x : 3 * x]
 
 
 def _edge_column(pixels: Pixels, scale: float, height: int) -> Pixels:

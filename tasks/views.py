@@ -93,4 +93,4 @@ def _cut(lake: Lake, image: dict[str, Any], view: View) -> bytes:
         panorama = Panorama.decode(data)
     except (BadImage, ValueError) as error:
         raise ViewRefused(f"image {image['image_id']} cannot be cut: {error}") from error
-    return jpeg(panorama.view(view), STORED_QUALITY)
+    return jpeg(panorama.view(view, panorama.fineness(view)), STORED_QUALITY)

@@ -57,7 +57,7 @@ def test_a_view_is_cut_recorded_and_found_again(lake: Lake) -> None:
     assert is_new
     data = lake.images.read(row["sha256"], "jpg")
     panorama = Panorama(Encoded.open(jpeg(pixels(0), 92)).pixels())
-    assert data == jpeg(panorama.view(view), 92)
+    assert data == jpeg(panorama.view(view, panorama.fineness(view)), 92)
     version = lake.version("views")
     again, is_new = cut_view(lake, "pano", View(390, 10, 80, 320, 240))
     assert not is_new

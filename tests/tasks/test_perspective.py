@@ -65,7 +65,7 @@ views = st.builds(
 @example(View(45, -90, 20, 64, 64))
 def test_every_pixel_shows_its_direction(view: View) -> None:
     """Against the gnomonic projection, anywhere on the sphere: at most 1/64 pixel of rounding, and interpolation."""
-    shown = PANORAMA.view(view, finer=1).astype(np.float64)
+    shown = PANORAMA.view(view).astype(np.float64)
     shown /= np.linalg.norm(shown, axis=2, keepdims=True)
     error = np.linalg.norm(shown - gnomonic(view), axis=2)
     assert error.max() < PIXEL * 0.04
@@ -90,7 +90,7 @@ def test_a_point_is_where_it_is_projected_to(yaw: float, pitch: float) -> None:
         if not (10 < x < 390 and 10 < y < 290):
             continue
         lit = np.where(directions @ lamp > math.cos(math.radians(0.8)), 255, 0).astype(np.uint8)
-        shown = Panorama(np.dstack([lit] * 3)).view(view, finer=1)[..., 0].astype(float)
+        shown = Panorama(np.dstack([lit] * 3)).view(view)[..., 0].astype(float)
         assert abs((shown * columns).sum() / shown.sum() - x) < 0.3
         assert abs((shown * rows).sum() / shown.sum() - y) < 0.3
         seen += 1
@@ -115,7 +115,7 @@ def test_equal_to_py360convert(view: View) -> None:
     fov = [math.degrees(2 * math.atan(half * (side - 1) / view.width)) for side in (view.width, view.height)]
     size = (view.height, view.width)
     theirs = py360convert.e2p(noise(), (fov[0], fov[1]), view.yaw_deg, view.pitch_deg, size, view.roll_deg, "bilinear")
-    ours = Panorama(noise()).view(view, finer=1)
+    ours = Panorama(noise()).view(view)
     assert np.abs(ours.astype(int) - theirs).max() <= 1
 
 
@@ -129,8 +129,8 @@ def test_a_full_turn_changes_nothing(view: View, turns: int) -> None:
 @pytest.mark.parametrize("yaw", [-180, -90, 0, 45, 90.5])
 def test_neighbouring_views_continue_each_other(yaw: float) -> None:
     """The last column of a view and the first of the next one lie a pixel apart; the edges lie where the fov says."""
-    left = PANORAMA.view(View(yaw, 0, 90, 200, 200), finer=1)
-    right = PANORAMA.view(View(yaw + 90, 0, 90, 200, 200), finer=1)
+    left = PANORAMA.view(View(yaw, 0, 90, 200, 200))
+    right = PANORAMA.view(View(yaw + 90, 0, 90, 200, 200))
     assert np.abs(left[:, -1] - right[:, 0]).max() < 2 * (2 / 200)
     middle = left[100, -1]
     edge = math.degrees(math.atan2(middle[0], middle[2])) - yaw
@@ -138,7 +138,7 @@ def test_neighbouring_views_continue_each_other(yaw: float) -> None:
 
 
 def test_roll_tips_the_camera_clockwise() -> None:
-    upper = PANORAMA.view(View(0, 0, 90, 101, 101, roll_deg=90), finer=1)[0, 50]
+    upper = PANORAMA.view(View(0, 0, 90, 101, 101, roll_deg=90))[0, 50]
     assert upper[0] > 0.6 and abs(upper[1]) < 0.02  # what was to the right is now at the top
 
 
@@ -147,7 +147,7 @@ def test_straight_lines_stay_straight() -> None:
     directions = compass_panorama(2048)
     height_above = directions @ np.array([0.3, 0.9, 0.2], np.float32)
     panorama = np.where(height_above > 0, 255, 0).astype(np.uint8)
-    shown = Panorama(np.dstack([panorama] * 3)).view(View(20, 10, 100, 400, 400), finer=1)[..., 0].astype(float) / 255
+    shown = Panorama(np.dstack([panorama] * 3)).view(View(20, 10, 100, 400, 400))[..., 0].astype(float) / 255
     edge = shown.shape[0] - shown.sum(axis=0)  # in every column, the row where the bright half begins from below
     inside = (edge > 2) & (edge < 398)
     columns = np.arange(400)[inside]
@@ -159,10 +159,13 @@ def test_straight_lines_stay_straight() -> None:
 def test_a_finer_panorama_is_averaged_not_sampled() -> None:
     view = View(0, 0, 100, 100, 100)
     panorama = Panorama(noise(2048))
-    assert panorama.view(view, finer=1).std() > 40
-    assert panorama.view(view).std() < 15
+    assert panorama.view(view).std() > 40
+    assert panorama.view(view, panorama.fineness(view)).std() < 15
     smooth = Panorama(((compass_panorama() + 1) * 127).astype(np.uint8))
-    assert np.abs(smooth.view(view).astype(int) - smooth.view(view, finer=1)).max() <= 2
+    assert smooth.fineness(view) == 4
+    assert np.abs(smooth.view(view, 4).astype(int) - smooth.view(view)).max() <= 2
+    assert smooth.fineness(View(0, 0, 90, 1024, 768)) == 1
+    assert smooth.fineness(View(0, 0, 170, 16, 16)) == 8
 
 
 @given(st.floats(-1000, 1000), st.floats(0, 360))
