@@ -52,6 +52,8 @@ class StageEstimate:
 
     def add_sample(self, found: Sample) -> None:
         self.sampled += len(found.tallies)
+        if found.failed:
+            self.notes.append(f"{len(found.failed)} of {len(found.tallies)} sampled failed: {found.failed[0]}")
         self.requests += found.requests()
         self.bytes += found.bytes()
         for kind, (requests, size) in found.by_kind().items():

@@ -12,6 +12,7 @@ import polars as pl
 from scipy.stats import t as student
 
 from tasks.collect.meter import Tally, tally
+from tasks.services import ServiceError
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Sample:
     population: float  # items there are; a share of another sample need not be whole
     tallies: list[Tally] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)  # each item took, beside others
+    failed: list[ServiceError] = field(default_factory=list)  # what they cost counts all the same
 
     def requests(self) -> Figure:
         return total([cost.total_requests for cost in self.tallies], self.population)
@@ -104,7 +106,7 @@ async def sample(
     """The cost of items, of `first` of them and then of twice as many, until the totals are tight or `most` are done.
 
     What `work` sends is counted for its item by whatever meters the services. `population` counts what the items
-    stand for, where they are themselves only a part of it.
+    stand for, where they are themselves only a part of it. A failed item is sampled as one: a run would go on.
     """
     found = Sample(float(items.height) if population is None else population)
     drawn = draw(items, seed)
@@ -116,6 +118,10 @@ async def sample(
             token = tally.set(cost)
             try:
                 await work(item)
+            except ServiceError as error:
+                if error.kind == "auth":
+                    raise
+                found.failed.append(error)
             finally:
                 tally.reset(token)
             return cost, time.monotonic() - start
@@ -127,6 +133,8 @@ async def sample(
             found.tallies.append(cost)
             found.seconds.append(seconds)
         done = wanted
+        if len(found.failed) == done:
+            raise found.failed[0]  # nothing can be said about a service that answers nobody
         if not (found.requests().is_tight(precision) and found.bytes().is_tight(precision)):
             wanted = min(2 * wanted, most, items.height)
     return found

@@ -4,6 +4,8 @@ import asyncio
 import math
 import random
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from schemas.settings.services import MapillaryEndpoint, StacEndpoint
 from tasks.collect.meter import Tally, mapillary_meter, stac_meter, tally
 from tasks.collect.sampling import Figure, draw, sample, total
+from tasks.services import ServiceError
 
 
 def test_a_total_by_hand() -> None:
@@ -60,7 +63,9 @@ def test_draws_are_fair() -> None:
     assert all(130 <= count <= 230 for count in seen.values())  # 180 expected, s = 11
 
 
-def sampled(costs: list[int], **options: Any) -> tuple[Any, list[int]]:
+def sampled(
+    costs: list[int], failing: Mapping[int, ServiceError] = MappingProxyType({}), **options: Any
+) -> tuple[Any, list[int]]:
     done: list[int] = []
     items = pl.DataFrame({"id": [f"i{k:04d}" for k in range(len(costs))], "cost": costs})
 
@@ -69,6 +74,8 @@ def sampled(costs: list[int], **options: Any) -> tuple[Any, list[int]]:
         assert running is not None
         await asyncio.sleep(0)
         running.add("search", item["cost"], 10 * item["cost"])
+        if item["cost"] in failing:
+            raise failing[item["cost"]]
         done.append(item["cost"])
 
     wanted = {"first": 8, "most": 64, "precision": 0.1, "seed": 1, "at_once": 4, **options}
@@ -91,6 +98,16 @@ def test_more_is_sampled_only_while_the_total_is_loose() -> None:
 def test_each_item_is_billed_for_its_own() -> None:
     found, _ = sampled(list(range(20)), at_once=20)
     assert sorted(cost.total_requests for cost in found.tallies) == list(range(20))
+
+
+def test_a_failed_item_costs_what_it_cost_and_only_a_service_that_is_out_ends_it() -> None:
+    outage = ServiceError("s", "outage", "not today", retryable=True)
+    found, done = sampled([3] * 6 + [5] * 2, {5: outage})
+    assert found.requests().value == 28 and found.failed == [outage] * 2 and len(done) == 6
+    with pytest.raises(ServiceError, match="not today"):
+        sampled([5] * 8, {5: outage})
+    with pytest.raises(ServiceError, match="who are you"):
+        sampled([3] * 7 + [5], {5: ServiceError("s", "auth", "who are you")})
 
 
 def test_a_part_of_a_population_stands_for_all_of_it() -> None:
