@@ -195,13 +195,13 @@ class _Pool:
                 _idle.give(self._kind, seat.actor)
 
     def _fill(self) -> None:
-        for seat in self._seats:
-            while len(seat.tasks) < self._depth:
-                task = self._take()
-                if task is None:
-                    break
-                task.sent_at = time.monotonic()
-                seat.tasks[seat.actor.run.remote(self._job, self._make, task.chunk)] = task
+        # To the worker with the least: a deep one filled first would take all of a short list and leave the rest idle.
+        while len((seat := min(self._seats, key=lambda one: len(one.tasks))).tasks) < self._depth:
+            task = self._take()
+            if task is None:
+                return
+            task.sent_at = time.monotonic()
+            seat.tasks[seat.actor.run.remote(self._job, self._make, task.chunk)] = task
 
     def _take(self) -> _Task | None:
         if self._again:

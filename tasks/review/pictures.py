@@ -13,6 +13,13 @@ from tasks.lake import Lake
 # What each reason means to somebody who did not write the stage.
 REASONS = {
     "no_imagery_near": "The service has no picture within the widest search box around the place.",
+    "no_panorama_near": "There are photos near the place, but no panorama.",
+    "no_photo_near": "There are panoramas near the place, but no photo.",
+    "too_few_near": "There are fewer pictures near the place than were wanted.",
+    "no_scenes": "The archive has no satellite scene of the place in the dates and below the cloud cover asked for.",
+    "no_usable_scene": "There are scenes of the place, but none of those looked at could be read.",
+    "cloudy": "Too much of the satellite picture stays under cloud or shadow, with all scenes put together.",
+    "no_data": "Part of the satellite picture lies outside every scene.",
     "no_usable_image": "There are pictures near the place, but none of those tried could be used.",
     "corrupt_image": "The pictures near the place could not be decoded, also when fetched again.",
     "exact_duplicate": "The same bytes are there under another image id.",

@@ -186,6 +186,16 @@ def test_async_work_overlaps(context: Context) -> None:
     assert time.monotonic() - start < 400 * 0.01 + 6, "400 waits of 10 ms do not stand in line"
 
 
+def test_a_short_list_is_shared_by_all_workers(context: Context) -> None:
+    async def say_who(item: Row, settings: Numbers) -> Kept:
+        await asyncio.sleep(0.2)
+        return Kept({"places": [{**place(item["id"]), "admin1": str(os.getpid())}]})
+
+    stage = replace(STAGE, work=say_who, resources=Resources(cpus=0.5, workers=2, concurrency=64, chunk=2))
+    assert run(stage, Numbers(count=12), context).kept == 12
+    assert context.lake.read("places")["admin1"].value_counts()["count"].to_list() == [6, 6]
+
+
 def test_a_worker_that_dies_is_replaced_and_its_items_run_again(context: Context, tmp_path: Path) -> None:
     def die_once(item: Row, folder: Path) -> Kept:
         mark = folder / "died"
