@@ -39,7 +39,7 @@ from flows.servers import Server, free_port
 from tasks.lake import Lake
 
 WORKERS = 2
-PICTURES_PER_PLACE = 1.6  # as planned below, places without imagery counted in: measured on the offline world
+PICTURES_PER_PLACE = 1.84  # as planned below, places without imagery counted in: measured on the offline world
 LONGEST_S = 900.0  # without a new picture: something hangs
 TRIES = 3  # at a kill: on a machine that is busy elsewhere a command may not even come up
 LAST_RUNS = 4  # a place whose every try met a fault is left for the next run
