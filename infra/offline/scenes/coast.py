@@ -7,10 +7,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import shapely
 from PIL import Image, ImageDraw
-from scipy.ndimage import distance_transform_edt, gaussian_filter
+from scipy.ndimage import gaussian_filter
 
 from infra.offline.scenes.projection import to_geographic, to_utm
 
@@ -95,14 +96,13 @@ def shore_distance_m(
                 px, py = to_utm(corners[:, 1], corners[:, 0], zone, south)
                 spots = np.stack([(px - left) / step_m, (top - py) / step_m], axis=1)
                 draw.polygon([tuple(spot) for spot in spots.tolist()], fill=int(land[i]))
-    is_land = np.asarray(picture) > 0
-    inside = distance_transform_edt(is_land) if is_land.any() else np.zeros(is_land.shape)
-    outside = distance_transform_edt(~is_land) if not is_land.all() else np.zeros(is_land.shape)
+    is_land = np.array(picture)
     limit = 6_000 / step_m
-    if is_land.all():
-        inside = np.full(is_land.shape, limit)
-    if not is_land.any():
-        outside = np.full(is_land.shape, limit)
-    signed = np.where(is_land, np.minimum(inside, limit) - 0.5, 0.5 - np.minimum(outside, limit)) * step_m
+    if is_land.all() or not is_land.any():
+        return np.full((rows, columns), (limit - 0.5) * step_m * (1 if is_land.any() else -1), dtype=np.float32)
+    inside, outside = (
+        cv2.distanceTransform(part, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) for part in (is_land, 1 - is_land)
+    )
+    signed = np.where(is_land > 0, np.minimum(inside, limit) - 0.5, 0.5 - np.minimum(outside, limit)) * step_m
     smooth = gaussian_filter(signed, 1.0, truncate=3.0)
     return smooth[pad : pad + rows, pad : pad + columns].astype(np.float32)

@@ -167,14 +167,16 @@ def ground_classes(seed: int, tile: Tile, window: Window, day_of_year: int) -> n
     green = step_up(0.5 * (1 - land.dry) + 0.25 * land.moist, -0.1, 0.25)
     green = np.maximum(green * (1 - farm) + 0.65 * farm, wood) * (1 - 0.8 * step_up(land.urban, 0.30, 0.46))
     kind[:] = np.where(window.spread(green) > 0.5, PLANTS, BARE)
-    detail = detail_of(seed, window)
-    season = season_of(window, day_of_year)
-    snow = window.spread(
-        frost(lat, season) + land.altitude_m / 4_200 - 1.0 + 0.18 * noise(seed, "drift", *window.node_plane, 6_000.0)
+    cover = (
+        frost(lat, season_of(window, day_of_year))
+        + land.altitude_m / 4_200
+        - 1.0
+        + 0.18 * noise(seed, "drift", *window.node_plane, 6_000.0)
     )
-    snow = step_up(snow + 0.16 * detail, 0.0, 0.14)
-    snow = snow * (1 - 0.55 * window.spread(wood)) * (1 - 0.4 * window.spread(step_up(land.urban, 0.3, 0.6)))
-    kind[snow > 0.5] = SNOW
+    if cover.max() > -0.16:  # else no snow, whatever the detail of the ground
+        snow = step_up(window.spread(cover) + 0.16 * detail_of(seed, window), 0.0, 0.14)
+        snow *= (1 - 0.55 * window.spread(wood)) * (1 - 0.4 * window.spread(step_up(land.urban, 0.3, 0.6)))
+        kind[snow > 0.5] = SNOW
     kind[fresh_water(seed, window, land, window.spread(height)) > 0.5] = WATER
     kind[shore < 0] = WATER
     return kind

@@ -21,7 +21,7 @@ from infra.offline.world import World
 
 NO_DATA, SHADOW, CLOUD_MEDIUM, CLOUD_HIGH, THIN_CIRRUS = 0, 3, 8, 9, 10
 _BRIGHT = 0.3558  # the reflectance that is full white in the `visual` asset
-_SAMPLES = 40
+_SAMPLES = 32
 _FLEECE = 0.11  # what fine noise adds to a cloud at most
 _CLOUD, _VEIL = np.array([1.0, 1.005, 1.02], np.float32), np.array([0.4, 0.4, 0.4], np.float32)
 
