@@ -134,15 +134,16 @@ class Ledger:
 
     def standing(self) -> tuple[dict[str, int], dict[str, int]]:
         """Over all runs: items kept and rejected, live rows by table; and rejects by reason."""
-        rejects = self.lake.read("rejects").filter(pl.col("stage") == self.stage)
+        # Counted where they lie: the evidence of a million rejects need not come into memory for it.
+        mine = (pl.col("stage") == self.stage) & pl.col("tombstone").is_null()
+        reasons = self.lake.scan("rejects").filter(mine).group_by("reason").len().collect()
         counts = {
             "kept": self._mine(self.marker)
             .filter(~pl.col("made_from").str.starts_with(REJECTED))["item_id"]
             .n_unique(),
-            "rejected": rejects.height,
+            "rejected": int(reasons["len"].sum()),
         }
-        reasons = rejects.group_by("reason").len().sort(["len", "reason"], descending=[True, False])
-        return counts, dict(reasons.iter_rows())
+        return counts, dict(reasons.sort(["len", "reason"], descending=[True, False]).iter_rows())
 
     def column_result(self, table: str, kept: pl.DataFrame, rejects: pl.DataFrame, todo: pl.DataFrame) -> ChunkResult:
         """The changed rows of a columnar stage, as if they had come out of one chunk."""
