@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import shapely
 
-from tasks.plan.atlas import outlines
-from tasks.plan.boundaries import country_codes, country_number, country_of_label, index
+from tasks.atlas import outlines
+from tasks.boundaries import country_codes, country_number, country_of_label, index
 
 
 def country_shapes() -> list[shapely.Geometry]:

@@ -9,9 +9,9 @@ import time
 import numpy as np
 
 from schemas.settings.plan import PlanSettings, SplitShares
+from tasks.atlas import countries
+from tasks.boundaries import country_of
 from tasks.geo import distance_km
-from tasks.plan.atlas import countries
-from tasks.plan.boundaries import country_of
 from tasks.plan.stage import plan_places
 
 

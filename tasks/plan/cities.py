@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from schemas.settings.plan import PlanSettings
+from tasks.atlas import DATA, PER_DEGREE, countries
+from tasks.boundaries import country_codes, country_number, country_of, wrap
+from tasks.cell_split import keeps_clear, split_of_cells
+from tasks.chance import key, uniform
 from tasks.errors import GeofixError
 from tasks.geo import EARTH_RADIUS_KM
-from tasks.plan.atlas import DATA, PER_DEGREE, countries
-from tasks.plan.boundaries import country_codes, country_number, country_of, wrap
 from tasks.plan.cells import cell_number
-from tasks.plan.chance import key, uniform
 from tasks.plan.quota import chosen_countries, shares, whole_quotas
 from tasks.plan.rounds import Floats, Ints, Slots, empty_slots, fill
 from tasks.plan.spacing import on_sphere
-from tasks.plan.split import keeps_clear, split_of_cells
 
 # Built-up land holds a few thousand people a square kilometre on every continent, so a city's side follows from them.
 PEOPLE_PER_KM2 = 4_000

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.settings.plan import PlanSettings
+from tasks.boundaries import country_codes, country_number
+from tasks.cell_split import split_of_cells
+from tasks.chance import key, uniform
 from tasks.geo import EARTH_RADIUS_KM
-from tasks.plan.boundaries import country_codes, country_number
 from tasks.plan.cells import PARTS, Cells, cell_corner, cell_number
-from tasks.plan.chance import key, uniform
 from tasks.plan.rounds import Floats, Ints, Slots, empty_slots, fill
-from tasks.plan.split import split_of_cells
 
 TRIES_PER_CELL = 8  # after so many a slot draws another cell,
 TOWN_TRIES = 6  # and the last ones of each lot leave the towns and take any land of the cell

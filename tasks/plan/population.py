@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
+from tasks.boundaries import country_number, wrap
 from tasks.errors import GeofixError
-from tasks.plan.boundaries import country_number, wrap
 from tasks.plan.cells import CELLS, Cells, cell_number, cells
 
 WINDOW_PIXELS = 4_000_000  # read together; with what is computed from them about 300 MB

@@ -10,9 +10,9 @@ import polars as pl
 from PIL import Image, ImageDraw, ImageFont
 
 from schemas.settings.plan import PlanSettings
+from tasks.atlas import countries, outlines
 from tasks.identity import digest
 from tasks.lake import Lake
-from tasks.plan.atlas import countries, outlines
 from tasks.plan.cities import choose_cities
 from tasks.plan.stage import planned
 from tasks.report import Report, markdown_table, report_folder, write_files

@@ -13,9 +13,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.cell_split import keeps_clear
 from tasks.plan.cells import cell_number
 from tasks.plan.spacing import Spacing
-from tasks.plan.split import keeps_clear
 
 # Tries per round: few while most slots succeed, many for the last ones on small islands. 1,918 in all.
 ROUNDS = tuple(min(2 ** (r // 2), 64) for r in range(40))

@@ -14,18 +14,18 @@ import polars as pl
 from numpy.typing import NDArray
 
 from schemas.settings.plan import PlanSettings
+from tasks.atlas import countries
+from tasks.boundaries import admin1_of, country_codes
+from tasks.cell_split import SPLITS, split_of_cells
 from tasks.errors import GeofixError
 from tasks.frame import ColumnStage, Inputs, digest
 from tasks.geo import cell_of
-from tasks.plan.atlas import countries
-from tasks.plan.boundaries import admin1_of, country_codes
 from tasks.plan.cells import cell_corner, cell_number, cells
 from tasks.plan.cities import choose_cities, draw_in_cities
 from tasks.plan.draw import draw
 from tasks.plan.population import raster_cells
 from tasks.plan.quota import country_quotas
 from tasks.plan.rounds import REFUSALS, Slots
-from tasks.plan.split import SPLITS, split_of_cells
 
 
 def _cell_names(cell: NDArray[np.int64]) -> NDArray[np.str_]:

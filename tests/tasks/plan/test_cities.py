@@ -10,10 +10,10 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from schemas.settings.plan import PlanSettings, SplitShares
+from tasks.atlas import countries
+from tasks.boundaries import country_of
 from tasks.errors import GeofixError
 from tasks.geo import distance_km
-from tasks.plan.atlas import countries
-from tasks.plan.boundaries import country_of
 from tasks.plan.cities import all_cities, choose_cities, viewport_km
 from tasks.plan.stage import plan_places, planned
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tasks.plan.atlas import countries, gazetteer, outlines
+from tasks.atlas import countries, gazetteer, outlines
 from tasks.plan.derive import country_of_region, estimate_roads
 from tasks.plan.topology import read_topology
 

@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 
 from schemas.settings.plan import PlanSettings, SplitShares
+from tasks.atlas import countries
+from tasks.boundaries import country_codes, country_of
 from tasks.geo import cell_bounds, cell_of, distance_km
-from tasks.plan.atlas import countries
-from tasks.plan.boundaries import country_codes, country_of
 from tasks.plan.cells import cells
 from tasks.plan.draw import draw
 from tasks.plan.stage import plan_places

@@ -5,10 +5,10 @@ from pathlib import Path
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
+from tasks.atlas import countries
 from tasks.frame import Context, run
 from tasks.lake import Lake
 from tasks.plan import STAGES
-from tasks.plan.atlas import countries
 from tasks.plan.quota import country_quotas
 from tasks.services import connect
 

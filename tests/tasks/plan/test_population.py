@@ -8,9 +8,9 @@ import rasterio
 from rasterio.transform import from_origin
 
 from schemas.settings.plan import PlanSettings
+from tasks.boundaries import country_codes, country_of
 from tasks.errors import GeofixError
 from tasks.plan import population
-from tasks.plan.boundaries import country_codes, country_of
 from tasks.plan.population import raster_cells
 from tasks.plan.stage import plan_places
 

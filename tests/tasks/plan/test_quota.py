@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.settings.plan import PlanSettings, QuotaWeights
+from tasks.atlas import countries
 from tasks.errors import GeofixError
-from tasks.plan.atlas import countries
 from tasks.plan.quota import country_quotas, shares, whole_quotas
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from schemas.settings.plan import SplitShares
+from tasks.cell_split import SPLITS, keeps_clear, split_of_cells
 from tasks.geo import cell_bounds, cell_of, distance_km
 from tasks.plan.cells import CELLS, cell_corner, cell_number
-from tasks.plan.split import SPLITS, keeps_clear, split_of_cells
 
 SHARES = SplitShares(train=0.6, validation=0.2, benchmark=0.2)
 
