@@ -5,27 +5,24 @@ pictures would be fetched; there only their sizes are asked for. Totals follow w
 """
 
 import asyncio
-import os
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect import STAGES, recheck, satellite, street_view
-from tasks.collect.budgets import limits
 from tasks.collect.dry import DryScenes, DryStreets
 from tasks.collect.dry_recheck import Ahead, look_ahead
 from tasks.collect.meter import Tally
 from tasks.collect.sampling import Figure, Sample, sample
+from tasks.collect.timing import Load, duration, pace_of, parallel, preparing_s, workers
 from tasks.frame import Context, Inputs, Stage, pending
-from tasks.lake import Lake
+from tasks.services import Connection
 
 AT_ONCE = 16  # sampled items under way, at most
 SIGNATURE_S = 2400.0  # a signature is renewed after about 40 minutes
-ENOUGH = 20  # pictures fetched by one run, from which their pace is known
 REDONE = 12  # places of pictures that are gone or changed, at most so many of them sampled
 
 
@@ -108,7 +105,8 @@ async def _recheck(settings: CollectSettings, context: Context, streets: DryStre
         found.requests += requests
         found.bytes += size
     found.sampled, found.notes = len(ahead.seen), ahead.notes()
-    _time(found, stage, context, settings, ahead.seconds_each * images.height, (), "")
+    load = Load(ahead.seconds_each * images.height, AT_ONCE, 0, found.bytes.value)
+    _time(found, stage, load, context.connections.mapillary, settings, context)
     return found, ahead
 
 
@@ -120,14 +118,23 @@ async def _streets(settings: CollectSettings, context: Context, streets: DryStre
     found = StageEstimate(stage.name, unfinished.height + round(extra))
     if found.items:
         await asyncio.to_thread(context.ready)
-    at_once = min(AT_ONCE, _parallel(stage, context))
+    at_once = min(AT_ONCE, parallel(stage, context))
     options: dict[str, Any] = {"precision": wanted.precision, "seed": wanted.seed, "at_once": at_once}
     main = await sample(unfinished, streets.place, first=wanted.places, most=wanted.most_places, **options)
     found.add_sample(main)
     beside = await sample(redone, streets.place, first=REDONE, most=REDONE, population=extra, **options)
     found.add_sample(beside)
-    busy_s = main.seconds_each * unfinished.height + beside.seconds_each * extra
-    _time(found, stage, context, settings, busy_s, ("panorama", "photo"), "picture")
+    pictures, size = found.kinds.get("picture", (0.0, 0.0))
+    pace = pace_of(context.lake, ("panorama", "photo"))
+    load = Load(
+        main.seconds_each * unfinished.height + beside.seconds_each * extra,
+        at_once,
+        pictures,
+        size,
+        prepare_s=await asyncio.to_thread(preparing_s, settings) if pictures and pace is None else 0.0,
+        pace=pace,
+    )
+    _time(found, stage, load, context.connections.mapillary, settings, context)
     return found
 
 
@@ -157,6 +164,7 @@ async def _scenes(settings: CollectSettings, context: Context, scenes: DryScenes
     if todo.is_empty():
         return found
     await asyncio.to_thread(context.ready)
+    at_once = min(AT_ONCE, parallel(stage, context))
     drawn = await sample(
         todo,
         scenes.picture,
@@ -164,58 +172,27 @@ async def _scenes(settings: CollectSettings, context: Context, scenes: DryScenes
         most=wanted.most_scenes,
         precision=wanted.precision,
         seed=wanted.seed,
-        at_once=min(AT_ONCE, _parallel(stage, context)),
+        at_once=at_once,
     )
     for cost in drawn.tallies:
         del cost.requests["signing"], cost.bytes["signing"]  # not for each picture, but for each worker and while
     found.add_sample(drawn)
-    _time(found, stage, context, settings, drawn.seconds_each * todo.height, ("satellite",), "asset")
-    found.add("signing", _workers(stage, context, todo.height) * (1 + found.seconds // SIGNATURE_S))
+    # What was not read would have taken as long as what was.
+    unread = sum(cost.total_requests for cost in drawn.tallies) / max(1, scenes.meter.asked.total_requests)
+    load = Load(
+        drawn.seconds_each * todo.height * max(1.0, unread),
+        at_once,
+        todo.height,
+        found.bytes.value,
+        pace=pace_of(context.lake, ("satellite",)),
+    )
+    _time(found, stage, load, context.connections.stac, settings, context)
+    found.add("signing", min(workers(stage, context), todo.height) * (1 + found.seconds // SIGNATURE_S))
     return found
 
 
 def _time(
-    found: StageEstimate,
-    stage: Stage,
-    context: Context,
-    settings: CollectSettings,
-    busy_s: float,
-    picture_kinds: tuple[str, ...],
-    file_kind: str,
+    found: StageEstimate, stage: Stage, load: Load, connection: Connection, settings: CollectSettings, context: Context
 ) -> None:
-    """The time, by whatever takes longest: the line, what a minute allows, or how long each place takes."""
-    pace = _pace(context.lake, picture_kinds)
-    files, size = found.kinds.get(file_kind, (0.0, 0.0))
-    line_s = size / (settings.estimate.megabytes_per_second * 1e6)
-    if pace and file_kind == "picture":
-        line_s = files / pace
-    bounds = {"the line": line_s, "the service's answers": busy_s / max(1, _parallel(stage, context))}
-    for limit in limits(found.kinds, context):
-        if limit.per_minute:
-            bounds["requests a minute"] = max(bounds.get("requests a minute", 0.0), limit.minutes * 60)
-    found.bound_by = max(bounds, key=lambda name: bounds[name])
-    found.seconds = bounds[found.bound_by]
-
-
-def _pace(lake: Lake, kinds: tuple[str, ...]) -> float | None:
-    """Pictures a second that the last larger run fetched; none while there was none."""
-    rows = lake.read("images", columns=["kind", "run_id", "fetched_at"]).filter(pl.col("kind").is_in(kinds))
-    runs = (
-        rows.group_by("run_id")
-        .agg(first=pl.col("fetched_at").min(), last=pl.col("fetched_at").max(), count=pl.len())
-        .filter(pl.col("count") >= ENOUGH, pl.col("last") - pl.col("first") > timedelta(seconds=1))
-        .sort("last")
-    )
-    if runs.is_empty():
-        return None
-    last = runs.row(-1, named=True)
-    return float((last["count"] - 1) / (last["last"] - last["first"]).total_seconds())
-
-
-def _workers(stage: Stage, context: Context, items: int) -> int:
-    wanted = stage.resources.workers or context.spread.workers or os.cpu_count() or 1
-    return max(1, min(wanted, -(-items // stage.resources.chunk)))
-
-
-def _parallel(stage: Stage, context: Context) -> int:
-    return (stage.resources.workers or context.spread.workers or os.cpu_count() or 1) * stage.resources.concurrency
+    speed = settings.estimate.megabytes_per_second
+    found.seconds, found.bound_by = duration(stage, load, found.kinds, connection, context, speed)

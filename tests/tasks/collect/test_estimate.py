@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tasks.collect.budgets import limits
 from tasks.collect.dry import DryScenes
 from tasks.collect.estimate import Estimate, estimate
 from tasks.frame import Context, run
-from tasks.lake import Commit, Lake
+from tasks.lake import Lake
 from tasks.services import Connection
 
 WITHIN = 0.2
@@ -133,29 +132,3 @@ def test_budgets_say_how_long_and_how_many_days(context: Context) -> None:
     assert found["search",].minutes == pytest.approx(2.5) and found["entity",].minutes == pytest.approx(0.1)
     assert (found["tiles",].left_today, found["tiles",].days) == (1000, 3)
     assert found["search",].left_today is None and found["search",].days == 1
-
-
-def test_the_pace_is_that_of_the_last_larger_run(context: Context) -> None:
-    assert estimating._pace(context.lake, ("panorama",)) is None
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    for run_id, count, gap_s in (("r1", 30, 2.0), ("r2", 30, 0.25), ("r3", 5, 9.0)):
-        start += timedelta(days=1)
-        rows = [
-            {
-                "image_id": f"{run_id}-{k}",
-                "kind": "panorama",
-                "lat": 0.0,
-                "lon": 0.0,
-                "source": "s",
-                "source_id": str(k),
-                "licence": "l",
-                "attribution": "a",
-                "sha256": "0",
-                "run_id": run_id,
-                "fetched_at": start + timedelta(seconds=gap_s * k),
-            }
-            for k in range(count)
-        ]
-        context.lake.upsert("images", rows, Commit(run_id, 1))
-    assert estimating._pace(context.lake, ("panorama",)) == pytest.approx(4.0)
-    assert estimating._pace(context.lake, ("satellite",)) is None
