@@ -87,6 +87,7 @@ def _filter(pixels: Pixels, across: NDArray[np.float32], down: NDArray[np.float3
     above, below = pixels[:y][::-1].copy(), pixels[height - y :][::-1].copy()
     if around:
         above, below = np.roll(above, width // 2, axis=1), np.roll(below, width // 2, axis=1)
+    if around and x:
         # OpenCV's filters know no border that wraps around: both edges are filtered once more, side by side.
         columns = np.arange(-2 * x, 2 * x) % width
         seam = np.concatenate([above[:, columns], pixels[:, columns], below[:, columns]])

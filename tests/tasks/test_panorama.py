@@ -6,7 +6,7 @@ import math
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
@@ -116,8 +116,11 @@ def test_beyond_the_pole_lies_the_other_side() -> None:
     assert (wide[:, :2] == wide[:, 12:14]).all() and (wide[:, -2:] == wide[:, 2:4]).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 300), st.floats(0.05, 1), st.floats(0.05, 1), st.booleans())
+@example(1, 2, 1.0, 0.5, True)
+@example(2, 1, 0.5, 1.0, True)
+@example(300, 300, 0.05, 1.0, True)
 def test_any_size_can_be_shrunk(width: int, height: int, x: float, y: float, around: bool) -> None:
     size = max(1, round(width * x)), max(1, round(height * y))
     flat = np.full((height, width, 3), (200, 100, 7), np.uint8)
