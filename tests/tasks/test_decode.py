@@ -124,6 +124,7 @@ def test_smaller_decoding_keeps_the_least_size(least: tuple[int, int], size: tup
     assert turned.shape == (size[0], size[1], 3)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, about broken EXIF
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 255), st.sampled_from(["JPEG", "PNG"]), st.booleans())
 def test_any_changed_byte_gives_a_picture_or_a_reason(at: int, value: int, kind: str, with_exif: bool) -> None:
