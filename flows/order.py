@@ -23,12 +23,18 @@ def stages_of(part: str) -> Sequence["Stage | ColumnStage"]:
 
 def check_of(part: str) -> "Callable[[Any], None] | None":
     """What looks at a part's input before anything starts, if the part has it."""
-    return getattr(importlib.import_module(f"tasks.{part}"), "check", None)
+    return _offered(part, "check")
 
 
 def report_of(part: str) -> "Callable[[Lake, Any], Report] | None":
     """What shows the outcome of a part, if the part has it."""
-    return getattr(importlib.import_module(f"tasks.{part}"), "report", None)
+    return _offered(part, "report")
+
+
+def _offered(part: str, name: str) -> Any:
+    """What the part's package offers under this name; a module of the same name inside it is no offer."""
+    package = importlib.import_module(f"tasks.{part}")
+    return getattr(package, name) if name in getattr(package, "__all__", ()) else None
 
 
 def services_of(parts: Sequence[str]) -> set[str]:
