@@ -128,11 +128,14 @@ def owners(layers: Sequence[Layer]) -> tuple[Owner, Mask]:
 
     Where no scene is clear the first one that saw anything is shown: a cloud is better than a hole.
     """
-    shape = layers[0].clear.shape
-    owner = np.full(shape, NOBODY, dtype=np.int8)
+    owner = np.full(layers[0].clear.shape, NOBODY, dtype=np.int8)
+    free = np.ones(owner.shape, dtype=np.bool_)
     for number, layer in enumerate(layers):
-        owner[(owner == NOBODY) & layer.clear] = number
-    clear = owner != NOBODY
-    for number, layer in enumerate(layers):
-        owner[(owner == NOBODY) & layer.seen] = number
+        np.copyto(owner, number, where=free & layer.clear)
+        free &= ~layer.clear
+    clear = ~free
+    if free.any():
+        for number, layer in enumerate(layers):
+            np.copyto(owner, number, where=free & layer.seen)
+            free &= ~layer.seen
     return owner, clear

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.grid import Grid
-from tasks.collect.satellite.raster import Mask, on_grid
+from tasks.collect.satellite.raster import Mask, all_blocks, on_grid, whole
 from tasks.collect.satellite.scenes import CLASSES, Scene, UnusableScene
 from tasks.services import ServiceError, Stac
 
@@ -33,7 +33,7 @@ async def look(stac: Stac, scene: Scene, grid: Grid, settings: SatelliteSettings
         file = await on_grid(partial(stac.read, scene.hrefs[CLASSES]), grid, scene.epsg)
         if file.level.dtype != np.uint8 or file.level.bands != 1:
             raise UnusableScene("the class map is not one band of 8 bits")
-        classes = await file.pixels(np.ones((grid.size, grid.size), dtype=np.bool_), nearest=True)
+        classes = await file.pixels(all_blocks(grid), whole(grid), nearest=True)
     except ServiceError as error:
         raise lasting(error) from error
     return Layer(scene, classes != 0, ~clouds(classes, grid.step_m, settings))

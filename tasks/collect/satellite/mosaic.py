@@ -11,11 +11,13 @@ from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.choice import NOBODY, Owner, owners
 from tasks.collect.satellite.grid import Grid
 from tasks.collect.satellite.layers import Layer, lasting
-from tasks.collect.satellite.raster import Mask, OnGrid, on_grid
+from tasks.collect.satellite.raster import Mask, OnGrid, Rect, around, blocks_of, on_grid
 from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene, UnusableScene
 from tasks.collect.satellite.together import together
 from tasks.collect.satellite.tone import Reflectance, from_bands, from_visual, gains, scaled
 from tasks.services import ServiceError, Stac
+
+MARGIN = 4  # blocks around what a scene shows
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,15 @@ class BadBands(Exception):
         self.scene_id, self.why = scene_id, why
 
 
-async def read_bands(stac: Stac, scene: Scene, grid: Grid, need: Mask, assets: str) -> Reflectance:
-    """A scene's reflectance on the grid, in all tiles that hold what is needed; BadBands if it cannot be had."""
+async def read_bands(stac: Stac, scene: Scene, grid: Grid, blocks: Mask, rect: Rect, assets: str) -> Reflectance:
+    """A scene's reflectance on a part of the grid, in all tiles that hold what is needed; BadBands if there is none."""
 
     async def one(name: str) -> np.ndarray:
         file: OnGrid = await on_grid(partial(stac.read, scene.hrefs[name]), grid, scene.epsg)
         wanted = (np.uint8, 3) if assets == "visual" else (np.uint16, 1)
         if (file.level.dtype, file.level.bands) != wanted:
             raise UnusableScene(f"{name} is {file.level.bands} x {file.level.dtype}")
-        return await file.pixels(need)
+        return await file.pixels(blocks, rect)
 
     try:
         stored = await together(one(name) for name in ((VISUAL,) if assets == "visual" else BANDS))
@@ -70,35 +72,41 @@ async def read_bands(stac: Stac, scene: Scene, grid: Grid, need: Mask, assets: s
 async def make_mosaic(stac: Stac, layers: Sequence[Layer], grid: Grid, settings: SatelliteSettings) -> Mosaic:
     """The picture from its layers, each read only where it is the one shown."""
     owner, clear = owners(layers)
-    used = [number for number in range(len(layers)) if bool((owner == number).any())]
+    blocks = [blocks_of(owner == number) for number in range(len(layers))]
+    used = [number for number, needed in enumerate(blocks) if needed.any()]
+    # A little more than is shown, as far as it lies in the same tiles: to see how scenes differ where they meet.
+    rects = [around(blocks[number], MARGIN, grid.size) for number in used]
     read = await together(
-        read_bands(stac, layers[number].scene, grid, owner == number, settings.assets) for number in used
+        read_bands(stac, layers[number].scene, grid, blocks[number], rect, settings.assets)
+        for number, rect in zip(used, rects, strict=True)
     )
-    return await asyncio.to_thread(_put_together, [layers[n] for n in used], read, used, owner, clear, settings)
+    return await asyncio.to_thread(put_together, [layers[n] for n in used], read, rects, used, owner, clear, settings)
 
 
-def _put_together(
+def put_together(
     layers: Sequence[Layer],
     read: Sequence[Reflectance],
+    rects: Sequence[Rect],
     numbers: Sequence[int],
     owner: Owner,
     clear: Mask,
     settings: SatelliteSettings,
 ) -> Mosaic:
-    factors = gains(read, [layer.clear for layer in layers], settings.max_gain)
+    """The picture from what was read of its layers: each with its part of the grid and its number in `owner`."""
+    factors = gains(read, [layer.clear for layer in layers], settings.max_gain, rects)
     balanced = [scaled(values, gain) for values, gain in zip(read, factors, strict=True)]
-    pixels = np.zeros_like(balanced[0])
-    for number, values in zip(numbers, balanced, strict=True):
-        mine = owner == number
-        np.copyto(pixels, values, where=mine[..., None])
+    pixels = np.zeros((*owner.shape, 3), dtype=np.uint16)
+    for number, values, rect in zip(numbers, balanced, rects, strict=True):
+        np.copyto(pixels[rect], values, where=(owner[rect] == number)[..., None])
     # Bands may lack what the class map promised: another scene that was read there may have it.
     holes = (pixels[..., 0] == 0) & (owner != NOBODY)
     if holes.any():
-        for values in balanced:
-            np.copyto(pixels, values, where=(holes & (pixels[..., 0] == 0))[..., None])
+        for values, rect in zip(balanced, rects, strict=True):
+            np.copyto(pixels[rect], values, where=(holes[rect] & (pixels[rect][..., 0] == 0))[..., None])
     empty = pixels[..., 0] == 0
+    counts = np.bincount(owner.ravel() + 1, minlength=len(layers) + 1)
     parts = [
-        Part(layer.scene, float((owner == number).mean()), tuple(float(g) for g in gain))  # type: ignore[arg-type]
+        Part(layer.scene, float(counts[number + 1] / owner.size), (float(gain[0]), float(gain[1]), float(gain[2])))
         for layer, number, gain in zip(layers, numbers, factors, strict=True)
     ]
     return Mosaic(

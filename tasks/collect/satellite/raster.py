@@ -18,6 +18,7 @@ from tasks.collect.satellite.scenes import UnusableScene
 
 BLOCK = 16  # pixels along a side of the squares for which positions are computed and tiles looked up
 Mask = NDArray[np.bool_]
+Rect = tuple[slice, slice]  # rows and columns of a grid
 Maps = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -60,9 +61,9 @@ class OnGrid:
         at = np.arange(-(-self.grid.size // BLOCK) + 1, dtype=np.float64) * BLOCK
         return self._positions(at, at)
 
-    def tiles(self, need: Mask) -> list[int]:
-        """The tiles that hold what the grid needs."""
-        level, blocks = self.level, _blocks(need)
+    def tiles(self, blocks: Mask) -> list[int]:
+        """The tiles that hold what the grid needs, said for each of its blocks."""
+        level = self.level
         if self.shift is not None:
             # To the pixel: a grid that begins with a tile must not fetch the tile before.
             first = np.arange(blocks.shape[0], dtype=np.int64) * BLOCK
@@ -89,15 +90,25 @@ class OnGrid:
             found |= {v * level.across + u for v in range(upper, lower + 1) for u in range(left, right + 1)}
         return sorted(found)
 
-    async def pixels(self, need: Mask, *, nearest: bool = False) -> Pixels:
-        """The file's numbers on the grid: all that the needed tiles show of it, 0 elsewhere."""
-        tiles = self.tiles(need)
-        shape = (self.grid.size, self.grid.size) + ((self.level.bands,) if self.level.bands > 1 else ())
+    async def pixels(self, blocks: Mask, rect: Rect, *, nearest: bool = False) -> Pixels:
+        """The file's numbers on a part of the grid: all that the needed tiles show of it, 0 elsewhere."""
+        tiles = self.tiles(blocks)
+        shape = (rect[0].stop - rect[0].start, rect[1].stop - rect[1].start)
+        out = np.zeros(
+            shape + ((self.level.bands,) if self.level.bands > 1 else ()), self.level.dtype.newbyteorder("=")
+        )
         if not tiles:
-            return np.zeros(shape, dtype=self.level.dtype.newbyteorder("="))
+            return out
         window = self._window(tiles)
         held = await read_tiles(self.read, self.level, tiles, window)
-        return self._copied(held, window, shape) if self.shift is not None else self._resampled(held, window, nearest)
+        if self.shift is not None:
+            self._copy(held, window, rect, out)
+            return out
+        return (
+            self._picked(held, window, rect)
+            if nearest and self.same_zone
+            else self._resampled(held, window, rect, nearest)
+        )
 
     def _window(self, tiles: list[int]) -> tuple[int, int, int, int]:
         """The part of the level that the tiles hold and the grid shows."""
@@ -112,24 +123,20 @@ class OnGrid:
             min((max(rows) + 1) * level.tile_height, math.ceil(v.max()) + pad, level.height),
         )
 
-    def _copied(self, held: Pixels, window: tuple[int, int, int, int], shape: tuple[int, ...]) -> Pixels:
+    def _copy(self, held: Pixels, window: tuple[int, int, int, int], rect: Rect, out: Pixels) -> None:
         assert self.shift is not None
-        out = np.zeros(shape, dtype=held.dtype)
-        size = self.grid.size
-        left, top = window[0] - self.shift[0], window[1] - self.shift[1]  # of the window, on the grid
-        rows = slice(max(0, top), min(size, top + held.shape[0]))
-        columns = slice(max(0, left), min(size, left + held.shape[1]))
+        # Of the window, on the part of the grid.
+        left = window[0] - self.shift[0] - rect[1].start
+        top = window[1] - self.shift[1] - rect[0].start
+        rows = slice(max(0, top), min(out.shape[0], top + held.shape[0]))
+        columns = slice(max(0, left), min(out.shape[1], left + held.shape[1]))
         if rows.start < rows.stop and columns.start < columns.stop:
             out[rows, columns] = held[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left]
-        return out
 
-    def _resampled(self, held: Pixels, window: tuple[int, int, int, int], nearest: bool) -> Pixels:
-        if self.same_zone and nearest:
-            return self._picked(held, window)
-        size = self.grid.size
+    def _resampled(self, held: Pixels, window: tuple[int, int, int, int], rect: Rect, nearest: bool) -> Pixels:
         # OpenCV counts from the middle of the first pixel.
         maps = [
-            _between(nodes - start - 0.5, size)
+            _between(nodes - start - 0.5, rect)
             for nodes, start in zip(self._nodes, (window[0], window[1]), strict=True)
         ]
         how = cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR
@@ -144,10 +151,10 @@ class OnGrid:
         out[whole < 0.9999] = 0
         return out
 
-    def _picked(self, held: Pixels, window: tuple[int, int, int, int]) -> Pixels:
+    def _picked(self, held: Pixels, window: tuple[int, int, int, int], rect: Rect) -> Pixels:
         """The nearest pixel of the same zone: a row and a column are looked up once for all."""
-        at = np.arange(self.grid.size, dtype=np.float64)
-        u, v = self._positions(at, np.zeros(1))[0][0], self._positions(np.zeros(1), at)[1][:, 0]
+        down, across = (np.arange(part.start, part.stop, dtype=np.float64) for part in rect)
+        u, v = self._positions(across, np.zeros(1))[0][0], self._positions(np.zeros(1), down)[1][:, 0]
         columns, rows = np.floor(u).astype(np.int64) - window[0], np.floor(v).astype(np.int64) - window[1]
         out = held[np.clip(rows, 0, held.shape[0] - 1)][:, np.clip(columns, 0, held.shape[1] - 1)]
         out[(rows < 0) | (rows >= held.shape[0])] = 0
@@ -155,19 +162,36 @@ class OnGrid:
         return out
 
 
-def _blocks(need: Mask) -> Mask:
+def blocks_of(need: Mask) -> Mask:
     """Whether anything is needed in each square of BLOCK x BLOCK pixels."""
-    size = need.shape[0]
-    starts = np.arange(0, size, BLOCK)
+    starts = np.arange(0, need.shape[0], BLOCK)
     return np.logical_or.reduceat(np.logical_or.reduceat(need, starts, axis=0), starts, axis=1)
 
 
-def _between(nodes: NDArray[np.float64], size: int) -> NDArray[np.float32]:
+def all_blocks(grid: Grid) -> Mask:
+    return np.ones((-(-grid.size // BLOCK),) * 2, dtype=np.bool_)
+
+
+def whole(grid: Grid) -> Rect:
+    return slice(0, grid.size), slice(0, grid.size)
+
+
+def around(blocks: Mask, margin: int, size: int) -> Rect:
+    """The part of a grid that holds all needed blocks, and so many blocks more on every side."""
+    found = []
+    for axis in (1, 0):
+        at = np.flatnonzero(blocks.any(axis=axis))
+        found.append(slice(max(0, int(at[0]) - margin) * BLOCK, min(size, (int(at[-1]) + 1 + margin) * BLOCK)))
+    return found[0], found[1]
+
+
+def _between(nodes: NDArray[np.float64], rect: Rect) -> NDArray[np.float32]:
     """Values at every BLOCK-th pixel as values at all: linear between, which is exact to far below a pixel."""
-    at = np.arange(size)
-    k, share = at // BLOCK, ((at % BLOCK) / BLOCK)
-    wide = nodes[:, k] + (nodes[:, k + 1] - nodes[:, k]) * share
-    return (wide[k] + (wide[k + 1] - wide[k]) * share[:, None]).astype(np.float32)
+    (i, down), (j, across) = (
+        (at // BLOCK, (at % BLOCK) / BLOCK) for at in (np.arange(part.start, part.stop) for part in rect)
+    )
+    wide = nodes[:, j] + (nodes[:, j + 1] - nodes[:, j]) * across
+    return (wide[i] + (wide[i + 1] - wide[i]) * down[:, None]).astype(np.float32)
 
 
 async def on_grid(read: Read, grid: Grid, said_epsg: int | None) -> OnGrid:

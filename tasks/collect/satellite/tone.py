@@ -9,7 +9,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from tasks.collect.satellite.raster import Mask
+from tasks.collect.satellite.raster import Mask, Rect
 
 Reflectance = NDArray[np.uint16]  # rows x columns x (red, green, blue)
 UNIT = 10_000
@@ -39,20 +39,22 @@ def from_visual(shown: NDArray[np.uint8]) -> Reflectance:
     return found
 
 
-def gains(layers: Sequence[Reflectance], clear: Sequence[Mask], max_gain: float) -> NDArray[np.float64]:
+def gains(
+    layers: Sequence[Reflectance], clear: Sequence[Mask], max_gain: float, rects: Sequence[Rect] | None = None
+) -> NDArray[np.float64]:
     """For each layer a factor of red, green and blue that makes overlaps agree; the first layer stays as it is.
 
     Where two layers overlap clearly, the logarithm of their ratio (median over the pixels) is what their gains should
-    differ by. All overlaps together are solved by least squares, each as heavy as the root of its pixels.
+    differ by. All overlaps together are solved by least squares, each as heavy as the root of its pixels. `rects` says
+    which part of the picture each layer is; masks are of the whole picture.
     """
     count = len(layers)
     found = np.ones((count, 3))
-    if count == 1:
-        return found
+    rects = rects or [(slice(0, mask.shape[0]), slice(0, mask.shape[1])) for mask in clear]
     rows, wanted = [], []
     for i in range(count):
         for j in range(i + 1, count):
-            ratio = _log_ratio(layers[i], layers[j], clear[i] & clear[j])
+            ratio = _log_ratio(layers[i], rects[i], layers[j], rects[j], clear[i], clear[j])
             if ratio is not None:
                 row = np.zeros(count)
                 row[i], row[j] = -ratio[1], ratio[1]
@@ -67,15 +69,24 @@ def gains(layers: Sequence[Reflectance], clear: Sequence[Mask], max_gain: float)
     return np.exp(np.clip(solved - solved[0], -limit, limit))
 
 
-def _log_ratio(one: Reflectance, other: Reflectance, both: Mask) -> tuple[NDArray[np.float64], float] | None:
+def _log_ratio(
+    one: Reflectance, here: Rect, other: Reflectance, there: Rect, clear: Mask, other_clear: Mask
+) -> tuple[NDArray[np.float64], float] | None:
     """(log of one / other by colour, weight), or None where they hardly overlap."""
-    thin = (slice(None, None, _STRIDE), slice(None, None, _STRIDE))
-    a, b = one[thin], other[thin]
-    shared = both[thin] & (a > _DARK).all(axis=2) & (b > _DARK).all(axis=2)
-    if int(shared.sum()) < _FEWEST:
+    both = [slice(max(a.start, b.start), min(a.stop, b.stop), _STRIDE) for a, b in zip(here, there, strict=True)]
+    if any(part.start >= part.stop for part in both):
+        return None
+    a, b = (
+        layer[tuple(slice(p.start - r.start, p.stop - r.start, _STRIDE) for p, r in zip(both, rect, strict=True))]
+        for layer, rect in ((one, here), (other, there))
+    )
+    shared = clear[both[0], both[1]] & other_clear[both[0], both[1]]
+    shared &= (a.min(axis=2) > _DARK) & (b.min(axis=2) > _DARK)
+    count = int(shared.sum())
+    if count < _FEWEST:
         return None
     ratio = np.log(a[shared] / b[shared])
-    return np.median(ratio, axis=0), float(np.sqrt(shared.mean()))
+    return np.median(ratio, axis=0), float(np.sqrt(count * _STRIDE**2 / clear.size))
 
 
 def scaled(values: Reflectance, gain: NDArray[np.float64]) -> Reflectance:

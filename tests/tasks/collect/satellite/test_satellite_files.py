@@ -13,7 +13,7 @@ from rasterio.io import MemoryFile
 from tasks.collect.satellite import cog as cogs
 from tasks.collect.satellite.cog import Level, open_cog, ranges, read_tiles
 from tasks.collect.satellite.grid import Grid, grid_around
-from tasks.collect.satellite.raster import OnGrid, _blocks, on_grid
+from tasks.collect.satellite.raster import OnGrid, blocks_of, on_grid
 from tasks.collect.satellite.scenes import UnusableScene
 
 RNG = np.random.default_rng(5)
@@ -190,9 +190,9 @@ def test_no_tile_too_few_and_none_too_many(left: int, top: int, size: int, data:
     need = np.zeros((size, size), dtype=bool)
     rows = sorted((data.draw(st.integers(0, size)), data.draw(st.integers(0, size))))
     need[rows[0] : rows[1], : data.draw(st.integers(0, size))] = True
-    found = set(placed.tiles(need))
+    found = set(placed.tiles(blocks_of(need)))
     assert _tiles_of(need, left, top) <= found
-    around = np.repeat(np.repeat(_blocks(need), 16, axis=0), 16, axis=1)[:size, :size]
+    around = np.repeat(np.repeat(blocks_of(need), 16, axis=0), 16, axis=1)[:size, :size]
     assert found <= _tiles_of(around, left, top)
 
 

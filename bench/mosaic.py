@@ -1,0 +1,199 @@
+"""A 2000 x 2000 picture where four scenes meet, beside odc-stac doing the reading.
+
+The files are as the provider makes them (deflate, predictor, tiles of 512 pixels) and lie on a host in a process of
+its own. Both make the same picture: classes and bands of four scenes, masked, balanced, mosaicked, stretched, as JPEG;
+only the reading differs. They take turns, each with addresses it has not seen. The pictures must be equal.
+
+    python -m bench mosaic
+"""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.scene_archive import EPSG, FRAMES, LEFT, NAMES, TOP, items, running, write
+from schemas.settings.satellite import SatelliteSettings
+from schemas.settings.services import StacEndpoint
+from tasks.collect.satellite.choice import choose, owners
+from tasks.collect.satellite.cog import open_cog
+from tasks.collect.satellite.grid import Grid
+from tasks.collect.satellite.layers import Layer, clouds
+from tasks.collect.satellite.mosaic import Mosaic, make_mosaic, put_together
+from tasks.collect.satellite.raster import whole
+from tasks.collect.satellite.scenes import read_scene
+from tasks.collect.satellite.tone import from_bands, jpeg, shown
+from tasks.services import Stac
+from tasks.services.http import Connection
+
+SIZE, ROUNDS = 2000, 5
+GOAL_BYTES, GOAL_SPEED = 1.2, 1.0
+GRID = Grid(EPSG, LEFT + 2_800.0, TOP - 2_800.0, 10.0, SIZE)
+SETTINGS = SatelliteSettings(size_px=SIZE)
+Picture = tuple[bytes, Mosaic]
+reading_s: list[float] = []  # of odc-stac alone
+
+
+def finish(mosaic: Mosaic) -> Picture:
+    return jpeg(shown(mosaic.pixels, SETTINGS.white, SETTINGS.gamma), SETTINGS.jpeg_quality), mosaic
+
+
+def fresh(url: str, turn: str) -> list[dict[str, Any]]:
+    """The items under addresses that no cache knows."""
+    found = items(url)
+    for item in found:
+        for asset in item["assets"].values():
+            asset["href"] += f"?turn={turn}"
+    return found
+
+
+def by_geofix(found: list[dict[str, Any]], url: str) -> Picture:
+    async def work() -> Picture:
+        stac = Stac(Connection("stac", StacEndpoint(base_url=url, sas_url=None)))
+        scenes = [read_scene(item, NAMES) for item in found]
+        choice = await choose(stac, scenes, GRID, SETTINGS)
+        mosaic = await make_mosaic(stac, choice.layers, GRID, SETTINGS)
+        await stac.close()
+        return finish(mosaic)
+
+    return asyncio.run(work())
+
+
+def by_odc(found: list[dict[str, Any]], pool: Any) -> Picture:
+    import odc.stac
+    import pystac
+    from affine import Affine
+    from odc.geo.geobox import GeoBox
+
+    box = GeoBox((SIZE, SIZE), Affine(*GRID.transform), f"EPSG:{EPSG}")
+    kinds = {"*": {"data_type": "uint16", "nodata": 0}, "SCL": {"data_type": "uint8", "nodata": 0}}
+    start = time.perf_counter()
+    loaded = odc.stac.load(
+        [pystac.Item.from_dict(item) for item in found],
+        bands=list(NAMES),
+        geobox=box,
+        groupby="id",
+        resampling="nearest",
+        stac_cfg={"sentinel-2-l2a": {"assets": kinds}},
+        pool=pool,
+    )
+    reading_s.append(time.perf_counter() - start)
+    layers = []
+    read = {}
+    for number, item in enumerate(found):
+        planes = loaded.isel(time=number)
+        scene = read_scene(item, NAMES)
+        classes = planes["SCL"].values
+        layers.append(Layer(scene, classes != 0, ~clouds(classes, GRID.step_m, SETTINGS)))
+        read[scene.id] = from_bands([planes[name].values for name in NAMES[:3]], scene.offset)
+    layers.sort(key=lambda layer: (-int(layer.clear.sum()), layer.scene.id))
+    owner, clear = owners(layers)
+    used = list(range(len(layers)))
+    bands = [read[layer.scene.id] for layer in layers]
+    return finish(put_together(layers, bands, [whole(GRID)] * len(layers), used, owner, clear, SETTINGS))
+
+
+def needed_bytes(folder: Path, picture: Mosaic) -> int:
+    """The bytes of the tiles that hold what the picture shows of each scene, and of the class maps' over it.
+
+    Counted here by themselves: every pixel's scene and tile, from the scenes' order and frames.
+    """
+    total = 0
+    left, top = round((GRID.left_m - LEFT) / 10), round((TOP - GRID.top_m) / 10)
+    rows, columns = np.mgrid[top : top + SIZE, left : left + SIZE]
+    free = np.ones((SIZE, SIZE), dtype=bool)
+    by_area = sorted(FRAMES, key=lambda frame: (-_inside(frame, rows, columns).sum(), frame.name))
+    for frame in by_area:
+        inside = _inside(frame, rows, columns)
+        for name in NAMES:
+            step = 2 if name == "SCL" else 1
+            counts = _tile_bytes(folder / f"{frame.name}-{name}.tif")
+            mine = inside if name == "SCL" else inside & free
+            u, v = (columns[mine] - frame.left) // (512 * step), (rows[mine] - frame.top) // (512 * step)
+            total += sum(counts[b][a] for b, a in set(zip(v.tolist(), u.tolist(), strict=True)))
+        free &= ~inside
+    assert len(picture.parts) == len(FRAMES)
+    return total
+
+
+def _inside(frame: Any, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    from bench.scene_archive import SCENE
+
+    return (rows >= frame.top) & (rows < frame.top + SCENE) & (columns >= frame.left) & (columns < frame.left + SCENE)
+
+
+def _tile_bytes(path: Path) -> list[list[int]]:
+    data = path.read_bytes()
+
+    async def read(start: int, end: int) -> bytes:
+        return data[start:end]
+
+    level = asyncio.run(open_cog(read)).levels[0]
+    return [list(level.counts[k : k + level.across]) for k in range(0, len(level.counts), level.across)]
+
+
+def check(pictures: dict[str, Picture]) -> None:
+    """All show the same: undo each scene's gain, and no pixel differs by more than rounding."""
+    own = pictures["geofix"][1]
+    for data, other in pictures.values():
+        assert data[:2] == b"\xff\xd8" and [p.scene.id for p in other.parts] == [p.scene.id for p in own.parts]
+        ratio = other.pixels[::7, ::7].astype(float) / own.pixels[::7, ::7]
+        assert np.abs(ratio - 1).max() < 0.02, np.abs(ratio - 1).max()
+
+
+def timed(work: Callable[[], Picture]) -> tuple[float, Picture]:
+    start = time.perf_counter()
+    made = work()
+    return time.perf_counter() - start, made
+
+
+def main() -> None:
+    import odc.stac
+
+    odc.stac.configure_rio(cloud_defaults=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder)
+        with running(folder) as host:
+            rivals: dict[str, Callable[[list[dict[str, Any]]], Picture]] = {
+                "geofix": lambda found: by_geofix(found, host.url),
+                "odc-stac, 8 threads": lambda found: by_odc(found, 8),
+                "odc-stac, as it comes": lambda found: by_odc(found, None),
+            }
+            seconds: dict[str, list[float]] = {rival: [] for rival in rivals}
+            sent: dict[str, dict[str, int]] = {}
+            pictures: dict[str, Picture] = {}
+            for turn in range(ROUNDS + 1):  # the first one warms everything up and is not counted
+                for number, (rival, work) in enumerate(rivals.items()):
+                    host.count()
+                    took, pictures[rival] = timed(lambda w=work, n=number, t=turn: w(fresh(host.url, f"{t}-{n}")))  # type: ignore[misc]
+                    sent[rival] = host.count()
+                    if turn:
+                        seconds[rival].append(took)
+            own = statistics.median(seconds["geofix"])
+            needed = needed_bytes(folder, pictures["geofix"][1])
+            for rival, times in seconds.items():
+                middle = statistics.median(times)
+                print(
+                    f"   {rival:<22} {middle:6.2f} s ({min(times):.2f} to {max(times):.2f})   geofix is "
+                    f"{middle / own:4.2f} times as fast   {sent[rival]['bytes'] / 1e6:6.2f} MB in "
+                    f"{sent[rival]['requests']:3d} requests, {sent[rival]['bytes'] / needed:4.2f} times what is needed"
+                )
+            check(pictures)
+            best = min(statistics.median(times) for rival, times in seconds.items() if rival != "geofix")
+            ratio = sent["geofix"]["bytes"] / needed
+            print(f"   needed tiles {needed / 1e6:.2f} MB: {ratio:.3f} times read (goal: at most {GOAL_BYTES})")
+            print(f"   {best / own:.2f} times as fast as the faster odc-stac (goal: at least {GOAL_SPEED})")
+            print(
+                f"   odc-stac's reading alone takes {statistics.median(reading_s[2:]):.2f} s, geofix's whole work {own:.2f} s"
+            )
+            print("   all three pictures are equal but for the balance, which odc-stac takes from more pixels")
+
+
+if __name__ == "__main__":
+    main()
