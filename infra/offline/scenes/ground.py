@@ -88,9 +88,14 @@ def _paint_land(
     season = window.spread(season_of(window, day_of_year))
     nodes = land_of(seed, tile, window, shore_nodes, shore)
     spread = Land(
-        shore_nodes, shore, *(window.spread(v) for v in (nodes.urban, nodes.dry, nodes.rugged, nodes.altitude_m)),
-        window.spread(nodes.moist),
-    )  # fmt: skip
+        shore_nodes,
+        shore,
+        urban=window.spread(nodes.urban),
+        dry=window.spread(nodes.dry),
+        rugged=window.spread(nodes.rugged),
+        altitude_m=window.spread(nodes.altitude_m),
+        moist=window.spread(nodes.moist),
+    )
     dry, rough, alt, moist, urban = spread.dry, spread.rugged, spread.altitude_m, spread.moist, spread.urban
     detail = detail_of(seed, window)
 
