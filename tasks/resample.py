@@ -7,6 +7,7 @@ falls off like natural images' does.
 """
 
 import functools
+import os
 
 import cv2
 import numpy as np
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from tasks.decode import Pixels
 
-cv2.setNumThreads(1)  # a worker is one of many; each taking all cores would only make them wait for each other
+# So Ray tells a worker how many cores it has. OpenCV would take all of them, and the workers wait for each other.
+if os.environ.get("OMP_NUM_THREADS", "").isdecimal():
+    cv2.setNumThreads(int(os.environ["OMP_NUM_THREADS"]))
 
 _STRIP_ROWS = 128  # what is filtered at a time stays in the processor's cache
 _CUBIC = -0.75  # OpenCV's parameter of the cubic kernel
