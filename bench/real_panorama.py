@@ -33,8 +33,8 @@ SIZE = 900
 
 
 def fetch(folder: Path) -> Path:
-    """The archive, by pip; building nothing of it."""
-    options = ["--no-binary", ":all:", "--no-deps", "--no-build-isolation", "--quiet", "--dest", str(folder)]
+    """The archive, by pip."""
+    options = ["--no-binary", ":all:", "--no-deps", "--quiet", "--dest", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "download", *options, "geovisio==2.9.0"], check=False)
     found = sorted(folder.glob("geovisio-2.9.0*.tar.gz"))
     if not found:
