@@ -236,15 +236,24 @@ def _fields(
     crop, growth = draw_pair(seed, "crop", row_x, b.astype(np.int64) + j * 256)
     ripeness = np.clip(0.5 + 0.45 * season + (crop - 0.5) * 1.5, 0, 1)  # winter: bare and sown; summer: green to ripe
     sown = crop * np.float32(1.7) % 1
-    shade = (0.75 + 0.5 * growth)[..., None]
-    tone = earth * shade
-    for where, sort in ((sown < 0.75, _GRASS * shade), (sown < 0.42, _CROP * (0.5 + shade * 0.8))):
-        np.copyto(tone, sort, where=where[..., None])
+    shade = np.float32(0.75) + np.float32(0.5) * growth
+    green, grown = sown < 0.75, sown < 0.42
     ripe = step_up(ripeness, 0.72, 0.95) * (0.35 + 0.4 * step_up(height, 15, 25))
-    tone = blend(tone, _RIPE * shade, ripe)
-    tone = tone * 0.8 + np.float32(0.2) * (_GRASS + _SOIL) / 2
     edge = np.minimum(np.minimum(u - a, a + 1 - u) * wide, np.minimum(v - b, b + 1 - v) * deep)
-    hedge = np.clip((5.0 + step_m / 2 - edge) / step_m, 0, 1) * min(1.0, 10.0 / step_m)
-    tone = blend(tone, np.broadcast_to(_WOOD * 1.5, tone.shape), hedge * 0.55)
-    mean = tone.mean(axis=(0, 1)) if step_m > 60 else tone
-    return (mean + (tone - mean) * min(1.0, 75.0 / step_m)).astype(np.float32)
+    hedge = np.clip((5.0 + step_m / 2 - edge) / step_m, 0, 1) * np.float32(min(1.0, 10.0 / step_m) * 0.55)
+    out = np.empty((3, *x.shape), dtype=np.float32)
+    for k in range(3):  # colour by colour: several times quicker than pixel by pixel
+        tone = out[k]
+        np.multiply(earth[..., k], shade, out=tone)
+        np.copyto(tone, _GRASS[k] * shade, where=green)
+        np.copyto(tone, _CROP[k] * (np.float32(0.5) + np.float32(0.8) * shade), where=grown)
+        tone += (_RIPE[k] * shade - tone) * ripe
+        tone *= np.float32(0.8)
+        tone += np.float32(0.1) * (_GRASS[k] + _SOIL[k])
+        tone += (np.float32(1.5) * _WOOD[k] - tone) * hedge
+        if step_m > 60:  # from afar fields flow into each other
+            mean = tone.mean()
+            tone -= mean
+            tone *= np.float32(min(1.0, 75.0 / step_m))
+            tone += mean
+    return out.transpose(1, 2, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -31,6 +31,12 @@ class Towns:
     y: np.ndarray
     radius_m: np.ndarray
     roads: tuple[tuple[float, np.ndarray], ...]  # (width in m, corners)
+
+    @cached_property
+    def road_bounds(self) -> tuple[np.ndarray, ...]:
+        """(left, low, right, high) of every road."""
+        lines = np.array([line for _, line in self.roads])
+        return *lines.min(axis=1).T, *lines.max(axis=1).T
 
 
 @lru_cache(maxsize=16)
@@ -87,8 +93,11 @@ def built_up(towns: Towns, window: Window, wobble: np.ndarray) -> np.ndarray:
     """How urban the nodes are, 0 to 1: near 1 in a centre, about a third at the edge of the town; `wobble` frays it."""
     x, y = window.nodes
     open_land = np.ones(x.shape, dtype=np.float32)
-    for at_x, at_y, radius in zip(towns.x, towns.y, towns.radius_m, strict=True):
-        reach = radius * 2.6
+    reaches = towns.radius_m * 2.6
+    near = (towns.x + reaches >= x[0, 0]) & (towns.x - reaches <= x[0, -1])
+    near &= (towns.y + reaches >= y[-1, 0]) & (towns.y - reaches <= y[0, 0])
+    for number in np.flatnonzero(near).tolist():
+        at_x, at_y, radius, reach = towns.x[number], towns.y[number], towns.radius_m[number], reaches[number]
         first, last = np.searchsorted(x[0], (at_x - reach, at_x + reach))
         upper, lower = np.searchsorted(-y[:, 0], (-(at_y + reach), -(at_y - reach)))
         if first >= last or upper >= lower:
@@ -105,10 +114,15 @@ def draw_roads(towns: Towns, window: Window) -> np.ndarray | None:
         return None
     picture = Image.new("L", (window.columns, window.rows))
     draw = ImageDraw.Draw(picture)
-    for width, line in towns.roads:
+    if not towns.roads:
+        return None
+    left, low, right, high = towns.road_bounds
+    pad = 2 * window.step_m
+    near = (right >= window.left_m - pad) & (left <= window.left_m + window.columns * window.step_m + pad)
+    near &= (high >= window.top_m - window.rows * window.step_m - pad) & (low <= window.top_m + pad)
+    for number in np.flatnonzero(near).tolist():
+        width, line = towns.roads[number]
         spots = np.stack([line[:, 0] - window.left_m, window.top_m - line[:, 1]], axis=1) / window.step_m
-        if (spots.max(axis=0) < -2).any() or (spots.min(axis=0) > (window.columns + 2, window.rows + 2)).any():
-            continue
         strength = min(255, round(255 * width / window.step_m))
         draw.line([tuple(s) for s in spots.tolist()], fill=strength, width=max(1, round(width / window.step_m)))
     filled = np.asarray(picture)
