@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -18,6 +17,7 @@ from infra.offline.chat import answerer, consistency, judge, observer, planner, 
 from infra.offline.chat.errors import ChatError, bad
 from infra.offline.chat.protocol import ChatRequest, read_request
 from infra.offline.chat.reply import Reply, completion, stream
+from infra.offline.computing import compute
 
 KEY = re.compile(r"sk-[A-Za-z0-9_-]{4,200}")
 CREATED = 1_762_000_000
@@ -56,7 +56,7 @@ async def complete(request: Request) -> Response:
     try:
         check_key(request)
         body = await request.body()
-        asked, replies = await anyio.to_thread.run_sync(_answer, body)
+        asked, replies = await compute(_answer, body)
     except ChatError as error:
         return error.response()
     if asked.stream:

@@ -10,18 +10,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import os
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from infra.offline.computing import compute
 from infra.offline.fault_layer import clock
 from infra.offline.scenes.cog import ASSETS, Painter, layout_of
 from infra.offline.scenes.orbit import Scene, scene_with_id
@@ -108,8 +107,6 @@ class BlobHost:
     def __init__(self, world: World) -> None:
         self.signer, self.painter = Signer(world.seed), Painter(world.seed)
         self._etag = f'"0x8D{hashlib.blake2b(f"etag {world.seed}".encode(), digest_size=6).hexdigest().upper()}"'
-        # Painting is pure computation: more at once than cores only makes all of them late.
-        self._painters = anyio.CapacityLimiter(max(1, os.cpu_count() or 1))
 
     async def answer(self, request: Request) -> Response:
         """A file, or a range of it."""
@@ -145,7 +142,7 @@ class BlobHost:
     async def _pieces(self, scene: Scene, asset: str, start: int, end: int) -> AsyncIterator[bytes]:
         pieces = self.painter.read(scene, asset, start, end)
         while True:
-            piece = await anyio.to_thread.run_sync(next, pieces, b"", limiter=self._painters)
+            piece = await compute(next, pieces, b"")
             if not piece:
                 return
             yield piece

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import threading
 from collections import OrderedDict
 
-import anyio
 from PIL import Image, ImageFilter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from infra.offline.chance import fraction
+from infra.offline.computing import compute
 from infra.offline.fault_layer import changes, clock, is_deleted
 from infra.offline.render import encode, paint
 from infra.offline.services.ranges import answer_file
@@ -33,8 +32,6 @@ class ImageHost:
         self._kept: OrderedDict[tuple[int, int, str, int], bytes] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
-        # Painting is pure computation: more at once than cores only makes all of them late.
-        self._painters = anyio.CapacityLimiter(max(1, os.cpu_count() or 1))
 
     def routes(self) -> list[Route]:
         """The routes to mount."""
@@ -62,9 +59,7 @@ class ImageHost:
         record = self.world.image(image_id)
         if record is None or is_deleted(request.scope, image_id):
             return PlainTextResponse("Not Found", 404)
-        data = await anyio.to_thread.run_sync(
-            self.jpeg, record, size, changes(request.scope, image_id), limiter=self._painters
-        )
+        data = await compute(self.jpeg, record, size, changes(request.scope, image_id))
         return answer_file(request, data, "image/jpeg", {"cache-control": "max-age=1209600"})
 
     def jpeg(self, record: ImageRecord, size: str, version: int = 0) -> bytes:

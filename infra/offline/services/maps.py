@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from infra.offline.chance import fraction
+from infra.offline.computing import compute
 from infra.offline.facts import countries
 from infra.offline.maps import STYLES, draw_map, png
 from infra.offline.maps.poi import TYPES, Poi, PoiTable
@@ -43,7 +44,6 @@ class Maps:
         self.world, self.table = world, PoiTable(world, names, signs)
         self._pictures: OrderedDict[tuple[View, str], bytes] = OrderedDict()
         self._lock = threading.Lock()
-        self._painters = anyio.CapacityLimiter(2)
 
     def routes(self) -> list[Route]:
         """The routes to mount."""
@@ -126,7 +126,7 @@ class Maps:
         return await self._picture(View.tile(z, x, y), style)
 
     async def _picture(self, view: View, style: str) -> Response:
-        data = await anyio.to_thread.run_sync(self.picture, view, style, limiter=self._painters)
+        data = await compute(self.picture, view, style)
         return Response(data, media_type="image/png", headers={"cache-control": "max-age=86400"})
 
     def picture(self, view: View, style: str) -> bytes:

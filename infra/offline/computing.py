@@ -1,0 +1,22 @@
+"""Threads for what computes: painting pictures and scenes, reading them with OCR.
+
+No more of them than cores, since more at once only make all of them late; and always the same ones, since the memory
+a thread has worked with stays with it: spread over dozens of threads, a few large pictures cost gigabytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+_threads = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="computing")
+
+
+async def compute(function: Callable[..., Result], *arguments: object) -> Result:
+    """The function's result, computed beside the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
