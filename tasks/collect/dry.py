@@ -11,9 +11,9 @@ from tasks.collect.meter import Meter, mapillary_meter, stac_meter, tally
 from tasks.collect.satellite.choice import choose, owners
 from tasks.collect.satellite.cog import ranges
 from tasks.collect.satellite.grid import Grid, grid_around
-from tasks.collect.satellite.raster import Mask, on_grid
+from tasks.collect.satellite.raster import Mask, blocks_of, on_grid
 from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene, UnusableScene
-from tasks.collect.satellite.stage import _search as find_scenes
+from tasks.collect.satellite.search import find_scenes
 from tasks.image_store import ImageStore
 from tasks.lake import Lake
 from tasks.services import Connection, Mapillary, ServiceError, Stac
@@ -95,7 +95,7 @@ class DryScenes:
         except UnusableScene:
             return
         running = tally.get()
-        for start, end, _ in ranges(file.level, file.tiles(need)):
+        for start, end, _ in ranges(file.level, file.tiles(blocks_of(need))):
             if running is not None:
                 running.add("asset", 1, end - start)
 

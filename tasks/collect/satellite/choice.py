@@ -80,7 +80,7 @@ async def _best_cover(found: list[Candidate], looker: _Looker, settings: Satelli
             best, best_share = layers, share
         if share >= settings.good_share or looker.tired:
             break
-    return _by_clear_share(best)
+    return _by_clear_share(best)[: settings.max_scenes]
 
 
 async def _any_layer(found: list[Candidate], looker: _Looker) -> list[Layer]:

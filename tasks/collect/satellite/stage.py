@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -18,7 +18,8 @@ from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.choice import choose
 from tasks.collect.satellite.grid import Grid, grid_around
 from tasks.collect.satellite.mosaic import BadBands, Mosaic, make_mosaic
-from tasks.collect.satellite.scenes import BANDS, CLASSES, VISUAL, Scene, UnusableScene, read_scene
+from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene
+from tasks.collect.satellite.search import find_scenes
 from tasks.collect.satellite.tone import jpeg, shown
 from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop, digest
 from tasks.lake import Lake
@@ -100,7 +101,7 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     """The item's picture, or why there is none."""
     settings = bench.settings
     grid = grid_around(item["lat"], item["lon"], item["metres_per_pixel"], item["size_px"], item["east"], item["north"])
-    scenes, seen, unusable = await _search(bench.stac, grid, settings)
+    scenes, seen, unusable = await find_scenes(bench.stac, grid, settings)
     evidence: dict[str, Any] = {
         "place_id": item["place_id"],
         "searched": {"boxes": [[round(edge, 5) for edge in box] for box in grid.boxes()], "from": str(settings.start),
@@ -138,24 +139,6 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     data = await asyncio.to_thread(_picture, mosaic, settings)
     sha256 = bench.lake.images.put(data, "jpg")
     return Kept({"images": [image_row(item, grid, mosaic, evidence, data, sha256, bench)]})
-
-
-async def _search(stac: Stac, grid: Grid, settings: SatelliteSettings) -> tuple[list[Scene], int, dict[str, str]]:
-    """The scenes that may show a grid, how many items there were, and why some cannot be used."""
-    start = datetime.combine(settings.start, time(0, 0, 0), UTC)
-    end = datetime.combine(settings.end, time(23, 59, 59), UTC)
-    found: dict[str, dict[str, Any]] = {}
-    for box in grid.boxes():
-        for row in await stac.search(settings.collection, box, start, end, settings.max_cloud_percent):
-            found.setdefault(row["id"], row)
-    assets = (CLASSES, VISUAL) if settings.assets == "visual" else (CLASSES, *BANDS)
-    scenes, unusable = [], {}
-    for name, row in sorted(found.items()):
-        try:
-            scenes.append(read_scene(row, assets))
-        except UnusableScene as why:
-            unusable[name] = str(why)
-    return scenes, len(found), unusable
 
 
 def _picture(mosaic: Mosaic, settings: SatelliteSettings) -> bytes:

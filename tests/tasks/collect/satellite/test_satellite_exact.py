@@ -14,7 +14,8 @@ from tasks.collect.satellite.choice import choose
 from tasks.collect.satellite.grid import Grid, grid_around, transformer
 from tasks.collect.satellite.mosaic import Mosaic, make_mosaic
 from tasks.collect.satellite.scenes import BANDS, CLASSES, read_scene
-from tasks.collect.satellite.stage import Bench, _search, work
+from tasks.collect.satellite.search import find_scenes
+from tasks.collect.satellite.stage import Bench, work
 from tasks.lake import Lake
 
 SIZE = 240
@@ -36,7 +37,7 @@ def positions(ground: Any, grid: Grid) -> dict[str, Any]:
 
 async def mosaic_of(archive: Any, grid: Grid, wanted: SatelliteSettings) -> Mosaic:
     stac = archive.client()
-    scenes, _, unusable = await _search(stac, grid, wanted)
+    scenes, _, unusable = await find_scenes(stac, grid, wanted)
     assert not unusable
     choice = await choose(stac, scenes, grid, wanted)
     return await make_mosaic(stac, choice.layers, grid, wanted)

@@ -191,7 +191,18 @@ async def test_what_stays_cloudy_is_rejected_with_figures(archive: Any, frame: A
     assert 0.5 < figures["clear_share"] < 0.62 and figures["no_data_share"] == 0.0
     assert figures["scenes_seen"] == 3 and figures["scenes_looked_at"] == 3 and figures["scenes_used"] == 1
     assert figures["min_clear_share"] == 0.9
+    assert (figures["place_id"], figures["viewport"]) == ("p", "centre")
     assert not list((tmp_path / "lake" / "images").rglob("*.jpg"))
+
+
+async def test_no_more_scenes_than_allowed(archive: Any, ground: Any, tmp_path: Any) -> None:
+    left, top = GRID.left_m // 60 * 60, -(-GRID.top_m // 60) * 60
+    for number, west in enumerate((-2520, -1980, -1500)):  # each shows a strip more to the east
+        archive.put(f"scene{number}", ground(GRID.epsg, left + west, top + 780, 320), 0.1, cloud=float(number))
+    for most, share in ((1, 1.0), (8, 1.0)):
+        outcome = await work(ITEM, bench(archive, tmp_path, max_scenes=most, max_no_data_share=1.0, min_clear_share=0))
+        assert len(metadata(outcome)["scenes"]) <= most
+        assert sum(scene["share"] for scene in metadata(outcome)["scenes"]) == pytest.approx(share, abs=0.03)
 
 
 async def test_what_nobody_saw_is_rejected_with_figures(archive: Any, ground: Any, tmp_path: Any) -> None:
