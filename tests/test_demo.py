@@ -27,7 +27,13 @@ def geofix(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def demo(lake: Path) -> subprocess.CompletedProcess[str]:
     steps = ["train.sft.max_steps=20", "train.cold_start.max_steps=3", "train.grpo.max_steps=2"]
-    options = [f"plan.places={PLACES}", "plan.countries=[DE, FR, GB]", "offline.port=8791", *steps]
+    options = [
+        f"plan.places={PLACES}",
+        "plan.countries=[DE, FR, GB]",
+        "offline.port=8791",
+        "collect.satellite.size_px=256",
+        *steps,
+    ]
     sets = [word for option in options for word in ("--set", option)]
     return geofix("demo", "--lake", str(lake), *sets)
 
@@ -133,7 +139,7 @@ def test_no_key_is_in_anything_that_was_written(lake: Lake) -> None:
 def test_the_lake_is_listed_and_shown(lake: Lake) -> None:
     listed = geofix("tables", "--lake", str(lake.root), "--json")
     assert {row["table"] for row in json.loads(listed.stdout)} >= {"places", "images", "labels", "models", "runs"}
-    shown = geofix("show", "images", "--lake", str(lake.root), "--limit", "2")
+    shown = geofix("show", "images", "--where", "kind=panorama", "--lake", str(lake.root), "--limit", "2")
     assert shown.returncode == 0
     assert "CC BY-SA 4.0" in shown.stdout
 
