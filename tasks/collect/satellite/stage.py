@@ -104,6 +104,7 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     scenes, seen, unusable = await find_scenes(bench.stac, grid, settings)
     evidence: dict[str, Any] = {
         "place_id": item["place_id"],
+        "viewport": item["viewport"],
         "searched": {"boxes": [[round(edge, 5) for edge in box] for box in grid.boxes()], "from": str(settings.start),
                      "to": str(settings.end), "max_cloud_percent": settings.max_cloud_percent},
         "scenes_seen": seen,
