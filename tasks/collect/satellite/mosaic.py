@@ -69,34 +69,45 @@ async def read_bands(stac: Stac, scene: Scene, grid: Grid, blocks: Mask, rect: R
     return await asyncio.to_thread(from_bands, stored, scene.offset)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What was read for a picture: of each used layer its number in `owner`, its part of the grid and its values."""
+
+    layers: Sequence[Layer]
+    numbers: Sequence[int]
+    rects: Sequence[Rect]
+    values: Sequence[Reflectance]
+    owner: Owner
+    clear: Mask
+
+
 async def make_mosaic(stac: Stac, layers: Sequence[Layer], grid: Grid, settings: SatelliteSettings) -> Mosaic:
     """The picture from its layers, each read only where it is the one shown."""
+    reading = await read_layers(stac, layers, grid, settings.assets)
+    return await asyncio.to_thread(put_together, reading, settings.max_gain)
+
+
+async def read_layers(stac: Stac, layers: Sequence[Layer], grid: Grid, assets: str) -> Reading:
+    """The bands of the layers, all at once."""
     owner, clear = owners(layers)
     blocks = [blocks_of(owner == number) for number in range(len(layers))]
     used = [number for number, needed in enumerate(blocks) if needed.any()]
     # A little more than is shown, as far as it lies in the same tiles: to see how scenes differ where they meet.
     rects = [around(blocks[number], MARGIN, grid.size) for number in used]
-    read = await together(
-        read_bands(stac, layers[number].scene, grid, blocks[number], rect, settings.assets)
+    values = await together(
+        read_bands(stac, layers[number].scene, grid, blocks[number], rect, assets)
         for number, rect in zip(used, rects, strict=True)
     )
-    return await asyncio.to_thread(put_together, [layers[n] for n in used], read, rects, used, owner, clear, settings)
+    return Reading([layers[number] for number in used], used, rects, values, owner, clear)
 
 
-def put_together(
-    layers: Sequence[Layer],
-    read: Sequence[Reflectance],
-    rects: Sequence[Rect],
-    numbers: Sequence[int],
-    owner: Owner,
-    clear: Mask,
-    settings: SatelliteSettings,
-) -> Mosaic:
-    """The picture from what was read of its layers: each with its part of the grid and its number in `owner`."""
-    factors = gains(read, [layer.clear for layer in layers], settings.max_gain, rects)
-    balanced = [scaled(values, gain) for values, gain in zip(read, factors, strict=True)]
+def put_together(reading: Reading, max_gain: float) -> Mosaic:
+    """The picture from what was read."""
+    layers, rects, owner = reading.layers, reading.rects, reading.owner
+    factors = gains(reading.values, [layer.clear for layer in layers], max_gain, rects)
+    balanced = [scaled(values, gain) for values, gain in zip(reading.values, factors, strict=True)]
     pixels = np.zeros((*owner.shape, 3), dtype=np.uint16)
-    for number, values, rect in zip(numbers, balanced, rects, strict=True):
+    for number, values, rect in zip(reading.numbers, balanced, rects, strict=True):
         np.copyto(pixels[rect], values, where=(owner[rect] == number)[..., None])
     # Bands may lack what the class map promised: another scene that was read there may have it.
     holes = (pixels[..., 0] == 0) & (owner != NOBODY)
@@ -104,14 +115,14 @@ def put_together(
         for values, rect in zip(balanced, rects, strict=True):
             np.copyto(pixels[rect], values, where=(holes[rect] & (pixels[rect][..., 0] == 0))[..., None])
     empty = pixels[..., 0] == 0
-    counts = np.bincount(owner.ravel() + 1, minlength=len(layers) + 1)
+    counts = np.bincount(owner.ravel() + 1, minlength=max(reading.numbers) + 2)
     parts = [
         Part(layer.scene, float(counts[number + 1] / owner.size), (float(gain[0]), float(gain[1]), float(gain[2])))
-        for layer, number, gain in zip(layers, numbers, factors, strict=True)
+        for layer, number, gain in zip(layers, reading.numbers, factors, strict=True)
     ]
     return Mosaic(
         pixels=pixels,
         parts=tuple(sorted(parts, key=lambda part: (-part.share, part.scene.id))),
-        clear_share=float((clear & ~empty).mean()),
+        clear_share=float((reading.clear & ~empty).mean()),
         no_data_share=float(empty.mean()),
     )
