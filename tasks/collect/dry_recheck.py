@@ -79,14 +79,12 @@ class Ahead:
 
 
 async def look_ahead(due: pl.DataFrame, streets: DryStreets, settings: CollectSettings, at_once: int) -> Ahead:
-    """Ask for some of the pictures that are due: one list, and for the first of them whether they changed."""
+    """Ask for some of the pictures that are due: one list of them, and for each whether it changed."""
     found = Ahead(due.height, asks_host=settings.refresh.bytes == "always")
-    drawn = draw(due, settings.estimate.seed).head(recheck.AT_ONCE)
+    drawn = draw(due, settings.estimate.seed, by="source_id").head(recheck.AT_ONCE)
     before = streets.meter.asked.bytes["entity"]
     known = await streets.mapillary.images_by_id(drawn["source_id"].to_list(), recheck.FIELDS)
     found.bytes_each = (streets.meter.asked.bytes["entity"] - before) / max(1, len(known))
-    if found.asks_host:
-        drawn = drawn.head(settings.estimate.places)
     gate = asyncio.Semaphore(at_once)
 
     async def one(item: dict[str, Any]) -> Seen:

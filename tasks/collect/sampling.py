@@ -66,13 +66,16 @@ class Sample:
         return sum(self.seconds) / max(1, len(self.seconds))
 
 
-def draw(items: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """The items in an order that follows from the seed and their ids: its first n are a random sample of n."""
+def draw(items: pl.DataFrame, seed: int, by: str = "id") -> pl.DataFrame:
+    """The items in an order that follows from the seed and their ids: its first n are a random sample of n.
+
+    Ids of pictures differ from lake to lake: where two lakes are to draw alike, `by` names another column.
+    """
 
     def rank(name: str) -> str:
         return hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).hexdigest()
 
-    order = pl.Series("rank", [rank(name) for name in items["id"]], dtype=pl.String)
+    order = pl.Series("rank", [rank(name) for name in items[by]], dtype=pl.String)
     return items.with_columns(order).sort("rank", "id").drop("rank")
 
 
