@@ -68,17 +68,18 @@ class Lake:
         if "://" in str(root):
             raise LakeError(f"lake '{root}' is not a local folder; give a path such as ./lake")
         self.root = Path(root).expanduser().absolute()
+        self._names = Names(self.root)
         try:
             (self.root / "tables").mkdir(parents=True, exist_ok=True)
             probe = self.root / f".writable-{uuid.uuid4().hex}"
             probe.write_bytes(b"geofix")
             probe.unlink()
+            self._names.ensure()
         except OSError as error:
             raise LakeError(
                 f"lake '{self.root}' cannot be written: {error.strerror or error}; choose another with --lake"
             ) from error
         self.images = ImageStore(self.root / "images")
-        self._names = Names(self.root)
 
     def name(self, *parts: str) -> str:
         """A name for what these parts identify, which tells nothing about them without this lake."""

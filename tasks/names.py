@@ -27,6 +27,11 @@ class Names:
     def __init__(self, root: Path) -> None:
         self._path = root / KEY_FILE
 
+    def ensure(self) -> None:
+        """Make the key, unless it is there."""
+        if not self._path.exists():
+            _create(self._path)
+
     def name(self, *parts: str) -> str:
         """24 hex digits that follow from the parts and the lake's key."""
         text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
@@ -35,8 +40,7 @@ class Names:
     @cached_property
     def _key(self) -> bytes:
         try:
-            if not self._path.exists():
-                _create(self._path)
+            self.ensure()
             key = bytes.fromhex(self._path.read_text("ascii").strip())
         except OSError as error:
             raise LakeError(f"the key of the lake's names, {self._path}, is out of reach: {error.strerror}") from error
@@ -50,12 +54,17 @@ class Names:
         return key
 
 
+def new_key() -> str:
+    """Random bytes as hex digits."""
+    return secrets.token_hex(KEY_BYTES)
+
+
 def _create(path: Path) -> None:
     """A new key, whole or not at all; of several that are made at once one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secrets.token_hex(KEY_BYTES))
+        file.write(new_key())
         file.flush()
         os.fsync(file.fileno())
     with contextlib.suppress(FileExistsError):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tasks.errors import LakeError
 from tasks.lake import Lake
-from tasks.names import KEY_FILE, Names
+from tasks.names import KEY_BYTES, KEY_FILE, Names
+from tasks.names import new_key as NEW_KEY  # the real one: other tests have a fixed key
 
 
 def test_a_name_is_the_same_every_time_and_in_every_process(tmp_path: Path) -> None:
@@ -22,7 +23,8 @@ def test_a_name_is_the_same_every_time_and_in_every_process(tmp_path: Path) -> N
     assert pickle.loads(pickle.dumps(lake)).name("mapillary", "123", "p1") == name
 
 
-def test_another_lake_gives_another_name(tmp_path: Path) -> None:
+def test_another_lake_gives_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.names.new_key", NEW_KEY)
     assert Lake(tmp_path / "a").name("mapillary", "123") != Lake(tmp_path / "b").name("mapillary", "123")
 
 
@@ -34,7 +36,12 @@ def test_a_copied_key_gives_the_same_names(tmp_path: Path) -> None:
     assert other.name("mapillary", "123") == name
 
 
-def test_many_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
+def test_a_key_is_random() -> None:
+    assert len({NEW_KEY() for _ in range(100)}) == 100 and len(NEW_KEY()) == 2 * KEY_BYTES
+
+
+def test_many_that_start_at_once_agree_on_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.names.new_key", NEW_KEY)
     with ThreadPoolExecutor(16) as pool:
         found = set(pool.map(lambda _: Names(tmp_path).name("x"), range(64)))
     assert len(found) == 1
