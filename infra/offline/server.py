@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -151,6 +152,24 @@ def make_server(app: Application, host: str = DEFAULT_HOST, port: int = DEFAULT_
     # The Date header is the fault layer's: a skewed clock shows there.
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False, date_header=False)
     return uvicorn.Server(config)
+
+
+@contextlib.contextmanager
+def serving(app: Application) -> Iterator[str]:
+    """The application on a free loopback port, in a thread of this process; gives its address, ends with the block."""
+    server = make_server(app, port=0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise RuntimeError("the server did not start")
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
 
 
 def main(argv: list[str] | None = None) -> int:

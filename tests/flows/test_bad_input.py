@@ -4,8 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.command import Call, run_command
-from infra.offline.server import create_app, make_server
+from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
@@ -220,16 +218,8 @@ def test_a_population_raster_that_will_not_do(
 @pytest.fixture
 def offline_url() -> Iterator[str]:
     """A small offline world on a real socket."""
-    server = make_server(create_app(World(seed=7, size=50, pano_width=512), warm=False), port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=10)
+    with serving(create_app(World(seed=7, size=50, pano_width=512), warm=False)) as address:
+        yield address
 
 
 def test_a_wrong_token_names_its_variable_and_marks_nothing(

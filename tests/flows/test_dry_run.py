@@ -1,8 +1,6 @@
 """`geofix collect --dry-run` as it is called: a table for a person, JSON for a machine, one line when it cannot."""
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 
 from flows.command import Call
 from flows.dry_run import dry_run
-from infra.offline.server import create_app, make_server
+from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from tasks.errors import GeofixError, LakeError
 from tasks.lake import Commit, Lake
@@ -27,16 +25,8 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def url(world: World) -> Iterator[str]:
-    server = make_server(create_app(world, warm=False), port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=10)
+    with serving(create_app(world, warm=False)) as address:
+        yield address
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """A small world served on a real socket."""
 
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +7,7 @@ import httpx
 import pytest
 
 from infra.offline.faults import Faults
-from infra.offline.server import create_app, make_server
+from infra.offline.server import create_app, serving
 from infra.offline.services.mapillary import TOKEN, Limits
 from infra.offline.world import World
 
@@ -29,19 +27,9 @@ class Served:
 
 def serve(world: World, **options: object) -> Iterator[Served]:
     """The world on a free loopback port until the generator is closed."""
-    server = make_server(create_app(world, Faults(), warm=False, **options), port=0)  # type: ignore[arg-type]
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 30
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    with httpx.Client(base_url=url, timeout=30) as http:
+    app = create_app(world, Faults(), warm=False, **options)  # type: ignore[arg-type]
+    with serving(app) as url, httpx.Client(base_url=url, timeout=30) as http:
         yield Served(url, world, http)
-    server.should_exit = True
-    thread.join(timeout=10)
 
 
 @pytest.fixture(scope="session")

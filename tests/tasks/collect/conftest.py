@@ -3,8 +3,6 @@
 import asyncio
 import io
 import random
-import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from infra.offline.server import create_app, make_server
+from infra.offline.server import create_app, serving
 from infra.offline.services.mapillary_tiles import tile_point
 from infra.offline.world import World
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings, StacEndpoint
@@ -237,18 +235,8 @@ class Earth:
 @pytest.fixture(scope="session")
 def _served_earth() -> Iterator[Earth]:
     world = World(seed=7, size=400, pano_width=512)
-    server = make_server(create_app(world, warm=False), port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
-    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    with httpx.Client(base_url=url, timeout=60) as http:
+    with serving(create_app(world, warm=False)) as url, httpx.Client(base_url=url, timeout=60) as http:
         yield Earth(url, world, http)
-    server.should_exit = True
-    thread.join(timeout=10)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Collect from the offline world over HTTP: the same rows whether the services behave or not."""
 
 import asyncio
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.offline.server import create_app, make_server
+from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
@@ -43,16 +41,8 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def url(world: World) -> Iterator[str]:
-    server = make_server(create_app(world), port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=10)
+    with serving(create_app(world)) as address:
+        yield address
 
 
 async def collect(url: str, world: World, lake: Lake) -> tuple[list[dict[str, Any]], int]:

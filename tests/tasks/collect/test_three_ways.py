@@ -1,7 +1,5 @@
 """Boxes, tiles and both together on the offline world: the same pictures, by counted requests."""
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.offline.server import create_app, make_server
+from infra.offline.server import create_app, serving
 from infra.offline.services.mapillary import Limits
 from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
@@ -34,16 +32,8 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def url(world: World) -> Iterator[str]:
-    server = make_server(create_app(world, limits=LIMITS, warm=False), port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=10)
+    with serving(create_app(world, limits=LIMITS, warm=False)) as address:
+        yield address
 
 
 def spots(world: World) -> list[tuple[float, float]]:
@@ -124,13 +114,7 @@ async def test_all_ways_choose_the_same_pictures(url: str, world: World) -> None
 
 async def test_an_ordinary_place_costs_one_search(world: World) -> None:
     """Before any splitting, with the service's own limits: one request where a street is near, as ever."""
-    server = make_server(create_app(world, warm=False), port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    try:
+    with serving(create_app(world, warm=False)) as url:
         settings = CollectSettings(photos=0)
         mapillary = client(url)
         with httpx.Client(base_url=url, timeout=60) as control:
@@ -142,6 +126,3 @@ async def test_an_ordinary_place_costs_one_search(world: World) -> None:
                 search = Search(mapillary, TileCache(mapillary, 1000), settings, place.lat, place.lon, 500.0)
                 assert await search.next("panorama") is not None
                 assert requests(control) == {"mapillary": 1}
-    finally:
-        server.should_exit = True
-        thread.join(timeout=10)

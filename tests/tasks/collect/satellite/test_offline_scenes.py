@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.offline.server import create_app, make_server
+from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.settings.satellite import SatelliteSettings
 from schemas.settings.services import ServicesSettings, StacEndpoint
@@ -41,16 +39,8 @@ FAULTS = [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = make_server(create_app(World(seed=7, size=300), warm=False), port=0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=10)
+    with serving(create_app(World(seed=7, size=300), warm=False)) as address:
+        yield address
 
 
 async def collect(url: str, lake: Lake) -> dict[str, dict[str, Any]]:
