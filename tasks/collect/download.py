@@ -1,33 +1,33 @@
-"""One picture from its address to the bytes that are stored, or why it cannot be used."""
+"""One picture from its address to the image store, or why it cannot be used."""
 
-import hashlib
 from dataclasses import dataclass
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate, Kind
-from tasks.images import BadImage, equirectangular, inspect, strip_exif
+from tasks.collect.spool import Came, Spool
+from tasks.image_store import ImageStore
+from tasks.images import BadImage, equirectangular
+from tasks.metadata import cleaned
 from tasks.pace import computing
 from tasks.services import Mapillary, ServiceError, safe_url
-from tasks.services.mapillary import Fetched
 
 # What one picture's address may answer for good. All else, a transfer that breaks off each time included, may be
 # better later: taking another picture instead would make the result depend on the weather.
 _THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big"})
 FRESH_URLS = 3  # times a new address is asked for when one is past its time
+GONE = 410  # of a fresh address: the host no longer has the picture
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Verified bytes, ready to be stored."""
+    """A picture that was stored."""
 
-    data: bytes
+    came: Came
+    sha256: str
     extension: str
+    size: int  # in bytes
     width: int
     height: int
-    request_url: str  # without its signature
-    etag: str | None  # the host's mark of the bytes that came
-    source_sha256: str  # of the bytes that came
-    source_bytes: int
 
 
 class Unusable(Exception):
@@ -39,32 +39,45 @@ class Unusable(Exception):
         self.detail = detail
 
 
-async def download(mapillary: Mapillary, candidate: Candidate, settings: CollectSettings) -> Picture:
-    """The candidate's picture, fully decoded once; `Unusable`, or ServiceError when the service is out."""
+async def download(
+    mapillary: Mapillary,
+    candidate: Candidate,
+    settings: CollectSettings,
+    store: ImageStore,
+    spool: Spool,
+    since_s: float = 0.0,
+) -> Picture:
+    """The candidate's picture, fully decoded once; `Unusable`, or ServiceError when the service is out.
+
+    Its bytes wait in the spool to be decoded, and stay there until the caller drops them. Those that a killed run
+    left, no earlier than `since_s`, count as a download.
+    """
     assert candidate.kind is not None, "a picture of no clear kind answers no wish"
+    name = candidate.source_id
+    came, url = spool.find(name, since_s), candidate.url
     try:
-        url = candidate.url or await _fresh_url(mapillary, candidate.source_id)
         for attempt in range(1, settings.downloads + 1):
-            came, url = await _fetch(mapillary, candidate.source_id, url)
+            if came is None:
+                came, url = await _fetch(mapillary, name, url)
+                spool.put(name, came)
             try:
-                stored, extension, width, height = await computing.run(prepare, came.data, candidate.kind, settings)
-                sha256 = hashlib.sha256(came.data).hexdigest()
-                return Picture(
-                    stored, extension, width, height, safe_url(url), came.etag or None, sha256, len(came.data)
-                )
+                return await computing.run(_store, came, candidate.kind, settings, store)
             except BadImage as error:
                 # A broken transfer may be whole the next time; a small picture stays small.
                 if error.kind not in ("truncated", "not_an_image") or attempt == settings.downloads:
                     raise Unusable(error.kind, error.detail) from error
+            spool.drop(name)
+            came = None
     except ServiceError as error:
-        if error.kind in _THIS_PICTURE_ONLY and not error.retryable:
-            raise Unusable(error.kind, error.message) from error
+        if (error.kind in _THIS_PICTURE_ONLY and not error.retryable) or error.status == GONE:
+            raise Unusable("not_found" if error.status == GONE else error.kind, error.message) from error
         raise
     raise AssertionError("settings.downloads is at least 1")
 
 
-async def _fetch(mapillary: Mapillary, source_id: str, url: str) -> tuple[Fetched, str]:
+async def _fetch(mapillary: Mapillary, source_id: str, url: str | None) -> tuple[Came, str]:
     """The bytes, and the address that gave them: addresses are signed and expire while an item waits its turn."""
+    url = url or await _fresh_url(mapillary, source_id)
     for _ in range(FRESH_URLS):
         try:
             return await _whole(mapillary, url), url
@@ -75,10 +88,10 @@ async def _fetch(mapillary: Mapillary, source_id: str, url: str) -> tuple[Fetche
     return await _whole(mapillary, url), url  # still expired: the host's trouble, so it fails and is tried again later
 
 
-async def _whole(mapillary: Mapillary, url: str) -> Fetched:
+async def _whole(mapillary: Mapillary, url: str) -> Came:
     came = await mapillary.fetch_if_changed(url, None)
     assert came is not None, "nothing was asked on condition"
-    return came
+    return Came.now(came.data, came.etag or None, safe_url(url))
 
 
 async def _fresh_url(mapillary: Mapillary, source_id: str) -> str:
@@ -89,13 +102,18 @@ async def _fresh_url(mapillary: Mapillary, source_id: str) -> str:
     return url
 
 
+def _store(came: Came, kind: Kind, settings: CollectSettings, store: ImageStore) -> Picture:
+    data, extension, width, height = prepare(came.data, kind, settings)
+    return Picture(came, store.put(data, extension), extension, len(data), width, height)
+
+
 def prepare(data: bytes, kind: Kind, settings: CollectSettings) -> tuple[bytes, str, int, int]:
-    """The bytes to store, their extension, width and height."""
+    """The bytes to store, without anything that tells of their maker; their extension, width and height."""
     if kind == "panorama":
         width, height = settings.panorama_width, settings.panorama_width // 2
         return equirectangular(data, width, height, settings.panorama_min_pixels), "jpg", width, height
-    facts = inspect(data)
+    clean, facts = cleaned(data)
     if facts.width * facts.height < settings.photo_min_pixels:
         needed = settings.photo_min_pixels
         raise BadImage("too_small", f"{facts.width} x {facts.height}, at least {needed} pixels are needed")
-    return strip_exif(data), facts.extension, facts.width, facts.height
+    return clean, facts.extension, facts.width, facts.height

@@ -27,9 +27,10 @@ def prepared_with(settings: CollectSettings, version: int) -> str:
 
 
 def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared: str) -> pl.DataFrame:
-    """The places (`id`) with `news`, which makes a place another item, and `had`: facts of its good pictures."""
+    """The places (`id`) with `news`, which makes a place another item, `had`: facts of its good pictures, and
+    `news_at`: when it was last checked."""
     checks = inputs.frame("checks")
-    news = checks.group_by(id="place_id").agg(pl.col("news").sum())
+    news = checks.group_by(id="place_id").agg(pl.col("news").sum(), news_at=pl.col("checked_at").max())
     seen = checks.select("checked_at", image_id="subject_id", seen_sha256="source_sha256")
     changed = (pl.col("checked_at") > pl.col("fetched_at")) & (pl.col("seen_sha256") != pl.col("source_sha256"))
     mine = (pl.col("stage") == stage) & (pl.col("prepared") == prepared) & pl.col("tombstone").is_null()

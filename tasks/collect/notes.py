@@ -2,16 +2,20 @@
 
 Answers are appended to a file as they come, before anything is committed. A run that ends well has committed all it
 did, so the next one heeds only notes younger than the newest such run, and none older than half an hour: what a
-service said then may have changed. A worker heeds what was noted before it began.
+service said then may have changed. Where a check has found that it did, only what was said after it counts. A worker
+heeds what was noted before it began.
 """
 
+import contextlib
+import copy
 import json
 import os
 import time
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import polars as pl
 
@@ -31,31 +35,37 @@ class Notes:
         self._folder = folder
         self._file: IO[str] | None = None
         self._begun_s = 0.0
-        self._left: dict[str, Any] = {}
+        self._left: dict[str, tuple[float, Any]] = {}
         if folder is not None and folder.is_dir():
             self._read(max(since_s, time.time() - HEEDED_S))
 
     @classmethod
     def of(cls, lake: Lake, stage: str) -> "Notes":
         """The notes of a stage on a lake."""
-        runs = lake.read("runs", columns=["stage", "status", "finished_at"])
-        ended = runs.filter((pl.col("stage") == stage) & pl.col("status").str.starts_with("done"))["finished_at"].max()
-        return cls(lake.root / ".state" / "notes" / stage, ended.timestamp() if ended else 0.0)  # type: ignore[union-attr]
+        return cls(lake.root / ".state" / "notes" / stage, ended_s(lake, stage))
 
-    def find(self, *key: Any) -> Any | None:
-        """What a killed run was told about this, or None."""
-        return self._left.get(_name(key))
+    def find(self, *key: Any, since_s: float = 0.0) -> Any | None:
+        """What a killed run was told about this, at that moment or later, or None."""
+        moment, value = self._left.get(_name(key), (0.0, None))
+        return value if moment >= since_s else None
 
     def add(self, value: Any, *key: Any) -> None:
         """Note what was told."""
         if self._folder is None:
             return
         now = time.time()
-        if self._file is None or now - self._begun_s > SEGMENT_S:
-            self._next_file(now)
-        assert self._file is not None
-        self._file.write(json.dumps([now, _name(key), value]) + "\n")
-        self._file.flush()  # to the system, which outlives us; not to the disk, which would cost more than a request
+        try:
+            if self._file is None or now - self._begun_s > SEGMENT_S:
+                self._next_file(now)
+            assert self._file is not None
+            self._file.write(json.dumps([now, _name(key), value]) + "\n")
+            # to the system, which outlives us; not to the disk, which would cost more than a request
+            self._file.flush()
+        except OSError:  # a full disk: what is not noted is asked for again
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._file.close()
+            self._file = None
 
     def _next_file(self, now: float) -> None:
         assert self._folder is not None
@@ -83,8 +93,15 @@ class Notes:
                     moment, name, value = json.loads(line)
                 except ValueError:
                     continue  # the line its writer was killed in
-                if isinstance(moment, float) and moment > since_s:
-                    self._left[name] = value
+                if isinstance(moment, float) and moment > max(since_s, self._left.get(name, (0.0, None))[0]):
+                    self._left[name] = moment, value
+
+
+def ended_s(lake: Lake, stage: str) -> float:
+    """When the newest run of a stage ended that has committed all it did."""
+    runs = lake.read("runs", columns=["stage", "status", "finished_at"])
+    ended = runs.filter((pl.col("stage") == stage) & pl.col("status").str.starts_with("done"))["finished_at"].max()
+    return ended.timestamp() if isinstance(ended, datetime) else 0.0
 
 
 def _name(key: tuple[Any, ...]) -> str:
@@ -92,11 +109,18 @@ def _name(key: tuple[Any, ...]) -> str:
 
 
 class RecallingMapillary(Mapillary):
-    """The service, but for boxes that a killed run has been told about."""
+    """The service, but for boxes and details that a killed run has been told about."""
 
     def __init__(self, connection: Connection, notes: Notes) -> None:
         super().__init__(connection)
         self._notes = notes
+        self._since_s = 0.0
+
+    def since(self, since_s: float) -> Self:
+        """The same service, remembering only what was said at that moment or later."""
+        other = copy.copy(self)
+        other._since_s = since_s
+        return other
 
     async def images_in_box(
         self,
@@ -110,10 +134,24 @@ class RecallingMapillary(Mapillary):
     ) -> list[dict[str, Any]]:
         """The images in a box."""
         key = ("box", west, south, east, north, list(fields), is_pano, limit)
-        told: list[dict[str, Any]] | None = self._notes.find(*key)
+        told: list[dict[str, Any]] | None = self._notes.find(*key, since_s=self._since_s)
         if told is not None:
             return told
         rows = await super().images_in_box(west, south, east, north, fields, is_pano, limit)
         if len(rows) <= MOST_ROWS:
-            self._notes.add([{name: row[name] for name in row if name != _URL} for row in rows], *key)
+            self._notes.add([_without_url(row) for row in rows], *key)
         return rows
+
+    async def images_by_id(self, ids: Sequence[str], fields: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+        """The images that exist of these, by id."""
+        key = ("ids", list(ids), list(fields))
+        told: dict[str, dict[str, Any]] | None = self._notes.find(*key, since_s=self._since_s)
+        if told is not None:
+            return told
+        rows = await super().images_by_id(ids, fields)
+        self._notes.add({name: _without_url(row) for name, row in rows.items()}, *key)
+        return rows
+
+
+def _without_url(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in row if name != _URL}

@@ -7,7 +7,7 @@ ends with the same rows when it is started again.
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -15,10 +15,11 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
-from tasks.collect.download import download
+from tasks.collect.download import Unusable, download
 from tasks.collect.keeping import facts_had, prepared_with, with_what_it_has
 from tasks.collect.notes import Notes, RecallingMapillary
 from tasks.collect.search import Asked, Search
+from tasks.collect.spool import Spool
 from tasks.collect.tile_cache import TileCache
 from tasks.collect.tiles import in_tile_order
 from tasks.collect.wishes import Wish, fulfil, wishes_of
@@ -34,34 +35,44 @@ FEWEST, MOST = 8, 64  # places under way in a worker: a service that takes a sec
 VERSION = 1  # raise it when other bytes are stored for the same picture and settings
 
 
-async def fetch_and_store(candidate: Candidate, bench: "Bench") -> dict[str, Any]:
+async def fetch_and_store(candidate: Candidate, bench: "Bench", since_s: float = 0.0) -> dict[str, Any]:
     """The picture's bytes, stored; what there is to say about them. `Unusable` when they are no picture."""
-    picture = await download(bench.mapillary, candidate, bench.settings)
+    key = candidate.source_id, str(candidate.kind), prepared_with(bench.settings, VERSION)
+    told = _told_before(key, bench, since_s)
+    if told is not None:
+        return told
+    try:
+        picture = await download(bench.mapillary, candidate, bench.settings, bench.lake.images, bench.spool, since_s)
+    except Unusable as why:
+        bench.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
+        bench.spool.drop(candidate.source_id)
+        raise
+    came = picture.came
     facts: dict[str, Any] = {
-        "fetched_at": datetime.now(UTC),
-        "request_url": picture.request_url,
+        "fetched_at": came.at,
+        "request_url": came.request_url,
         "http_status": 200,  # anything else is no picture
-        "sha256": bench.lake.images.put(picture.data, picture.extension),
+        "sha256": picture.sha256,
         "extension": picture.extension,
-        "bytes": len(picture.data),
+        "bytes": picture.size,
         "width": picture.width,
         "height": picture.height,
-        "etag": picture.etag,
-        "source_sha256": picture.source_sha256,
-        "source_bytes": picture.source_bytes,
-        "prepared": prepared_with(bench.settings, VERSION),
+        "etag": came.etag,
+        "source_sha256": came.sha256,
+        "source_bytes": len(came.data),
+        "prepared": key[-1],
     }
-    bench.notes.add(facts | {"fetched_at": facts["fetched_at"].isoformat()}, *_note_key(candidate, bench))
+    bench.notes.add(facts | {"fetched_at": came.at.isoformat()}, "picture", *key)
+    bench.spool.drop(candidate.source_id)  # from here on the notes say it
     return facts
 
 
-def _note_key(candidate: Candidate, bench: "Bench") -> tuple[str, ...]:
-    return "picture", candidate.source_id, str(candidate.kind), prepared_with(bench.settings, VERSION)
-
-
-def _fetched_before(candidate: Candidate, bench: "Bench") -> dict[str, Any] | None:
-    """The facts of a picture that a killed run has stored for a place it did not finish."""
-    facts = bench.notes.find(*_note_key(candidate, bench))
+def _told_before(key: tuple[str, ...], bench: "Bench", since_s: float) -> dict[str, Any] | None:
+    """The facts of a picture that a killed run has stored for a place it did not finish, or why it is unusable."""
+    why = bench.notes.find("unusable", *key, since_s=since_s)
+    if why is not None:
+        raise Unusable(why["kind"], why["detail"])
+    facts = bench.notes.find("picture", *key, since_s=since_s)
     if facts is None or not bench.lake.images.path(facts["sha256"], facts["extension"]).exists():
         return None
     return {**facts, "fetched_at": datetime.fromisoformat(facts["fetched_at"])}
@@ -74,8 +85,9 @@ class Bench:
     mapillary: Mapillary
     lake: Lake
     settings: CollectSettings
-    take: Callable[[Candidate, "Bench"], Awaitable[dict[str, Any]]] = fetch_and_store  # an estimate takes nothing
+    take: Callable[[Candidate, "Bench"], Awaitable[dict[str, Any]]] | None = None  # of an estimate, which fetches none
     notes: Notes = field(default_factory=Notes)
+    spool: Spool = field(default_factory=Spool)
 
     @cached_property
     def pace(self) -> Pace:
@@ -85,9 +97,12 @@ class Bench:
     def tiles(self) -> TileCache:
         return TileCache(self.mapillary, self.settings.tiles_kept)
 
-    def search(self, lat: float, lon: float, half_size_m: float, asked: Asked | None = None) -> Search:
+    def search(
+        self, lat: float, lon: float, half_size_m: float, asked: Asked | None = None, since_s: float = 0.0
+    ) -> Search:
         """The pictures in the box that reaches half_size_m from a point, best first; `asked` counts its requests."""
-        return Search(self.mapillary, self.tiles, self.settings, lat, lon, half_size_m, asked)
+        service = self.mapillary.since(since_s) if isinstance(self.mapillary, RecallingMapillary) else self.mapillary
+        return Search(service, self.tiles, self.settings, lat, lon, half_size_m, asked)
 
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
@@ -101,7 +116,7 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
 def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
     notes = Notes.of(workshop.lake, NAME)
     mapillary = RecallingMapillary(workshop.connections.mapillary, notes)
-    return Bench(mapillary, workshop.lake, settings, notes=notes)
+    return Bench(mapillary, workshop.lake, settings, notes=notes, spool=Spool.of(workshop.lake, NAME))
 
 
 async def work(item: dict[str, Any], bench: Bench) -> Outcome:
@@ -112,15 +127,19 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
 
 async def _collect(item: dict[str, Any], bench: Bench) -> Outcome:
     wishes = wishes_of(bench.settings)
+    # A place with news is redone because something changed: what was said before the check that found it is outdated.
+    news_at = item.get("news_at") if item.get("news") else None
+    since_s = news_at.timestamp() if news_at else 0.0
 
     def open_search(half_size_m: float) -> Search:
-        return bench.search(item["lat"], item["lon"], half_size_m)
+        return bench.search(item["lat"], item["lon"], half_size_m, since_s=since_s)
 
     async def take(candidate: Candidate) -> dict[str, Any]:
+        row = image_row(item["id"], candidate, bench.lake)
         facts = facts_had(item, candidate.source_id, str(candidate.kind), bench.lake)
-        if facts is None and not item.get("news"):  # a place with news is redone because something changed
-            facts = _fetched_before(candidate, bench)
-        return image_row(item["id"], candidate, bench.lake) | (facts or await bench.take(candidate, bench))
+        if facts is None:
+            facts = await (bench.take(candidate, bench) if bench.take else fetch_and_store(candidate, bench, since_s))
+        return row | facts
 
     await fulfil(wishes, bench.settings.half_sizes_m, open_search, take)
     rows = [row for wish in wishes for row in wish.rows]
@@ -190,5 +209,5 @@ STAGE = Stage(
     # Waiting for the service, not computing: many places at a time in each worker.
     resources=Resources(cpus=1, concurrency=MOST, chunk=2),
     services=("mapillary",),
-    aside=("had",),  # what a place has makes it quicker, not another
+    aside=("had", "news_at"),  # what a place has makes it quicker, not another
 )

@@ -257,9 +257,8 @@ class Mapillary:
 
     def _classify_file(self, answer: Answer) -> ServiceError | None:
         if answer.status in (401, 403, 410):
-            return ServiceError(
-                "mapillary", "expired", f"{answer.url}: the signed address is past its time", status=403
-            )
+            said = f"{answer.url}: the signed address is past its time"
+            return ServiceError("mapillary", "expired", said, status=answer.status)
         return None
 
 
