@@ -5,11 +5,10 @@ import io
 from PIL import Image
 
 from bench.campaign_repeats import Repeats
-from tasks.collect.street_view import MOST
 from tasks.errors import LakeError
 from tasks.lake import Lake
 
-LOST_PER_PLACE = 2
+MOST_REPEATS = 0.05  # of what was asked: an answer asked for again although neither fault nor error spoilt it
 
 
 def wrong_rows(lake: Lake) -> list[str]:
@@ -48,14 +47,12 @@ def wrong_pictures(lake: Lake) -> list[str]:
     return found
 
 
-def wrong_requests(repeats: Repeats, workers: int) -> list[str]:
-    """Too many careless repeats, or a kill that cost more than it may."""
-    most = workers * MOST * LOST_PER_PLACE
-    found = [
-        f"kill {number} cost {lost} answers, at most {most} were under way"
-        for number, lost in enumerate(repeats.by_kill, 1)
-        if lost > most
+def wrong_requests(repeats: Repeats) -> list[str]:
+    """Too much was asked for again, carelessly or because of kills."""
+    if repeats.all_share < MOST_REPEATS:
+        return []
+    careless, kills = repeats.careless, sum(repeats.by_kill)
+    return [
+        f"{repeats.all_share:.1%} of what was asked was asked for again, under {MOST_REPEATS:.0%} wanted: "
+        f"{careless} carelessly ({', '.join(repeats.examples[:5]) or 'none'}), {kills} after kills {repeats.by_kill}"
     ]
-    if repeats.careless_share >= 0.05:
-        found.append(f"{repeats.careless_share:.1%} careless repeats: {repeats.examples[:5]}")
-    return found

@@ -1,8 +1,10 @@
 """One picture from its address to the image store, or why it cannot be used."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from schemas.settings.collect import CollectSettings
+from tasks.collect.batches import Batches
 from tasks.collect.candidates import Candidate, Kind
 from tasks.collect.spool import Came, Spool
 from tasks.image_store import ImageStore
@@ -10,12 +12,14 @@ from tasks.images import BadImage, equirectangular
 from tasks.metadata import cleaned
 from tasks.pace import computing
 from tasks.services import Mapillary, ServiceError, safe_url
+from tasks.services.mapillary import MAX_IDS
 
 # What one picture's address may answer for good. All else, a transfer that breaks off each time included, may be
 # better later: taking another picture instead would make the result depend on the weather.
 _THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big"})
 FRESH_URLS = 3  # times a new address is asked for when one is past its time
 GONE = 410  # of a fresh address: the host no longer has the picture
+ADDRESS = ("id", "thumb_original_url")
 
 
 @dataclass(frozen=True)
@@ -39,67 +43,73 @@ class Unusable(Exception):
         self.detail = detail
 
 
-async def download(
-    mapillary: Mapillary,
-    candidate: Candidate,
-    settings: CollectSettings,
-    store: ImageStore,
-    spool: Spool,
-    since_s: float = 0.0,
-) -> Picture:
-    """The candidate's picture, fully decoded once; `Unusable`, or ServiceError when the service is out.
+@dataclass(frozen=True)
+class Downloads:
+    """The way of pictures from their host to the store."""
 
-    Its bytes wait in the spool to be decoded, and stay there until the caller drops them. Those that a killed run
-    left, no earlier than `since_s`, count as a download.
-    """
-    assert candidate.kind is not None, "a picture of no clear kind answers no wish"
-    name = candidate.source_id
-    came, url = spool.find(name, since_s), candidate.url
-    try:
-        for attempt in range(1, settings.downloads + 1):
-            if came is None:
-                came, url = await _fetch(mapillary, name, url)
-                spool.put(name, came)
-            try:
-                return await computing.run(_store, came, candidate.kind, settings, store)
-            except BadImage as error:
-                # A broken transfer may be whole the next time; a small picture stays small.
-                if error.kind not in ("truncated", "not_an_image") or attempt == settings.downloads:
-                    raise Unusable(error.kind, error.detail) from error
-            spool.drop(name)
-            came = None
-    except ServiceError as error:
-        if (error.kind in _THIS_PICTURE_ONLY and not error.retryable) or error.status == GONE:
-            raise Unusable("not_found" if error.status == GONE else error.kind, error.message) from error
-        raise
-    raise AssertionError("settings.downloads is at least 1")
+    mapillary: Mapillary
+    settings: CollectSettings
+    store: ImageStore
+    spool: Spool
 
+    async def get(self, candidate: Candidate, came: Came | None = None) -> Picture:
+        """The candidate's picture, fully decoded once; `Unusable`, or ServiceError when the service is out.
 
-async def _fetch(mapillary: Mapillary, source_id: str, url: str | None) -> tuple[Came, str]:
-    """The bytes, and the address that gave them: addresses are signed and expire while an item waits its turn."""
-    url = url or await _fresh_url(mapillary, source_id)
-    for _ in range(FRESH_URLS):
+        Its bytes wait in the spool to be decoded, and stay there until the caller drops them. Those that had come
+        before count as a download.
+        """
+        assert candidate.kind is not None, "a picture of no clear kind answers no wish"
+        name, url = candidate.source_id, candidate.url
         try:
-            return await _whole(mapillary, url), url
+            for attempt in range(1, self.settings.downloads + 1):
+                if came is None:
+                    came, url = await self._fetch(name, url)
+                    self.spool.put(name, came)
+                try:
+                    return await computing.run(_store, came, candidate.kind, self.settings, self.store)
+                except BadImage as error:
+                    # A broken transfer may be whole the next time; a small picture stays small.
+                    if error.kind not in ("truncated", "not_an_image") or attempt == self.settings.downloads:
+                        raise Unusable(error.kind, error.detail) from error
+                self.spool.drop(name)
+                came = None
         except ServiceError as error:
-            if error.kind != "expired":
-                raise
-        url = await _fresh_url(mapillary, source_id)
-    return await _whole(mapillary, url), url  # still expired: the host's trouble, so it fails and is tried again later
+            if error.status == GONE:
+                raise Unusable("not_found", error.message) from error
+            if error.kind in _THIS_PICTURE_ONLY and not error.retryable:
+                raise Unusable(error.kind, error.message) from error
+            raise
+        raise AssertionError("settings.downloads is at least 1")
 
+    async def _fetch(self, source_id: str, url: str | None) -> tuple[Came, str]:
+        """The bytes, and the address that gave them: addresses are signed and expire while an item waits its turn."""
+        url = url or await self._fresh_url(source_id)
+        for _ in range(FRESH_URLS):
+            try:
+                return await self._whole(url), url
+            except ServiceError as error:
+                if error.kind != "expired":
+                    raise
+            url = await self._fresh_url(source_id)
+        # Still expired: the host's trouble, so it fails and is tried again later.
+        return await self._whole(url), url
 
-async def _whole(mapillary: Mapillary, url: str) -> Came:
-    came = await mapillary.fetch_if_changed(url, None)
-    assert came is not None, "nothing was asked on condition"
-    return Came.now(came.data, came.etag or None, safe_url(url))
+    async def _whole(self, url: str) -> Came:
+        came = await self.mapillary.fetch_if_changed(url, None)
+        assert came is not None, "nothing was asked on condition"
+        return Came.now(came.data, came.etag or None, safe_url(url))
 
+    @cached_property
+    def _addresses(self) -> Batches:
+        # After a kill every picture that was under way needs a new one: they are asked for together.
+        return Batches(lambda ids: self.mapillary.images_by_id(ids, ADDRESS), MAX_IDS)
 
-async def _fresh_url(mapillary: Mapillary, source_id: str) -> str:
-    row = await mapillary.image(source_id, ("id", "thumb_original_url"))
-    url = row.get("thumb_original_url")
-    if not isinstance(url, str):
-        raise Unusable("no_url", "the service offers no picture for this id")
-    return url
+    async def _fresh_url(self, source_id: str) -> str:
+        row = await self._addresses.get(source_id) or await self.mapillary.image(source_id, ADDRESS)
+        url = row.get("thumb_original_url")
+        if not isinstance(url, str):
+            raise Unusable("no_url", "the service offers no picture for this id")
+        return url
 
 
 def _store(came: Came, kind: Kind, settings: CollectSettings, store: ImageStore) -> Picture:

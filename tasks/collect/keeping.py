@@ -20,6 +20,8 @@ FACTS = (
     "etag", "source_sha256", "source_bytes", "prepared",
 )  # fmt: skip
 
+BESIDE = ("had", "changed", "news_at")  # columns of an item that make it quicker, not another
+
 
 def prepared_with(settings: CollectSettings, version: int) -> str:
     """A name for how stored bytes are made of fetched ones: the same name, the same bytes."""
@@ -27,25 +29,30 @@ def prepared_with(settings: CollectSettings, version: int) -> str:
 
 
 def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared: str) -> pl.DataFrame:
-    """The places (`id`) with `news`, which makes a place another item, `had`: facts of its good pictures, and
-    `news_at`: when it was last checked."""
+    """The places (`id`) with `news`, which makes a place another item, and with what makes it quicker (`BESIDE`).
+
+    `had` are the facts of its good pictures, `changed` the sha256 that the last check saw of the others, `news_at` is
+    the moment of that check.
+    """
     checks = inputs.frame("checks")
     news = checks.group_by(id="place_id").agg(pl.col("news").sum(), news_at=pl.col("checked_at").max())
     seen = checks.select("checked_at", image_id="subject_id", seen_sha256="source_sha256")
-    changed = (pl.col("checked_at") > pl.col("fetched_at")) & (pl.col("seen_sha256") != pl.col("source_sha256"))
-    mine = (pl.col("stage") == stage) & (pl.col("prepared") == prepared) & pl.col("tombstone").is_null()
-    had = (
+    is_changed = (pl.col("checked_at") > pl.col("fetched_at")) & (pl.col("seen_sha256") != pl.col("source_sha256"))
+    rows = (
         inputs.lake.scan("images", inputs.versions["images"])  # a few columns of a wide table
-        .filter(mine)
-        .select("image_id", "place_id", "source_id", "kind", *FACTS)
+        .filter((pl.col("stage") == stage) & pl.col("tombstone").is_null())
+        .select("image_id", "source_id", "kind", *FACTS, id="place_id")
         .collect()
         .join(seen, on="image_id", how="left")
-        .filter(~changed.fill_null(False))
-        .group_by(id="place_id")
-        .agg(had=pl.struct("source_id", "kind", *FACTS))
+        .with_columns(is_changed=is_changed.fill_null(False))
     )
+    had = rows.filter(~pl.col("is_changed"), pl.col("prepared") == prepared)
+    changed = rows.filter("is_changed")
     return (
-        places.join(news, on="id", how="left").join(had, on="id", how="left").with_columns(pl.col("news").fill_null(0))
+        places.join(news, on="id", how="left")
+        .join(had.group_by("id").agg(had=pl.struct("source_id", "kind", *FACTS)), on="id", how="left")
+        .join(changed.group_by("id").agg(changed=pl.struct("source_id", "seen_sha256")), on="id", how="left")
+        .with_columns(pl.col("news").fill_null(0))
     )
 
 
@@ -56,3 +63,9 @@ def facts_had(item: dict[str, Any], source_id: str, kind: str, lake: Lake) -> di
             there = lake.images.path(facts["sha256"], facts["extension"]).exists()
             return {name: facts[name] for name in FACTS} if there else None
     return None
+
+
+def seen_changed(item: dict[str, Any], source_id: str) -> str | None:
+    """The sha256 of the bytes a check has seen instead of those the place has."""
+    found = (row["seen_sha256"] for row in item.get("changed") or () if row["source_id"] == source_id)
+    return next(found, None)

@@ -109,7 +109,7 @@ def _name(key: tuple[Any, ...]) -> str:
 
 
 class RecallingMapillary(Mapillary):
-    """The service, but for boxes and details that a killed run has been told about."""
+    """The service, but for boxes that a killed run has been told about."""
 
     def __init__(self, connection: Connection, notes: Notes) -> None:
         super().__init__(connection)
@@ -139,19 +139,5 @@ class RecallingMapillary(Mapillary):
             return told
         rows = await super().images_in_box(west, south, east, north, fields, is_pano, limit)
         if len(rows) <= MOST_ROWS:
-            self._notes.add([_without_url(row) for row in rows], *key)
+            self._notes.add([{name: row[name] for name in row if name != _URL} for row in rows], *key)
         return rows
-
-    async def images_by_id(self, ids: Sequence[str], fields: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-        """The images that exist of these, by id."""
-        key = ("ids", list(ids), list(fields))
-        told: dict[str, dict[str, Any]] | None = self._notes.find(*key, since_s=self._since_s)
-        if told is not None:
-            return told
-        rows = await super().images_by_id(ids, fields)
-        self._notes.add({name: _without_url(row) for name, row in rows.items()}, *key)
-        return rows
-
-
-def _without_url(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in row if name != _URL}

@@ -1,15 +1,18 @@
 """Looking again: which collected pictures the source has deleted or changed, and which places wait for better ones.
 
-Nothing is fetched here and no place is redone. A picture that is gone upstream is ended at once, so that no later
-snapshot holds it. Whatever is new raises the `news` of a picture or a place; places whose sum of news has grown are
-redone by the street-view stage, which keeps what it has and fetches what is new, changed or missing.
+No place is redone here. A picture that is gone upstream is ended at once, so that no later snapshot holds it. Whatever
+is new raises the `news` of a picture or a place; places whose sum of news has grown are redone by the street-view
+stage, which keeps what it has and fetches what is new or missing. The bytes of a changed picture have come with the
+check; they wait in the spool for its place.
+
+A picture whose metadata lives, but which its host does not have or the service does not offer, is `unavailable`. That
+is no news: nobody has deleted it, we have its bytes, and a later check may find it again.
 
 A picture is due when it was last seen `collect.refresh.after_days` ago. `nth` counts how often that came to pass, so
 an item that was looked at is finished until it is due again, and a run without anything due asks nothing.
 """
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,13 +21,16 @@ import polars as pl
 from schemas.settings.collect import CollectSettings
 from tasks.collect import street_view
 from tasks.collect.batches import Batches
-from tasks.collect.download import FRESH_URLS
+from tasks.collect.download import FRESH_URLS, GONE
+from tasks.collect.spool import Came, Spool
 from tasks.frame import Inputs, Kept, Outcome, Resources, Stage, Workshop
-from tasks.services import Mapillary, ServiceError
+from tasks.services import Mapillary, ServiceError, safe_url
 
 DELETED = "deleted upstream"  # the tombstone of a picture its source no longer has
 FIELDS = ("id", "thumb_original_url")
 AT_ONCE = 50  # ids of one request
+KEPT_S = 24 * 3600.0  # that a changed picture waits for its place: a check of everything takes hours
+_NEWS = frozenset({"changed", "deleted", "look_again"})
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -35,6 +41,7 @@ class Bench:
     mapillary: Mapillary
     known: Batches  # metadata by source id
     settings: CollectSettings
+    spool: Spool = field(default_factory=Spool)  # of the stage that redoes places
 
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
@@ -118,7 +125,8 @@ def _as_items(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
 
 def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
     mapillary = Mapillary(workshop.connections.mapillary)
-    return Bench(mapillary, Batches(lambda ids: mapillary.images_by_id(ids, FIELDS), AT_ONCE), settings)
+    known = Batches(lambda ids: mapillary.images_by_id(ids, FIELDS), AT_ONCE)
+    return Bench(mapillary, known, settings, Spool.of(workshop.lake, street_view.NAME))
 
 
 async def work(item: dict[str, Any], bench: Bench) -> Outcome:
@@ -130,7 +138,7 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
         return Kept({"checks": [_row(item, "deleted")]}, gone={"images": {item["id"]: DELETED}})
     if bench.settings.refresh.bytes == "never":
         return Kept({"checks": [_row(item, "same")]})
-    return Kept({"checks": [await _compared(item, found.get("thumb_original_url"), bench.mapillary)]})
+    return Kept({"checks": [await _compared(item, found.get("thumb_original_url"), bench)]})
 
 
 async def _alone(mapillary: Mapillary, source_id: str) -> dict[str, Any] | None:
@@ -143,39 +151,50 @@ async def _alone(mapillary: Mapillary, source_id: str) -> dict[str, Any] | None:
         raise
 
 
-async def _compared(item: dict[str, Any], url: Any, mapillary: Mapillary) -> dict[str, Any]:
+async def _compared(item: dict[str, Any], url: Any, bench: Bench) -> dict[str, Any]:
     """Whether the bytes are still those that were fetched; only without the host's mark of them do they come again."""
-    for _ in range(FRESH_URLS):
+    source_id = item["source_id"]
+    left = bench.spool.find(source_id)  # by a check that was killed: the host says whether it still is the picture
+    mark = left.etag if left is not None and left.etag else item["etag"]
+    fetched = None
+    for attempt in range(1 + FRESH_URLS):
         if not isinstance(url, str):
-            return _row(item, "same")  # it exists, but is not offered now: nothing says that it changed
+            return _row(item, "unavailable")
         try:
-            fetched = await mapillary.fetch_if_changed(url, item["etag"])
+            fetched = await bench.mapillary.fetch_if_changed(url, mark)
             break
         except ServiceError as error:
-            if error.kind != "expired":
+            if error.kind == "not_found" or (error.status == GONE and attempt == FRESH_URLS):
+                return _row(item, "unavailable")
+            if error.kind != "expired" or attempt == FRESH_URLS:
                 raise
-        url = (await mapillary.image(item["source_id"], FIELDS)).get("thumb_original_url")
-    else:
-        raise ServiceError("mapillary", "expired", f"picture {item['source_id']}: every address was past its time")
-    if fetched is None:
+        url = (await bench.mapillary.image(source_id, FIELDS)).get("thumb_original_url")
+    if fetched is None and (left is None or mark != left.etag):
         return _row(item, "same")
-    sha256 = hashlib.sha256(fetched.data).hexdigest()
+    if fetched is None:
+        assert left is not None
+        came = replace(left, at=datetime.now(UTC))
+    else:
+        came = Came.now(fetched.data, fetched.etag or None, safe_url(url))
     # Rows from before these marks were kept have nothing to compare with; now they have.
-    same = item["source_sha256"] in (None, sha256)
-    return _row({**item, "etag": fetched.etag or None, "source_sha256": sha256}, "same" if same else "changed")
+    same = item["source_sha256"] in (None, came.sha256)
+    if not same:
+        bench.spool.put(source_id, came, KEPT_S)
+    seen = {**item, "etag": came.etag, "source_sha256": came.sha256}
+    return _row(seen, "same" if same else "changed", came.at)
 
 
-def _row(item: dict[str, Any], status: str) -> dict[str, Any]:
+def _row(item: dict[str, Any], status: str, at: datetime | None = None) -> dict[str, Any]:
     return {
         "subject_id": item["id"],
         "subject": item["subject"],
         "place_id": item["place_id"],
         "status": status,
-        "news": item["news"] + (status != "same"),
+        "news": item["news"] + (status in _NEWS),
         "nth": item["nth"],
         "etag": item["etag"],
         "source_sha256": item["source_sha256"],
-        "checked_at": datetime.now(UTC),
+        "checked_at": at or datetime.now(UTC),
     }
 
 

@@ -86,8 +86,8 @@ class Spool:
             return
         self._bytes += len(came.data)
 
-    def find(self, source_id: str, since_s: float = 0.0) -> Came | None:
-        """What a killed run left of a picture, if it came at that moment or later."""
+    def find(self, source_id: str, since_s: float = 0.0, sha256: str | None = None) -> Came | None:
+        """What was left of a picture, if it came at that moment or later, or has this sha256."""
         if self._folder is None or (path := self._path(source_id)).name not in self._left:
             return None
         try:
@@ -97,7 +97,9 @@ class Spool:
                 came = _read(json.loads(file.readline(_LONGEST_HEAD)), source_id, file.read())
         except (OSError, ValueError, TypeError, KeyError):  # gone by now, half written, or not ours
             return None
-        return came if came is not None and came.at.timestamp() >= max(self._since_s, since_s) else None
+        if came is None or (came.sha256 != sha256 and came.at.timestamp() < max(self._since_s, since_s)):
+            return None
+        return came
 
     def drop(self, source_id: str) -> None:
         """A picture is stored, or of no use."""

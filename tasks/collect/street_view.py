@@ -15,8 +15,8 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
-from tasks.collect.download import Unusable, download
-from tasks.collect.keeping import facts_had, prepared_with, with_what_it_has
+from tasks.collect.download import Downloads, Unusable
+from tasks.collect.keeping import BESIDE, facts_had, prepared_with, seen_changed, with_what_it_has
 from tasks.collect.notes import Notes, RecallingMapillary
 from tasks.collect.search import Asked, Search
 from tasks.collect.spool import Spool
@@ -35,14 +35,20 @@ FEWEST, MOST = 8, 64  # places under way in a worker: a service that takes a sec
 VERSION = 1  # raise it when other bytes are stored for the same picture and settings
 
 
-async def fetch_and_store(candidate: Candidate, bench: "Bench", since_s: float = 0.0) -> dict[str, Any]:
-    """The picture's bytes, stored; what there is to say about them. `Unusable` when they are no picture."""
+async def fetch_and_store(
+    candidate: Candidate, bench: "Bench", since_s: float = 0.0, seen_sha256: str | None = None
+) -> dict[str, Any]:
+    """The picture's bytes, stored; what there is to say about them. `Unusable` when they are no picture.
+
+    Whatever had come before, no earlier than `since_s` or as a check has seen it, does not come again.
+    """
     key = candidate.source_id, str(candidate.kind), prepared_with(bench.settings, VERSION)
-    told = _told_before(key, bench, since_s)
+    told = _told_before(key, bench, since_s, seen_sha256)
     if told is not None:
         return told
     try:
-        picture = await download(bench.mapillary, candidate, bench.settings, bench.lake.images, bench.spool, since_s)
+        came = bench.spool.find(candidate.source_id, since_s, seen_sha256)
+        picture = await bench.downloads.get(candidate, came)
     except Unusable as why:
         bench.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
         bench.spool.drop(candidate.source_id)
@@ -67,13 +73,18 @@ async def fetch_and_store(candidate: Candidate, bench: "Bench", since_s: float =
     return facts
 
 
-def _told_before(key: tuple[str, ...], bench: "Bench", since_s: float) -> dict[str, Any] | None:
+def _told_before(
+    key: tuple[str, ...], bench: "Bench", since_s: float, seen_sha256: str | None
+) -> dict[str, Any] | None:
     """The facts of a picture that a killed run has stored for a place it did not finish, or why it is unusable."""
     why = bench.notes.find("unusable", *key, since_s=since_s)
     if why is not None:
         raise Unusable(why["kind"], why["detail"])
-    facts = bench.notes.find("picture", *key, since_s=since_s)
+    facts = bench.notes.find("picture", *key)
     if facts is None or not bench.lake.images.path(facts["sha256"], facts["extension"]).exists():
+        return None
+    is_current = bench.notes.find("picture", *key, since_s=since_s) is not None
+    if not is_current and facts["source_sha256"] != seen_sha256:
         return None
     return {**facts, "fetched_at": datetime.fromisoformat(facts["fetched_at"])}
 
@@ -92,6 +103,10 @@ class Bench:
     @cached_property
     def pace(self) -> Pace:
         return Pace(FEWEST, MOST, computing)
+
+    @cached_property
+    def downloads(self) -> Downloads:
+        return Downloads(self.mapillary, self.settings, self.lake.images, self.spool)
 
     @cached_property
     def tiles(self) -> TileCache:
@@ -134,11 +149,16 @@ async def _collect(item: dict[str, Any], bench: Bench) -> Outcome:
     def open_search(half_size_m: float) -> Search:
         return bench.search(item["lat"], item["lon"], half_size_m, since_s=since_s)
 
+    async def fetch(candidate: Candidate) -> dict[str, Any]:
+        if bench.take:
+            return await bench.take(candidate, bench)
+        return await fetch_and_store(candidate, bench, since_s, seen_changed(item, candidate.source_id))
+
     async def take(candidate: Candidate) -> dict[str, Any]:
         row = image_row(item["id"], candidate, bench.lake)
         facts = facts_had(item, candidate.source_id, str(candidate.kind), bench.lake)
         if facts is None:
-            facts = await (bench.take(candidate, bench) if bench.take else fetch_and_store(candidate, bench, since_s))
+            facts = await fetch(candidate)
         return row | facts
 
     await fulfil(wishes, bench.settings.half_sizes_m, open_search, take)
@@ -209,5 +229,5 @@ STAGE = Stage(
     # Waiting for the service, not computing: many places at a time in each worker.
     resources=Resources(cpus=1, concurrency=MOST, chunk=2),
     services=("mapillary",),
-    aside=("had", "news_at"),  # what a place has makes it quicker, not another
+    aside=BESIDE,
 )

@@ -1,6 +1,7 @@
 """Whose fault a repeated request is, on journals written by hand."""
 
-from bench.campaign_repeats import count_repeats, thing
+from bench.campaign_checks import wrong_requests
+from bench.campaign_repeats import Repeats, count_repeats, things
 
 CDN, GRAPH, TILES = "mapillary-cdn", "mapillary", "mapillary-tiles"
 
@@ -13,15 +14,21 @@ def details(number: int) -> str:
     return f"GET /mapillary/{number}?fields=id,thumb_original_url"
 
 
+def many(*numbers: int) -> str:
+    return f"GET /mapillary/?ids={','.join(map(str, numbers))}&fields=id,thumb_original_url"
+
+
 BOX = "GET /mapillary/images?bbox=1.0,2.0,1.1,2.1&fields=id&limit=2000"
 
 
 def test_signatures_do_not_make_another_picture_but_kinds_make_another_box() -> None:
-    assert thing(CDN, picture(7)) == thing(CDN, picture(7, "CD")) == ("picture 7", "7")
-    assert thing(GRAPH, details(7)) == ("details 7", "7")
-    assert thing(GRAPH, BOX) != thing(GRAPH, f"{BOX}&is_pano=true") != thing(GRAPH, f"{BOX}&is_pano=false")
-    assert thing(GRAPH, BOX) == thing(GRAPH, BOX.replace("limit=2000", "limit=10"))
-    assert thing(TILES, "GET /tiles/14/1/2?") != thing(TILES, "GET /tiles/14/1/3?")
+    assert things(CDN, picture(7)) == things(CDN, picture(7, "CD")) == [("picture 7", "7")]
+    assert things(GRAPH, details(7)) == [("details 7", "7")]
+    assert things(GRAPH, BOX) != things(GRAPH, f"{BOX}&is_pano=true") != things(GRAPH, f"{BOX}&is_pano=false")
+    assert things(GRAPH, BOX) == things(GRAPH, BOX.replace("limit=2000", "limit=10"))
+    assert things(TILES, "GET /tiles/14/1/2?") != things(TILES, "GET /tiles/14/1/3?")
+    assert things(GRAPH, many(7, 8)) == [*things(GRAPH, details(7)), *things(GRAPH, details(8))]
+    assert things(GRAPH, f"{many(7)},width") != things(GRAPH, many(7))
 
 
 def test_every_repeat_has_one_cause() -> None:
@@ -54,3 +61,24 @@ def test_every_repeat_has_one_cause() -> None:
 def test_nothing_asked_is_nothing_repeated() -> None:
     found = count_repeats([], [1.0])
     assert (found.distinct, found.by_kill, found.careless_share) == (0, [0], 0.0)
+
+
+def test_a_request_for_many_is_a_repeat_when_one_of_them_is() -> None:
+    journal = [
+        (1.0, GRAPH, many(7, 8), "ok"),
+        (2.0, GRAPH, many(9), "ok"),
+        # killed at 3
+        (4.0, GRAPH, many(8, 10), "ok"),
+        (5.0, CDN, picture(10), "expired_url"),
+        (6.0, GRAPH, details(10), "ok"),
+        (7.0, GRAPH, many(9, 10), "ok"),  # of 9 a kill's, of 10 nobody's but ours: the worse one counts, once
+    ]
+    found = count_repeats(journal, [3.0])
+    assert (found.distinct, found.by_kill, found.by_fault, found.careless) == (2, [1], 1, 1)
+
+
+def test_repeats_by_kills_and_careless_ones_fail_together() -> None:
+    assert wrong_requests(Repeats(distinct=100, careless=2, by_kill=[1, 1], by_fault=50)) == []
+    (said,) = wrong_requests(Repeats(distinct=100, careless=2, by_kill=[1, 2], examples=["box 1"]))
+    assert said.startswith("5.0%") and "2 carelessly (box 1)" in said and "3 after kills [1, 2]" in said
+    assert Repeats(distinct=100, careless=2, by_kill=[1, 2], unheard=5).with_unheard_share == 0.1

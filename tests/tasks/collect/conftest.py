@@ -5,6 +5,7 @@ import io
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +121,7 @@ class Streets:
                 said = f"Unsupported get request. Object with ID '{shot_id}' does not exist"
                 body = {"error": {"message": said, "type": "MLYApiException", "code": 100, "error_subcode": 33}}
                 return JSONResponse(body, 400)
+        self.asked.update(f"image {shot_id}" for shot_id in wanted)
         return JSONResponse({shot_id: self.row(shot_id, self.shots[shot_id]) for shot_id in wanted})
 
     async def tile(self, request: Request) -> Response:
@@ -230,6 +232,17 @@ class Earth:
     def forget(self) -> None:
         """Start counting from zero."""
         self.http.delete("/control/log")
+
+    @contextmanager
+    def journal(self) -> Iterator[list[tuple[float, str, str, str]]]:
+        """What is asked meanwhile, filled in at the end: time, service, request, outcome."""
+        asked: list[tuple[float, str, str, str]] = []
+        self.http.post("/control/journal", json={}).raise_for_status()
+        try:
+            yield asked
+        finally:
+            asked += self.http.get("/control/journal").json()
+            self.http.delete("/control/journal")
 
 
 @pytest.fixture(scope="session")

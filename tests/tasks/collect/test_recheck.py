@@ -1,6 +1,7 @@
 """A second run on the offline world: what was deleted ends, what changed is fetched anew, all else stays untouched."""
 
 import io
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,9 @@ def test_a_changed_picture_is_a_new_version_of_the_same_image(earth: Any, contex
         assert new["sha256"] != old["sha256"] and new["etag"] != old["etag"]
         assert new["source_sha256"] != old["source_sha256"] and new["fetched_at"] > old["fetched_at"]
         assert lake.read("checks").filter(pl.col("status") == "changed")["news"].to_list() == [count]
-        # once to see what changed, once to store it; no other picture
-        assert earth.log("statuses")["mapillary-cdn"]["200"] == 2 * count
+        # The bytes that showed the change are those that are stored; no other picture came.
+        assert earth.log("statuses")["mapillary-cdn"]["200"] == count
+        assert new["fetched_at"] == lake.read("checks").filter(pl.col("status") == "changed")["checked_at"][0]
         before = lake.read("images", version).filter(pl.col("image_id") == old["image_id"]).row(0, named=True)
         for row in (before, new):
             assert Image.open(io.BytesIO(lake.images.read(row["sha256"], row["extension"]))).size[0] == row["width"]
@@ -135,6 +137,36 @@ def test_a_changed_picture_is_a_new_version_of_the_same_image(earth: Any, contex
     assert "changed" not in set(lake.read("checks")["status"])
     assert lake.read("images").filter(pl.col("image_id") == old["image_id"])["sha256"].to_list() == [old["sha256"]]
     assert all(result.nothing_to_do for result in collect(context))
+
+
+@pytest.mark.parametrize("breaks_at", ["checks", "images"])
+@pytest.mark.parametrize("days", [0, 1])
+def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
+    earth: Any, context: Context, breaks_at: str, days: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when everything is checked once more in between."""
+    lake = context.lake
+    pictures = lake.read("images")
+    changed = pictures.filter(pl.col("place_id") == pictures["place_id"][0])["source_id"].to_list()
+    earth.faults({"service": "*", "kind": "changed", "ids": changed})
+
+    upsert = Lake.upsert
+
+    def dying(self: Lake, name: str, *arguments: Any) -> int:
+        if name == breaks_at:
+            raise KeyboardInterrupt
+        return upsert(self, name, *arguments)
+
+    with earth.journal() as asked:
+        with monkeypatch.context() as patch:
+            patch.setattr(Lake, "upsert", dying)
+            with pytest.raises(KeyboardInterrupt):
+                collect(context, due())
+        collect(context, due(0 if breaks_at == "checks" else days))
+    came = [request for _, service, request, outcome in asked if (service, outcome) == ("mapillary-cdn", "ok")]
+    fetched = Counter(name for name in changed for request in came if f"/{name}/" in request)
+    assert len(came) == len(changed)
+    assert fetched == Counter(changed)
 
 
 @pytest.mark.parametrize("breaks_at", ["checks", "images"])

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.recheck import DELETED, Bench, work
+from tasks.collect.spool import Spool
 from tasks.frame import Kept
 from tasks.services import ServiceError
 from tasks.services.mapillary import Fetched
@@ -48,11 +50,14 @@ def _said(answer: Any) -> Any:
     return answer
 
 
-async def checked(source: Source, etag: str | None = '"e1"', sha256: str | None = None, **refresh: Any) -> Kept:
+async def checked(
+    source: Source, etag: str | None = '"e1"', sha256: str | None = None, spool: Spool | None = None, **refresh: Any
+) -> Kept:
     item = {"id": "i1", "subject": "image", "place_id": "p1", "source_id": "7", "etag": etag, "news": 2, "nth": 5}
     item["source_sha256"] = sha256 or hashlib.sha256(OLD).hexdigest()
     wanted = CollectSettings(refresh=refresh)
-    bench = Bench(source, Batches(lambda ids: source.images_by_id(ids, ()), 50, 0.0), wanted)  # type: ignore[arg-type]
+    known = Batches(lambda ids: source.images_by_id(ids, ()), 50, 0.0)
+    bench = Bench(source, known, wanted, spool or Spool())  # type: ignore[arg-type]
     outcome = await work(item, bench)
     assert isinstance(outcome, Kept)
     return outcome
@@ -91,21 +96,55 @@ async def test_a_list_that_lacks_a_picture_ends_nothing_by_itself() -> None:
             await checked(Source(listed={}, alone=[ServiceError("mapillary", kind, "trouble")]))  # type: ignore[arg-type]
 
 
-async def test_a_host_that_has_lost_the_bytes_is_a_failure_not_an_end() -> None:
-    with pytest.raises(ServiceError, match="no such image"):
-        await checked(Source(host=[NOT_FOUND]))
+LOST = ServiceError("mapillary", "not_found", "nothing there", status=404)
+GONE = ServiceError("mapillary", "expired", "past its time", status=410)
+FRESH = {"id": "7", "thumb_original_url": "u1"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [Source(host=[LOST]), Source(host=[EXPIRED, LOST], alone=[FRESH]), Source(host=[GONE] * 4, alone=[FRESH] * 3)],
+)
+async def test_a_host_that_has_lost_the_bytes_ends_nothing_and_is_no_news(source: Source) -> None:
+    outcome = await checked(source)
+    found = row(outcome)
+    assert (found["status"], found["news"], found["nth"]) == ("unavailable", 2, 5) and not outcome.gone
+    assert (found["etag"], found["source_sha256"]) == ('"e1"', hashlib.sha256(OLD).hexdigest())
+
+
+@pytest.mark.parametrize("kind", ["outage", "rate_limit", "timeout", "bad_response", "auth"])
+async def test_a_host_in_trouble_is_a_failure(kind: Any) -> None:
+    with pytest.raises(ServiceError, match="trouble"):
+        await checked(Source(host=[ServiceError("mapillary", kind, "trouble")]))
+
+
+async def test_an_address_that_was_only_old_is_not_taken_for_the_end_of_its_picture() -> None:
+    assert row(await checked(Source(host=[GONE, GONE, None], alone=[FRESH] * 2)))["status"] == "same"
+
+
+async def test_a_check_that_was_killed_does_not_fetch_again_what_it_had(tmp_path: Path) -> None:
+    first = row(await checked(Source(host=[Fetched(NEW, '"e2"')]), spool=Spool(tmp_path)))
+    source = Source(host=[None])
+    again = row(await checked(source, spool=Spool(tmp_path)))
+    assert source.etags == ['"e2"'], "the host says whether what is there is still the picture"
+    assert again["checked_at"] > first["checked_at"]
+    assert {**again, "checked_at": 0} == {**first, "checked_at": 0} and again["status"] == "changed"
+    came = Spool(tmp_path).find("7")
+    assert came is not None and (came.data, came.at) == (NEW, again["checked_at"])
+    # It has changed once more since, or back to what it was.
+    assert row(await checked(Source(host=[Fetched(b"newer", '"e3"')]), spool=Spool(tmp_path)))["etag"] == '"e3"'
+    assert row(await checked(Source(host=[Fetched(OLD, '"e1"')]), spool=Spool(tmp_path)))["status"] == "same"
 
 
 async def test_an_address_past_its_time_is_asked_for_again() -> None:
-    fresh = {"id": "7", "thumb_original_url": "u1"}
-    assert row(await checked(Source(host=[EXPIRED, None], alone=[fresh])))["status"] == "same"
+    assert row(await checked(Source(host=[EXPIRED, None], alone=[FRESH])))["status"] == "same"
     with pytest.raises(ServiceError) as caught:
-        await checked(Source(host=[EXPIRED] * 9, alone=[fresh] * 9))
+        await checked(Source(host=[EXPIRED] * 9, alone=[FRESH] * 9))
     assert caught.value.kind == "expired"
 
 
 async def test_a_picture_without_an_address_is_not_called_changed() -> None:
-    assert row(await checked(Source(listed={"7": {"id": "7"}})))["status"] == "same"
+    assert row(await checked(Source(listed={"7": {"id": "7"}})))["status"] == "unavailable"
 
 
 async def test_bytes_are_not_asked_for_when_that_is_not_wanted() -> None:
