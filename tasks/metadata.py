@@ -12,17 +12,17 @@ import zlib
 from PIL import Image
 
 from tasks.colour_profile import plain_profile
-from tasks.decode import BadImage, Encoded, ImageFacts, jpeg
+from tasks.decode import Encoded, ImageFacts, jpeg
+from tasks.png import without_metadata
 
 _UPRIGHT_QUALITY = 95
 
-# Frame headers, Huffman and arithmetic tables, quantization, restart interval, number of lines, scans.
-_JPEG_KEPT = {*range(0xC0, 0xD0), 0xDA, 0xDB, 0xDC, 0xDD} - {0xC8}
+# Frame headers, Huffman and arithmetic tables, quantization, restart interval, scans. Not the number of lines (DNL):
+# our decoders pass over it whatever it holds, so a picture they took does not need it.
+_JPEG_KEPT = {*range(0xC0, 0xD0), 0xDA, 0xDB, 0xDD} - {0xC8}
 _STANDALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
 _ICC = b"ICC_PROFILE\0"
 _ICC_PART = 65_519  # bytes of a profile that fit into one segment
-
-_PNG_KEPT = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"sBIT", b"bKGD", b"pHYs"}
 
 
 def strip_exif(data: bytes) -> bytes:
@@ -37,7 +37,10 @@ def cleaned(data: bytes) -> tuple[bytes, ImageFacts]:
     if picture.orientation != 1:
         return _redrawn(picture), picture.facts
     if picture.facts.format == "PNG":
-        return _png(data), picture.facts
+        try:
+            return without_metadata(data), picture.facts
+        except zlib.error:  # all pixels are there; what is wrong lies behind them
+            return _redrawn(picture), picture.facts
     stripped, has_hidden_bytes = _jpeg(data)
     # What a strict decoder stumbles over may be bytes between the pixels' codes, where anything could be kept.
     return (stripped if is_clean and not has_hidden_bytes else _redrawn(picture)), picture.facts
@@ -116,31 +119,3 @@ def _icc_segments(profile: bytes | None) -> bytes:
         b"\xff\xe2" + struct.pack(">H", 2 + len(header) + len(part)) + header + part
         for header, part in zip(headers, parts, strict=True)
     )
-
-
-def _png(data: bytes) -> bytes:
-    kept = bytearray(data[:8])
-    at = 8
-    while at + 12 <= len(data):
-        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
-        name = data[at + 4 : at + 8]
-        if name in _PNG_KEPT:
-            kept += data[at:end]
-        elif name == b"iCCP":
-            kept += _png_profile(data[at + 8 : end - 4])
-        if name == b"IEND":
-            return bytes(kept)
-        at = end
-    raise BadImage("truncated", "a PNG without its end")
-
-
-def _png_profile(body: bytes) -> bytes:
-    try:
-        profile = zlib.decompressobj().decompress(body[body.index(b"\0") + 2 :], 16_000_000)
-    except (ValueError, zlib.error):
-        return b""
-    plain = plain_profile(profile)
-    if not plain:
-        return b""
-    chunk = b"iCCP" + b"icc\0\0" + zlib.compress(plain, 9)
-    return struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))

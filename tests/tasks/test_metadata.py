@@ -148,6 +148,78 @@ def test_bytes_hidden_where_no_decoder_looks_are_gone(where: str) -> None:
     assert np.abs(pixels(stripped).astype(int) - pixels(plain)).mean() < 2
 
 
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_number_of_lines_that_says_more_is_gone(progressive: bool) -> None:
+    plain = encoded("JPEG", progressive=progressive)
+    stripped = strip_exif(plain[:-2] + segment(0xDC, SECRET) + plain[-2:])
+    assert secrets_in(stripped) == [] and (pixels(stripped) == pixels(plain)).all()
+
+
+def packed(plain: bytes) -> tuple[bytes, bytes, bytes]:
+    """What stands before, in and behind the pixels of a PNG."""
+    begin, end = plain.index(b"IDAT") - 4, plain.index(b"IEND") - 4
+    return plain[:begin], plain[begin + 8 : end - 4], plain[end:]
+
+
+@pytest.mark.parametrize("where", ["behind the stream", "in another part", "in the stream", "in the end", "bad sum"])
+@pytest.mark.parametrize("size", [(80, 48), (5, 3)])
+def test_bytes_behind_the_pixels_of_a_png_are_gone(where: str, size: tuple[int, int]) -> None:
+    out = io.BytesIO()
+    picture(*size).save(out, "PNG")
+    before, body, end = packed(out.getvalue())
+    bodies = {
+        "behind the stream": chunk(b"IDAT", body + SECRET) + end,
+        "in another part": chunk(b"IDAT", body) + chunk(b"IDAT", SECRET) + end,
+        "in the stream": chunk(b"IDAT", zlib.compress(zlib.decompress(body) + SECRET * 9, 0)) + end,
+        "in the end": chunk(b"IDAT", body) + chunk(b"IEND", SECRET),
+        "bad sum": chunk(b"IDAT", zlib.compress(zlib.decompress(body) + SECRET * 9, 0)[:-4] + SECRET) + end,
+    }
+    stripped = strip_exif(before + bodies[where])
+    assert secrets_in(stripped) == [] and (pixels(stripped) == pixels(out.getvalue())).all()
+    assert strip_exif(stripped) == stripped
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "I;16"])
+@settings(max_examples=12, deadline=None)
+@given(width=st.integers(1, 19), height=st.integers(1, 19), interlaced=st.booleans())
+def test_every_kind_of_png_stays_as_it_was(mode: str, width: int, height: int, interlaced: bool) -> None:
+    options = {"bits": 4} if mode == "P" else {}
+    shown = picture(width, height).convert("L" if mode == "I;16" else mode)
+    if mode == "I;16":
+        shown = Image.fromarray(np.array(shown).astype(np.uint16) * 200)
+    out = io.BytesIO()
+    shown.save(out, "PNG", **options)
+    plain = _interlaced(out.getvalue(), width, height) if interlaced and mode == "RGB" else out.getvalue()
+    assert strip_exif(plain) == plain
+
+
+def _interlaced(plain: bytes, width: int, height: int) -> bytes:
+    """The same picture, its pixels in seven passes; Pillow writes none such."""
+    shown = pixels(plain)
+    rows = b""
+    for x, y, dx, dy in (
+        (0, 0, 8, 8),
+        (4, 0, 8, 8),
+        (0, 4, 4, 8),
+        (2, 0, 4, 4),
+        (0, 2, 2, 4),
+        (1, 0, 2, 2),
+        (0, 1, 1, 2),
+    ):
+        part = shown[y::dy, x::dx]
+        rows += b"".join(b"\0" + row.tobytes() for row in part) if part.size else b""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 1)
+    made = plain[:8] + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    assert (pixels(made) == shown).all()
+    return made
+
+
+@pytest.mark.parametrize("name", [b"gAMA", b"cHRM", b"sRGB", b"sBIT", b"bKGD", b"pHYs", b"tRNS", b"PLTE", b"hIST"])
+def test_parts_of_a_png_with_more_in_them_than_they_have_are_gone(name: bytes) -> None:
+    plain = encoded("PNG")
+    assert strip_exif(plain[:33] + chunk(name, SECRET * 3) + plain[33:]) == plain
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("orientation", [3, 6])
 def test_a_turned_picture_is_upright_and_keeps_its_colours(kind: str, orientation: int) -> None:
