@@ -2,9 +2,10 @@
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from flows.options import RunOptions
@@ -28,6 +29,7 @@ class Call:
     quiet: bool = False
     debug: bool = False
     demo: bool = False
+    began_s: float = field(default_factory=time.monotonic, compare=False)
 
     def options(self) -> RunOptions:
         return RunOptions(

@@ -17,6 +17,7 @@ from flows.order import services_of
 from flows.printing import print_json
 from flows.servers import offline_world
 from flows.session import Session, check_before, display
+from flows.starts import usual_start_s
 from tasks.collect.budgets import Limit, limits
 from tasks.collect.estimate import Estimate, estimate
 from tasks.collect.sampling import Figure
@@ -48,10 +49,15 @@ def dry_run(call: Call) -> int:
     try:
         with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, start):
 
+            servers_s = 0.0
+
             @cache  # once is enough to hear it
             def ready() -> None:
+                nonlocal servers_s
                 shown.say("asking the services about a few places ...")
+                start_s = time.monotonic()
                 start()
+                servers_s = time.monotonic() - start_s
 
             context = Session(reachable, lake, ready).context(reachable, services_of(["collect"]), ready)
             shared = context.connections.sharing(shared_till(lake, context.spread))
@@ -62,14 +68,15 @@ def dry_run(call: Call) -> int:
         display.reset(token)
         shown.close()
     took_s = time.monotonic() - began_s
+    start_s = usual_start_s(lake, "collect", servers_s) if any(stage.items for stage in found.stages) else 0.0
     if call.as_json:
-        print_json(as_json(found, budgets, took_s))
+        print_json(as_json(found, budgets, took_s, start_s))
     else:
-        _show(found, budgets, took_s)
+        _show(found, budgets, took_s, start_s)
     return DONE
 
 
-def as_json(found: Estimate, budgets: list[Limit], took_s: float) -> dict[str, Any]:
+def as_json(found: Estimate, budgets: list[Limit], took_s: float, start_s: float = 0.0) -> dict[str, Any]:
     """The estimate for a machine."""
     return {
         "stages": [
@@ -86,10 +93,11 @@ def as_json(found: Estimate, budgets: list[Limit], took_s: float) -> dict[str, A
             }
             for stage in found.stages
         ],
+        "starting": {"seconds": round(start_s, 1)},
         "total": {
             "requests": _whole(_sum(stage.requests for stage in found.stages)),
             "bytes": _whole(_sum(stage.bytes for stage in found.stages)),
-            "seconds": round(sum(stage.seconds for stage in found.stages), 1),
+            "seconds": round(start_s + sum(stage.seconds for stage in found.stages), 1),
         },
         "budgets": [
             {
@@ -113,7 +121,7 @@ def as_json(found: Estimate, budgets: list[Limit], took_s: float) -> dict[str, A
     }
 
 
-def _show(found: Estimate, budgets: list[Limit], took_s: float) -> None:
+def _show(found: Estimate, budgets: list[Limit], took_s: float, start_s: float) -> None:
     console = Console(highlight=False)
     table = Table(box=None, header_style="bold")
     for column in ("stage", "items", "requests", "bytes", "time", ""):
@@ -133,7 +141,8 @@ def _show(found: Estimate, budgets: list[Limit], took_s: float) -> None:
         )
     requests, size = (_sum(figures) for figures in zip(*((s.requests, s.bytes) for s in found.stages), strict=True))
     seconds = sum(stage.seconds for stage in found.stages)
-    table.add_row("total", "", _range(requests), _range(size, _size), _time(seconds), "", style="bold")
+    table.add_row("starting and ending", "", "", "", _time(start_s), "")
+    table.add_row("total", "", _range(requests), _range(size, _size), _time(seconds + start_s), "", style="bold")
     if not any(stage.items for stage in found.stages):
         console.print(
             "Nothing to do: everything planned is collected, and nothing is due to be looked at again.", soft_wrap=True
@@ -148,7 +157,7 @@ def _show(found: Estimate, budgets: list[Limit], took_s: float) -> None:
     _show_budgets(console, budgets, seconds)
     console.print(
         f"To find out, {found.asked.total_requests:,} requests were made, for {_size(found.asked.total_bytes)} of "
-        f"metadata, in {took_s:.0f} s. No picture was fetched and no table written.",
+        f"metadata and samples, in {took_s:.0f} s. No picture was fetched and no table written.",
         soft_wrap=True,
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -44,6 +45,7 @@ class ChunkResult:
     tables: dict[str, pa.Table] = field(default_factory=dict)
     gone: dict[str, dict[str, str]] = field(default_factory=dict)  # table -> key -> why
     usage: Usage = Usage()
+    opened_at: float | None = None  # when its worker was ready, in seconds since 1970
 
     @property
     def items(self) -> int:
@@ -64,15 +66,17 @@ class ChunkJob:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def make_sync(self) -> Callable[[pl.DataFrame], ChunkResult]:
-        bench = self.open_bench()
+        bench, opened_at = self.open_bench(), time.time()
 
         def call(chunk: pl.DataFrame) -> ChunkResult:
-            return self.gather([(row, self._guarded(row, bench)) for row in chunk.iter_rows(named=True)])
+            result = self.gather([(row, self._guarded(row, bench)) for row in chunk.iter_rows(named=True)])
+            result.opened_at = opened_at
+            return result
 
         return call
 
     def make_async(self) -> Callable[[pl.DataFrame], Any]:
-        bench = self.open_bench()
+        bench, opened_at = self.open_bench(), time.time()
         gate = asyncio.Semaphore(self.concurrency)
 
         async def one(row: Row) -> tuple[Row, Outcome | Failure]:
@@ -83,7 +87,9 @@ class ChunkJob:
                     return row, self._failure(row["id"], error)
 
         async def call(chunk: pl.DataFrame) -> ChunkResult:
-            return self.gather(await asyncio.gather(*(one(row) for row in chunk.iter_rows(named=True))))
+            result = self.gather(await asyncio.gather(*(one(row) for row in chunk.iter_rows(named=True))))
+            result.opened_at = opened_at
+            return result
 
         return call
 

@@ -246,6 +246,7 @@ def _finish(
         failures=Counter(failure.kind for failure in batch.failed),
         standing=standing,
         standing_rejects=standing_rejects,
+        opened_at=batch.opened_at,
     )
     progress.finish()
     return result
@@ -290,6 +291,7 @@ class _Batch:
         self.rejected: list[Row] = []
         self.failed: list[Failure] = []
         self.usage = Usage()
+        self.opened_at: float | None = None  # when the first worker was ready
 
     def add(self, result: ChunkResult) -> Failure | None:
         """Take a result in; returns the failure that ought to stop the stage, if there is one."""
@@ -298,6 +300,8 @@ class _Batch:
         result.failed = [failure for failure in result.failed if not failure.fatal]
         self._pending.append(result)
         self.usage += result.usage
+        if result.opened_at is not None:
+            self.opened_at = min(self.opened_at or result.opened_at, result.opened_at)
         enough = sum(r.items for r in self._pending) >= BATCH_ITEMS
         if enough or time.monotonic() - self._since > BATCH_SECONDS:
             self.commit()
@@ -317,10 +321,14 @@ class _Progress:
     def __init__(self, tell: Callable[[Tick], None], stage: str, total: int, skipped: int) -> None:
         self._tell, self._start = tell, time.monotonic()
         self.counts = Tick(stage, total, skipped)
+        self._starting_s = 0.0
+        self._wall_start = time.time()
         tell(self.counts)
 
     def add(self, result: ChunkResult) -> None:
         now = self.counts
+        if result.opened_at is not None and not self._starting_s:
+            self._starting_s = max(0.0, result.opened_at - self._wall_start)
         self._set(
             now.kept + len(result.kept), now.rejected + len(result.rejected), now.failed + len(result.failed), False
         )
@@ -331,5 +339,7 @@ class _Progress:
     def _set(self, kept: int, rejected: int, failed: int, finished: bool) -> None:
         before = self.counts
         seconds = time.monotonic() - self._start
-        self.counts = Tick(before.stage, before.total, before.skipped, kept, rejected, failed, seconds, finished)
+        self.counts = Tick(
+            before.stage, before.total, before.skipped, kept, rejected, failed, seconds, finished, self._starting_s
+        )
         self._tell(self.counts)

@@ -170,6 +170,7 @@ class Ledger:
         failures: Mapping[str, int] | None = None,
         standing: Mapping[str, int] | None = None,
         standing_rejects: Mapping[str, int] | None = None,
+        opened_at: float | None = None,
     ) -> StageResult:
         """Write the run's own row and return what the stage did."""
         finished = datetime.now(UTC)
@@ -218,6 +219,7 @@ class Ledger:
             standing_rejects=dict(standing_rejects or {}),
             usage=usage,
             seconds=(finished - self.started_at).total_seconds(),
+            starting_s=max(0.0, opened_at - self.started_at.timestamp()) if opened_at else 0.0,
         )
 
     def _mine(self, table: str) -> pl.DataFrame:

@@ -43,6 +43,7 @@ class Tick:
     failed: int = 0
     seconds: float = 0.0
     finished: bool = False
+    starting_s: float = 0.0  # of the seconds, before the first worker was ready
 
     @property
     def done(self) -> int:
@@ -54,8 +55,9 @@ class Tick:
 
     @property
     def rate(self) -> float:
-        """Items a second."""
-        return self.done / self.seconds if self.seconds > 0 else 0.0
+        """Items a second, once the workers were ready: their start says nothing about the rest."""
+        seconds = self.seconds - self.starting_s
+        return self.done / seconds if seconds > 0 else 0.0
 
     @property
     def eta_s(self) -> float | None:
@@ -83,6 +85,7 @@ class StageResult:
     standing_rejects: Mapping[str, int]  # by reason, over all runs
     usage: Usage
     seconds: float
+    starting_s: float = 0.0  # of them, before the first worker was ready
 
     @property
     def nothing_to_do(self) -> bool:

@@ -1,8 +1,6 @@
 """What re-checks would cost: a few of the pictures that are due are asked for, and what is new is scaled up."""
 
-import asyncio
 import math
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +10,7 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect import recheck
 from tasks.collect.dry import BYTES_PER_PIXEL, PIXELS, DryStreets
 from tasks.collect.sampling import Figure, draw, total
+from tasks.collect.tempo import Stretch, in_stretches, side_by_side
 from tasks.services import ServiceError
 
 _GUESS = BYTES_PER_PIXEL * PIXELS
@@ -25,7 +24,6 @@ class Seen:
     source_id: str
     gone: bool
     whole_bytes: float = 0.0  # that a check would receive, where there is no validator or it has changed
-    seconds: float = 0.0
 
     @property
     def is_news(self) -> bool:
@@ -40,6 +38,7 @@ class Ahead:
     seen: list[Seen] = field(default_factory=list)
     bytes_each: float = 0.0  # of metadata
     asks_host: bool = True
+    stretches: list[Stretch] = field(default_factory=list)
 
     def kinds(self) -> dict[str, tuple[Figure, Figure]]:
         """(requests, bytes) by kind."""
@@ -64,10 +63,6 @@ class Ahead:
         """How many pictures each of the sample stands for."""
         return self.images / max(1, len(self.seen))
 
-    @property
-    def seconds_each(self) -> float:
-        return sum(one.seconds for one in self.seen) / max(1, len(self.seen))
-
     def notes(self) -> list[str]:
         gone, changed = (
             round(self.scale * sum(news))
@@ -85,19 +80,20 @@ async def look_ahead(due: pl.DataFrame, streets: DryStreets, settings: CollectSe
     before = streets.meter.asked.bytes["entity"]
     known = await streets.mapillary.images_by_id(drawn["source_id"].to_list(), recheck.FIELDS)
     found.bytes_each = (streets.meter.asked.bytes["entity"] - before) / max(1, len(known))
-    gate = asyncio.Semaphore(at_once)
 
     async def one(item: dict[str, Any]) -> Seen:
         row = known.get(item["source_id"])
         seen = Seen(item["place_id"], item["source_id"], row is None)
         if row is not None and found.asks_host:
-            async with gate:
-                start_s = time.monotonic()
-                seen.whole_bytes = await _whole_bytes(streets, row.get("thumb_original_url"), item["etag"])
-                seen.seconds = time.monotonic() - start_s
+            seen.whole_bytes = await _whole_bytes(streets, row.get("thumb_original_url"), item["etag"])
         return seen
 
-    found.seen = list(await asyncio.gather(*(one(item) for item in drawn.iter_rows(named=True))))
+    for count, beside in in_stretches(drawn.height, at_once):
+        part = drawn.slice(len(found.seen), count).iter_rows(named=True)
+        seen, stretch = await side_by_side(part, one, beside)
+        if found.seen or drawn.height == 1:
+            found.stretches.append(stretch)
+        found.seen += seen
     return found
 
 

@@ -5,6 +5,7 @@ pictures would be fetched; there only their sizes are asked for. Totals follow w
 """
 
 import asyncio
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.collect import CollectSettings
+from schemas.settings.services import is_loopback
 from tasks.collect import STAGES, recheck, satellite, street_view
 from tasks.collect.dry import DryScenes, DryStreets
 from tasks.collect.dry_recheck import Ahead, look_ahead
 from tasks.collect.meter import Tally
 from tasks.collect.sampling import Figure, Sample, sample
-from tasks.collect.timing import Load, duration, pace_of, parallel, preparing_s, workers
+from tasks.collect.tempo import Stretch, tempo_of
+from tasks.collect.timing import Load, duration, pace_of, parallel, workers
 from tasks.frame import Context, Inputs, Stage, pending
 from tasks.services import Connection
 
@@ -75,7 +78,8 @@ class Estimate:
 
 async def estimate(settings: CollectSettings, context: Context) -> Estimate:
     """Ask a few questions and say what a run would cost."""
-    streets = DryStreets(context.connections.mapillary, context.lake, settings)
+    threads = min(workers(street_view.STAGE, context), os.cpu_count() or 1)
+    streets = DryStreets(context.connections.mapillary, context.lake, settings, threads)
     scenes = DryScenes(context.connections.stac, settings)
     try:
         checked, ahead = await _recheck(settings, context, streets)
@@ -105,7 +109,7 @@ async def _recheck(settings: CollectSettings, context: Context, streets: DryStre
         found.requests += requests
         found.bytes += size
     found.sampled, found.notes = len(ahead.seen), ahead.notes()
-    load = Load(ahead.seconds_each * images.height, AT_ONCE, 0, found.bytes.value)
+    load = Load(images.height, tempo_of(ahead.stretches), 0, found.bytes.value)
     _time(found, stage, load, context.connections.mapillary, settings, context)
     return found, ahead
 
@@ -114,6 +118,7 @@ async def _streets(settings: CollectSettings, context: Context, streets: DryStre
     stage, wanted = street_view.STAGE, settings.estimate
     unfinished, again = await asyncio.to_thread(_places, settings, context)
     redone = _without_news(again, ahead)
+    streets.came = frozenset(one.source_id for one in ahead.seen if one.is_news and not one.gone)
     extra = redone.height * ahead.scale
     found = StageEstimate(stage.name, unfinished.height + round(extra))
     if found.items:
@@ -125,14 +130,12 @@ async def _streets(settings: CollectSettings, context: Context, streets: DryStre
     beside = await sample(redone, streets.place, first=REDONE, most=REDONE, population=extra, **options)
     found.add_sample(beside)
     pictures, size = found.kinds.get("picture", (0.0, 0.0))
-    pace = pace_of(context.lake, ("panorama", "photo"))
     load = Load(
-        main.seconds_each * unfinished.height + beside.seconds_each * extra,
-        at_once,
+        found.items,
+        tempo_of([*main.stretches, *beside.stretches]),
         pictures,
         size,
-        prepare_s=await asyncio.to_thread(preparing_s, settings) if pictures and pace is None else 0.0,
-        pace=pace,
+        pace=pace_of(context.lake, ("panorama", "photo")),
     )
     _time(found, stage, load, context.connections.mapillary, settings, context)
     return found
@@ -177,11 +180,12 @@ async def _scenes(settings: CollectSettings, context: Context, scenes: DryScenes
     for cost in drawn.tallies:
         del cost.requests["signing"], cost.bytes["signing"]  # not for each picture, but for each worker and while
     found.add_sample(drawn)
-    # What was not read would have taken as long as what was.
-    unread = sum(cost.total_requests for cost in drawn.tallies) / max(1, scenes.meter.asked.total_requests)
+    stretches = drawn.stretches
+    if is_loopback(context.connections.stac.endpoint.base_url):
+        stretches = _with_bands(stretches, scenes, drawn)
     load = Load(
-        drawn.seconds_each * todo.height * max(1.0, unread),
-        at_once,
+        todo.height,
+        tempo_of(stretches),
         todo.height,
         found.bytes.value,
         pace=pace_of(context.lake, ("satellite",)),
@@ -189,6 +193,20 @@ async def _scenes(settings: CollectSettings, context: Context, scenes: DryScenes
     _time(found, stage, load, context.connections.stac, settings, context)
     found.add("signing", min(workers(stage, context), todo.height) * (1 + found.seconds // SIGNATURE_S))
     return found
+
+
+def _with_bands(stretches: list[Stretch], scenes: DryScenes, drawn: Sample) -> list[Stretch]:
+    """The stretches as long as they would have been, had the bands been read.
+
+    A host on this machine makes each tile as we ask for it, so time goes with bytes. Of one elsewhere all are asked for
+    at once; there the line is what takes time.
+    """
+    if not scenes.tasted_bytes or not stretches:
+        return stretches
+    unread = scenes.band_bytes / len(drawn.tallies) * sum(one.items for one in stretches) - scenes.tasted_bytes
+    busy_s = sum(one.busy_s for one in stretches)
+    longer = 1 + max(0.0, unread) * scenes.tasted_s / scenes.tasted_bytes / busy_s
+    return [Stretch(one.items, one.wall_s * longer, one.busy_s * longer) for one in stretches]
 
 
 def _time(

@@ -1,9 +1,7 @@
 """From a few items to all of them: a seeded draw, totals with intervals, more of the draw while they are loose."""
 
-import asyncio
 import hashlib
 import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +10,7 @@ import polars as pl
 from scipy.stats import t as student
 
 from tasks.collect.meter import Tally, tally
+from tasks.collect.tempo import Stretch, in_stretches, side_by_side
 from tasks.services import ServiceError
 
 
@@ -40,7 +39,7 @@ class Sample:
 
     population: float  # items there are; a share of another sample need not be whole
     tallies: list[Tally] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)  # each item took, beside others
+    stretches: list[Stretch] = field(default_factory=list)  # how long they took, but for the first, which warms up
     failed: list[ServiceError] = field(default_factory=list)  # what they cost counts all the same
 
     def requests(self) -> Figure:
@@ -60,10 +59,6 @@ class Sample:
             )
             for kind in kinds
         }
-
-    @property
-    def seconds_each(self) -> float:
-        return sum(self.seconds) / max(1, len(self.seconds))
 
 
 def draw(items: pl.DataFrame, seed: int, by: str = "id") -> pl.DataFrame:
@@ -113,29 +108,29 @@ async def sample(
     """
     found = Sample(float(items.height) if population is None else population)
     drawn = draw(items, seed)
-    gate = asyncio.Semaphore(at_once)
 
-    async def one(item: dict[str, Any]) -> tuple[Tally, float]:
-        async with gate:
-            cost, start = Tally(), time.monotonic()
-            token = tally.set(cost)
-            try:
-                await work(item)
-            except ServiceError as error:
-                if error.kind == "auth":
-                    raise
-                found.failed.append(error)
-            finally:
-                tally.reset(token)
-            return cost, time.monotonic() - start
+    async def one(item: dict[str, Any]) -> Tally:
+        cost = Tally()
+        token = tally.set(cost)
+        try:
+            await work(item)
+        except ServiceError as error:
+            if error.kind == "auth":
+                raise
+            found.failed.append(error)
+        finally:
+            tally.reset(token)
+        return cost
 
     done, wanted = 0, min(first, most, items.height)
     while done < wanted:
-        part = drawn.slice(done, wanted - done).iter_rows(named=True)
-        for cost, seconds in await asyncio.gather(*(asyncio.create_task(one(item)) for item in part)):
-            found.tallies.append(cost)
-            found.seconds.append(seconds)
-        done = wanted
+        for count, beside in [(wanted - done, at_once)] if done else in_stretches(wanted, at_once):
+            part = drawn.slice(done, count).iter_rows(named=True)
+            costs, stretch = await side_by_side(part, one, beside)
+            found.tallies += costs
+            if done or wanted == 1:  # what is first waits for what is only made ready
+                found.stretches.append(stretch)
+            done += count
         if len(found.failed) == done:
             raise found.failed[0]  # nothing can be said about a service that answers nobody
         if not (found.requests().is_tight(precision) and found.bytes().is_tight(precision)):

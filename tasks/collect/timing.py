@@ -1,20 +1,15 @@
 """How long a run would take: as long as the last one did for each picture, or by whatever holds it up the most."""
 
-import io
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-import numpy as np
 import polars as pl
-from PIL import Image
 
-from schemas.settings.collect import CollectSettings
 from schemas.settings.services import is_loopback
 from tasks.collect.budgets import limits
-from tasks.collect.download import prepare
+from tasks.collect.tempo import Tempo
 from tasks.frame import Context, Stage
 from tasks.lake import Lake
 from tasks.services import Connection
@@ -27,11 +22,10 @@ BREAK = timedelta(minutes=1)  # without a picture, and a run is over
 class Load:
     """What the time of a stage follows from."""
 
-    busy_s: float  # seconds that all items take, each by itself
-    at_once: int  # items under way when that was measured
+    items: float
+    tempo: Tempo
     pictures: float  # to be made
     size: float  # of their files, in bytes
-    prepare_s: float = 0.0  # of computing, for a picture
     pace: float | None = None  # pictures a second, of the last run
 
 
@@ -48,14 +42,9 @@ def duration(
     if load.pace:
         bounds["the pace of the last run"] = load.pictures / load.pace
     else:
-        preparing_s = load.pictures * load.prepare_s / workers(stage, context)
-        bounds["preparing pictures"] = preparing_s
-        bounds["the line"] = load.size / (megabytes_per_second * 1e6)
-        if is_loopback(connection.endpoint.base_url):
-            # The service shares our cores: more at once makes no more of it, and its work adds to ours.
-            bounds["the service's answers"] = load.busy_s / load.at_once + preparing_s
-        else:
-            bounds["the service's answers"] = load.busy_s / parallel(stage, context)
+        bounds["the work on each item"] = load.tempo.seconds(load.items, parallel(stage, context))
+        if not is_loopback(connection.endpoint.base_url):
+            bounds["the line"] = load.size / (megabytes_per_second * 1e6)
     longest = max(bounds, key=lambda name: bounds[name])
     return bounds[longest], longest
 
@@ -75,18 +64,6 @@ def pace_of(lake: Lake, kinds: tuple[str, ...]) -> float | None:
         return None
     last = goes.row(-1, named=True)
     return float((last["count"] - 1) / (last["last"] - last["first"]).total_seconds())
-
-
-def preparing_s(settings: CollectSettings) -> float:
-    """Seconds that one panorama takes to be decoded, assembled and encoded here, by doing it."""
-    width = settings.panorama_width
-    coarse = np.random.default_rng(0).integers(0, 255, (32, 64, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(coarse).resize((width, width // 2)).save(file, "JPEG", quality=88)
-    wanted = settings.model_copy(update={"panorama_min_pixels": 1})
-    start_s = time.monotonic()
-    prepare(file.getvalue(), "panorama", wanted)
-    return time.monotonic() - start_s
 
 
 def workers(stage: Stage, context: Context) -> int:

@@ -61,7 +61,9 @@ def test_json_holds_figures_kinds_and_budgets(call: Call, capsys: pytest.Capture
     assert street["items"] == street["sampled"] == PLACES
     assert street["requests"]["low"] == street["requests"]["value"] == street["requests"]["high"] > PLACES
     assert street["kinds"]["search"]["requests"] >= PLACES and street["kinds"]["picture"]["bytes"] > 10_000
-    assert found["total"]["requests"] == street["requests"] and found["total"]["seconds"] > 0
+    assert found["total"]["requests"] == street["requests"]
+    assert found["total"]["seconds"] == pytest.approx(street["seconds"] + found["starting"]["seconds"], abs=0.2)
+    assert street["seconds"] > 0 and found["starting"]["seconds"] > 0
     [budget] = [one for one in found["budgets"] if one["kinds"] == ["search"]]
     assert budget["requests"] == street["kinds"]["search"]["requests"] and budget["per_minute"] == 6000
     assert found["asked"]["requests"]["search"] == street["kinds"]["search"]["requests"]

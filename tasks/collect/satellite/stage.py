@@ -137,12 +137,13 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
         return Rejected("no_data", {**evidence, "max_no_data_share": settings.max_no_data_share, **_some(unusable)})
     if mosaic.clear_share < settings.min_clear_share:
         return Rejected("cloudy", {**evidence, "min_clear_share": settings.min_clear_share, **_some(unusable)})
-    data = await asyncio.to_thread(_picture, mosaic, settings)
+    data = await asyncio.to_thread(make_picture, mosaic, settings)
     sha256 = bench.lake.images.put(data, "jpg")
     return Kept({"images": [image_row(item, grid, mosaic, evidence, data, sha256, bench)]})
 
 
-def _picture(mosaic: Mosaic, settings: SatelliteSettings) -> bytes:
+def make_picture(mosaic: Mosaic, settings: SatelliteSettings) -> bytes:
+    """The bytes of the picture."""
     return jpeg(shown(mosaic.pixels, settings.white, settings.gamma), settings.jpeg_quality)
 
 

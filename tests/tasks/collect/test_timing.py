@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.collect.recheck import STAGE
-from tasks.collect.timing import Load, duration, pace_of, preparing_s
+from tasks.collect.tempo import Tempo
+from tasks.collect.timing import Load, duration, pace_of
 from tasks.frame import Context, Resources
 from tasks.lake import Commit, Lake
 from tasks.services import connect
@@ -26,19 +26,19 @@ def taken(tmp_path: Path, load: Load, kinds: dict[str, tuple[float, float]], **e
 
 
 ELSEWHERE = {"base_url": "https://graph.example"}
-LOAD = Load(busy_s=400.0, at_once=4, pictures=50, size=1e8, prepare_s=0.2)
+LOAD = Load(items=100, tempo=Tempo(waiting_s=4.0, full_s=0.01), pictures=50, size=1e8)
 
 
 def test_each_bound_by_hand(tmp_path: Path) -> None:
-    assert taken(tmp_path, LOAD, {}, **ELSEWHERE) == (400 / 20, "the service's answers")
+    # 100 items, 20 at once: 100 * 4 / 20 + 100 * 0.01; the line takes 100 MB / 10 MB/s.
+    assert taken(tmp_path, LOAD, {}, **ELSEWHERE) == (pytest.approx(21.0), "the work on each item")
     assert taken(tmp_path, replace(LOAD, size=3e9), {}, **ELSEWHERE) == (300.0, "the line")
-    assert taken(tmp_path, replace(LOAD, prepare_s=2.0), {}, **ELSEWHERE) == (50.0, "preparing pictures")
     slow = {**ELSEWHERE, "search_per_minute": 60}
     assert taken(tmp_path, LOAD, {"search": (500.0, 0.0)}, **slow) == (pytest.approx(500.0), "requests a minute")
 
 
-def test_a_service_on_this_machine_takes_our_cores(tmp_path: Path) -> None:
-    assert taken(tmp_path, LOAD, {}) == (400 / 4 + 50 * 0.2 / 2, "the service's answers")
+def test_a_service_on_this_machine_needs_no_line(tmp_path: Path) -> None:
+    assert taken(tmp_path, replace(LOAD, size=3e9), {}) == (pytest.approx(21.0), "the work on each item")
 
 
 def test_the_last_run_knows_better_but_limits_hold(tmp_path: Path) -> None:
@@ -71,7 +71,3 @@ def test_the_pace_is_that_of_the_last_larger_go(tmp_path: Path) -> None:
     lake.upsert("images", rows, Commit("r1", 1))  # one run wrote them last
     assert pace_of(lake, ("panorama",)) == pytest.approx(4.0)
     assert pace_of(lake, ("satellite",)) is None
-
-
-def test_preparing_is_measured() -> None:
-    assert 0 < preparing_s(CollectSettings(panorama_width=512)) < 30
