@@ -50,8 +50,9 @@ class Shot:
     is_pano: bool = True
     width: int = 1600
     height: int = 800
-    fault: str | None = None  # truncated, once_truncated, html, gone, outage, expired, small
+    fault: str | None = None  # truncated, once_truncated, html, gone, 410, outage, expired, small, deleted
     extra: dict[str, Any] = field(default_factory=dict)
+    data: bytes | None = None  # its bytes; none: painted
 
 
 @dataclass
@@ -112,15 +113,20 @@ class Streets:
         rows = [self.row(shot_id, shot) for shot_id, shot in found.items() if wanted in (None, shot.is_pano)]
         return JSONResponse({"data": rows[: int(request.query_params["limit"])]})
 
+    def unknown(self, shot_id: str) -> Response | None:
+        if shot_id in self.shots and self.shots[shot_id].fault != "deleted":
+            return None
+        said = f"Unsupported get request. Object with ID '{shot_id}' does not exist"
+        body = {"error": {"message": said, "type": "MLYApiException", "code": 100, "error_subcode": 33}}
+        return JSONResponse(body, 400)
+
     async def many(self, request: Request) -> Response:
         self.asked["many"] += 1
         wanted = request.query_params["ids"].split(",")
         assert len(wanted) <= 50
         for shot_id in wanted:
-            if shot_id not in self.shots or self.shots[shot_id].fault == "deleted":
-                said = f"Unsupported get request. Object with ID '{shot_id}' does not exist"
-                body = {"error": {"message": said, "type": "MLYApiException", "code": 100, "error_subcode": 33}}
-                return JSONResponse(body, 400)
+            if missing := self.unknown(shot_id):
+                return missing
         self.asked.update(f"image {shot_id}" for shot_id in wanted)
         return JSONResponse({shot_id: self.row(shot_id, self.shots[shot_id]) for shot_id in wanted})
 
@@ -155,7 +161,7 @@ class Streets:
     async def image(self, request: Request) -> Response:
         shot_id = request.path_params["shot_id"]
         self.asked[f"image {shot_id}"] += 1
-        return JSONResponse(self.row(shot_id, self.shots[shot_id]))
+        return self.unknown(shot_id) or JSONResponse(self.row(shot_id, self.shots[shot_id]))
 
     async def picture(self, request: Request) -> Response:
         shot_id = request.path_params["shot_id"]
@@ -165,10 +171,10 @@ class Streets:
             return Response("URL signature expired", 403)
         if shot.fault == "outage":
             return Response("try later", 503)
-        if shot.fault == "gone":
-            return Response("gone", 404)
+        if shot.fault in ("gone", "410"):
+            return Response("gone", 404 if shot.fault == "gone" else 410)
         width, height = (400, 200) if shot.fault == "small" else (shot.width, shot.height)
-        data = jpeg(int(shot_id), width, height)
+        data = shot.data or jpeg(int(shot_id), width, height)
         if shot.fault == "truncated" or (shot.fault == "once_truncated" and self.asked[f"picture {shot_id}"] == 1):
             data = data[: len(data) // 2]
         if shot.fault == "html":

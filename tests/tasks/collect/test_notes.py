@@ -68,6 +68,30 @@ def test_only_what_came_after_the_last_ended_run_counts(tmp_path: Path) -> None:
     assert Notes.of(lake, "collect").find("one") is None
 
 
+def test_only_what_was_said_since_a_moment_counts(tmp_path: Path) -> None:
+    Notes(tmp_path).add("before", "one")
+    moment = time.time()
+    after = Notes(tmp_path)
+    assert after.find("one", since_s=moment + 1) is None and after.find("one", since_s=moment - 60) == "before"
+    later = [moment + 5, '["one"]', "later"]
+    (tmp_path / "a.jsonl").write_text(json.dumps(later) + "\n")  # read first, and the newer one all the same
+    assert Notes(tmp_path).find("one", since_s=moment + 1) == "later"
+
+
+def test_a_full_disk_is_no_failure(tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "notes")
+    (tmp_path / "notes").write_text("a file where a folder should be")
+    notes.add("lost", "one")
+    (tmp_path / "notes").unlink()
+    notes.add("noted", "two")
+    with Path("/dev/full").open("w") as full:
+        notes._file = full
+        notes.add("lost", "three")
+        notes.add("noted", "four")
+    after = Notes(tmp_path / "notes")
+    assert [after.find(key) for key in ("one", "two", "three", "four")] == [None, "noted", None, "noted"]
+
+
 class Killed(BaseException):
     """Ends a run as SIGKILL would: nothing behind it is done."""
 

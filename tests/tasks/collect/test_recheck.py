@@ -139,7 +139,40 @@ def test_a_changed_picture_is_a_new_version_of_the_same_image(earth: Any, contex
     assert all(result.nothing_to_do for result in collect(context))
 
 
-@pytest.mark.parametrize("breaks_at", ["checks", "images"])
+HOST_LOST_ALL = {"service": "mapillary-cdn", "kind": "deleted", "rate": 1.0}  # 404 there, while the metadata lives
+
+
+def test_a_picture_its_host_does_not_have_stays_and_fails_no_run(earth: Any, context: Context) -> None:
+    lake = context.lake
+    before = stripped(lake.read("images"))
+    earth.faults(HOST_LOST_ALL)
+    for _ in range(2):
+        checked, _ = collect(context, due())
+        checks = lake.read("checks").filter(pl.col("subject") == "image")
+        assert (checked.status, set(checks["status"]), set(checks["news"])) == ("done", {"unavailable"}, {0})
+        assert stripped(lake.read("images")).equals(before)
+    assert all(result.nothing_to_do for result in collect(context))
+    # It is there again, and one of them has changed meanwhile.
+    changed = before["source_id"][0]
+    earth.faults({"service": "*", "kind": "changed", "ids": [changed]})
+    collect(context, due())
+    found = dict(lake.read("checks").filter(pl.col("subject") == "image").group_by("status").len().iter_rows())
+    assert found == {"same": before.height - 1, "changed": 1}
+    after = lake.read("images").filter(pl.col("source_id") == changed)
+    assert after["sha256"][0] != before["sha256"][0]
+
+
+def test_a_picture_that_is_unavailable_is_kept_when_its_place_is_redone(earth: Any, context: Context) -> None:
+    lake = context.lake
+    had = lake.read("images")
+    earth.faults(HOST_LOST_ALL)
+    collect(context, due())
+    collect(context, due().model_copy(update={"panoramas": 2}))
+    assert set(had["source_id"]) <= set(lake.read("images")["source_id"])
+    assert set(lake.read("checks").filter(pl.col("subject") == "image")["status"]) == {"unavailable"}
+
+
+@pytest.mark.parametrize("breaks_at", ["checks", "decoding", "images"])
 @pytest.mark.parametrize("days", [0, 1])
 def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
     earth: Any, context: Context, breaks_at: str, days: float, monkeypatch: pytest.MonkeyPatch
@@ -157,9 +190,14 @@ def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
             raise KeyboardInterrupt
         return upsert(self, name, *arguments)
 
+    async def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
     with earth.journal() as asked:
         with monkeypatch.context() as patch:
             patch.setattr(Lake, "upsert", dying)
+            if breaks_at == "decoding":
+                patch.setattr("tasks.collect.download.computing.run", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 collect(context, due())
         collect(context, due(0 if breaks_at == "checks" else days))

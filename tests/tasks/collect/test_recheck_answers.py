@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
-from tasks.collect.recheck import DELETED, Bench, work
+from tasks.collect.recheck import DELETED, FIELDS, Bench, work
 from tasks.collect.spool import Spool
 from tasks.frame import Kept
 from tasks.services import ServiceError
@@ -51,13 +51,13 @@ def _said(answer: Any) -> Any:
 
 
 async def checked(
-    source: Source, etag: str | None = '"e1"', sha256: str | None = None, spool: Spool | None = None, **refresh: Any
+    source: Any, etag: str | None = '"e1"', sha256: str | None = None, spool: Spool | None = None, **refresh: Any
 ) -> Kept:
     item = {"id": "i1", "subject": "image", "place_id": "p1", "source_id": "7", "etag": etag, "news": 2, "nth": 5}
     item["source_sha256"] = sha256 or hashlib.sha256(OLD).hexdigest()
     wanted = CollectSettings(refresh=refresh)
-    known = Batches(lambda ids: source.images_by_id(ids, ()), 50, 0.0)
-    bench = Bench(source, known, wanted, spool or Spool())  # type: ignore[arg-type]
+    known = Batches(lambda ids: source.images_by_id(ids, FIELDS), 50, 0.0)
+    bench = Bench(source, known, wanted, spool or Spool())
     outcome = await work(item, bench)
     assert isinstance(outcome, Kept)
     return outcome
@@ -110,6 +110,22 @@ async def test_a_host_that_has_lost_the_bytes_ends_nothing_and_is_no_news(source
     found = row(outcome)
     assert (found["status"], found["news"], found["nth"]) == ("unavailable", 2, 5) and not outcome.gone
     assert (found["etag"], found["source_sha256"]) == ('"e1"', hashlib.sha256(OLD).hexdigest())
+
+
+@pytest.mark.parametrize(("fault", "asked"), [("gone", 1), ("410", 4)])
+async def test_no_such_file_and_gone_for_good_are_told_over_the_wire(streets: Any, fault: str, asked: int) -> None:
+    """404 is said at once; 410 may speak of an old address, so new ones are asked for before it is believed."""
+    streets.put("7", lat=50.0, lon=8.0, fault=fault)
+    found = row(await checked(streets.client()))
+    assert (found["status"], found["news"]) == ("unavailable", 2)
+    assert streets.asked["picture 7"] == asked
+    streets.shots["7"].fault = None
+    assert (
+        row(await checked(streets.client(), etag=None, sha256=hashlib.sha256(streets.original("7")).hexdigest()))[
+            "status"
+        ]
+        == "same"
+    )
 
 
 @pytest.mark.parametrize("kind", ["outage", "rate_limit", "timeout", "bad_response", "auth"])

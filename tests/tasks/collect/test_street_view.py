@@ -1,5 +1,6 @@
 """Collect over a real socket: what is chosen, what is stored, and what every fault leads to."""
 
+import asyncio
 import io
 import json
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from PIL import Image, ImageChops, ImageOps, ImageStat
 
 from schemas.settings.collect import CollectSettings
+from tasks.collect.candidates import read_candidate
+from tasks.collect.download import FRESH_URLS, Picture
 from tasks.collect.street_view import STAGE, Bench, work
 from tasks.frame import Kept, Rejected, run
 from tasks.lake import Lake
@@ -92,6 +95,31 @@ async def test_an_expired_address_is_asked_for_again(streets: Any, tmp_path: Pat
     outcome = await work(PLACE, bench(streets, tmp_path))
     assert isinstance(outcome, Kept)
     assert streets.asked["image 11"] == 1
+
+
+async def test_many_new_addresses_are_asked_for_at_once(streets: Any, tmp_path: Path) -> None:
+    for number in range(12):
+        streets.put(str(100 + number), lat=50.0 + number, lon=8.0)
+    table = bench(streets, tmp_path)
+    candidates = [
+        read_candidate({**streets.row(name, shot), "thumb_original_url": None}, shot.lat, shot.lon)
+        for name, shot in streets.shots.items()
+    ]
+    streets.shots["103"].fault = "deleted"  # one unknown id spoils a whole list
+    ends = await asyncio.gather(*(table.downloads.get(one) for one in candidates if one), return_exceptions=True)
+    assert [one.sha256[:0] if isinstance(one, Picture) else one.kind for one in ends] == [""] * 3 + ["not_found"] + [
+        ""
+    ] * 8
+    assert streets.asked["many"] == 2
+    assert all(streets.asked[f"picture {name}"] == (name != "103") for name in streets.shots)
+
+
+async def test_a_picture_whose_every_address_says_gone_makes_room_for_the_next(streets: Any, tmp_path: Path) -> None:
+    streets.put("11", **NEAR, fault="410")
+    streets.put("12", **FAR)
+    outcome = await work(PLACE, bench(streets, tmp_path))
+    assert outcome.rows["images"][0]["source_id"] == "12"
+    assert streets.asked["picture 11"] == 1 + FRESH_URLS
 
 
 async def test_a_broken_transfer_is_tried_again(streets: Any, tmp_path: Path) -> None:
