@@ -1,6 +1,7 @@
 """What the stages of one run share: configuration, lake, services, display."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
@@ -54,6 +55,29 @@ class Session:
         )
 
 
+class _Spoken(logging.Handler):
+    """What the work itself has to say, such as what it waits for, as a line of the display."""
+
+    def __init__(self, shown: Display) -> None:
+        super().__init__(logging.WARNING)
+        self._shown = shown
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._shown.say(record.getMessage())
+
+
+@contextlib.contextmanager
+def _warnings_spoken(shown: Display) -> Iterator[None]:
+    logger, handler = logging.getLogger("geofix"), _Spoken(shown)
+    logger.addHandler(handler)
+    logger.propagate = False  # Prefect's own handlers would say it a second time
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
+
+
 def check_before(config: Config, parts: Sequence[str]) -> None:
     """Say which keys these parts miss and what is wrong with their input before anything is started or written."""
     connect(config.services, os.environ, services_of(parts))
@@ -69,5 +93,6 @@ def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]
     config = options.resolve()
     check_before(config, parts)
     lake = Lake(config.lake)
-    with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, ready):
+    world = offline_world(config, lake.root / ".state" / "offline-world.log")
+    with _warnings_spoken(display.get()), world as (reachable, ready):
         yield Session(reachable, lake, ready)

@@ -1,27 +1,36 @@
-"""A private Ray on this machine: started once, quiet, and gone with the process that started it."""
+"""Ray for this process: the cluster the settings name, or a private one, quiet, on loopback, gone with this process."""
 
 import atexit
 import contextlib
+import errno
 import logging
 import os
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, worker
 
 from schemas.settings.spread import SpreadSettings
 from tasks.errors import GeofixError
+from tasks.ray_join import join_cluster
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_gcs_server_port_wait_time_s": "60",  # half a minute is too short for a machine with many times its load
 }
 REAL_HOME = "GEOFIX_HOME_OF_USER"  # workers get the user's HOME back from here
+STARTS = 2  # of a private Ray: what came too late the first time is in the page cache the second time
+
+logger = logging.getLogger("geofix.ray")
 
 
 def start_ray(settings: SpreadSettings) -> None:
@@ -29,16 +38,48 @@ def start_ray(settings: SpreadSettings) -> None:
     if ray.is_initialized():
         return
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    # Ray prints what its servers report on standard output, where our own result goes.
+    worker.print_to_stdstream = _note_report
     if settings.address:
-        try:
-            ray.init(address=settings.address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise GeofixError(f"spread.address: no Ray cluster answers at '{settings.address}': {error}") from error
-        return
+        join_cluster(settings.address, _stay_on_loopback)
+    else:
+        _start_private(settings)
+        atexit.register(stop_ray)
+
+
+def _start_private(settings: SpreadSettings) -> None:
     # Loopback only and gone with us: a token file in the user's home would outlive it for nothing.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     _stay_on_loopback()
-    folder = _own_folder()
+    for number in range(1, STARTS + 1):
+        begin_s = time.monotonic()
+        folder = _own_folder()
+        try:
+            _init_private(settings, folder)
+            return
+        except OSError as error:
+            _end_children(folder)
+            raise GeofixError(_why_not_here(error, folder)) from error
+        except ValueError as error:
+            _end_children(folder)
+            raise GeofixError(
+                f"Ray cannot be started with spread.object_store_mb={settings.object_store_mb}: {_one_line(error)}"
+            ) from error
+        except Exception as error:
+            # Ray raises plain exceptions for servers that died and servers that came too late alike.
+            _end_children(folder)
+            took_s = time.monotonic() - begin_s
+            if number < STARTS:
+                logger.warning("Ray did not come up within %.0f s (%s): trying once more", took_s, _load())
+                continue
+            raise GeofixError(
+                f"Ray did not come up, {STARTS} times, the last after {took_s:.0f} s ({_load()}; {_one_line(error)}): "
+                "run again when the machine is less busy, or name a running cluster in spread.address; "
+                f"what Ray's servers said is in {folder}, until the next start"
+            ) from error
+
+
+def _init_private(settings: SpreadSettings, folder: Path) -> None:
     with _private_home(folder):
         ray.init(
             # Two at the least: training asks for two, and would wait for ever on a machine of one core.
@@ -49,7 +90,39 @@ def start_ray(settings: SpreadSettings) -> None:
             object_store_memory=settings.object_store_mb * 2**20,
             _temp_dir=str(folder),
         )
-    atexit.register(stop_ray)
+
+
+def _end_children(folder: Path) -> None:
+    """End what a start that failed left running: our own children that work in our own folder, and only those."""
+    with contextlib.suppress(Exception):  # there may be nothing to shut down, or only half of it
+        ray.shutdown()
+    for child in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ChildProcessError):
+            parent = int((child / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and str(folder).encode() in (child / "cmdline").read_bytes():
+                os.kill(int(child.name), signal.SIGKILL)
+                os.waitpid(int(child.name), 0)
+
+
+def _why_not_here(error: OSError, folder: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"Ray cannot be started: no space is left in {folder.parent}; free some, or set TMPDIR to another folder"
+    return (
+        f"Ray cannot be started in {folder.parent}: {_one_line(error)}; "
+        "if the folder's name is too long or it cannot be written, set TMPDIR to another, short one"
+    )
+
+
+def _load() -> str:
+    return f"load {os.getloadavg()[0]:.0f} on {os.cpu_count() or 1} cores"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _note_report(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+    logger.debug("%s", "\n".join(data.get("lines", ())))
 
 
 def _stay_on_loopback() -> None:
@@ -64,6 +137,16 @@ def stop_ray() -> None:
     if ray.is_initialized():
         ray.shutdown()
     shutil.rmtree(_folder_of(os.getpid()), ignore_errors=True)
+
+
+def drop_ray() -> None:
+    """Part with a Ray that is lost; a later stage in this process may start or join another.
+
+    Its folder stays until the next start: what its servers said last is in there.
+    """
+    atexit.unregister(stop_ray)
+    with contextlib.suppress(Exception):  # it is half gone, and says so in many ways
+        ray.shutdown()
 
 
 def restore_home() -> None:

@@ -2,7 +2,8 @@
 
 A worker is an actor that is opened once and then given chunk after chunk. When its process dies it is replaced and
 its chunks run again; a chunk that keeps killing workers is cut into single items, and an item that does so alone is
-handed back as dead. Closing the stream (or Ctrl-C) stops the workers; what was yielded before is the caller's.
+handed back as dead. Closing the stream (or Ctrl-C) stops the workers; what was yielded before is the caller's. When
+Ray itself is lost, or gives no worker, the stream ends with an error that says so.
 """
 
 import inspect
@@ -15,11 +16,12 @@ from typing import Any
 
 import polars as pl
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from schemas.settings.spread import SpreadSettings
 from tasks.errors import GeofixError
-from tasks.ray_home import restore_home, start_ray
+from tasks.ray_home import drop_ray, restore_home, start_ray
+from tasks.ray_watch import Placement, RayLost, Watch, fitting, nodes
 
 MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is held to be the cause
 QUICK_CHUNK_S = 0.3  # a chunk done faster than this is worth doubling
@@ -52,6 +54,7 @@ class _Seat:
     """A worker's place in the pool; the actor in it may be replaced."""
 
     actor: Any
+    ready: Any  # a reference that is there as soon as the actor is
     tasks: dict[Any, _Task] = field(default_factory=dict)
 
 
@@ -107,6 +110,9 @@ class _Idle:
         self._kind, self._cluster = kind, _cluster()
         self._actors.append(actor)
 
+    def forget(self) -> None:
+        self._actors.clear()
+
     def clear(self) -> None:
         cluster = _cluster()
         while self._actors:
@@ -146,6 +152,9 @@ def spread(
     pool = _Pool(items, make, settings, resources, is_async)
     try:
         yield from pool.results()
+    except RayLost:
+        pool.abandon()
+        raise
     finally:
         pool.stop()
 
@@ -161,11 +170,17 @@ class _Pool:
         self._may_grow = not is_async
         self._is_async, self._resources = is_async, resources
         self._kind = (is_async, resources.cpus, resources.gpus)
-        wanted = resources.workers or settings.workers or _fitting(resources)
+        wanted = resources.workers or settings.workers or fitting(nodes(), resources.cpus, resources.gpus)
         chunks = -(-items.height // self._chunk)
-        self._seats = [_Seat(_idle.take(self._kind) or self._new_actor()) for _ in range(max(1, min(wanted, chunks)))]
+        self._watch = Watch()
+        self._placement = Placement(resources.cpus, resources.gpus, settings.wait_s)
+        self._seats = [self._new_seat(_idle.take(self._kind)) for _ in range(max(1, min(wanted, chunks)))]
         # Chunks at a worker: enough to keep it busy, and one waiting, so that it never idles.
         self._depth = max(2, -(-resources.concurrency // self._chunk) + 1) if is_async else 2
+
+    def _new_seat(self, actor: Any | None) -> _Seat:
+        actor = actor or self._new_actor()
+        return _Seat(actor, actor.__ray_ready__.remote())
 
     def _new_actor(self) -> Any:
         options: dict[str, Any] = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus}
@@ -180,12 +195,30 @@ class _Pool:
             waiting = {ref: seat for seat in self._seats for ref in seat.tasks}
             if not waiting:
                 return
-            # Woken every second so that Ctrl-C is seen.
-            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)
+            ready = self._wait(list(waiting))
             for ref in ready:
                 seat = waiting[ref]
                 if ref in seat.tasks:
                     yield from self._collect(ref, seat)
+
+    def _wait(self, refs: list[Any]) -> list[Any]:
+        try:
+            # Woken every second so that Ctrl-C is seen, and whether Ray is there.
+            ready, _ = ray.wait(refs, num_returns=1, timeout=1.0)
+            self._watch.look()
+            self._placement.look([seat.ready for seat in self._seats])
+        except ConnectionError as error:  # of ray:// only
+            raise RayLost(
+                f"the connection to the Ray cluster (spread.address) is lost ({error}): what was finished is saved; "
+                "run the same command again when the cluster is back"
+            ) from error
+        return list(ready)
+
+    def abandon(self) -> None:
+        """Ray is lost: its workers with it, and whatever is asked of it now could end this process."""
+        self._seats = []
+        _idle.forget()
+        drop_ray()
 
     def stop(self) -> None:
         for seat in self._seats:
@@ -218,7 +251,12 @@ class _Pool:
         except RayTaskError as error:
             # The worker lives: its opening was refused, or there is a bug outside the per-item guard.
             raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
-        except RayActorError:
+        except (RayActorError, ObjectLostError) as error:  # its process died, or the node that held its result
+            if isinstance(error, RayActorError) and error.actor_init_failed:
+                reason = str(error).strip().splitlines()[-1]
+                raise GeofixError(
+                    f"Ray's workers cannot start: {reason[:300]}; every node needs geofix and what it stands on"
+                ) from None
             yield from self._replace(seat)
             return
         task = seat.tasks.pop(ref)
@@ -227,9 +265,12 @@ class _Pool:
         yield result
 
     def _replace(self, seat: _Seat) -> Iterator[Died]:
+        self._watch.look(at_once=True)  # a worker dies with its Ray, too
         lost = list(seat.tasks.values())
         seat.tasks.clear()
-        seat.actor = self._new_actor()
+        ray.kill(seat.actor, no_restart=True)  # where only its result was lost it still holds CPUs
+        fresh = self._new_seat(None)
+        seat.actor, seat.ready = fresh.actor, fresh.ready
         for place, task in enumerate(lost):
             # The first of them was at work when the worker died, the others only waited.
             task.deaths += 1 if place == 0 else 0
@@ -239,14 +280,6 @@ class _Pool:
                 self._again.extend(_Task(one) for one in task.chunk.iter_slices(1))
             else:
                 yield Died(task.chunk, f"its worker process died {MAX_DEATHS} times")
-
-
-def _fitting(resources: Resources) -> int:
-    have = ray.cluster_resources()
-    fits = have.get("CPU", 1.0) / max(resources.cpus, 0.01)
-    if resources.gpus:
-        fits = min(fits, have.get("GPU", 0.0) / resources.gpus)
-    return max(1, int(fits))
 
 
 def is_async_function(function: Callable[..., Any]) -> bool:
