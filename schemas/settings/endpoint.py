@@ -63,7 +63,9 @@ class Endpoint(Settings):
         None, gt=0, description="never more in any minute, by all workers and runs on a lake together; null: no limit"
     )
     requests_per_day: int | None = Field(
-        None, gt=0, description="never more in a day (UTC), likewise; the rest fails and is done by a later run"
+        None,
+        gt=0,
+        description="never more in a day (UTC), likewise, of every kind; the rest fails and is done by a later run",
     )
     max_concurrency: int = Field(
         64, ge=1, le=1024, description="requests at once of one worker; how many really are follows the service's speed"
@@ -74,9 +76,12 @@ class Endpoint(Settings):
     max_body_mb: float = Field(64, gt=0, description="largest answer accepted")
     user_agent: str = Field(default_factory=_own_name, min_length=1, description="how we name ourselves")
 
-    def allowance(self, kind: str) -> Allowance | None:
-        """The budget a kind of request is counted in; None: it is not counted."""
-        return Allowance("", self.requests_per_minute, self.requests_per_day)
+    def allowances(self, kind: str) -> tuple[Allowance, ...]:
+        """The budgets a kind of request is counted in, in the order they are taken; one with a pace is the last.
+
+        What waits for its moment in one pace would miss that of another, so no kind has two.
+        """
+        return (Allowance("", self.requests_per_minute, self.requests_per_day),)
 
     @field_validator("base_url")
     @classmethod

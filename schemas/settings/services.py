@@ -58,20 +58,21 @@ class MapillaryEndpoint(Endpoint):
     key_env: str | None = "MAPILLARY_TOKEN"
     public_key: str | None = OFFLINE_MAPILLARY_TOKEN
     search_per_minute: float | None = Field(
-        None, gt=0, description="searches by box, counted by themselves; null: counted with the other requests"
+        None, gt=0, description="pace of searches by box, instead of requests_per_minute; null: one pace for all"
     )
     tiles_per_day: int | None = Field(
-        None, gt=0, description="vector tiles a day (UTC), counted by themselves; null: with the other requests"
+        None, gt=0, description="vector tiles a day (UTC), besides requests_per_day; null: no limit of their own"
     )
 
-    def allowance(self, kind: str) -> Allowance | None:
+    def allowances(self, kind: str) -> tuple[Allowance, ...]:
         if kind == "picture":
-            return None  # another host, which counts nothing
+            return ()  # another host, which counts nothing
         if kind == "search" and self.search_per_minute is not None:
-            return Allowance(kind, self.search_per_minute, None)
+            return Allowance(per_day=self.requests_per_day), Allowance(kind, self.search_per_minute)
+        ours = super().allowances(kind)
         if kind == "tiles" and self.tiles_per_day is not None:
-            return Allowance(kind, None, self.tiles_per_day, "tiles_per_day")
-        return super().allowance(kind)
+            return Allowance(kind, None, self.tiles_per_day, "tiles_per_day"), *ours
+        return ours
 
     @field_validator("tiles_url")
     @classmethod
@@ -115,10 +116,10 @@ class StacEndpoint(Endpoint):
     )
     files_per_minute: float | None = Field(None, gt=0, description="reads of files, counted by themselves; null: never")
 
-    def allowance(self, kind: str) -> Allowance | None:
+    def allowances(self, kind: str) -> tuple[Allowance, ...]:
         if kind == "file":  # another host
-            return None if self.files_per_minute is None else Allowance(kind, self.files_per_minute, None)
-        return super().allowance(kind)
+            return (Allowance(kind, self.files_per_minute),)
+        return super().allowances(kind)
 
     @field_validator("sas_url")
     @classmethod

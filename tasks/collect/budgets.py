@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from schemas.settings.allowance import Allowance
 from tasks.frame import Context
 from tasks.services import Connection
 from tasks.services.limit import DAY_S
@@ -52,20 +51,37 @@ def limits(kinds: Mapping[str, tuple[float, float]], context: Context) -> list[L
 
 
 def _of(connection: Connection, names: Mapping[str, str], kinds: Mapping[str, tuple[float, float]]) -> Iterator[Limit]:
-    shared: dict[Allowance, list[str]] = {}
+    # A budget's pace may be for some kinds and its day for more of them: then they are two limits.
+    paces: dict[tuple[str, float], list[str]] = {}
+    days: dict[tuple[str, int], list[str]] = {}
     for kind, name in names.items():
-        allowance = connection.endpoint.allowance(name)
-        if allowance is not None and not allowance.is_open and kind in kinds:
-            shared.setdefault(allowance, []).append(kind)
-    for allowance, counted in shared.items():
-        requests = sum(kinds[kind][0] for kind in counted)
-        used = _used_today(connection, allowance)
-        yield Limit(connection.service, tuple(counted), requests, allowance.per_minute, allowance.per_day, used)
+        for allowance in connection.endpoint.allowances(name) if kind in kinds else ():
+            if allowance.per_minute is not None:
+                paces.setdefault((allowance.name, allowance.per_minute), []).append(kind)
+            if allowance.per_day is not None:
+                days.setdefault((allowance.name, allowance.per_day), []).append(kind)
+    for (bucket, per_minute), counted in paces.items():
+        together = [per_day for (name, per_day), others in days.items() if name == bucket and others == counted]
+        per_day = together[0] if together else None
+        if per_day is not None:
+            del days[bucket, per_day]
+        yield _limit(connection, bucket, counted, kinds, per_minute, per_day)
+    for (bucket, per_day), counted in days.items():
+        yield _limit(connection, bucket, counted, kinds, None, per_day)
 
 
-def _used_today(connection: Connection, allowance: Allowance) -> int:
+def _limit(
+    connection: Connection, bucket: str, counted: list[str], kinds: Mapping[str, tuple[float, float]],
+    per_minute: float | None, per_day: int | None,
+) -> Limit:  # fmt: skip
+    requests = sum(kinds[kind][0] for kind in counted)
+    used = 0 if per_day is None else _used_today(connection, bucket)
+    return Limit(connection.service, tuple(counted), requests, per_minute, per_day, used)
+
+
+def _used_today(connection: Connection, bucket: str) -> int:
     standing_of = getattr(connection.till, "standing", None)
-    if standing_of is None or allowance.per_day is None:
+    if standing_of is None:
         return 0
-    standing = standing_of(f"{connection.endpoint.base_url} {allowance.name}")
+    standing = standing_of(f"{connection.endpoint.base_url} {bucket}")
     return int(standing.used) if standing.day == int(time.time() // DAY_S) else 0

@@ -151,20 +151,20 @@ class Http:
             host.gate.leave()
 
     async def _permit(self, kind: str) -> None:
-        allowance = self.endpoint.allowance(kind)
-        permits = permits_of(self._till, f"{self.endpoint.base_url} {allowance.name}" if allowance else "", allowance)
-        if permits is None:
-            return
-        try:
-            await permits.take(self._sleep)
-        except UsedUp as error:
-            assert allowance is not None and allowance.per_day is not None
-            raise self._error(
-                "rate_limit",
-                f"the day's {allowance.per_day:,} requests are used up (services.{self.service}."
-                f"{allowance.day_setting}); they renew at {error.renews_at:%Y-%m-%d %H:%M} UTC: run again after that",
-                False,
-            ) from None
+        for allowance in self.endpoint.allowances(kind):
+            permits = permits_of(self._till, f"{self.endpoint.base_url} {allowance.name}", allowance)
+            if permits is None:
+                continue
+            try:
+                await permits.take(self._sleep)
+            except UsedUp as error:
+                raise self._error(
+                    "rate_limit",
+                    f"the day's {allowance.per_day or 0:,} requests are used up (services.{self.service}."
+                    f"{allowance.day_setting}); they renew at {error.renews_at:%Y-%m-%d %H:%M} UTC: "
+                    "run again after that",
+                    False,
+                ) from None
 
     async def _try(
         self,

@@ -128,7 +128,20 @@ def test_budgets_say_how_long_and_how_many_days(context: Context) -> None:
     limited = Context(context.lake, connections)
     kinds = {"search": (250.0, 0.0), "entity": (60.0, 0.0), "tiles": (2500.0, 0.0), "picture": (9e9, 0.0)}
     found = {limit.kinds: limit for limit in limits(kinds, limited)}
-    assert set(found) == {("search",), ("entity",), ("tiles",)}
-    assert found["search",].minutes == pytest.approx(2.5) and found["entity",].minutes == pytest.approx(0.1)
+    assert set(found) == {("search",), ("tiles", "entity"), ("tiles",)}
+    assert found["search",].minutes == pytest.approx(2.5)
+    assert found["tiles", "entity"].minutes == pytest.approx(2560 / 600)  # one pace for both
     assert (found["tiles",].left_today, found["tiles",].days) == (1000, 3)
     assert found["search",].left_today is None and found["search",].days == 1
+    # The day's requests are of every kind, whatever has a pace of its own.
+    endpoint = MapillaryEndpoint(requests_per_minute=600, search_per_minute=100, requests_per_day=1000)
+    limited = Context(context.lake, replace(connections, mapillary=Connection("mapillary", endpoint)))
+    found = {limit.kinds: limit for limit in limits(kinds, limited)}
+    assert set(found) == {("search",), ("tiles", "entity"), ("search", "tiles", "entity")}
+    assert found["search", "tiles", "entity"].days == 3
+    assert found["search", "tiles", "entity"].per_minute is None
+    together = MapillaryEndpoint(requests_per_minute=600, requests_per_day=1000)
+    limited = Context(context.lake, replace(connections, mapillary=Connection("mapillary", together)))
+    assert [(one.kinds, one.per_minute, one.per_day) for one in limits(kinds, limited)] == [
+        (("search", "tiles", "entity"), 600, 1000)
+    ]

@@ -281,6 +281,6 @@ def test_the_settings_explain_themselves() -> None:
     moved = StacEndpoint(base_url="http://127.0.0.1:9999/stac/api/stac/v1")
     assert moved.sas_url == "http://127.0.0.1:9999/sas/api/sas/v1"
     assert moved.asset_url == "http://127.0.0.1:9999/blob/{account}/{container}/"
-    assert StacEndpoint(files_per_minute=60).allowance("file").per_minute == 60  # type: ignore[union-attr]
-    assert StacEndpoint(requests_per_minute=60).allowance("file") is None
+    assert StacEndpoint(files_per_minute=60).allowances("file")[0].per_minute == 60
+    assert StacEndpoint(requests_per_minute=60).allowances("file")[0].is_open
     assert connect(ServicesSettings(), {}).stac.key is None
