@@ -115,7 +115,7 @@ class Spool:
     def _path(self, source_id: str) -> Path:
         # An id comes from outside and must not name a path.
         assert self._folder is not None
-        return self._folder / f"{hashlib.sha256(source_id.encode()).hexdigest()}.picture"
+        return self._folder / f"{hashlib.sha256(source_id.encode(errors='surrogatepass')).hexdigest()}.picture"
 
     def _measure(self) -> set[str]:
         """Look at all that is here: delete what nobody will heed any more, sum up and name the rest."""
