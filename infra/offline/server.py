@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -56,7 +56,8 @@ def create_app(
 ) -> Application:
     """The ASGI application that serves a world; chat models are part of it and never see the world.
 
-    `warm` builds the name and sign indices at the start, in the background; else the first search waits for them.
+    `warm` builds the name and sign indices in the background as soon as somebody asks a model or looks something up;
+    else the first search waits for them.
     """
     faults = faults if faults is not None else Faults()
     names, signs = NameIndex(world.gazetteer), SignIndex(world)
@@ -83,14 +84,29 @@ def create_app(
         *_control_routes(faults),
     ]
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        # The indices take seconds; the server answers meanwhile, and a search that comes early waits for them.
-        for index in (names, signs) if warm else ():
-            threading.Thread(target=index.prepare, name="index", daemon=True).start()
-        yield
+    answers: Application = Starlette(routes=routes)
+    if warm:
+        answers = _Warming(answers, [names.prepare, signs.prepare])
+    return RealHosts(FaultyWorld(answers, faults))
 
-    return RealHosts(FaultyWorld(Starlette(routes=routes, lifespan=lifespan), faults))
+
+class _Warming:
+    """Begins to build what searches need with the first request that may lead to one.
+
+    It takes a core half a minute in a large world, and whoever only collects pictures never needs it.
+    """
+
+    PICTURES = ("/health", "/control/", "/mapillary", "/stac/", "/sas/", "/blob/")
+
+    def __init__(self, answers: Application, prepare: list[Callable[[], None]]) -> None:
+        self._answers, self._prepare = answers, prepare
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._prepare and scope["type"] == "http" and not scope["path"].startswith(self.PICTURES):
+            begin, self._prepare = self._prepare, []
+            for prepare in begin:
+                threading.Thread(target=prepare, name="index", daemon=True).start()
+        await self._answers(scope, receive, send)
 
 
 def _chat_routes() -> list[BaseRoute]:
