@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.boxes import Box, boxes_around
-from tasks.collect.candidates import FIELDS, Candidate, Kind, read_candidate
+from tasks.collect.candidates import FIELDS, Candidate, Kind, kind_of, read_candidate
 from tasks.collect.choose import Queue, best_scores_m, usable
 from tasks.collect.tile_cache import TileCache
 from tasks.collect.tiles import TileImages, tiles_of
@@ -88,7 +88,8 @@ class Search:
         self.asked = asked if asked is not None else Asked()
         self.seen: dict[Kind, Seen] = {kind: Seen() for kind in _KINDS}
         self.unsearched = 0  # boxes that were given up
-        self.odd: Counter[str] = Counter()  # pictures of no clear kind, or gone since the tile was made
+        self.odd: Counter[str] = Counter()  # of no clear kind, without a position, or gone since the tile was made
+        self._placed = 0  # pictures that say where they are
 
     async def next(self, kind: Kind) -> Candidate | None:
         """The best picture that has not come out yet; None when there is no more."""
@@ -107,6 +108,15 @@ class Search:
                     await self._look_into_sightings(kind)
                     continue
                 return None if best is None else queue.pop()
+
+    @property
+    def trouble(self) -> ServiceError | None:
+        """Set when pictures were found, and not one says where it is: then it is the service that speaks otherwise."""
+        lost = self.odd["no_position"]
+        if not lost or self._placed:
+            return None
+        said = f"none of {lost} pictures around a place has a position that can be read"
+        return ServiceError("mapillary", "bad_response", said)
 
     def take(self, candidate: Candidate) -> None:
         """Note that a picture was taken for the place: others of its sequence are less wanted now."""
@@ -215,16 +225,27 @@ class Search:
         self.odd["gone"] += len(batch) - len(rows)
         for row in rows.values():
             candidate = read_candidate(row, self._lat, self._lon)
+            if candidate is None:
+                self.odd["no_position"] += 1
+                continue
+            self._placed += 1
             # A tile's position is rounded: only now is it known which side of the edge a picture is on.
-            if candidate is not None and any(box.holds(*candidate.found_at) for box in self._area):
+            if any(box.holds(*candidate.found_at) for box in self._area):
                 self._queue(candidate)
 
     def _add_rows(self, rows: list[dict[str, Any]]) -> None:
         for row in rows:
-            candidate = read_candidate(row, self._lat, self._lon)
-            if candidate is None or candidate.source_id in self._met:
+            if row["id"] in self._met:
                 continue
-            self._met.add(candidate.source_id)
+            self._met.add(row["id"])
+            candidate = read_candidate(row, self._lat, self._lon)
+            if candidate is None:
+                self.odd["no_position"] += 1
+                kind = kind_of(row.get("is_pano"), row.get("camera_type"))
+                if kind is not None:
+                    self.seen[kind].pictures += 1  # somewhere in the box: the service searches by position
+                continue
+            self._placed += 1
             if candidate.kind is not None:
                 self.seen[candidate.kind].add([candidate.distance_m])
             self._queue(candidate)

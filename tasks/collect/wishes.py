@@ -102,3 +102,5 @@ async def fulfil(wishes: list[Wish], half_sizes_m: tuple[float, ...], open_searc
         for end in ends:
             if isinstance(end, BaseException):
                 raise end
+    if any(not wish.over for wish in wishes) and search.trouble is not None:
+        raise search.trouble  # what cannot be read is no reason to call a place finished

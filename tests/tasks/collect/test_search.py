@@ -1,6 +1,7 @@
 """The search around a place: complete where the service is not, best first, and no more requests than that takes."""
 
 import asyncio
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,37 @@ async def test_pictures_of_no_clear_kind_answer_no_wish(streets: Any) -> None:
         found = search(streets.client(), find=find)
         assert [one.source_id for one in await drain(found)] == ["12"]
         assert await drain(found, "photo") == [] and found.odd["unclear_kind"] == 1
+
+
+@pytest.mark.parametrize("find", WAYS)
+async def test_pictures_without_a_position_are_counted(streets: Any, find: Any) -> None:
+    nowhere = {"computed_geometry": {"type": "Point"}, "position": {"coordinates": [LON, LAT]}}  # a field was renamed
+    for number in range(3):
+        streets.put(str(20 + number), lat=LAT + number * 1e-4, lon=LON, extra=nowhere)
+    streets.put("31", lat=LAT, lon=LON, is_pano=False)
+    found = search(streets.client(), find=find)
+    assert await drain(found) == [] and [one.source_id for one in await drain(found, "photo")] == ["31"]
+    assert found.odd["no_position"] == 3 and found.seen["panorama"].pictures == 3
+    assert found.trouble is None  # one can be read, so it is these pictures that are odd
+
+
+@pytest.mark.parametrize("find", WAYS)
+async def test_a_place_whose_pictures_all_lack_a_position_fails(streets: Any, tmp_path: Path, find: Any) -> None:
+    """It must not be called finished because the service speaks otherwise than we think."""
+    for number in range(7):
+        streets.put(str(20 + number), lat=LAT + number * 1e-4, lon=LON, extra={"computed_geometry": {"at": [LON, LAT]}})
+    settings = CollectSettings(find=find, panorama_width=1024, half_sizes_m=(100, 300))
+    table = Bench(streets.client(), Lake(tmp_path / "lake"), settings)
+    with pytest.raises(ServiceError, match="none of 7 pictures around a place has a position") as caught:
+        await work({"id": "p", "lat": LAT, "lon": LON}, table)
+    assert caught.value.kind == "bad_response"
+    # Nearest ones odd, farther ones fine: the place gets these, and says what it passed over.
+    streets.put("40", lat=LAT + 0.002, lon=LON)
+    table = Bench(streets.client(), Lake(tmp_path / "lake"), settings)  # remembers no tile
+    outcome = await work({"id": "p", "lat": LAT, "lon": LON}, table)
+    assert isinstance(outcome, Kept) and [row["source_id"] for row in outcome.rows["images"]] == ["40"]
+    (gap,) = outcome.rows["gaps"]
+    assert json.loads(gap["evidence_json"])["no_position"] == 7 and gap["reason"] == "no_photo_near"
 
 
 async def test_a_tile_is_asked_for_once_for_all_its_places(streets: Any, tmp_path: Path) -> None:
