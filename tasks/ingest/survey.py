@@ -22,6 +22,7 @@ from tasks.ingest.swap import LEAST_ROWS, Positions, country_named
 from tasks.ingest.table import Table, open_table, parquet_type
 
 PIECE = 65_536  # positions looked up at once
+_ONE_LINE = ("id", "path", "url", "lat", "lon")
 ENOUGH_BAD = 3  # fewer bad rows are bad rows, not a bad table
 
 
@@ -41,7 +42,10 @@ class Survey:
     def records(self) -> Iterator[tuple[int, dict[str, str | None] | Refusal]]:
         """Every row by the layout's field names."""
         fields = list(self.names)
-        for number, values in self.table.rows(list(self.names.values())):
+        one_line, numbers = (
+            [self.names[name] for name in group if name in self.names] for group in (_ONE_LINE, ("lat", "lon"))
+        )
+        for number, values in self.table.rows(list(self.names.values()), one_line, numbers):
             yield number, values if isinstance(values, Refusal) else dict(zip(fields, values, strict=True))
 
 

@@ -5,7 +5,6 @@ damaged cannot be mended.
 """
 
 import codecs
-import csv
 import itertools
 import json
 import math
@@ -14,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote_plus
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.ingest.layouts import Layout
+from tasks.ingest.lines import LONGEST_LINE, split_rows
 from tasks.ingest.refusal import Refusal, TableRefused
 
 FORMATS = {
@@ -29,7 +29,6 @@ FORMATS = {
 }
 PIECE = 8192  # rows of a Parquet file decoded at once
 PEEK_ROWS = 1000  # of JSON lines, to learn which fields there are
-LONGEST_LINE = 1_000_000  # characters; more is no table
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 Values = tuple[str | None, ...]
@@ -52,14 +51,19 @@ class Table:
         """How a row is counted: as an editor does, or as a database does."""
         return "row" if self.format == "parquet" else "line"
 
-    def rows(self, wanted: Sequence[str]) -> Iterator[tuple[int, Values | Refusal]]:
-        """Every row with its number and the wanted columns' values, empty ones None; or why it cannot be read."""
+    def rows(
+        self, wanted: Sequence[str], one_line: Sequence[str] = (), numbers: Sequence[str] = ()
+    ) -> Iterator[tuple[int, Values | Refusal]]:
+        """Every row with its number and the wanted columns' values, empty ones None; or why it cannot be read.
+
+        `one_line` are columns that never hold a line break, `numbers` those that are numbers in every row.
+        """
         if self.format == "parquet":
             yield from _parquet_rows(self, wanted)
         elif self.format == "jsonl":
             yield from _json_rows(self, wanted)
         else:
-            yield from _csv_rows(self, wanted)
+            yield from _csv_rows(self, wanted, one_line, numbers)
 
 
 def open_table(path: Path, encoding: str | None = None, layout: Layout | None = None) -> Table:
@@ -107,12 +111,17 @@ def _open_csv(table: Table, layout: Layout | None) -> Table:
         if found in first:
             separator = found
             notes.append(f"fields are separated by {'tabs' if found == chr(9) else repr(found)}")
-    names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
     if layout is not None and separator == "\t" and len(first.rstrip("\r\n").split("\t")) in layout.headless:
         names = first.rstrip("\r\n").split("\t")
         if any(_is_number(name) for name in names):
             columns = layout.headless[len(names)]
             return Table(table.path, "tsv", columns, table.encoding, separator, True, tuple(notes))
+    _, header = next(split_rows(table.path, table.encoding, separator), (1, Refusal("unreadable_row", "it is blank")))
+    if isinstance(header, Refusal):
+        raise TableRefused(
+            f"{table.path}: the first line must hold the column names, and is unreadable: {header.problem}"
+        )
+    names = [" ".join(name.split()) for name in header]
     _check_names(table.path, names)
     if sum(_is_number(name) for name in names) >= 2:
         raise TableRefused(
@@ -129,32 +138,25 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         raise TableRefused(f"{path}: column '{twice[0]}' stands twice in the header; rename or delete one")
 
 
-def _csv_rows(table: Table, wanted: Sequence[str]) -> Iterator[tuple[int, Values | Refusal]]:
+def _csv_rows(
+    table: Table, wanted: Sequence[str], one_line: Sequence[str], numbers: Sequence[str]
+) -> Iterator[tuple[int, Values | Refusal]]:
     width = len(table.columns)
-    places = [table.columns.index(name) for name in wanted]
-    quoting: Literal[0, 3] = csv.QUOTE_NONE if table.headless else csv.QUOTE_MINIMAL
+    places, single, counted = (
+        [table.columns.index(name) for name in names] for names in (wanted, one_line, numbers)
+    )  # fmt: skip
+    rows = split_rows(table.path, table.encoding, table.separator, not table.headless, single, counted)
     try:
-        with table.path.open(encoding=table.encoding, newline="") as file:
-            reader = csv.reader(file, delimiter=table.separator, quoting=quoting, strict=True)
-            header_seen = table.headless
-            while True:
-                number = reader.line_num + 1  # a quoted field may hold line breaks: the row starts here
-                try:
-                    fields = next(reader)
-                except StopIteration:
-                    return
-                except csv.Error as error:
-                    yield number, Refusal("unreadable_row", f"not readable as {table.format}: {error}")
-                    continue
-                if not fields or (len(fields) == 1 and not fields[0].strip()):
-                    continue  # a blank line is no row
-                if not header_seen:
-                    header_seen = True
-                elif len(fields) != width:
-                    shown = table.separator.join(fields)
-                    yield number, Refusal("ragged_row", f"{len(fields)} fields, the header has {width}", given=shown)
-                else:
-                    yield number, tuple(_text(fields[place]) for place in places)
+        if not table.headless:
+            next(rows, None)
+        for number, fields in rows:
+            if isinstance(fields, Refusal):
+                yield number, fields
+            elif len(fields) != width:
+                shown = table.separator.join(fields)
+                yield number, Refusal("ragged_row", f"{len(fields)} fields, the header has {width}", given=shown)
+            else:
+                yield number, tuple(_text(fields[place]) for place in places)
     except UnicodeError as error:
         raise _wrong_encoding(table, error) from error
 
