@@ -181,6 +181,12 @@ def index() -> Index:
 
 
 @cache
+def land_squares() -> NDArray[np.bool_]:
+    """Which squares may hold land, by number: those on land, and those that a coast or border crosses."""
+    return (index().base != 0) | (index().crossed >= 0)
+
+
+@cache
 def country_codes() -> tuple[str, ...]:
     """ISO codes by country number; number 0, the sea, is the empty string."""
     return ("", *sorted(set(outlines().country)))

@@ -1,18 +1,27 @@
 """Which cells are for training, validation and the benchmark, and how far apart those keep."""
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.settings.plan import SplitShares
+from schemas.settings.plan import MOST_BUFFER_KM, SplitShares
+from tasks.atlas import outlines
+from tasks.boundaries import COLUMNS, ROWS, land_squares, square_of
 from tasks.chance import key, uniform
-from tasks.geo import EARTH_RADIUS_KM
+from tasks.geo import EARTH_RADIUS_KM, distance_km
 
 SPLITS = ("train", "validation", "benchmark")
 CELL_ROWS, CELL_COLUMNS = 180, 360
 CELLS = CELL_ROWS * CELL_COLUMNS
+SQUARES = ROWS // CELL_ROWS  # of the border index, along a side of a cell
+NARROW = 3  # a country no wider than so many buffers may have no room between two of its cells
+SEA = -1  # in the place of a split: nothing to keep clear of
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Splits = NDArray[np.int8]
 
 
 def cell_number(lat: Floats, lon: Floats) -> Ints:
@@ -27,42 +36,135 @@ def cell_corner(cell: Ints) -> tuple[Ints, Ints]:
     return cell // CELL_COLUMNS - 90, cell % CELL_COLUMNS - 180
 
 
-def split_of_cells(seed: int, shares: SplitShares) -> NDArray[np.int8]:
-    """For every cell of the Earth the place of its split in SPLITS. It depends on nothing but seed, shares and cell."""
+def split_of_cells(seed: int, shares: SplitShares, buffer_km: float) -> Splits:
+    """For every cell of the Earth the place of its split in SPLITS. It depends on nothing but these and the cell.
+
+    A country so small that the buffer would leave no room between its own cells has them all in one split.
+    """
+    splits = split_of_lone_cells(seed, shares)
+    for cells in joined_cells(buffer_km):
+        splits[list(cells)] = splits[cells[0]]
+    return splits
+
+
+def split_of_lone_cells(seed: int, shares: SplitShares) -> Splits:
+    """The same, each cell for itself."""
     chance = uniform(key("split", seed), np.arange(CELLS))
     bounds = np.cumsum([shares.train, shares.validation])
     return np.searchsorted(bounds, chance, side="right").astype(np.int8)
 
 
-def keeps_clear(lat: Floats, lon: Floats, splits: NDArray[np.int8], buffer_km: float) -> NDArray[np.bool_]:
-    """Whether each point is at least `buffer_km` from every cell of another split.
+def rejoined(seed: int, shares: SplitShares, buffer_km: float) -> Ints:
+    """The joined cells that, each for itself, would be of several splits."""
+    splits = split_of_lone_cells(seed, shares)
+    parted = [cells for cells in joined_cells(buffer_km) if len(set(splits[list(cells)].tolist())) > 1]
+    return np.array([cell for cells in parted for cell in cells], dtype=np.int64)
 
-    Two points of different splits that both keep clear are then further apart than the buffer, wherever and by whom
-    they were drawn. Distances to cells are taken from below: along the meridian to the cell's parallel, and across to
-    the great circle of its meridian, whichever is more.
+
+@cache
+def joined_cells(buffer_km: float) -> tuple[tuple[int, ...], ...]:
+    """Cells that have one split: those of every country too narrow for the buffer, lowest number first."""
+    joined: list[set[int]] = []
+    for width_km, cells in _small_countries():
+        if width_km <= NARROW * buffer_km:
+            touching = [other for other in joined if other & cells]
+            joined = [other for other in joined if not other & cells] + [cells.union(*touching)]
+    return tuple(sorted(tuple(sorted(cells)) for cells in joined))
+
+
+@cache
+def _small_countries() -> list[tuple[float, frozenset[int]]]:
+    """Diagonal in km and cells of the countries that lie in several cells and may be too narrow for some buffer."""
+    shape = outlines()
+    codes, of_region = np.unique(shape.country, return_inverse=True)
+    of_ring = of_region[shape.ring_region]
+    low, high = np.full((len(codes), 2), np.inf), np.full((len(codes), 2), -np.inf)
+    for axis, line in enumerate((shape.lat, shape.lon)):
+        np.minimum.at(low[:, axis], of_ring, np.minimum.reduceat(line, shape.start[:-1]))
+        np.maximum.at(high[:, axis], of_ring, np.maximum.reduceat(line, shape.start[:-1]))
+    width_km = distance_km(low[:, 0], low[:, 1], high[:, 0], high[:, 1])
+    found = []
+    for country in np.flatnonzero(
+        (width_km <= NARROW * MOST_BUFFER_KM) & (np.floor(low) != np.floor(high)).any(axis=1)
+    ):
+        spans = [slice(shape.start[r], shape.start[r + 1]) for r in np.flatnonzero(of_ring == country).tolist()]
+        rings = [np.column_stack([shape.lat[span], shape.lon[span]]) for span in spans]
+        # So small a country has no cell all to itself: its outline, walked in small steps, comes by every one.
+        steps = np.linspace(0, 1, 101)[:, None, None]
+        points = np.vstack([(ring[:-1] + steps * (ring[1:] - ring[:-1])).reshape(-1, 2) for ring in rings])
+        cells = frozenset(np.unique(cell_number(points[:, 0], points[:, 1])).tolist())
+        if len(cells) > 1:
+            found.append((float(width_km[country]), cells))
+    return found
+
+
+def keeps_clear(lat: Floats, lon: Floats, splits: Splits, buffer_km: float) -> NDArray[np.bool_]:
+    """Whether each point is at least `buffer_km` from every cell of another split, land or sea.
+
+    Two points of different splits of which one keeps clear are then further apart than the buffer, wherever and by
+    whom they were drawn.
+    """
+    if (splits == splits[0]).all():
+        return np.ones(len(lat), dtype=bool)
+
+    def split(row: Ints, column: Ints) -> Splits:
+        return splits[row * CELL_COLUMNS + column]
+
+    cell = cell_number(lat, lon)
+    return _is_clear(lat, lon, splits[cell], cell, 1, split, buffer_km)
+
+
+def keeps_clear_of_land(lat: Floats, lon: Floats, splits: Splits, buffer_km: float) -> NDArray[np.bool_]:
+    """Whether each point on land is at least `buffer_km` from all land in cells of other splits.
+
+    For places on small islands, which have nothing but sea around them. Such places keep the buffer among themselves,
+    and to all points that keep clear of whole cells.
+    """
+
+    def split(row: Ints, column: Ints) -> Splits:
+        of_cell = splits[row // SQUARES * CELL_COLUMNS + column // SQUARES]
+        return np.where(land_squares()[row * COLUMNS + column], of_cell, np.int8(SEA))
+
+    return _is_clear(lat, lon, splits[cell_number(lat, lon)], square_of(lat, lon), SQUARES, split, buffer_km)
+
+
+def _is_clear(
+    lat: Floats,
+    lon: Floats,
+    own: Splits,
+    at: Ints,
+    per_degree: int,
+    split: Callable[[Ints, Ints], Splits],
+    buffer_km: float,
+) -> NDArray[np.bool_]:
+    """Whether each point, of split `own` in box `at`, is `buffer_km` from every box of another split.
+
+    Distances to boxes are taken from below: along the meridian to the box's parallel, and across to the great circle
+    of its meridian, whichever is more.
     """
     clear = np.ones(len(lat), dtype=bool)
-    if buffer_km <= 0 or not len(lat) or (splits == splits[0]).all():
+    if buffer_km <= 0 or not len(lat):
         return clear
-    cell = cell_number(lat, lon)
-    south, west = cell_corner(cell)
-    row, column = cell // CELL_COLUMNS, cell % CELL_COLUMNS
-    own = splits[cell]
+    rows, columns, side = 180 * per_degree, 360 * per_degree, 1 / per_degree
+    row, column = at // columns, at % columns
+    south, west = row * side - 90, column * side - 180
     radius = np.degrees(buffer_km / EARTH_RADIUS_KM)
     # Longitude degrees that may lie within the buffer, at the point of the band that is nearest to a pole.
     polar = np.cos(np.radians(np.minimum(np.abs(lat).max() + radius, 90)))
     reach = np.sin(np.radians(radius)) / max(polar, 1e-9)
-    columns = 180 if reach >= 1 else int(np.ceil(np.degrees(np.arcsin(reach))))
-    for down in (-1, 0, 1):
-        band = np.clip(row + down, 0, CELL_ROWS - 1)
-        up_km = np.radians({-1: lat - south, 0: 0.0 * lat, 1: south + 1 - lat}[down]) * EARTH_RADIUS_KM
-        for along in range(-columns, columns + 1):
+    sideways = columns // 2 if reach >= 1 else int(np.ceil(np.degrees(np.arcsin(reach)) / side))
+    upwards = int(np.ceil(radius / side))
+    for up in range(-upwards, upwards + 1):
+        band = np.clip(row + up, 0, rows - 1)
+        away = {-1: lat - (south + (up + 1) * side), 0: 0.0 * lat, 1: south + up * side - lat}[int(np.sign(up))]
+        up_km = np.radians(away) * EARTH_RADIUS_KM
+        for along in range(-sideways, sideways + 1):
             if along == 0:
                 across_km = np.zeros(len(lat))
             else:
-                turn = np.where(along > 0, west + along - lon, lon - (west + along + 1))
+                turn = np.where(along > 0, west + along * side - lon, lon - (west + (along + 1) * side))
                 sine = np.cos(np.radians(lat)) * np.sin(np.radians(np.clip(turn, 0, 90)))
                 across_km = np.arcsin(sine) * EARTH_RADIUS_KM
-            other = splits[band * CELL_COLUMNS + (column + along) % CELL_COLUMNS]
-            clear &= (other == own) | (np.maximum(up_km, across_km) >= buffer_km)
+            other = split(band, (column + along) % columns)
+            clear &= (other == own) | (other == SEA) | (np.maximum(up_km, across_km) >= buffer_km)
     return clear

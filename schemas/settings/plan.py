@@ -21,6 +21,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+MOST_BUFFER_KM = 50.0  # as wide as half a cell: a wider one would leave no place between two splits
+
 
 def _sums_to_one(section: Settings, what: str) -> None:
     values = section.model_dump()
@@ -104,7 +106,9 @@ class PlanSettings(Settings):
     )
     jitter_km: float = Field(2.0, ge=0, le=50, description="how far from the town's centre a place may lie")
     spacing_km: float = Field(1.0, ge=0, le=500, description="no two places are closer than this")
-    buffer_km: float = Field(10.0, ge=0, le=50, description="no two places of different splits are closer than this")
+    buffer_km: float = Field(
+        10.0, ge=0, le=MOST_BUFFER_KM, description="no two places of different splits are closer than this"
+    )
     split: SplitShares = SplitShares()
     cities: CitySettings = CitySettings()
 

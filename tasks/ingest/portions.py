@@ -95,7 +95,7 @@ class Portions:
         if open_ones:
             lat = np.array([items[n]["lat"] for n in open_ones])
             lon = np.array([items[n]["lon"] for n in open_ones])
-            splits = split_of_cells(self.plan.seed, self.plan.split)
+            splits = split_of_cells(self.plan.seed, self.plan.split, self.plan.buffer_km)
             clear = keeps_clear(lat, lon, splits, self.plan.buffer_km)
             for n, cell, is_clear in zip(open_ones, cell_number(lat, lon).tolist(), clear.tolist(), strict=True):
                 items[n]["split"] = SPLITS[splits[cell]]

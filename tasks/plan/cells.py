@@ -46,6 +46,11 @@ class Cells:
         empty = np.bincount(self.country, weights=weights)[self.country] == 0
         return np.where(empty, 1.0, weights)
 
+    def row_at(self, country: Ints, lat: Floats, lon: Floats) -> Ints:
+        """The row of each country and the cell of each point; another one of the table where there is none."""
+        keys = self.country * CELLS + self.cell
+        return np.minimum(np.searchsorted(keys, country * CELLS + cell_number(lat, lon)), len(keys) - 1)
+
 
 def _country_squares() -> tuple[Ints, Ints]:
     """Every pair of a country and a border-index square that may hold its land."""

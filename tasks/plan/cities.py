@@ -83,7 +83,7 @@ def _eligible(settings: PlanSettings, codes: list[str]) -> pl.DataFrame:
         if not quarter[larger]:
             quarter[[other for other in near.holding(larger) if other > larger]] = True
     cities = cities.filter(pl.Series(~quarter))
-    splits = split_of_cells(settings.seed, settings.split)
+    splits = split_of_cells(settings.seed, settings.split, settings.buffer_km)
     clear = keeps_clear(cities["lat"].to_numpy(), cities["lon"].to_numpy(), splits, settings.buffer_km)
     cities = cities.filter(pl.Series(clear))
     # An exponential race (Efraimidis and Spirakis): first come with chances by people, whoever else runs.
@@ -182,5 +182,5 @@ def draw_in_cities(cities: pl.DataFrame, settings: PlanSettings) -> Slots:
         keys=np.array([key("view", settings.seed, city) for city in cities["city_id"].to_list()], dtype=np.uint64),
     )
     slots = empty_slots(np.arange(cities.height), cities["quota"].to_numpy().astype(np.int64))
-    splits = split_of_cells(settings.seed, settings.split)
+    splits = split_of_cells(settings.seed, settings.split, settings.buffer_km)
     return fill(slots, views, splits, settings.spacing_km, settings.buffer_km)

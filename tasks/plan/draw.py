@@ -12,7 +12,8 @@ from tasks.cell_split import split_of_cells
 from tasks.chance import key, uniform
 from tasks.geo import EARTH_RADIUS_KM
 from tasks.plan.cells import PARTS, Cells, cell_corner, cell_number
-from tasks.plan.rounds import Floats, Ints, Slots, empty_slots, fill
+from tasks.plan.islets import Islets, islets
+from tasks.plan.rounds import FIRST_LATE, Floats, Ints, Slots, empty_slots, fill
 
 TRIES_PER_CELL = 8  # after so many a slot draws another cell,
 TOWN_TRIES = 6  # and the last ones of each lot leave the towns and take any land of the cell
@@ -26,6 +27,7 @@ class _Chances:
     settings: PlanSettings
     keys: NDArray[np.uint64]  # by country number
     reach: Floats  # running sum of cell weights, with a leading 0
+    islets: Islets
 
     def is_inside(self, row: Ints, lat: Floats, lon: Floats) -> NDArray[np.bool_]:
         """Whether each point is in its row's cell and country: a step from a town may lead over the edge of either."""
@@ -38,7 +40,21 @@ class _Chances:
         return self.table.cell[row]
 
     def candidates(self, group: Ints, slot: Ints, attempt: Ints) -> tuple[Ints, Floats, Floats]:
-        """Cell row, latitude and longitude of one candidate for each slot and try."""
+        """Cell row, latitude and longitude of one candidate for each slot and try.
+
+        Every second late try is somewhere round a piece of the country's land, whichever: a drawn speck such as
+        Vatican City is hardly ever met by looking over its cell.
+        """
+        late = (attempt >= FIRST_LATE) & (attempt % 2 == 1)
+        row, lat, lon = self._by_cell(group, slot, attempt)
+        if late.any():
+            u = (uniform(self.keys[group[late]], slot[late], attempt[late], channel) for channel in (1, 2, 3))
+            lat[late], lon[late] = self.islets.somewhere(group[late], *u)
+            row[late] = self.table.row_at(group[late], lat[late], lon[late])
+        return row, lat, lon
+
+    def _by_cell(self, group: Ints, slot: Ints, attempt: Ints) -> tuple[Ints, Floats, Floats]:
+        """A cell by its weight, and a point in it."""
         table, keys, country = self.table, self.keys[group], group
         lot = attempt // TRIES_PER_CELL
         low, high = self.reach[table.first[country]], self.reach[table.first[country + 1]]
@@ -84,6 +100,7 @@ def draw(table: Cells, quotas: Mapping[str, int], settings: PlanSettings) -> Slo
         settings=settings,
         keys=np.array([key("draw", settings.seed, code) for code in country_codes()]),
         reach=np.concatenate([[0.0], np.cumsum(table.weights(settings.floor_people))]),
+        islets=islets(),
     )
-    splits = split_of_cells(settings.seed, settings.split)
+    splits = split_of_cells(settings.seed, settings.split, settings.buffer_km)
     return fill(slots, chances, splits, settings.spacing_km, settings.buffer_km)

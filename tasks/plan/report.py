@@ -14,7 +14,7 @@ from tasks.atlas import countries, outlines
 from tasks.identity import digest
 from tasks.lake import Lake
 from tasks.plan.cities import choose_cities
-from tasks.plan.stage import planned
+from tasks.plan.stage import plan_identity, planned
 from tasks.report import Report, markdown_table, report_folder, write_files
 
 SCALE = 2  # drawn twice as large and reduced: smooth lines without a plotting library
@@ -60,7 +60,7 @@ def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path) -> 
         make["cities.csv"] = lambda: by_city.write_csv().encode()
         text += [f"## Cities: {by_city.height}", markdown_table(by_city.head(SHOWN))]
     content = hashlib.sha256(places.select("place_id", "lat", "lon", "split").sort("place_id").write_csv().encode())
-    files = write_files(folder, digest("plan report", VERSION, settings.identity(), content.hexdigest()), make)
+    files = write_files(folder, digest("plan report", VERSION, plan_identity(settings), content.hexdigest()), make)
     text.append("\n".join(f"- `{path}`" for path in files.values()))
     return Report("\n\n".join(text) + "\n", files)
 

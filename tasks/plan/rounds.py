@@ -4,6 +4,9 @@ Slot s of a group (a country, or a city) tries, one after another, candidate poi
 group, s and the number of the try. The first candidate that is on its land, clear of cells of other splits and apart
 from all places taken is its place. All slots try in rounds, lower slots first, so the result is the same however the
 work is divided, and a larger plan begins with the smaller one but for places that came too close.
+
+Slots that are still empty then, as on small islands, try once more, and need only keep clear of the land of other
+splits, not of their sea.
 """
 
 from collections.abc import Iterator
@@ -13,12 +16,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.cell_split import keeps_clear
+from tasks.cell_split import Splits, keeps_clear, keeps_clear_of_land
 from tasks.plan.cells import cell_number
 from tasks.plan.spacing import Spacing
 
 # Tries per round: few while most slots succeed, many for the last ones on small islands. 1,918 in all.
 ROUNDS = tuple(min(2 ** (r // 2), 64) for r in range(40))
+LATE_ROUNDS = (8, 64, 192)  # for what is left
+FIRST_LATE = sum(ROUNDS)  # the number of their first try
 CHUNK = 250_000  # candidates looked at together: bounds the memory of a plan of millions
 DECIMALS = 5  # about a metre
 REFUSALS = ("placed", "off_country", "near_other_split", "too_close")
@@ -50,6 +55,7 @@ class Slots:
     lat: Floats
     lon: Floats
     refusal: NDArray[np.int8]  # why the last try failed, as place in REFUSALS
+    late: NDArray[np.bool_]  # whether it was found in the late rounds
 
 
 def empty_slots(group: Ints, quota: Ints) -> Slots:
@@ -64,14 +70,15 @@ def empty_slots(group: Ints, quota: Ints) -> Slots:
         lat=np.full(len(slot), np.nan),
         lon=np.full(len(slot), np.nan),
         refusal=np.ones(len(slot), dtype=np.int8),
+        late=np.zeros(len(slot), dtype=bool),
     )
 
 
-def fill(slots: Slots, source: Source, splits: NDArray[np.int8], spacing_km: float, buffer_km: float) -> Slots:
+def fill(slots: Slots, source: Source, splits: Splits, spacing_km: float, buffer_km: float) -> Slots:
     """A place for every slot that can have one; the others say what stood in the way."""
     spacing = Spacing(spacing_km)
     before = 0
-    for tries in ROUNDS:
+    for tries in (*ROUNDS, *LATE_ROUNDS):
         waiting = np.flatnonzero(slots.row < 0)
         if not waiting.size:
             break
@@ -85,6 +92,7 @@ def fill(slots: Slots, source: Source, splits: NDArray[np.int8], spacing_km: flo
         done = fits[taken]
         slots.row[waiting[done]], slots.lat[waiting[done]], slots.lon[waiting[done]] = row[done], lat[done], lon[done]
         slots.refusal[waiting[done]] = 0
+        slots.late[waiting[done]] = before >= FIRST_LATE
         before += tries
     return slots
 
@@ -96,7 +104,7 @@ def _chunks(waiting: Ints, tries: int) -> Iterator[Ints]:
 
 
 def _first_fitting(
-    source: Source, slots: Slots, part: Ints, before: int, tries: int, splits: NDArray[np.int8], buffer_km: float
+    source: Source, slots: Slots, part: Ints, before: int, tries: int, splits: Splits, buffer_km: float
 ) -> tuple[Ints, Floats, Floats]:
     """For each slot its first candidate of this round that fits the map and the splits; row -1 if none does."""
     attempt = np.tile(np.arange(before, before + tries), len(part))
@@ -107,7 +115,8 @@ def _first_fitting(
     whole = np.flatnonzero((np.abs(lat) <= 90) & (np.abs(lon) <= 180))
     ashore = whole[source.is_inside(row[whole], lat[whole], lon[whole])]
     own = splits[cell_number(lat[ashore], lon[ashore])] == splits[source.home_cell(row[ashore])]
-    clear = ashore[own & keeps_clear(lat[ashore], lon[ashore], splits, buffer_km)]
+    rule = keeps_clear_of_land if before >= FIRST_LATE else keeps_clear
+    clear = ashore[own & rule(lat[ashore], lon[ashore], splits, buffer_km)]
     near = np.zeros(len(row), dtype=bool)
     near[ashore] = True
     slots.refusal[part] = np.where(near.reshape(-1, tries).any(axis=1), 2, 1)

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from schemas.settings.plan import PlanSettings
 from tasks.atlas import countries
 from tasks.boundaries import admin1_of, country_codes
-from tasks.cell_split import SPLITS, split_of_cells
+from tasks.cell_split import SPLITS, rejoined, split_of_cells
 from tasks.errors import GeofixError
 from tasks.frame import ColumnStage, Inputs, digest
 from tasks.geo import cell_of
 from tasks.plan.cells import cell_corner, cell_number, cells
 from tasks.plan.cities import choose_cities, draw_in_cities
 from tasks.plan.draw import draw
-from tasks.plan.population import raster_cells
+from tasks.plan.population import raster_cells, raster_digest
 from tasks.plan.quota import country_quotas
 from tasks.plan.rounds import REFUSALS, Slots
 
@@ -46,6 +46,14 @@ def planned(settings: PlanSettings) -> Mapping[str, int]:
         return quotas
     sums = choose_cities(settings).group_by("country").agg(pl.col("quota").sum())
     return dict.fromkeys(quotas, 0) | dict(sums.iter_rows())
+
+
+def plan_identity(settings: PlanSettings) -> dict[str, Any]:
+    """What decides the places: of a raster what it says about the cells, wherever its file lies."""
+    found = settings.identity()
+    if settings.population_raster:
+        found["population_raster"] = raster_digest(settings.population_raster)
+    return found
 
 
 def check(settings: PlanSettings) -> None:
@@ -122,11 +130,20 @@ def _places(
             "cell": _cell_names(cell),
             "lat": lat,
             "lon": lon,
-            "split": np.array(SPLITS)[split_of_cells(settings.seed, settings.split)[cell]],
+            "split": np.array(SPLITS)[split_of_cells(settings.seed, settings.split, settings.buffer_km)[cell]],
             "seed": np.full(len(found), settings.seed, dtype=np.int64),
-            "plan_version": [digest("plan", 1, settings.identity())] * len(found),
+            "plan_version": [digest("plan", _rules(slots, cell, settings), plan_identity(settings))] * len(found),
         }
     )
+
+
+def _rules(slots: Slots, cell: NDArray[np.int64], settings: PlanSettings) -> int:
+    """By which rules the places were drawn: 2 where small countries were given room (`tasks.cell_split`), else 1.
+
+    A plan that did not need it is the same plan as before there was such a rule, and keeps its version.
+    """
+    parted = rejoined(settings.seed, settings.split, settings.buffer_km)
+    return 2 if slots.late.any() or np.isin(cell, parted).any() else 1
 
 
 def _refusals(
@@ -151,4 +168,4 @@ def compute(inputs: Inputs, settings: PlanSettings) -> tuple[pl.DataFrame, pl.Da
     return places, refusals
 
 
-STAGE = ColumnStage(name="plan", reads=(), writes=("places",), compute=compute)
+STAGE = ColumnStage(name="plan", reads=(), writes=("places",), compute=compute, identity=plan_identity)

@@ -167,7 +167,7 @@ def test_splits_by_whole_cells_as_the_plan_does(darkroom: Any) -> None:
     plan = PlanSettings(seed=3, buffer_km=0)
     frame = items(darkroom.plain(rows), plan)
     cells = cell_number(frame["lat"].to_numpy(), frame["lon"].to_numpy())
-    assert frame["split"].to_list() == [SPLITS[n] for n in split_of_cells(3, plan.split)[cells]]
+    assert frame["split"].to_list() == [SPLITS[n] for n in split_of_cells(3, plan.split, 0)[cells]]
     assert set(frame["split"]) == set(SPLITS)
     # Within the buffer of another split's cell a photo would give that split away.
     edge = [{"lat": 40.99 + n // 12, "lon": -5.5 + n % 12} for n in range(96)]

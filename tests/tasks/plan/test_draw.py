@@ -7,9 +7,12 @@ import pytest
 from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.atlas import countries
 from tasks.boundaries import country_codes, country_of
+from tasks.cell_split import split_of_cells
 from tasks.geo import cell_bounds, cell_of, distance_km
-from tasks.plan.cells import cells
+from tasks.identity import digest
+from tasks.plan.cells import cell_number, cells
 from tasks.plan.draw import draw
+from tasks.plan.quota import country_quotas
 from tasks.plan.stage import plan_places
 
 
@@ -101,10 +104,43 @@ def test_what_cannot_be_placed_is_reported() -> None:
     assert refused["reason"].unique().to_list() == ["no_place_too_close"]
 
 
-def test_tiny_islands_keep_their_quota() -> None:
-    for code in ("TV", "NR", "TK", "PN", "MV"):
-        places, refused = plan_places(PlanSettings(places=5, countries=(code,), spacing_km=0.05))
-        assert (places.height, refused.height) == (5, 0), code
+def test_small_countries_keep_their_quota() -> None:
+    """Every territory under 3,000 km2, with what eq. 11 gives it of a million places, or one, and two at most."""
+    small = [c for c in countries().filter(pl.col("land_km2") < 3000)["iso2"].to_list() if c != "AQ"]
+    quotas = country_quotas(countries(), PlanSettings(places=1_000_000))
+    wanted = {code: max(1, min(quotas[code], 2)) for code in small}
+    assert len(wanted) > 60
+    for seed in range(3):
+        assert (draw(cells(), wanted, PlanSettings(seed=seed)).row >= 0).all()
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.1, 0.1), (0.6, 0.15, 0.25)])
+def test_islands_near_the_edge_of_a_cell_keep_their_quota(shares: tuple[float, float, float]) -> None:
+    """Norfolk Island lies in two cells, Sint Maarten by the edge of one, and Vatican City is drawn 100 m wide."""
+    split = SplitShares(train=shares[0], validation=shares[1], benchmark=shares[2])
+    wanted = {"NF": 1, "NR": 2, "SX": 2, "MF": 3, "VA": 1, "TV": 2, "TK": 2, "PN": 2, "MV": 3}
+    codes = np.array(country_codes())
+    late = 0
+    for seed in range(40):
+        settings = PlanSettings(seed=seed, split=split)
+        slots = draw(cells(), wanted, settings)
+        assert (slots.row >= 0).all(), (seed, codes[slots.group[slots.row < 0]])
+        assert (country_of(slots.lat, slots.lon) == codes[slots.group]).all()
+        own = split_of_cells(seed, split, settings.buffer_km)[cell_number(slots.lat, slots.lon)]
+        apart = distance_km(slots.lat[:, None], slots.lon[:, None], slots.lat[None, :], slots.lon[None, :])
+        assert apart[own[:, None] != own[None, :]].min(initial=np.inf) >= settings.buffer_km
+        late += int(slots.late.sum())
+    assert late > 40
+
+
+def test_only_plans_that_gave_islands_room_have_another_version() -> None:
+    """What was planned before there was such a rule keeps its version."""
+    plain = PlanSettings(places=40, countries=("FR", "PL"))
+    places, _ = plan_places(plain)
+    assert set(places["plan_version"]) == {digest("plan", 1, plain.identity())}
+    island = PlanSettings(places=1, countries=("VA",), seed=1)
+    places, _ = plan_places(island)
+    assert set(places["plan_version"]) == {digest("plan", 2, island.identity())}
 
 
 def test_uniform_draws_are_even_by_area_not_by_degree() -> None:
