@@ -5,7 +5,16 @@ import sys
 import time
 
 # A benchmark is a module with a `main()` that prints its figures.
-BENCHMARKS = ["overhead", "plan_country_lookup", "plan_million", "collect_latency", "panorama", "perspective", "mosaic"]
+BENCHMARKS = [
+    "overhead",
+    "plan_country_lookup",
+    "plan_million",
+    "collect_latency",
+    "dry_run",
+    "panorama",
+    "perspective",
+    "mosaic",
+]
 
 
 def run(names: list[str]) -> int:

@@ -1,6 +1,6 @@
 """`geofix collect --dry-run` against the run it speaks of: requests, bytes and time, on the offline world.
 
-    python -m bench dry_run
+    python -m bench dry_run            # or python -m bench.dry_run 2: only the case of this number
 
 Several worlds: as it comes (it paints what it is asked for, on our own cores), one that takes a second for an answer,
 one with a limit a minute; then a second run on the same lake, whose time is told by the pace of the first, and a
@@ -8,18 +8,19 @@ refresh of pictures of which some are gone or changed. Before each run the world
 estimate asked for is painted already.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.offline_server import offline_server
+from bench.offline_server import OfflineServer, offline_server
 
 WITHIN = 0.2
 STREETS = ("collect.satellite.enabled=false",)
@@ -83,17 +84,12 @@ def carry_out(case: Case, folder: Path) -> tuple[Told, Told, list[tuple[str, flo
     return guessed, Told(sum(log["requests"].values()), sum(log["bytes"].values()), seconds), stages
 
 
-def _world(case: Case) -> Any:
-    import contextlib
-
-    @contextlib.contextmanager
-    def running() -> Any:
-        with offline_server("--size", "200000", *case.world) as server:
-            if case.rules:
-                server.ask("/control/faults", "POST", {"seed": 4, "rules": list(case.rules)})
-            yield server
-
-    return running()
+@contextlib.contextmanager
+def _world(case: Case) -> Iterator[OfflineServer]:
+    with offline_server("--size", "200000", *case.world) as server:
+        if case.rules:
+            server.ask("/control/faults", "POST", {"seed": 4, "rules": list(case.rules)})
+        yield server
 
 
 def _geofix(folder: Path, part: str, case: Case, url: str, *options: str) -> str:

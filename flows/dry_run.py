@@ -48,7 +48,6 @@ def dry_run(call: Call) -> int:
     began_s = time.monotonic()
     try:
         with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, start):
-
             servers_s = 0.0
 
             @cache  # once is enough to hear it
@@ -141,7 +140,7 @@ def _show(found: Estimate, budgets: list[Limit], took_s: float, start_s: float) 
         )
     requests, size = (_sum(figures) for figures in zip(*((s.requests, s.bytes) for s in found.stages), strict=True))
     seconds = sum(stage.seconds for stage in found.stages)
-    table.add_row("starting and ending", "", "", "", _time(start_s), "")
+    table.add_row("starting, ending", "", "", "", _time(start_s), "")
     table.add_row("total", "", _range(requests), _range(size, _size), _time(seconds + start_s), "", style="bold")
     if not any(stage.items for stage in found.stages):
         console.print(
