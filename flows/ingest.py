@@ -25,9 +25,11 @@ def ingest(file: str, options: RunOptions | None = None) -> IngestResult:
     options = options or RunOptions()
     with open_session(options, []) as session:
         settings = session.config.ingest
-        found = surveyed.get() or survey(Path(file).expanduser(), settings)
+        known = surveyed.get()
+        found = known or survey(Path(file).expanduser(), settings)
         dataset = dataset_name(found.table.path, settings)
-        check_dataset(session.lake, found, dataset, settings)
+        if known is None:
+            check_dataset(session.lake, found, dataset, settings, session.config.plan)
         return _bring_in.with_options(task_run_name=f"ingest {dataset}")(_Work(session, found, dataset))
 
 

@@ -35,7 +35,7 @@ def run_ingest(file: Path, call: Call) -> int:
         found = survey(path, config.ingest)
         dataset = dataset_name(path, config.ingest)
         if (Path(config.lake).expanduser() / "tables").is_dir():  # else there is nothing it could replace
-            check_dataset(Lake(config.lake), found, dataset, config.ingest)
+            check_dataset(Lake(config.lake), found, dataset, config.ingest, config.plan)
     except TableRefused as refused:
         raise UsageError(str(refused)) from refused
     lake = Lake(config.lake)
@@ -84,6 +84,8 @@ def print_closing(result: IngestResult, call: Call) -> None:
         console.print(f"Nothing to redo: all {result.stage.total:,} rows were seen before.")
     if result.retired:
         console.print(f"{result.retired:,} photos that are no longer in the file were retired.")
+    if result.dropped:
+        console.print(f"{result.dropped:,} photos that were in the lake left it: their rows are refused now.")
     if result.noted.counts:
         odd = ", ".join(f"{count:,} {reason}" for reason, count in result.noted.counts.most_common())
         console.print(f"Kept, with a note: {odd}.")

@@ -1,7 +1,6 @@
 """One row of a table against everything that can be known without opening its picture."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,9 +9,10 @@ from urllib.parse import urlsplit
 from schemas.settings.ingest import IngestSettings
 from tasks.geo import distance_km, is_point
 from tasks.ingest.files import Found, PictureFolder
-from tasks.ingest.ids import LongIds, written_as_float
+from tasks.ingest.ids import LongIds, may_be_hexadecimal, written_as_float
 from tasks.ingest.layouts import Layout
 from tasks.ingest.refusal import Refusal
+from tasks.ingest.sameness import Fields, read_degrees, row_id
 from tasks.ingest.table import decoded
 from tasks.ingest.times import read_time
 
@@ -27,8 +27,6 @@ KINDS = {
     **dict.fromkeys(("photo", "perspective"), "photo"),
     **dict.fromkeys(("panorama", "pano", "equirectangular", "360", "spherical"), "panorama"),
 }
-
-Fields = Mapping[str, str | None]  # by the layout's names
 
 
 class Refused(Exception):
@@ -47,7 +45,8 @@ class Checker:
     names: Mapping[str, str]  # field -> the table's own name of the column, for messages
     settings: IngestSettings
     folder: PictureFolder
-    suspect_ids: bool  # some ids of this table went through a float
+    suspect_ids: bool = False  # some ids of this table went through a float
+    lettered_ids: bool = False  # some have letters: 12e34 is no float
 
     EMPTY: ClassVar[dict[str, Any]] = dict.fromkeys(
         ("source_id", "file", "url", "lat", "lon", "licence", "creator", "attribution", "captured_at",
@@ -56,7 +55,11 @@ class Checker:
 
     def item(self, row: int, fields: Fields) -> dict[str, Any]:
         """The item's columns; with `refusal` set, the row is to be refused for it."""
-        found: dict[str, Any] = {**self.EMPTY, "row": row, "source_id": self.row_id(fields)}
+        found: dict[str, Any] = {
+            **self.EMPTY,
+            "row": row,
+            "source_id": row_id(fields, "id" in self.names, self.folder.root),
+        }
         notes: list[str] = []
         try:
             self._id(found["source_id"])
@@ -79,10 +82,6 @@ class Checker:
         text = json.dumps({"reason": refusal.reason, **refusal.evidence(row)}, sort_keys=True, ensure_ascii=False)
         return {**self.EMPTY, "row": row, "source_id": source_id, "refusal": text}
 
-    def row_id(self, fields: Fields) -> str | None:
-        """The row's own id; its path where the table has no ids."""
-        return fields.get("id") if "id" in self.names else fields.get("path")
-
     def _id(self, text: str | None) -> None:
         column = self.names.get("id", "path")
         if text is None:
@@ -91,7 +90,7 @@ class Checker:
             raise Refused(Refusal("bad_id", "too long, or with unprintable characters", column, text))
         if not self.settings.check_ids or "id" not in self.names:
             return
-        if written_as_float(text):
+        if written_as_float(text) and not (self.lettered_ids and may_be_hexadecimal(text)):
             raise Refused(Refusal("id_damaged", "was an id before it went through a float", column, text))
         if self.suspect_ids and LongIds.suspect(text):
             said = "may have gone through a float, as other ids of this table did"
@@ -174,7 +173,9 @@ class Checker:
         refusal = None
         # Datasets name addresses that have long expired beside pictures that lie in a folder: the folder comes first.
         if by_id and (self.settings.images or url is None):
-            here = self.folder.find_by_id(file_names(by_id, found["source_id"]), self.layout.in_subfolders)
+            given = fields.get("id") or ""  # as it stands in the table: a file's name may be in the other Unicode form
+            names = dict.fromkeys([*file_names(by_id, given), *file_names(by_id, found["source_id"])])
+            here = self.folder.find_by_id(list(names), self.layout.in_subfolders)
             if isinstance(here, Found) or url is None or self.settings.images:
                 self._take(found, here, self.names["id"])
                 return
@@ -207,12 +208,3 @@ def file_names(patterns: tuple[str, ...], source_id: str) -> list[str]:
     """Where a picture may lie by its id."""
     flat = source_id.replace("/", "_")
     return list(dict.fromkeys(p.replace("{id}", source_id).replace("{flat}", flat) for p in patterns))
-
-
-def read_degrees(text: str) -> float | None:
-    """A finite number, or None. Underscores, which Python takes, are no part of a number here."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in text else None

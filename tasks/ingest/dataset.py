@@ -4,18 +4,16 @@ Photos belong to a dataset by the beginning of their item's id. A new version of
 the old one: photos it no longer lists are retired with a tombstone, once the whole table was seen.
 """
 
+import json
 from collections.abc import Iterable
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from schemas.tables import TABLES
 from tasks.identity import code_version, new_run_id
 from tasks.ingest.portions import of_dataset
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.stage import NAME
-from tasks.ingest.survey import hash_id
 from tasks.lake import Commit, Lake
 
 MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user
@@ -29,19 +27,39 @@ def live(lake: Lake, table: str, dataset: str) -> pl.LazyFrame:
     return lake.scan(table).filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null() & of_dataset(dataset))
 
 
-def check_successor(lake: Lake, dataset: str, id_hashes: NDArray[np.uint64], file: str) -> int:
-    """How many photos the table no longer lists; TableRefused when it looks like another table of the same name."""
-    have = live(lake, "images", dataset).select("source_id").collect()["source_id"]
-    if have.is_empty():
-        return 0
-    kept = np.isin(np.array([hash_id(text) for text in have], dtype=np.uint64), id_hashes)
-    gone = int((~kept).sum())
-    if have.len() >= FEW and gone > MOST_MAY_LEAVE * have.len():
+def check_successor(lake: Lake, dataset: str, portions: Iterable[pl.DataFrame], file: str, word: str) -> None:
+    """TableRefused when most photos of the dataset would leave it: their rows are gone, or would now be refused."""
+    have = live(lake, "images", dataset).select(id="item_id").collect()
+    if have.height < FEW:
+        return
+    kept, refused, first = 0, 0, ""
+    for portion in portions:
+        met = portion.select("row", "id", "refusal").join(have, on="id", how="semi", maintain_order="left")
+        bad = met.filter(pl.col("refusal").is_not_null())
+        kept, refused = kept + met.height - bad.height, refused + bad.height
+        if bad.height and not first:
+            row, _, text = bad.row(0)
+            why = json.loads(text)
+            first = f"{word} {row}, {why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
+    leaving = have.height - kept
+    if leaving <= MOST_MAY_LEAVE * have.height:
+        return
+    start = f"{file}: dataset '{dataset}' of this lake has {have.height:,} photos, and"
+    if refused * 2 > leaving:
         raise TableRefused(
-            f"{file}: dataset '{dataset}' of this lake has {have.len():,} photos, and {gone:,} of them are not in this "
-            "file; if it is another dataset give it another --name, if it is a new version add --replace"
+            f"{start} {leaving:,} of them would leave it, most because their rows are refused now (first: {first}); "
+            "correct the file, or add --replace to let them go"
         )
-    return gone
+    raise TableRefused(
+        f"{start} {leaving - refused:,} of them are not in this file; if it is another dataset give it another --name, "
+        "if it is a new version add --replace"
+    )
+
+
+def standing_of(lake: Lake, item_ids: pl.DataFrame) -> pl.DataFrame:
+    """Those of the items that have a photo in the lake now."""
+    images = lake.scan("images").filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null())
+    return images.select("item_id").join(item_ids.lazy(), on="item_id", how="semi").collect()
 
 
 def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:

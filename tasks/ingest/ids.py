@@ -9,6 +9,9 @@ import math
 import re
 
 _WRITTEN_AS_FLOAT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+|[-+]?\d+\.0*|[-+]?(?:nan|inf|infinity)", re.IGNORECASE)
+# 1234e567 is a float's notation too, but also a hexadecimal number; only the column tells.
+_OR_HEXADECIMAL = re.compile(r"\d+[eE]\d+")
+_OTHER_LETTERS = re.compile(r"[^\W\d_eE]")
 _LONG = re.compile(r"\d{17,25}")
 UNLIKELY = math.log(1e-6)  # of an undamaged table looking like this
 MOST = 0.95  # of the long ids being round: the whole column went through a float
@@ -17,6 +20,16 @@ MOST = 0.95  # of the long ids being round: the whole column went through a floa
 def written_as_float(text: str) -> bool:
     """Whether an id is a float's notation: 1.23e+17, 12345.0, nan."""
     return _WRITTEN_AS_FLOAT.fullmatch(text) is not None
+
+
+def may_be_hexadecimal(text: str) -> bool:
+    """Whether an id that is `written_as_float` has only hexadecimal digits."""
+    return _OR_HEXADECIMAL.fullmatch(text) is not None
+
+
+def has_letters(text: str) -> bool:
+    """Whether an id has letters that no number has: a column of such ids never went through a float as a whole."""
+    return _OTHER_LETTERS.search(text) is not None
 
 
 def float_can_hold(number: int) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,11 +41,6 @@ def of_dataset(dataset: str) -> pl.Expr:
     return item.str.starts_with(f"{dataset}/") | item.str.starts_with(f"{dataset}:")
 
 
-def picture_folder(path: Path, settings: IngestSettings) -> Path:
-    """Where the table's pictures lie."""
-    return Path(settings.images).expanduser().absolute() if settings.images else path.absolute().parent
-
-
 @dataclass(frozen=True)
 class Portions:
     """A surveyed table in portions."""
@@ -58,14 +52,15 @@ class Portions:
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         """Frames of items, with the columns of SCHEMA."""
-        folder = PictureFolder(picture_folder(self.survey.table.path, self.settings))
+        found = self.survey
         checker = Checker(
-            self.survey.layout, self.survey.names, self.settings, folder, suspect_ids=self.survey.suspect_ids
+            found.layout, found.names, self.settings, PictureFolder(found.folder), found.suspect_ids, found.lettered_ids
         )
         items: list[dict[str, Any]] = []
         for row, record in self.survey.records():
             items.append(self._item(checker, row, record))
             if len(items) == self.settings.rows_at_a_time:
+                self.survey.check_unchanged()
                 yield self._frame(checker, items)
                 items = []
         if items:

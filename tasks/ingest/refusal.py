@@ -19,7 +19,8 @@ FIXES = {
     "unreadable_row": "correct the line; one row a line, fields quoted where they hold quotes or line breaks",
     "no_id": "give every row the id of its picture",
     "bad_id": "use an id of at most 500 printable characters",
-    "id_damaged": "export the ids again as text (pandas: dtype={'id': str}; a spreadsheet: format as text)",
+    "id_damaged": "export the ids again as text (pandas: dtype={'id': str}; a spreadsheet: format as text); if they "
+    "are right, add --set ingest.check_ids=false",
     "duplicate_id": "keep one row an id",
     "conflicting_id": "rows of one id disagree: find out which is right and delete the others",
     "no_position": "give latitude and longitude in degrees",

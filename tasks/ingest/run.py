@@ -11,8 +11,8 @@ from schemas.messages import Usage
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from tasks.frame import Context, StageResult, Tick, run
-from tasks.ingest.dataset import check_successor, forget_refusals, noted_of, refused_of, retire, standing
-from tasks.ingest.portions import Portions, picture_folder
+from tasks.ingest.dataset import check_successor, forget_refusals, noted_of, refused_of, retire, standing, standing_of
+from tasks.ingest.portions import Portions
 from tasks.ingest.report import Report, Sums
 from tasks.ingest.stage import NAME, Job, stage_of
 from tasks.ingest.survey import Survey
@@ -30,9 +30,9 @@ class IngestResult:
     refused: Sums
     noted: Sums
     retired: int  # photos that are no longer in the table
+    dropped: int  # photos that were in the lake, and whose rows are refused now
     standing: pl.DataFrame  # kind, split, photos
     report: Path
-    folder: Path
 
     def to_dict(self) -> dict[str, Any]:
         """For a machine."""
@@ -48,14 +48,16 @@ class IngestResult:
             "refused_examples": self.refused.examples,
             "noted": dict(self.noted.counts),
             "retired": self.retired,
+            "dropped": self.dropped,
             "report": str(self.report),
         }
 
 
-def check_dataset(lake: Lake, survey: Survey, dataset: str, settings: IngestSettings) -> None:
-    """Refuse, before anything is written, a table that would replace another one by mistake."""
+def check_dataset(lake: Lake, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings) -> None:
+    """Refuse, before anything is written, a table that would empty its dataset by mistake."""
     if not settings.replace:
-        check_successor(lake, dataset, survey.id_hashes, str(survey.table.path))
+        portions = Portions(survey, dataset, settings, plan)
+        check_successor(lake, dataset, portions, str(survey.table.path), survey.table.word)
 
 
 def ingest_table(
@@ -63,18 +65,20 @@ def ingest_table(
 ) -> IngestResult:
     """Bring the table in. A run that is killed goes on where it stopped, when it is started again."""
     lake = context.lake
-    folder = picture_folder(survey.table.path, settings)
     till = shared_till(lake, context.spread) if "url" in survey.names else None
-    job = Job(dataset, folder, settings, dict(survey.names), till)
+    job = Job(dataset, survey.folder, settings, dict(survey.names), till)
     if settings.retry_refused:
         forget_refusals(lake, dataset)
     total = _Total(survey.rows, context)
     seen: list[pl.Series] = []
+    dropped = 0
     with Report(lake.root / "reports", dataset) as report:
         for portion in Portions(survey, dataset, settings, plan):
+            stood = standing_of(lake, portion.select(item_id="id"))
             total.add(run(stage_of(portion), job, replace(context, progress=total.tick)))
             report.add(refused_of(lake, portion), noted_of(lake, portion))
             seen.append(portion["id"])
+            dropped += stood.height - (standing_of(lake, stood).height if stood.height else 0)
     retired = retire(lake, dataset, pl.concat(seen) if seen else [])
     return IngestResult(
         dataset=dataset,
@@ -83,9 +87,9 @@ def ingest_table(
         refused=report.refused,
         noted=report.noted,
         retired=retired,
+        dropped=dropped,
         standing=standing(lake, dataset),
         report=report.path,
-        folder=folder,
     )
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest.check import read_degrees
-from tasks.ingest.ids import MOST, LongIds, written_as_float
+from tasks.ingest.ids import MOST, LongIds, has_letters, may_be_hexadecimal, written_as_float
 from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout, choose
 from tasks.ingest.refusal import Refusal, TableRefused
+from tasks.ingest.sameness import read_degrees, row_content, row_id
 from tasks.ingest.swap import LEAST_ROWS, Positions, country_named
 from tasks.ingest.table import Table, open_table, parquet_type
+from tasks.services.errors import safe_text
 
 PIECE = 65_536  # positions looked up at once
 _ONE_LINE = ("id", "path", "url", "lat", "lon")
@@ -35,18 +35,42 @@ class Survey:
     names: Mapping[str, str]  # field -> the table's own name of its column
     rows: int
     notes: tuple[str, ...]
-    suspect_ids: bool
-    repeated: Mapping[int, tuple[int, bool]]  # hash of an id -> its first row, and whether its rows disagree
-    id_hashes: NDArray[np.uint64] = field(repr=False)  # sorted
+    folder: Path  # of the pictures
+    stamp: tuple[int, ...]  # of the file when it was looked at
+    suspect_ids: bool = False  # some went through a float, as their round numbers show
+    lettered_ids: bool = False  # there are ids with letters: 12e34 is one of them, no float
+    repeated: Mapping[int, tuple[int, bool]] = field(default_factory=dict)
+    """Hash of an id -> its first row, and whether its rows disagree."""
 
     def records(self) -> Iterator[tuple[int, dict[str, str | None] | Refusal]]:
         """Every row by the layout's field names."""
+        self.check_unchanged()
         fields = list(self.names)
         one_line, numbers = (
             [self.names[name] for name in group if name in self.names] for group in (_ONE_LINE, ("lat", "lon"))
         )
         for number, values in self.table.rows(list(self.names.values()), one_line, numbers):
             yield number, values if isinstance(values, Refusal) else dict(zip(fields, values, strict=True))
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """TableRefused if the file is not the one that was looked at: what was found out does not hold for it."""
+        if stamp_of(self.table.path) != self.stamp:
+            raise TableRefused(f"{self.table.path}: the file was changed while it was read; run the command again")
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """What changes when a file does."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise TableRefused(f"{path}: cannot be read: {error.strerror or error}") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def picture_folder(path: Path, settings: IngestSettings) -> Path:
+    """Where the table's pictures lie."""
+    return Path(settings.images).expanduser().absolute() if settings.images else path.absolute().parent
 
 
 def hash_id(text: str) -> int:
@@ -58,12 +82,13 @@ def survey(path: Path, settings: IngestSettings) -> Survey:
     """What the table is; TableRefused, with the way out, when it cannot be taken as a whole."""
     wanted = YFCC4K if settings.layout == "auto" else LAYOUTS[settings.layout]
     table = open_table(path, settings.encoding, wanted)
+    stamp = stamp_of(path)
     layout = YFCC4K if table.headless else choose(settings.layout, table.columns, path.name)
     names = layout.pick(table.columns)
     if settings.swap_lat_lon:
         names["lat"], names["lon"] = names["lon"], names["lat"]
     _check_columns(table, layout, names, settings)
-    first = Survey(table, layout, names, 0, table.notes, False, {}, np.array([], dtype=np.uint64))
+    first = Survey(table, layout, names, 0, table.notes, picture_folder(path, settings), stamp)
     return _Count(first, settings).done()
 
 
@@ -102,9 +127,12 @@ class _Count:
 
     def __init__(self, start: Survey, settings: IngestSettings) -> None:
         self._survey, self._settings = start, settings
-        self._rows = self._unreadable = self._floats = 0
+        self._rows = self._unreadable = self._floats = self._maybe_floats = self._no_numbers = 0
+        self._lettered = False
+        self._has_ids = "id" in start.names
         self._first_unreadable: tuple[int, Refusal] | None = None
         self._first_float: tuple[int, str] | None = None
+        self._first_no_number: tuple[int, str, str] | None = None
         self._long, self._positions = LongIds(), Positions()
         self._hashes, self._contents, self._numbers = array("Q"), array("Q"), array("Q")
         self._piece: list[tuple[int, float, float, int]] = []
@@ -119,33 +147,40 @@ class _Count:
                 self._add(number, record)
         self._look_up()
         self._judge()
-        repeated, hashes = self._repeated()
         return replace(
             self._survey,
             rows=self._rows,
             notes=(*self._survey.notes, *self._hints()),
             suspect_ids=self._settings.check_ids and self._long.damaged,
-            repeated=repeated,
-            id_hashes=hashes,
+            lettered_ids=self._lettered,
+            repeated=self._repeated(),
         )
 
     def _add(self, number: int, record: dict[str, str | None]) -> None:
-        text = record.get("id" if "id" in self._survey.names else "path")
+        text = row_id(record, self._has_ids, self._survey.folder)
         if text is not None:
             self._hashes.append(hash_id(text))
-            content = "\0".join(record.get(name) or "" for name in ("lat", "lon", "path", "url"))
-            self._contents.append(hash_id(content))
+            self._contents.append(hash_id(row_content(record, self._survey.folder)))
             self._numbers.append(number)
-            if "id" in self._survey.names:
-                self._long.add(number, text)
-                if written_as_float(text):
-                    self._floats += 1
-                    self._first_float = self._first_float or (number, text)
+            if self._has_ids:
+                self._add_id(number, text)
         lat, lon = (read_degrees(record[name] or "") for name in ("lat", "lon"))
+        if record["lat"] and record["lon"] and (lat is None or lon is None):
+            self._no_numbers += 1
+            name = "lat" if lat is None else "lon"
+            self._first_no_number = self._first_no_number or (number, self._survey.names[name], record[name] or "")
         if lat is not None and lon is not None:
             self._piece.append((number, lat, lon, country_named(record.get("country"))))
             if len(self._piece) == PIECE:
                 self._look_up()
+
+    def _add_id(self, number: int, text: str) -> None:
+        self._long.add(number, text)
+        self._lettered = self._lettered or has_letters(text)
+        if written_as_float(text):
+            self._floats += 1
+            self._maybe_floats += may_be_hexadecimal(text)
+            self._first_float = self._first_float or (number, text)
 
     def _look_up(self) -> None:
         if self._piece:
@@ -170,11 +205,11 @@ class _Count:
         if not self._settings.check_ids:
             return
         fix = "export it again with ids as text, or, if they are right, add --set ingest.check_ids=false"
-        if self._first_float and self._floats >= max(ENOUGH_BAD, MOST * self._rows):
+        floats = self._floats - (self._maybe_floats if self._lettered else 0)
+        if self._first_float and floats >= max(ENOUGH_BAD, MOST * self._rows):
             number, text = self._first_float
             raise TableRefused(
-                f"{path}: {self._floats:,} of {self._rows:,} ids went through a float (first: {word} {number}, "
-                f"{text}); {fix}"
+                f"{path}: {floats:,} of {self._rows:,} ids went through a float (first: {word} {number}, {text}); {fix}"
             )
         if self._long.whole_column and self._long.count >= MOST * self._rows:
             assert self._long.first is not None
@@ -185,6 +220,13 @@ class _Count:
             )
 
     def _judge_positions(self, path: Path, word: str) -> None:
+        if self._first_no_number and self._no_numbers >= ENOUGH_BAD and self._no_numbers * 2 > self._rows:
+            number, column, text = self._first_no_number
+            comma = " with a decimal point instead of a comma" if "," in text else ", such as 48.8566"
+            raise TableRefused(
+                f"{path}: {self._no_numbers:,} of {self._rows:,} positions are no numbers of degrees (first: {word} "
+                f"{number}, {column} {safe_text(text, limit=40)!r}); write them{comma}"
+            )
         why = None if self._settings.keep_lat_lon else self._positions.why_exchanged(word)
         if why is None:
             return
@@ -210,7 +252,7 @@ class _Count:
             hints.append("the file's name says test: --split benchmark keeps its photos out of training")
         return hints
 
-    def _repeated(self) -> tuple[dict[int, tuple[int, bool]], NDArray[np.uint64]]:
+    def _repeated(self) -> dict[int, tuple[int, bool]]:
         hashes, contents = np.array(self._hashes, dtype=np.uint64), np.array(self._contents, dtype=np.uint64)
         order = np.argsort(hashes, kind="stable")
         ordered = hashes[order]
@@ -220,4 +262,4 @@ class _Count:
             one, two = order[place], order[place + 1]
             first, differs = found.get(int(ordered[place]), (self._numbers[one], False))
             found[int(ordered[place])] = first, differs or bool(contents[one] != contents[two])
-        return found, ordered
+        return found

@@ -38,7 +38,7 @@ def ingest(path: Path, lake: Lake, dataset: str = "set", **settings: Any) -> Ing
     chosen = IngestSettings(**{"keep_lat_lon": True, "split": "train", "web": WEB, **settings})
     context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1), settings.pop("progress", _hush))
     found = survey(path, chosen)
-    check_dataset(lake, found, dataset, chosen)
+    check_dataset(lake, found, dataset, chosen, PlanSettings())
     return ingest_table(found, dataset, chosen, PlanSettings(), context)
 
 

@@ -1,0 +1,68 @@
+"""Rows that mean the same are the same, however they are written."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.settings.ingest import IngestSettings
+from tasks.ingest import TableRefused
+from tasks.ingest.sameness import plain_path, row_content
+from tasks.ingest.survey import survey
+from tests.tasks.ingest.test_rows import items, refusals
+
+ROOT = Path("/data/photos")
+COMPOSED, SPLIT_UP = "caf\u00e9", "cafe\u0301"
+
+
+@pytest.mark.parametrize(
+    "path", ["im/a.jpg", "./im/a.jpg", "im//a.jpg", "im/x/../a.jpg", "im\\a.jpg", "/data/photos/im/a.jpg"]
+)
+def test_one_path(path: str) -> None:
+    assert plain_path(path, ROOT) == "im/a.jpg"
+
+
+@given(st.lists(st.sampled_from(["a", "b", ".", "..", ""]), min_size=1, max_size=6))
+def test_a_plain_path_stays_as_it_is(parts: list[str]) -> None:
+    found = plain_path("/".join(["x", *parts]), ROOT)
+    assert plain_path(found, ROOT) == found
+
+
+@given(st.floats(-90, 90), st.integers(0, 5))
+def test_numbers_are_compared_as_numbers(lat: float, zeros: int) -> None:
+    written = f"{lat:.6f}"
+    one, two = ({"lat": text, "lon": "1", "path": "a"} for text in (written, written + "0" * zeros))
+    assert row_content(one, ROOT) == row_content(two, ROOT)
+    assert row_content({**one, "lat": "91"}, ROOT) != row_content(one, ROOT)
+
+
+def test_a_photo_comes_in_once(darkroom: Any) -> None:
+    darkroom.save("good.jpg", b"x")
+    darkroom.save(f"{COMPOSED}.jpg", b"x")
+    paths = ["good.jpg", "./good.jpg", "im/../good.jpg", str(darkroom.folder / "good.jpg"), f"{COMPOSED}.jpg"]
+    rows = [[path, 48.5, 2.5, "CC0", "Ana"] for path in paths]
+    found = items(darkroom.table(rows, ("path", "lat", "lon", "licence", "creator")))
+    assert {n: one["reason"] for n, one in refusals(found).items()} == dict.fromkeys((3, 4, 5), "duplicate_id")
+    assert found["source_id"].to_list() == ["good.jpg"] * 4 + [f"{COMPOSED}.jpg"]
+
+
+def test_rows_of_one_id_disagree_only_where_they_mean_something_else(darkroom: Any) -> None:
+    darkroom.save("a.jpg", b"x")
+    same = [{"id": "s", "lat": "48.8"}, {"id": "s", "lat": "48.80", "path": "./a.jpg"}]
+    composed = [{"id": COMPOSED}, {"id": SPLIT_UP}]
+    other = [{"id": "o", "lat": 48.8}, {"id": "o", "lat": 48.81}]
+    said = {n: one["reason"] for n, one in refusals(items(darkroom.plain([*same, *composed, *other]))).items()}
+    assert said == {3: "duplicate_id", 5: "duplicate_id", 6: "conflicting_id", 7: "conflicting_id"}
+
+
+def test_hexadecimal_ids_are_no_floats(darkroom: Any) -> None:
+    darkroom.save("a.jpg", b"x")
+    hexadecimal = darkroom.plain([{"id": "1234e567"}, {"id": "12345678"}, {"id": "ab34e567"}, {"id": "1.5e+17"}])
+    assert {n: one["reason"] for n, one in refusals(items(hexadecimal)).items()} == {5: "id_damaged"}
+    numbers = items(darkroom.plain([{"id": "1234e5"}, {"id": "12345678"}, {"id": "12345679"}]))
+    said = refusals(numbers)
+    assert set(said) == {2} and "ingest.check_ids=false" in said[2]["fix"]
+    with pytest.raises(TableRefused, match="3 of 3 ids went through a float"):
+        survey(darkroom.plain([{"id": f"{n}e17"} for n in range(3)]), IngestSettings())

@@ -1,0 +1,84 @@
+"""A new export of a table does not empty its dataset by mistake, and what leaves is told."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from schemas.settings.ingest import IngestSettings
+from schemas.settings.plan import PlanSettings
+from schemas.settings.services import ServicesSettings
+from schemas.settings.spread import SpreadSettings
+from tasks.frame import Context
+from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey
+from tasks.lake import Lake
+from tasks.services import connect
+
+
+def ingest(path: Path, lake: Lake, **settings: Any) -> IngestResult:
+    chosen = IngestSettings(**{"keep_lat_lon": True, "split": "train", **settings})
+    context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1), lambda tick: None)
+    found = survey(path, chosen)
+    check_dataset(lake, found, "set", chosen, PlanSettings())
+    return ingest_table(found, "set", chosen, PlanSettings(), context)
+
+
+def photos(lake: Lake) -> set[str]:
+    return set(lake.read("images")["source_id"])
+
+
+def test_rows_that_are_refused_now_do_not_empty_a_dataset(darkroom: Any, tmp_path: Path) -> None:
+    darkroom.save("a.jpg")
+    lake = Lake(tmp_path / "lake")
+    good = [{"id": f"g{n}", "lat": 48.5 + n / 100} for n in range(8)]
+    assert ingest(darkroom.plain(good), lake).dropped == 0
+    all_ids = {one["id"] for one in good}
+
+    # Half of the positions in a foreign notation: not enough to refuse the table by itself.
+    mixed = [*({**one, "lat": f'"{one["lat"]}'.replace(".", ",") + '"'} for one in good[:5]), *good[5:]]
+    mixed += [{"id": f"n{n}"} for n in range(3)]
+    said = r"set' of this lake has 8 photos, and 5 .* refused now \(first: line 2, bad_position: lat '48,5'.*--replace"
+    with pytest.raises(TableRefused, match=said):
+        ingest(darkroom.plain(mixed), lake)
+    # The pictures are elsewhere now.
+    with pytest.raises(TableRefused, match=r"8 of them would leave it.*missing_file"):
+        (darkroom.folder / "empty").mkdir()
+        ingest(darkroom.plain(good), lake, images=str(darkroom.folder / "empty"))
+    assert photos(lake) == all_ids and lake.read("rejects").is_empty(), "nothing was written"
+
+    # A few that leave are told; all of them may, if the user says so.
+    few = ingest(darkroom.plain([{**good[0], "lat": 95}, *good[1:7]]), lake)
+    assert (few.dropped, few.retired) == (1, 1) and photos(lake) == {f"g{n}" for n in range(1, 7)}
+    assert few.to_dict()["dropped"] == 1
+    ended = ingest(darkroom.plain([{**one, "licence": ""} for one in good]), lake, replace=True)
+    assert ended.dropped == 6 and photos(lake) == set()
+
+
+def test_a_table_of_decimal_commas_is_refused_whole(darkroom: Any) -> None:
+    darkroom.save("a.jpg", b"x")
+    rows = [[f"p{n}", "a.jpg", f"48,{n}", f"2,{n}", "CC0", "Ana"] for n in range(8)]
+    path = darkroom.folder / "t.csv"
+    path.write_text("\n".join(";".join(row) for row in (["id", "path", "lat", "lon", "licence", "creator"], *rows)))
+    said = r"8 of 8 positions are no numbers of degrees \(first: line 2, lat '48,0'\); write them with a decimal point"
+    with pytest.raises(TableRefused, match=said):
+        survey(path, IngestSettings())
+    # Photos without any position are a matter of rows.
+    assert survey(darkroom.plain([{"lat": "", "lon": ""}] * 5), IngestSettings()).rows == 5
+
+
+def test_a_file_that_changes_while_it_is_read_retires_nothing(darkroom: Any, tmp_path: Path) -> None:
+    darkroom.save("a.jpg")
+    lake = Lake(tmp_path / "lake")
+    path = darkroom.plain([{"id": f"g{n}"} for n in range(6)])
+    ingest(path, lake)
+    chosen = IngestSettings(keep_lat_lon=True, split="train")
+    context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1), lambda tick: None)
+    found = survey(path, chosen)
+    check_dataset(lake, found, "set", chosen, PlanSettings())
+    shutil.copy(darkroom.plain([{"id": "g0"}], "other.csv"), path)
+    with pytest.raises(TableRefused, match="was changed while it was read; run the command again"):
+        ingest_table(found, "set", chosen, PlanSettings(), context)
+    assert len(photos(lake)) == 6
+    assert lake.scan("images").filter(pl.col("tombstone").is_not_null()).collect().is_empty()
