@@ -73,7 +73,7 @@ class Spool:
             "at": came.at.isoformat(),
         }
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # originals, with all they say of their makers
             with temporary.open("wb") as file:  # to the system, which outlives us; the disk may have it or not
                 file.write(json.dumps(head).encode() + b"\n")
                 file.write(came.data)

@@ -46,6 +46,11 @@ def test_what_was_put_is_found_by_the_next_worker_until_it_is_dropped(tmp_path: 
     assert nowhere.find("7") is None
 
 
+def test_nobody_else_may_look_into_it(tmp_path: Path) -> None:
+    Spool(tmp_path / "spool").put("7", CAME)  # an original, with all that it says of its maker
+    assert (tmp_path / "spool").stat().st_mode & 0o077 == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     source_id=st.text(st.characters(exclude_categories=()), max_size=60),
