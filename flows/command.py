@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from flows.options import RunOptions
 from schemas.load import ConfigError
-from tasks.errors import GeofixError
+from tasks.errors import GeofixError, InputError
 from tasks.services.errors import ServiceError
 
 DONE, FAILED, USAGE, FAILED_ROWS, INTERRUPTED = 0, 1, 2, 3, 130
@@ -50,7 +50,7 @@ def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     """Run the action and exit with its code, or say in one line why not."""
     try:
         code = action()
-    except (ConfigError, UsageError) as error:
+    except (ConfigError, UsageError, InputError) as error:
         code = _say(call, error, USAGE)
     except (GeofixError, ServiceError) as error:
         code = _say(call, error, FAILED)

@@ -1,6 +1,7 @@
 """Configuration from layers: defaults, recipe, profile, file, command line. A wrong value names its layer."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,17 @@ from schemas.config import Config
 SHIPPED = files("schemas")
 # What must not be echoed back even when it is wrong: somebody may have pasted a key there.
 HIDDEN = ("key", "token", "secret", "password")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which only true and false are yes and no: NO is Norway, and `off` may be a word."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, form) for tag, form in known if tag != "tag:yaml.org,2002:bool"]
+    for letter, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
 
 
 class ConfigError(Exception):
@@ -84,7 +96,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(text)
+        found = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -101,7 +113,7 @@ def _override(text: str) -> dict[str, Any]:
     if not sign or not path.strip():
         raise ConfigError(f"--set {text}: must look like section.field=value, such as plan.places=200")
     try:
-        parsed = yaml.safe_load(value)
+        parsed = yaml.load(value, _Loader)
     except yaml.YAMLError:
         parsed = value
     layer: Any = parsed
@@ -169,6 +181,8 @@ def _explain(error: Any, origin: Mapping[tuple[str, ...], str]) -> str:
     # Cross-field checks are raised on the section: its whole content would bury the message.
     given = "" if isinstance(error["input"], dict | BaseModel) else f"given {_shown(path, error['input'])}; "
     said = error["msg"].removeprefix("Value error, ")
+    if error["type"] in ("tuple_type", "list_type"):
+        said = f"must be a list, such as [{_shown(path, error['input']).strip(chr(39))}]"
     return f"{source}: {dotted}: {given}{said[0].lower()}{said[1:]}" + (f" ({about})" if about else "")
 
 

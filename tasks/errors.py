@@ -5,6 +5,10 @@ class GeofixError(Exception):
     """Something the user can mend; the message says what and how."""
 
 
+class InputError(GeofixError):
+    """A setting, or a file it names, will not do: wrong usage, found before anything was done."""
+
+
 class LakeError(GeofixError):
     """The lake cannot be read or written as asked."""
 

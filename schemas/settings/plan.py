@@ -144,7 +144,10 @@ class PlanSettings(Settings):
     @model_validator(mode="after")
     def _some_country(self) -> Self:
         if self.countries is not None and not set(self.countries) - set(self.exclude):
-            raise ValueError(f"every country of {', '.join(self.countries)} is excluded: nothing is left to plan")
+            raise ValueError(
+                f"plan.exclude leaves out every country of plan.countries ({', '.join(self.countries)}): "
+                "set plan.exclude=[] to plan them"
+            )
         return self
 
     def identity(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tasks.atlas import DATA, PER_DEGREE, countries
 from tasks.boundaries import country_codes, country_number, country_of, wrap
 from tasks.cell_split import keeps_clear, split_of_cells
 from tasks.chance import key, uniform
-from tasks.errors import GeofixError
+from tasks.errors import InputError
 from tasks.geo import EARTH_RADIUS_KM
 from tasks.plan.cells import cell_number
 from tasks.plan.quota import chosen_countries, shares, whole_quotas
@@ -59,7 +59,7 @@ def choose_cities(settings: PlanSettings) -> pl.DataFrame:
     parts = shares(roads, people, land, settings.weights) ** (1 - wanted.evenness) if codes else np.zeros(0)
     chosen = _deal(cities, dict(zip(codes, parts.tolist(), strict=True)), wanted.count)
     if len(chosen) < wanted.count:
-        raise GeofixError(
+        raise InputError(
             f"plan.cities.count: given {wanted.count}, but only {len(chosen)} cities of {wanted.min_people:,} people "
             "and more lie apart in the planned countries; lower it or plan.cities.min_people"
         )

@@ -7,7 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from schemas.settings.plan import PlanSettings, QuotaWeights
-from tasks.errors import GeofixError
+from tasks.errors import GeofixError, InputError
 
 
 def shares(
@@ -48,9 +48,12 @@ def whole_quotas(parts: Sequence[float] | NDArray[np.float64], places: int) -> N
 def chosen_countries(table: pl.DataFrame, settings: PlanSettings) -> pl.DataFrame:
     """The rows of the country table that the settings plan for."""
     known = set(table["iso2"])
-    unknown = sorted((set(settings.countries or ()) | set(settings.exclude)) - known)
-    if unknown:
-        raise GeofixError(f"unknown country code {', '.join(unknown)}: use ISO 3166 alpha-2 codes such as FR or BR")
+    for field, given in (("countries", settings.countries or ()), ("exclude", settings.exclude)):
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise InputError(
+                f"plan.{field}: given {', '.join(unknown)}; no country has this ISO 3166 alpha-2 code, such as FR or BR"
+            )
     wanted = set(settings.countries or known) - set(settings.exclude)
     return table.filter(pl.col("iso2").is_in(sorted(wanted))).sort("iso2")
 

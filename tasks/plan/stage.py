@@ -6,6 +6,7 @@ borders too, which no country could see to alone.
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,12 +21,14 @@ from tasks.cell_split import SPLITS, rejoined, split_of_cells
 from tasks.errors import GeofixError
 from tasks.frame import ColumnStage, Inputs, digest
 from tasks.geo import cell_of
-from tasks.plan.cells import cell_corner, cell_number, cells
+from tasks.plan.cells import Cells, cell_corner, cell_number, cells
 from tasks.plan.cities import choose_cities, draw_in_cities
 from tasks.plan.draw import draw
 from tasks.plan.population import raster_cells, raster_digest
 from tasks.plan.quota import country_quotas
 from tasks.plan.rounds import REFUSALS, Slots
+
+logger = logging.getLogger("geofix.plan")
 
 
 def _cell_names(cell: NDArray[np.int64]) -> NDArray[np.str_]:
@@ -66,6 +69,8 @@ def check(settings: PlanSettings) -> None:
 def _on_earth(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     quotas = country_quotas(countries(), settings)
     table = raster_cells(settings.population_raster) if settings.population_raster else cells()
+    if settings.population_raster:
+        _tell_empty(table, quotas, settings.population_raster)
     slots = draw(table, quotas, settings)
     weight = table.weights(settings.floor_people)
     share = weight / np.bincount(table.country, weights=weight)[table.country]
@@ -79,6 +84,19 @@ def _on_earth(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     names = codes[slots.group[lost]].tolist()
     refusals = _refusals(slots, lost, names, [{"country": code, "quota": quotas[code]} for code in names])
     return places.sort("country", "place_id"), refusals
+
+
+def _tell_empty(table: Cells, quotas: Mapping[str, int], path: str) -> None:
+    """Say for which countries the raster is of no use."""
+    people = np.bincount(table.country, weights=table.people, minlength=len(country_codes()))
+    wanted = [code for code, quota in quotas.items() if quota]
+    empty = [code for code in wanted if not people[country_codes().index(code)]]
+    if empty:
+        named = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
+        logger.warning(
+            f"plan.population_raster: {path} has nobody in {len(empty)} of {len(wanted)} planned countries ({named}): "
+            "their cells count alike"
+        )
 
 
 def _in_cities(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -145,8 +145,10 @@ def test_help_is_quick_and_complete(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "code", "words"),
     [
-        (["plan.countries=[XX]"], 1, ["unknown country code XX", "ISO 3166"]),
-        (["plan.exclude=[FR, ZZ]"], 1, ["unknown country code ZZ"]),
+        (["plan.countries=[XX]"], 2, ["plan.countries: given XX", "ISO 3166"]),
+        (["plan.exclude=[FR, ZZ]"], 2, ["plan.exclude: given ZZ"]),
+        (["plan.countries=FR"], 2, ["plan.countries: given 'FR'; must be a list, such as [FR]"]),
+        (["plan.countries=[AQ]"], 2, ["plan.exclude leaves out every country", "(AQ)", "plan.exclude=[]"]),
         (["plan.countries=[france]"], 2, ["plan.countries", "'france' is not an ISO 3166 alpha-2 code such as FR"]),
         (["plan.weights.roads=0.9"], 2, ["plan.weights", "must sum to 1", "0.9 (roads)", "= 1.4"]),
         (["plan.weights.roads=.nan"], 2, ["plan.weights.roads", "given nan"]),
@@ -158,7 +160,7 @@ def test_help_is_quick_and_complete(tmp_path: Path) -> None:
         (["plan.mode=cities", "plan.places=3"], 2, ["3 places cannot lie in 108 cities", "plan.cities.count"]),
         (
             ["plan.mode=cities", "plan.countries=[LI]", "plan.cities.count=1"],
-            1,
+            2,
             ["plan.cities.count", "only 0 cities of 100,000 people", "plan.cities.min_people"],
         ),
     ],
@@ -190,6 +192,7 @@ def write_tiff(path: Path, values: Any, west: float, north: float, size: float, 
         ("metres.tif", ["EPSG:3857", "reproject it to EPSG:4326"]),
         ("missing.tif", ["No such file"]),
         ("text.tif", ["cannot be read"]),
+        ("short.asc", ["holds 5 numbers", "ncols 3 x nrows 2 = 6"]),
     ],
 )
 def test_a_population_raster_that_will_not_do(
@@ -204,6 +207,9 @@ def test_a_population_raster_that_will_not_do(
         case "nan.asc":
             head = "ncols 2\nnrows 1\nxllcorner 0\nyllcorner 45\ncellsize 0.1\nNODATA_value -9999\n"
             (tmp_path / case).write_text(f"{head}1 nan\n")
+        case "short.asc":
+            head = "ncols 3\nnrows 2\nxllcorner 0\nyllcorner 45\ncellsize 0.1\nNODATA_value -9999\n"
+            (tmp_path / case).write_text(f"{head}1 2 3\n4 5\n")
         case "nowhere.tif":
             write_tiff(tmp_path / case, values, 0, 50, 0.1, None)
         case "metres.tif":
@@ -211,7 +217,7 @@ def test_a_population_raster_that_will_not_do(
         case "text.tif":
             (tmp_path / case).write_text("not a raster")
     before = sorted(tmp_path.iterdir())
-    refused(1, f"plan.population_raster: {case}", *words, arguments=["plan", "--set", f"plan.population_raster={case}"])
+    refused(2, f"plan.population_raster: {case}", *words, arguments=["plan", "--set", f"plan.population_raster={case}"])
     assert sorted(tmp_path.iterdir()) == before, "nothing is written"
 
 

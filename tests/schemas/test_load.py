@@ -59,6 +59,22 @@ def test_a_wrong_value_in_a_file_is_explained(tmp_path: Path, text: str, message
     assert "\n" not in str(caught.value), "one line a mistake"
 
 
+def test_norway_is_a_country(tmp_path: Path) -> None:
+    """YAML 1.1 takes NO for false; so it does with words such as off and yes, which may be meant as words."""
+    assert load_config(overrides=["plan.countries=[NO, SE]"]).plan.countries == ("NO", "SE")
+    file = tmp_path / "own.yaml"
+    file.write_text("plan:\n  countries: [NO]\n  exclude: [NO, AQ]\n  within_cell: off\n")
+    with pytest.raises(ConfigError, match=r"plan\.within_cell: given 'off'"):
+        load_config(file=file)
+    for word, meant in (("no", False), ("Yes", True), ("off", False), ("true", True), ("False", False)):
+        assert load_config(overrides=[f"offline.serve={word}"]).offline.serve is meant
+
+
+def test_a_list_of_one_is_shown_as_it_is_written() -> None:
+    with pytest.raises(ConfigError, match=r"plan\.countries: given 'FR'; must be a list, such as \[FR\]"):
+        load_config(overrides=["plan.countries=FR"])
+
+
 def test_every_mistake_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(overrides=["plan.places=0", "difficulty.k=1"])

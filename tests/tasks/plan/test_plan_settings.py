@@ -18,7 +18,7 @@ from schemas.settings.plan import PRESETS, PlanSettings
         ({"split": {"train": 1, "validation": 0.5, "benchmark": 0}}, "must sum to 1"),
         ({"countries": ["fr"]}, "'fr' is not an ISO 3166"),
         ({"countries": []}, "at least 1"),
-        ({"countries": ["AQ"]}, "nothing is left to plan"),
+        ({"countries": ["AQ"]}, "plan.exclude leaves out every country"),
         ({"spacing_km": -1}, "greater than or equal to 0"),
         ({"spacing_km": float("nan")}, "spacing_km"),
         ({"within_cell": "roads"}, "gazetteer"),

@@ -9,8 +9,8 @@ from rasterio.transform import from_origin
 
 from schemas.settings.plan import PlanSettings
 from tasks.boundaries import country_codes, country_of
-from tasks.errors import GeofixError
-from tasks.plan import population
+from tasks.errors import InputError
+from tasks.plan import raster_file
 from tasks.plan.population import raster_cells
 from tasks.plan.stage import plan_places
 
@@ -40,7 +40,7 @@ def test_people_are_summed_by_country_and_cell(tmp_path: Path, tiled: bool, monk
     values[random.random(values.shape) < 0.3] = -9999
     layout = {"tiled": True, "blockxsize": 64, "blockysize": 64, "compress": "deflate"} if tiled else {}
     path = write_tiff(tmp_path / "people.tif", values, 1.0, 53.0, 1 / 60, **layout)
-    monkeypatch.setattr(population, "WINDOW_PIXELS", 10_000)
+    monkeypatch.setattr(raster_file, "WINDOW_PIXELS", 10_000)
     table = raster_cells(path)
     lat = 53 - (np.arange(240) + 0.5) / 60
     lon = 1 + (np.arange(360) + 0.5) / 60
@@ -73,6 +73,76 @@ def test_ascii_grids_are_read(tmp_path: Path) -> None:
     assert raster_cells(str(path)).people.sum() == 8 * 8 * 7
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("cellsize 0", "has cellsize 0 in its header; write the side of a pixel in degrees"),
+        ("cellsize -0.5", "has cellsize -0.5 in its header"),
+        ("cellsize abc", "has cellsize 'abc' in its header, which is not a number"),
+        ("cellsize 50", "beyond the Earth's degrees; correct its corner"),
+        ("cellsize 5000", "that looks like metres: reproject it to EPSG:4326"),
+        ("", "has no cellsize in its header"),
+    ],
+)
+def test_a_header_that_places_people_nowhere_is_refused(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "people.asc"
+    path.write_text(f"ncols 3\nnrows 2\nxllcorner 2\nyllcorner 44\n{line + chr(10) if line else ''}1 2 3\n4 5 6\n")
+    with pytest.raises(InputError, match=words):
+        raster_cells(str(path))
+
+
+def test_scale_and_offset_are_applied(tmp_path: Path) -> None:
+    path = write_tiff(tmp_path / "people.tif", np.full((10, 10), 7, dtype=np.int16), 2, 45, 0.1, nodata=-1)
+    with rasterio.open(path, "r+") as sink:
+        sink.scales, sink.offsets = (0.5,), (2.0,)
+    assert raster_cells(path).people.sum() == pytest.approx(100 * (7 * 0.5 + 2))
+
+
+def test_a_block_is_read_in_parts_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(2).integers(0, 9, (300, 300)).astype(np.float32)
+    path = write_tiff(tmp_path / "strip.tif", values, 2.0, 48.0, 1 / 100, compress="deflate", blockysize=300)
+    monkeypatch.setattr(raster_file, "WINDOW_PIXELS", 7_000)
+    with rasterio.open(path) as source:
+        parts = list(raster_file.windows(source))
+        assert source.block_shapes == [(300, 300)]
+    assert max(part.width * part.height for part in parts) <= 7_000
+    assert sum(part.width * part.height for part in parts) == 90_000
+    assert raster_cells(path).people.sum() == values.sum()
+    monkeypatch.setattr(raster_file, "LARGEST_BLOCK_MB", 0.3)
+    other = write_tiff(tmp_path / "other.tif", values, 2.0, 48.0, 1 / 100, compress="deflate", blockysize=300)
+    with pytest.raises(InputError, match=r"blocks of 300 x 300 pixels.*gdal_translate -co TILED=YES"):
+        raster_cells(other)
+    tiled = write_tiff(tmp_path / "tiled.tif", values, 2.0, 48.0, 1 / 100, tiled=True, blockxsize=64, blockysize=64)
+    assert raster_cells(tiled).people.sum() == values.sum()
+
+
+def test_the_version_of_a_plan_follows_what_the_raster_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        settings = PlanSettings(places=3, countries=("FR",), population_raster=name)
+        return str(plan_places(settings)[0]["plan_version"][0])
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    random = np.random.default_rng(3)
+    values = random.integers(1, 99, (60, 60)).astype(np.float32)
+    write_tiff(Path("pop.tif"), values, 2.0, 45.0, 1 / 60)
+    first = version("pop.tif")
+    assert version(str(tmp_path / "pop.tif")) == first and version("sub/../pop.tif") == first
+    Path("copy.tif").write_bytes(Path("pop.tif").read_bytes())
+    assert version("copy.tif") == first
+    write_tiff(Path("pop.tif"), values[::-1].copy() + 1, 2.0, 45.0, 1 / 60)
+    assert version("pop.tif") != first
+
+
+def test_countries_without_people_in_the_raster_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_tiff(tmp_path / "paris.tif", np.full((10, 10), 9, dtype=np.float32), 2.0, 49.0, 0.05)
+    plan_places(PlanSettings(places=30, countries=("FR", "BR", "JP"), population_raster=path))
+    assert "has nobody in 2 of 3 planned countries (BR, JP)" in caplog.text
+    caplog.clear()
+    plan_places(PlanSettings(places=30, countries=("FR",), population_raster=path))
+    assert not caplog.records
+
+
 HEADER = "ncols 3\nnrows 2\nxllcorner 2\nyllcorner 44\ncellsize 0.125\nNODATA_value "
 
 
@@ -99,12 +169,17 @@ def test_numbers_of_an_ascii_grid_are_read_as_written(tmp_path: Path, body: str,
         ("-9999\n1 2 3\n4 5 many\n", "holds 'many' in line 8"),
         ("-9999\n1 2 3\n4 inf 6\n", "holds 'inf' in line 8"),
         ("-9999\n1 2 3\n4 -5 6\n", "holds -5 people at 44.062, 2.188"),
+        ("-9999\n1 2 3 4\n5 6 7 8\n", "holds 8 numbers, but its header says ncols 3 x nrows 2 = 6"),
+        ("-9999\n1 2 3\n4 5 6\n7 8 9\n10 11 12\n", "holds 12 numbers"),
+        ("-9999\n1 2 3\n4 5", "holds 5 numbers"),
+        ("-9999\n1 2\n3 4\n5 6\n", "has 2 numbers in its first line, but ncols 3"),
+        ("many\n1 2 3\n4 5 6\n", "has nodata_value 'many' in its header"),
     ],
 )
 def test_words_in_an_ascii_grid_are_refused(tmp_path: Path, body: str, words: str) -> None:
     path = tmp_path / "people.asc"
     path.write_text(HEADER + body)
-    with pytest.raises(GeofixError, match=words) as caught:
+    with pytest.raises(InputError, match=words) as caught:
         raster_cells(str(path))
     assert "\n" not in str(caught.value)
 
@@ -120,6 +195,14 @@ def test_words_in_an_ascii_grid_are_refused(tmp_path: Path, body: str, words: st
         ("negative", "holds -3 people"),
         ("coarse", "at most 0.5"),
         ("empty", "no people on any land"),
+        ("cut", r"cannot be read; it is damaged, cut short or no raster: get it again \(.*IReadBlock failed"),
+        ("bands", "has 2 bands"),
+        ("complex", "numbers of type complex64"),
+        ("wide", "is 540 degrees wide"),
+        ("north", "latitude 80 to 95 .*; correct its corner or pixel size"),
+        ("metres", "that looks like metres: reproject it"),
+        ("south_up", "does not begin in its north-west corner"),
+        ("most", r"holds 3\.4e\+38 people"),
     ],
 )
 def test_files_that_will_not_do_are_refused_in_one_line(tmp_path: Path, case: str, words: str) -> None:
@@ -138,6 +221,28 @@ def test_files_that_will_not_do_are_refused_in_one_line(tmp_path: Path, case: st
         write_tiff(path, values, 2, 45, 0.1)
     elif case == "empty":
         write_tiff(path, values * 0, 2, 45, 0.1)
-    with pytest.raises(GeofixError, match=words) as caught:
+    elif case == "cut":
+        write_tiff(path, np.random.default_rng(1).random((200, 200), dtype=np.float32), 2, 45, 0.1, compress="deflate")
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif case == "bands":
+        with rasterio.open(path, "w", driver="GTiff", height=10, width=10, count=2, dtype="float32") as sink:
+            sink.write(np.stack([values, values]))
+        with rasterio.open(path, "r+") as sink:
+            sink.crs, sink.transform = "EPSG:4326", from_origin(2, 45, 0.1, 0.1)
+    elif case == "complex":
+        write_tiff(path, values.astype(np.complex64), 2, 45, 0.1, nodata=None)
+    elif case == "wide":
+        write_tiff(path, np.ones((10, 1080), dtype=np.float32), -180, 45, 0.5)
+    elif case == "north":
+        write_tiff(path, np.ones((30, 10), dtype=np.float32), 2, 95, 0.5)
+    elif case == "metres":
+        write_tiff(path, values, 500_000, 4_000_000, 50, crs=None)
+    elif case == "south_up":
+        write_tiff(path, values, 2, 45, 0.1)
+        with rasterio.open(path, "r+") as sink:
+            sink.transform = rasterio.Affine(0.1, 0, 2, 0, 0.1, 44)
+    elif case == "most":
+        write_tiff(path, np.where(values, np.float32(3.4e38), values), 2, 45, 0.1)
+    with pytest.raises(InputError, match=words) as caught:
         raster_cells(str(path))
     assert "\n" not in str(caught.value)

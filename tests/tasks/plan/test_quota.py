@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.settings.plan import PlanSettings, QuotaWeights
 from tasks.atlas import countries
-from tasks.errors import GeofixError
+from tasks.errors import GeofixError, InputError
 from tasks.plan.quota import country_quotas, shares, whole_quotas
 
 
@@ -86,8 +86,10 @@ def test_geoseek_presets_reach_over_150_countries() -> None:
 
 
 def test_unknown_countries_are_named() -> None:
-    with pytest.raises(GeofixError, match="QQ, XY"):
+    with pytest.raises(InputError, match=r"plan\.countries: given QQ, XY;"):
         country_quotas(countries(), PlanSettings(countries=("FR", "XY", "QQ")))
+    with pytest.raises(InputError, match=r"plan\.exclude: given XY;"):
+        country_quotas(countries(), PlanSettings(exclude=("FR", "XY")))
 
 
 def test_a_world_without_people_roads_or_land_is_refused() -> None:
