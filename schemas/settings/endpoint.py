@@ -23,7 +23,7 @@ def _own_name() -> str:
 
 def is_loopback(url: str) -> bool:
     """True if the URL's host is this machine."""
-    host = urlsplit(url).hostname or ""
+    host = _host(url)
     if host == "localhost":
         return True
     try:
@@ -34,11 +34,18 @@ def is_loopback(url: str) -> bool:
 
 def is_private(url: str) -> bool:
     """True if the URL's host cannot be on the open net: loopback, a private address or a cluster-internal name."""
-    host = urlsplit(url).hostname or ""
+    host = _host(url)
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:
-        return "." not in host or host.endswith((".local", ".internal", ".svc"))
+        return "." not in host or host.endswith((".local", ".localhost", ".internal", ".svc", ".home.arpa"))
+
+
+def _host(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").removesuffix(".")  # the dot of a name that is written in full
+    except ValueError:
+        return ""
 
 
 class Endpoint(Settings):
@@ -58,7 +65,11 @@ class Endpoint(Settings):
     total_timeout_s: float = Field(180, gt=0, description="seconds for one whole answer")
     max_attempts: int = Field(5, ge=1, le=20, description="times one request is tried before it counts as failed")
     backoff_s: float = Field(0.5, ge=0, description="first retry waits up to this, each later one up to twice as long")
-    max_wait_s: float = Field(60, ge=0, description="longest wait before a retry; a longer Retry-After gives up")
+    max_wait_s: float = Field(
+        60,
+        ge=0,
+        description="longest wait before a retry; a longer Retry-After gives up (of a limit: limit_patience_s)",
+    )
     requests_per_minute: float | None = Field(
         None, gt=0, description="never more in any minute, by all workers and runs on a lake together; null: no limit"
     )
@@ -66,6 +77,14 @@ class Endpoint(Settings):
         None,
         gt=0,
         description="never more in a day (UTC), likewise, of every kind; the rest fails and is done by a later run",
+    )
+    limit_pause_s: float = Field(
+        60,
+        gt=0,
+        description="how long nothing is asked of a service that says its limit is reached and names no time; doubles",
+    )
+    limit_patience_s: float = Field(
+        900, ge=0, description="how long a request waits for such a limit's end before it is left to a later run"
     )
     max_concurrency: int = Field(
         64, ge=1, le=1024, description="requests at once of one worker; how many really are follows the service's speed"

@@ -1,15 +1,14 @@
 """Counting what goes over the line: requests and bytes by kind, for whoever is at work when they go."""
 
-import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import httpx
 
-from schemas.settings.services import MapillaryEndpoint, StacEndpoint, is_loopback
+from schemas.settings.services import MapillaryEndpoint, StacEndpoint
+from tasks.services.open_net import way_out
 
 # Addresses and what is asked there, the most special first; what no address covers is a file on some host.
 Kinds = Sequence[tuple[str, str]]
@@ -48,13 +47,13 @@ tally: ContextVar[Tally | None] = ContextVar("tally", default=None)
 class Meter:
     """A way to a service's hosts that counts what is asked and what comes."""
 
-    def __init__(self, kinds: Kinds, otherwise: str, base_url: str) -> None:
-        self._kinds, self._otherwise, self._base_url = kinds, otherwise, base_url
+    def __init__(self, kinds: Kinds, otherwise: str, way: Callable[[], httpx.AsyncBaseTransport]) -> None:
+        self._kinds, self._otherwise, self._way = kinds, otherwise, way
         self.asked = Tally()  # all that really went over the line
 
     def transport(self) -> httpx.AsyncBaseTransport:
         """For `Http(transport=...)`."""
-        return _Counting(self, proxy=None if is_loopback(self._base_url) else _proxy(self._base_url))
+        return _Counting(self, self._way())
 
     def kind_of(self, url: str) -> str:
         plain = url.partition("?")[0]
@@ -74,26 +73,29 @@ class Meter:
 def mapillary_meter(endpoint: MapillaryEndpoint) -> Meter:
     base = endpoint.base_url
     kinds = ((endpoint.tiles_url, "tiles"), (f"{base}/images", "search"), (base, "entity"))
-    return Meter(kinds, FILE_KINDS["mapillary"], base)
+    return Meter(kinds, FILE_KINDS["mapillary"], way_out("mapillary", endpoint, endpoint.tiles_url))
 
 
 def stac_meter(endpoint: StacEndpoint) -> Meter:
     signing = ((endpoint.sas_url, "signing"),) if endpoint.sas_url else ()
-    return Meter((*signing, (endpoint.base_url, "stac")), FILE_KINDS["stac"], endpoint.base_url)
+    way = way_out("stac", endpoint, endpoint.sas_url, endpoint.asset_url)
+    return Meter((*signing, (endpoint.base_url, "stac")), FILE_KINDS["stac"], way)
 
 
-class _Counting(httpx.AsyncHTTPTransport):
-    def __init__(self, meter: Meter, proxy: str | None) -> None:
-        super().__init__(proxy=proxy, limits=httpx.Limits(max_connections=None, keepalive_expiry=4.0))
-        self._meter = meter
+class _Counting(httpx.AsyncBaseTransport):
+    def __init__(self, meter: Meter, way: httpx.AsyncBaseTransport) -> None:
+        self._meter, self._way = meter, way
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         kind = self._meter.kind_of(str(request.url))
         self._meter.count(request.method, kind, 1, 0)
-        response = await super().handle_async_request(request)
+        response = await self._way.handle_async_request(request)
         assert isinstance(response.stream, httpx.AsyncByteStream)
         response.stream = _CountedStream(response.stream, self._meter, request.method, kind)
         return response
+
+    async def aclose(self) -> None:
+        await self._way.aclose()
 
 
 class _CountedStream(httpx.AsyncByteStream):
@@ -107,11 +109,3 @@ class _CountedStream(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-def _proxy(url: str) -> str | None:
-    """The proxy the environment names for an address: a transport of our own does not look there by itself."""
-    parts = urlsplit(url)
-    if urllib.request.proxy_bypass(parts.hostname or ""):
-        return None
-    return urllib.request.getproxies().get(parts.scheme)

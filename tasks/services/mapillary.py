@@ -11,6 +11,7 @@ from schemas.settings.services import MapillaryEndpoint
 from tasks.services.addresses import may_fetch
 from tasks.services.errors import ServiceError, safe_text, safe_url
 from tasks.services.http import Answer, Connection, Http
+from tasks.services.open_net import way_out
 
 MAX_BOX_AREA_DEG2 = 0.01
 MAX_LIMIT = 2000  # both the default and the most the service gives; there is no next page
@@ -63,6 +64,8 @@ class Mapillary:
     def __init__(self, connection: Connection, **http_options: Any) -> None:
         # In the header, so that the token stands in no address that anybody could log.
         headers = {"Authorization": f"OAuth {connection.key.get_secret_value()}"} if connection.key else {}
+        tiles_url = getattr(connection.endpoint, "tiles_url", None)
+        http_options.setdefault("transport", way_out(connection.service, connection.endpoint, tiles_url))
         self._http = Http(connection, headers=headers, **http_options)
 
     async def images_in_box(

@@ -18,6 +18,7 @@ from schemas.settings.services import StacEndpoint
 from tasks.services.addresses import may_fetch
 from tasks.services.errors import ServiceError, safe_url
 from tasks.services.http import Answer, Connection, Http
+from tasks.services.open_net import way_out
 
 PAGE = 100  # items a request: pages of 250 are megabytes, and the service's gateway gives up after 30 s
 MAX_PAGES = 100
@@ -47,6 +48,8 @@ class Stac:
         if not isinstance(endpoint, StacEndpoint):
             raise TypeError("services.stac needs a StacEndpoint")
         self._key = {KEY_HEADER: connection.key.get_secret_value()} if connection.key else {}
+        configured = endpoint.sas_url, endpoint.asset_url
+        options.setdefault("transport", way_out(connection.service, endpoint, *configured))
         self._http = Http(connection, headers=self._key, **options)
         self._endpoint, self._clock = endpoint, clock
         self._container = _container_pattern(endpoint.asset_url)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,3 +125,33 @@ def reply() -> type[Reply]:
 @pytest.fixture
 def secret() -> str:
     return SECRET
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Makes every name of the running loop lead to the given addresses, without proxies; returns who was looked up.
+
+    Several tuples are the answers one after the other, of which the last one stays.
+    """
+
+    def lead_to(*addresses: str | tuple[str, ...]) -> list[str]:
+        for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        answers = [one if isinstance(one, tuple) else (one,) for one in addresses]
+        asked: list[str] = []
+
+        async def lookup(host: Any, port: Any, **_: Any) -> list[Any]:
+            text = host.decode() if isinstance(host, bytes) else str(host)
+            asked.append(text)
+            found = answers[min(len(asked), len(answers)) - 1] if answers else ()
+            if not found:
+                raise socket.gaierror(socket.EAI_NONAME, "unknown")
+            return [
+                (socket.AF_INET6 if ":" in one else socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port))
+                for one in found
+            ]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+        return asked
+
+    return lead_to
