@@ -85,6 +85,7 @@ def read_candidate(row: dict[str, Any], place_lat: float, place_lon: float) -> C
 
 def kind_of(is_pano: Any, camera_type: Any) -> Kind | None:
     """What a picture is; None when its two fields contradict each other."""
+    camera_type = camera_type if isinstance(camera_type, str) else None
     if camera_type in _SPHERES:
         return None if is_pano is False else "panorama"
     if camera_type in _FLAT:
@@ -109,9 +110,13 @@ def _pixels(width: Any, height: Any) -> int | None:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # JSON knows whole numbers of any length
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _time(milliseconds: Any) -> datetime | None:

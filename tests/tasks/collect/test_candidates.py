@@ -32,6 +32,12 @@ def test_strange_values_are_absent_values() -> None:
     odd = candidate(captured_at=1e30, creator="me", width="wide", height=3, quality_score="good", sequence=5)
     assert (odd.captured_at, odd.creator, odd.pixels, odd.quality, odd.sequence_id) == (None, None, None, 0.0, None)
     assert candidate(camera_type=7, compass_angle="north").camera_type is None
+    huge = candidate(
+        camera_type=["spherical"], **dict.fromkeys(("captured_at", "quality_score", "compass_angle"), 10**400)
+    )
+    assert (huge.camera_type, huge.captured_at, huge.quality, huge.compass_angle) == (None, None, 0.0, None)
+    assert huge.kind == "photo" and candidate(camera_type={}, is_pano=True).kind == "panorama"
+    assert read_candidate({"id": "1", "geometry": {"coordinates": [10**400, 1]}}, 50.0, 8.0) is None
 
 
 def test_the_corrected_position_counts_and_the_other_is_what_was_searched_by() -> None:

@@ -171,6 +171,20 @@ async def test_pictures_of_no_clear_kind_answer_no_wish(streets: Any) -> None:
         assert await drain(found, "photo") == [] and found.odd["unclear_kind"] == 1
 
 
+async def test_odd_values_of_one_picture_do_not_fail_the_place(streets: Any, tmp_path: Path) -> None:
+    huge = dict.fromkeys(("captured_at", "quality_score", "compass_angle"), 10**400)
+    streets.put(
+        "21", lat=LAT, lon=LON, extra={**huge, "camera_type": ["spherical"], "thumb_original_url": "https://[::1/x"}
+    )
+    streets.put("22", lat=LAT, lon=LON, extra={"thumb_original_url": "https://\u2100.com/x"})
+    streets.put("23", lat=LAT + 0.0005, lon=LON)
+    settings = CollectSettings(panorama_width=1024, photos=0, half_sizes_m=(100,))
+    outcome = await work(
+        {"id": "p", "lat": LAT, "lon": LON}, Bench(streets.client(), Lake(tmp_path / "lake"), settings)
+    )
+    assert isinstance(outcome, Kept) and [row["source_id"] for row in outcome.rows["images"]] == ["23"]
+
+
 @pytest.mark.parametrize("find", WAYS)
 async def test_pictures_without_a_position_are_counted(streets: Any, find: Any) -> None:
     nowhere = {"computed_geometry": {"type": "Point"}, "position": {"coordinates": [LON, LAT]}}  # a field was renamed
