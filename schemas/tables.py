@@ -36,6 +36,7 @@ class Table:
     columns: dict[str, pa.DataType]
     required: tuple[str, ...] = ()  # never null, besides the key
     about: str = ""
+    lives_with: str = ""  # a table whose key is a column here: a row ends when the row it names does
 
     @property
     def schema(self) -> pa.Schema:
@@ -159,6 +160,7 @@ _ALL = [
         },
         required=("image_id", "yaw_deg", "pitch_deg", "fov_deg", "width", "height", "sha256", "licence", "attribution"),
         about="perspective views cut from panoramas",
+        lives_with="images",
     ),
     Table(
         "labels",

@@ -127,6 +127,24 @@ class Ledger:
         if partial:
             failures = failures.join(current, on="item_id", how="semi")
         self._bury("failures", failures, "done by a later run")
+        self._end_followers()
+
+    def _end_followers(self) -> None:
+        """Tombstone rows that live with rows of a table of ours, where those have ended, by whomever and whenever."""
+        for table in TABLES.values():
+            if table.lives_with not in self.writes:
+                continue
+            [column] = TABLES[table.lives_with].key
+            rows = self.lake.read(table.name, columns=[*table.key, column])
+            if rows.height:
+                gone = (
+                    self.lake.scan(table.lives_with)
+                    .filter(pl.col(column).is_in(rows[column].unique().implode()) & pl.col("tombstone").is_not_null())
+                    .select(column, "tombstone")
+                    .collect()
+                )
+                for (why,), ended in rows.join(gone, on=column).group_by("tombstone"):
+                    self._bury(table.name, ended, f"its row in {table.lives_with} is gone: {why}")
 
     def _bury(self, table: str, rows: pl.DataFrame, why: str) -> None:
         if rows.height:

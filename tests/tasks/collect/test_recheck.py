@@ -16,6 +16,8 @@ from tasks.collect import STAGES, recheck, street_view
 from tasks.curate import localizability
 from tasks.frame import Context, Inputs, StageResult, run
 from tasks.lake import Lake
+from tasks.perspective import View
+from tasks.views import cut_view
 
 SETTINGS = CollectSettings(photos=0, panorama_width=512, panorama_min_pixels=1)
 PLACES = 6
@@ -103,6 +105,21 @@ def test_a_deleted_picture_ends_and_is_replaced_and_leaves_what_follows(earth: A
     # Later checks pass it over: it is not asked for again, and its place is not redone for it.
     again, _ = collect(context, due())
     assert gone["image_id"] not in set(lake.read("checks").filter(pl.col("run_id") == again.run_id)["subject_id"])
+
+
+def test_views_end_with_their_panorama(earth: Any, context: Context) -> None:
+    gone, kept = context.lake.read("images").filter(pl.col("kind") == "panorama").rows(named=True)[:2]
+    looks = [View(yaw, 0, 60, 64, 48) for yaw in (0, 90)]
+    of_gone = {cut_view(context.lake, gone["image_id"], look)[0]["view_id"] for look in looks}
+    of_kept = {cut_view(context.lake, kept["image_id"], look)[0]["view_id"] for look in looks}
+    earth.faults({"service": "*", "kind": "deleted", "ids": [gone["source_id"]]})
+    run(recheck.STAGE, due(), context)
+    assert set(context.lake.read("views")["view_id"]) == of_kept
+    ended = context.lake.scan("views").filter(pl.col("view_id").is_in(sorted(of_gone))).collect()
+    assert set(ended["tombstone"]) == {"its row in images is gone: deleted upstream"}
+    version = context.lake.version("views")
+    run(recheck.STAGE, due(None), context)  # nothing more to end, nothing written
+    assert context.lake.version("views") == version
 
 
 def test_only_the_places_with_news_are_redone(earth: Any, context: Context) -> None:
