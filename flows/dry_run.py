@@ -18,9 +18,9 @@ from flows.printing import print_json
 from flows.servers import offline_world
 from flows.session import Session, check_before, display
 from flows.starts import usual_start_s
-from tasks.collect.budgets import Limit, limits
-from tasks.collect.estimate import Estimate, estimate
-from tasks.collect.sampling import Figure
+from tasks.collect.forecast.budgets import Limit, limits
+from tasks.collect.forecast.estimate import Estimate, estimate
+from tasks.collect.forecast.sampling import Figure
 from tasks.errors import GeofixError
 from tasks.services.budget_actor import shared_till
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 import polars as pl
 
 from schemas.settings.services import is_loopback
-from tasks.collect.budgets import limits
-from tasks.collect.tempo import Tempo
+from tasks.collect.forecast.budgets import limits
+from tasks.collect.forecast.tempo import Tempo
 from tasks.frame import Context, Stage
 from tasks.lake import Lake
 from tasks.services import Connection

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect import rehearsal
 from tasks.collect.candidates import Kind
+from tasks.collect.forecast import rehearsal
 from tasks.collect.satellite.layers import Layer
 from tasks.collect.satellite.mosaic import Mosaic
 from tasks.collect.satellite.scenes import Scene

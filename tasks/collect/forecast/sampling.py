@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 from scipy.stats import t as student
 
-from tasks.collect.meter import Tally, tally
-from tasks.collect.tempo import Stretch, in_stretches, side_by_side
+from tasks.collect.forecast.meter import Tally, tally
+from tasks.collect.forecast.tempo import Stretch, in_stretches, side_by_side
 from tasks.services import ServiceError
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint
-from tasks.collect import estimate as estimating
 from tasks.collect import recheck, satellite, street_view
-from tasks.collect.budgets import limits
-from tasks.collect.dry import DryScenes
-from tasks.collect.estimate import Estimate, estimate
+from tasks.collect.forecast import estimate as estimating
+from tasks.collect.forecast.budgets import limits
+from tasks.collect.forecast.dry import DryScenes
+from tasks.collect.forecast.estimate import Estimate, estimate
 from tasks.frame import Context, run
 from tasks.lake import Lake
 from tasks.services import Connection

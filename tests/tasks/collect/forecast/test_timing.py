@@ -9,9 +9,9 @@ import pytest
 
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from schemas.settings.spread import SpreadSettings
+from tasks.collect.forecast.tempo import Tempo
+from tasks.collect.forecast.timing import Load, duration, pace_of
 from tasks.collect.recheck import STAGE
-from tasks.collect.tempo import Tempo
-from tasks.collect.timing import Load, duration, pace_of
 from tasks.frame import Context, Resources
 from tasks.lake import Commit, Lake
 from tasks.services import connect

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.collect.tempo import Stretch, Tempo, in_stretches, side_by_side, tempo_of
+from tasks.collect.forecast.tempo import Stretch, Tempo, in_stretches, side_by_side, tempo_of
 
 seconds = st.floats(0.0, 10.0)
 

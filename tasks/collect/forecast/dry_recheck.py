@@ -8,9 +8,9 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect import recheck
-from tasks.collect.dry import BYTES_PER_PIXEL, PIXELS, DryStreets
-from tasks.collect.sampling import Figure, draw, total
-from tasks.collect.tempo import Stretch, in_stretches, side_by_side
+from tasks.collect.forecast.dry import BYTES_PER_PIXEL, PIXELS, DryStreets
+from tasks.collect.forecast.sampling import Figure, draw, total
+from tasks.collect.forecast.tempo import Stretch, in_stretches, side_by_side
 from tasks.services import ServiceError
 
 _GUESS = BYTES_PER_PIXEL * PIXELS

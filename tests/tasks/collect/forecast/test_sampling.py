@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.settings.services import MapillaryEndpoint, StacEndpoint
-from tasks.collect.meter import Tally, mapillary_meter, stac_meter, tally
-from tasks.collect.sampling import Figure, draw, sample, total
+from tasks.collect.forecast.meter import Tally, mapillary_meter, stac_meter, tally
+from tasks.collect.forecast.sampling import Figure, draw, sample, total
 from tasks.services import ServiceError
 
 

@@ -15,12 +15,12 @@ import polars as pl
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import is_loopback
 from tasks.collect import STAGES, recheck, satellite, street_view
-from tasks.collect.dry import DryScenes, DryStreets
-from tasks.collect.dry_recheck import Ahead, look_ahead
-from tasks.collect.meter import Tally
-from tasks.collect.sampling import Figure, Sample, sample
-from tasks.collect.tempo import Stretch, tempo_of
-from tasks.collect.timing import Load, duration, pace_of, parallel, workers
+from tasks.collect.forecast.dry import DryScenes, DryStreets
+from tasks.collect.forecast.dry_recheck import Ahead, look_ahead
+from tasks.collect.forecast.meter import Tally
+from tasks.collect.forecast.sampling import Figure, Sample, sample
+from tasks.collect.forecast.tempo import Stretch, tempo_of
+from tasks.collect.forecast.timing import Load, duration, pace_of, parallel, workers
 from tasks.frame import Context, Inputs, Stage, pending
 from tasks.services import Connection
 

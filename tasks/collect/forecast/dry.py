@@ -12,8 +12,8 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, StacEndpoint
 from tasks.collect import street_view
 from tasks.collect.candidates import Candidate
-from tasks.collect.meter import Meter, mapillary_meter, stac_meter, tally
-from tasks.collect.rehearsal import compose_like, prepare_like
+from tasks.collect.forecast.meter import Meter, mapillary_meter, stac_meter, tally
+from tasks.collect.forecast.rehearsal import compose_like, prepare_like
 from tasks.collect.satellite.choice import choose, owners
 from tasks.collect.satellite.cog import ranges, read_tiles
 from tasks.collect.satellite.grid import Grid, grid_around
