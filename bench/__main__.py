@@ -4,11 +4,13 @@ import importlib
 import sys
 import time
 
-# A benchmark is a module with a `main()` that prints its figures.
+# A benchmark is a module with a `main()` that prints its figures, and returns 1 if they do not hold.
 BENCHMARKS = [
     "overhead",
     "plan_country_lookup",
     "plan_million",
+    "plan_raster",
+    "plan_small_worlds",
     "collect_latency",
     "dry_run",
     "panorama",
@@ -22,13 +24,14 @@ def run(names: list[str]) -> int:
     if unknown:
         print(f"no benchmark '{unknown[0]}'; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
+    broken = 0
     for name in names or BENCHMARKS:
         module = importlib.import_module(f"bench.{name}")
         print(f"== {name}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
         start = time.monotonic()
-        module.main()
+        broken |= module.main() or 0
         print(f"   ({time.monotonic() - start:.0f} s in all)\n", flush=True)
-    return 0
+    return broken
 
 
 if __name__ == "__main__":

@@ -26,15 +26,17 @@ def measure(places: int) -> dict[str, float]:
     return dict(json.loads(done.stdout))
 
 
-def main() -> None:
+def main() -> int:
     small, large = measure(100_000), measure(1_000_000)
     for places, found in ((100_000, small), (1_000_000, large)):
         print(
             f"  {places:9,} places  {found['seconds']:6.1f} s  {found['cpu_seconds']:6.1f} s of CPU"
             f"  {found['megabytes']:6.0f} MB  {found['placed']:,} placed, {found['refused']:,} without room"
         )
-    print(f"  {large['seconds'] / small['seconds']:.1f} times the time (at most 12), memory limit 1,500 MB")
+    times = large["seconds"] / small["seconds"]
+    print(f"  {times:.1f} times the time (at most 12), memory limit 1,500 MB")
+    return int(times > 12 or large["megabytes"] > 1500)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,18 +1,30 @@
-"""Ten thousand random small worlds: every place in its country, spacing and buffer kept, none lost.
+"""Ten thousand random small worlds: every place in its country, spacing and buffer kept, none refused without cause.
 
-`python -m bench.plan_small_worlds [WORLDS]` prints a line every thousand worlds and stops at the first breach.
+`python -m bench.plan_small_worlds [WORLDS]` prints a line every thousand worlds and stops at the first breach. What is
+checked is found by other means than the plan's: countries by shapely on the same polygons, splits cell by cell from
+the tables, and for a refused place whether its country had room left.
 """
 
 import sys
 import time
+from collections import Counter
+from functools import cache
 
 import numpy as np
+import polars as pl
+import shapely
 
+from bench.plan_country_lookup import country_shapes
 from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.atlas import countries
-from tasks.boundaries import country_of
-from tasks.geo import distance_km
+from tasks.boundaries import country_codes
+from tasks.cell_split import split_of_cells
+from tasks.geo import EARTH_RADIUS_KM, distance_km
 from tasks.plan.stage import plan_places
+
+PROBES = 200  # points of a country that are looked at for room,
+ROOM = 10  # of which so many, 5 %, are more than a thousand tries may miss
+SQUARE_KM = 15.8  # diagonal of a tenth of a degree, by which the plan knows land from sea
 
 
 def random_world(random: np.random.Generator, codes: list[str]) -> PlanSettings:
@@ -29,40 +41,113 @@ def random_world(random: np.random.Generator, codes: list[str]) -> PlanSettings:
     )
 
 
-def breaches(settings: PlanSettings) -> list[str]:
-    """What is wrong with the plan of these settings."""
-    places, refused = plan_places(settings)
+def breaches(settings: PlanSettings, places: pl.DataFrame, refused: pl.DataFrame) -> list[str]:
+    """What is wrong with a plan of these settings."""
     found = []
     if places.height + refused.height != settings.places:
         found.append(f"{places.height} placed + {refused.height} refused is not {settings.places}")
-    if not places.height:
-        return found
     lat, lon = places["lat"].to_numpy(), places["lon"].to_numpy()
-    if (country_of(lat, lon) != places["country"].to_numpy()).any():
-        found.append("a place outside its country")
-    apart = distance_km(lat[:, None], lon[:, None], lat[None, :], lon[None, :])
+    for code in places["country"].unique().to_list():
+        here = places["country"].to_numpy() == code
+        if not shapely.intersects_xy(shapes()[code], lon[here], lat[here]).all():
+            found.append(f"a place outside {code}")
+    apart = distance_km(lat[:, None], lon[:, None], lat[None, :], lon[None, :]).reshape(len(lat), len(lat))
     np.fill_diagonal(apart, np.inf)
     split = places["split"].to_numpy()
     other = split[:, None] != split[None, :]
-    if apart.min() < settings.spacing_km:
+    if apart.min(initial=np.inf) < settings.spacing_km:
         found.append(f"two places {apart.min()} km apart")
-    if other.any() and apart[other].min() < settings.buffer_km:
+    if apart[other].min(initial=np.inf) < settings.buffer_km:
         found.append(f"two splits {apart[other].min()} km apart")
+    short = sorted(set(refused["id"].str.slice(0, 2)))
+    return found + [f"{code} was refused a place but has room" for code in short if has_room(code, settings, places)]
+
+
+@cache
+def shapes() -> dict[str, shapely.Geometry]:
+    """The country polygons, ready to be asked."""
+    found = dict(zip(country_codes()[1:], country_shapes(), strict=True))
+    shapely.prepare(list(found.values()))
     return found
+
+
+@cache
+def _land() -> list[shapely.Geometry]:
+    return list(shapes().values())
+
+
+@cache
+def _tree() -> shapely.STRtree:
+    return shapely.STRtree(_land())
+
+
+def has_room(code: str, settings: PlanSettings, places: pl.DataFrame) -> bool:
+    """Whether random points of the country keep their distance to all places and to the land of other splits."""
+    lat, lon = _points_in(shapes()[code], np.random.default_rng(settings.seed))
+    taken_lat, taken_lon = places["lat"].to_numpy(), places["lon"].to_numpy()
+    apart = distance_km(lat[:, None], lon[:, None], taken_lat[None, :], taken_lon[None, :])
+    free = apart.reshape(len(lat), len(taken_lat)).min(axis=1, initial=np.inf) >= settings.spacing_km
+    if not settings.buffer_km:
+        return int(free.sum()) >= ROOM
+    splits = split_of_cells(settings.seed, settings.split, settings.buffer_km).reshape(180, 360)
+    found = 0
+    for y, x in zip(lat[free].tolist(), lon[free].tolist(), strict=True):
+        found += not _near_other_split(y, x, splits, settings.buffer_km + SQUARE_KM)
+        if found == ROOM:
+            return True
+    return False
+
+
+def _points_in(shape: shapely.Geometry, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Points of a country, evenly over the boxes of its parts."""
+    boxes = shapely.bounds(shapely.get_parts(shape))
+    size = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    lat, lon = np.zeros(0), np.zeros(0)
+    while len(lat) < PROBES:
+        west, south, east, north = boxes[random.choice(len(boxes), PROBES, p=size / size.sum())].T
+        x, y = random.uniform(west, east), random.uniform(south, north)
+        inside = shapely.intersects_xy(shape, x, y)
+        lat, lon = np.append(lat, y[inside]), np.append(lon, x[inside])
+    return lat[:PROBES], lon[:PROBES]
+
+
+def _near_other_split(lat: float, lon: float, splits: np.ndarray, radius_km: float) -> bool:
+    """Whether there is land in the part of the disc round the point that lies in cells of other splits."""
+    high = np.degrees(radius_km / EARTH_RADIUS_KM)
+    wide = high / max(np.cos(np.radians(min(abs(lat) + high, 89))), 1e-3)
+    turn = np.linspace(0, 2 * np.pi, 64, endpoint=False)
+    disc = shapely.Polygon(np.column_stack([lon + wide * np.cos(turn), lat + high * np.sin(turn)]))
+    own = splits[min(int(np.floor(lat)) + 90, 179), (int(np.floor(lon)) + 180) % 360]
+    for row in range(max(int(np.floor(lat - high)), -90), min(int(np.floor(lat + high)), 89) + 1):
+        for column in range(int(np.floor(lon - wide)), int(np.floor(lon + wide)) + 1):
+            west = (column + 180) % 360 - 180
+            if splits[row + 90, west + 180] == own:
+                continue
+            moved = shapely.transform(disc, lambda points, by=west - column: points + np.array([by, 0.0]))
+            part = shapely.intersection(moved, shapely.box(west, row, west + 1, row + 1))
+            if any(shapely.intersects(_land()[n], part) for n in _tree().query(part).tolist()):
+                return True
+    return False
 
 
 def main(worlds: int = 10_000) -> int:
     random = np.random.default_rng(2026)
     codes = [code for code in countries()["iso2"].to_list() if code != "AQ"]
     begin = time.perf_counter()
+    placed, reasons = 0, Counter[str]()
     for done in range(1, worlds + 1):
         settings = random_world(random, codes)
-        found = breaches(settings)
+        places, refused = plan_places(settings)
+        found = breaches(settings, places, refused)
         if found:
             print(f"world {done}: {'; '.join(found)}\n{settings!r}")
             return 1
-        if done % 1000 == 0:
+        placed += places.height
+        reasons.update(refused["reason"].to_list())
+        if done % 1000 == 0 or done == worlds:
             print(f"  {done:,} worlds hold, {time.perf_counter() - begin:.0f} s", flush=True)
+    why = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+    print(f"  {placed:,} places; refused for want of room: {why or 'none'}")
     return 0
 
 

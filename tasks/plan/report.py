@@ -18,7 +18,7 @@ from tasks.plan.stage import plan_identity, planned
 from tasks.report import Report, markdown_table, report_folder, write_files
 
 SCALE = 2  # drawn twice as large and reduced: smooth lines without a plotting library
-VERSION = 1  # raise it when the files look different for the same plan
+VERSION = 2  # raise it when the files look different for the same plan
 SHOWN = 25  # rows of a table in the page; the files hold all
 CONTINENTS = {
     "AF": "Africa",
@@ -29,10 +29,11 @@ CONTINENTS = {
     "OC": "Oceania",
     "SA": "South America",
 }
-SEA, LAND, COAST = (232, 238, 243), (250, 249, 245), (190, 196, 200)
+SEA, LAND, COAST = (190, 210, 226), (250, 248, 241), (134, 146, 156)
 # Colours a colour-blind reader can tell apart (Okabe and Ito).
 SPLIT_COLOURS = {"train": (0, 114, 178), "validation": (230, 159, 0), "benchmark": (213, 94, 0)}
-SOUTH_LAT, NORTH_LAT = -60.0, 84.0  # the plan leaves Antarctica out by default, and so does the map
+SOUTH_LAT, NORTH_LAT = -60.0, 84.0  # the plan leaves Antarctica out by default, and so does the map,
+POLE_LAT = -90.0  # unless there are places
 
 
 def report(lake: Lake, settings: PlanSettings) -> Report:
@@ -111,7 +112,8 @@ def _with_total(by_continent: pl.DataFrame) -> pl.DataFrame:
 
 def world_map(places: pl.DataFrame, width: int = 1800) -> bytes:
     """A PNG of the world with a dot for every place, coloured by split."""
-    picture = _empty_map(width).copy()
+    far_south = (places["lat"] < SOUTH_LAT).any()
+    picture = _empty_map(width, POLE_LAT if far_south else SOUTH_LAT).copy()
     pen = ImageDraw.Draw(picture)
     per_degree = width * SCALE / 360
     # Small dots for large plans, so that they do not run together.
@@ -120,17 +122,17 @@ def world_map(places: pl.DataFrame, width: int = 1800) -> bytes:
     for lat, lon, split in order.select("lat", "lon", "split").iter_rows():
         px, py = (lon + 180) * per_degree, (NORTH_LAT - lat) * per_degree
         pen.ellipse((px - radius, py - radius, px + radius, py + radius), fill=SPLIT_COLOURS[split])
-    _legend(pen, order["split"], picture.height)
+    _legend(pen, order["split"], (NORTH_LAT - SOUTH_LAT) * per_degree)
     buffer = io.BytesIO()
     picture.resize((width, picture.height // SCALE), Image.Resampling.LANCZOS).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 @lru_cache(maxsize=1)
-def _empty_map(width: int) -> Image.Image:
+def _empty_map(width: int, south_lat: float) -> Image.Image:
     """Land, coasts and borders."""
     per_degree = width * SCALE / 360
-    picture = Image.new("RGB", (width * SCALE, round((NORTH_LAT - SOUTH_LAT) * per_degree)), SEA)
+    picture = Image.new("RGB", (width * SCALE, round((NORTH_LAT - south_lat) * per_degree)), SEA)
     pen = ImageDraw.Draw(picture)
     shape = outlines()
     x, y = (shape.lon + 180) * per_degree, (NORTH_LAT - shape.lat) * per_degree
@@ -145,10 +147,10 @@ def _empty_map(width: int) -> Image.Image:
     return picture
 
 
-def _legend(pen: ImageDraw.ImageDraw, splits: pl.Series, height: int) -> None:
+def _legend(pen: ImageDraw.ImageDraw, splits: pl.Series, bottom: float) -> None:
     """Which colour is which split, and how many places it has, in the empty South Pacific."""
     font, line = ImageFont.load_default(14 * SCALE), 22 * SCALE
-    top = height - (len(SPLIT_COLOURS) + 0.5) * line
+    top = bottom - (len(SPLIT_COLOURS) + 0.5) * line
     for i, (split, colour) in enumerate(SPLIT_COLOURS.items()):
         middle = top + (i + 0.5) * line
         pen.ellipse((12 * SCALE, middle - 5 * SCALE, 22 * SCALE, middle + 5 * SCALE), fill=colour)

@@ -5,8 +5,8 @@ group, s and the number of the try. The first candidate that is on its land, cle
 from all places taken is its place. All slots try in rounds, lower slots first, so the result is the same however the
 work is divided, and a larger plan begins with the smaller one but for places that came too close.
 
-Slots that are still empty then, as on small islands, try once more, and need only keep clear of the land of other
-splits, not of their sea.
+Slots that are still empty then, as on small islands, try on: they need only keep clear of the land of other splits, not
+of their sea, and pass over candidates that are too close to places taken before.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tasks.plan.spacing import Spacing
 
 # Tries per round: few while most slots succeed, many for the last ones on small islands. 1,918 in all.
 ROUNDS = tuple(min(2 ** (r // 2), 64) for r in range(40))
-LATE_ROUNDS = (8, 64, 192)  # for what is left
+LATE_ROUNDS = (16, 32, 64, 128, 256, 512)  # for what is left
 FIRST_LATE = sum(ROUNDS)  # the number of their first try
 CHUNK = 250_000  # candidates looked at together: bounds the memory of a plan of millions
 DECIMALS = 5  # about a metre
@@ -83,7 +83,8 @@ def fill(slots: Slots, source: Source, splits: Splits, spacing_km: float, buffer
         if not waiting.size:
             break
         found = [
-            _first_fitting(source, slots, part, before, tries, splits, buffer_km) for part in _chunks(waiting, tries)
+            _first_fitting(source, slots, part, before, tries, splits, buffer_km, spacing)
+            for part in _chunks(waiting, tries)
         ]
         row, lat, lon = (np.concatenate(columns) for columns in zip(*found, strict=True))
         fits = np.flatnonzero(row >= 0)
@@ -104,7 +105,14 @@ def _chunks(waiting: Ints, tries: int) -> Iterator[Ints]:
 
 
 def _first_fitting(
-    source: Source, slots: Slots, part: Ints, before: int, tries: int, splits: Splits, buffer_km: float
+    source: Source,
+    slots: Slots,
+    part: Ints,
+    before: int,
+    tries: int,
+    splits: Splits,
+    buffer_km: float,
+    spacing: Spacing,
 ) -> tuple[Ints, Floats, Floats]:
     """For each slot its first candidate of this round that fits the map and the splits; row -1 if none does."""
     attempt = np.tile(np.arange(before, before + tries), len(part))
@@ -115,13 +123,16 @@ def _first_fitting(
     whole = np.flatnonzero((np.abs(lat) <= 90) & (np.abs(lon) <= 180))
     ashore = whole[source.is_inside(row[whole], lat[whole], lon[whole])]
     own = splits[cell_number(lat[ashore], lon[ashore])] == splits[source.home_cell(row[ashore])]
-    rule = keeps_clear_of_land if before >= FIRST_LATE else keeps_clear
+    late = before >= FIRST_LATE
+    rule = keeps_clear_of_land if late else keeps_clear
     clear = ashore[own & rule(lat[ashore], lon[ashore], splits, buffer_km)]
-    near = np.zeros(len(row), dtype=bool)
-    near[ashore] = True
-    slots.refusal[part] = np.where(near.reshape(-1, tries).any(axis=1), 2, 1)
+    free = clear[spacing.is_free(lat[clear], lon[clear])] if late else clear
+    # How far the best candidate came: off its country, near another split, too close to a place.
+    reached = np.full(len(row), REFUSALS.index("off_country"), dtype=np.int8)
+    reached[ashore], reached[clear] = REFUSALS.index("near_other_split"), REFUSALS.index("too_close")
+    slots.refusal[part] = reached.reshape(-1, tries).max(axis=1)
     good = np.zeros(len(row), dtype=bool)
-    good[clear] = True
+    good[free] = True
     fits = good.reshape(-1, tries)
     best = np.arange(len(part)) * tries + fits.argmax(axis=1)
     return np.where(fits.any(axis=1), row[best], -1), lat[best], lon[best]

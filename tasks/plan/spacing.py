@@ -8,6 +8,8 @@ from scipy.spatial import cKDTree
 
 from tasks.geo import EARTH_RADIUS_KM
 
+MANY_TREES = 8  # more are asked faster as one
+
 Floats = NDArray[np.float64]
 
 
@@ -35,6 +37,17 @@ class Spacing:
         points, rank = on_sphere(lat[order], lon[order]), order
         taken[order] = self._accept(points, rank)
         return taken
+
+    def is_free(self, lat: Floats, lon: Floats) -> NDArray[np.bool_]:
+        """Which of the points keep their distance to all accepted ones."""
+        free = np.ones(len(lat), dtype=bool)
+        if not self._wanted or not len(lat) or not self._trees:
+            return free
+        if len(self._trees) > MANY_TREES:
+            self._trees = [cKDTree(np.concatenate([tree.data for tree in self._trees]))]
+        for tree in self._trees:
+            free &= ~np.isfinite(tree.query(on_sphere(lat, lon), distance_upper_bound=self._chord)[0])
+        return free
 
     def _accept(self, points: Floats, rank: NDArray[np.int64]) -> NDArray[np.bool_]:
         taken = np.ones(len(points), dtype=bool)

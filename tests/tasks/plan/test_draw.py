@@ -3,7 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+import shapely
 
+from bench.plan_small_worlds import shapes
 from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.atlas import countries
 from tasks.boundaries import country_codes, country_of
@@ -18,7 +20,9 @@ from tasks.plan.stage import plan_places
 
 def check(places: pl.DataFrame, settings: PlanSettings) -> None:
     lat, lon = places["lat"].to_numpy(), places["lon"].to_numpy()
-    assert (country_of(lat, lon) == places["country"].to_numpy()).all()
+    for code in places["country"].unique().to_list():  # by shapely on the same polygons, not by the plan's own lookup
+        own = places.filter(pl.col("country") == code)
+        assert shapely.intersects_xy(shapes()[code], own["lon"].to_numpy(), own["lat"].to_numpy()).all()
     assert [cell_of(a, b) for a, b in zip(lat.tolist(), lon.tolist(), strict=True)] == places["cell"].to_list()
     assert places["place_id"].is_unique().all()
     assert (places.group_by("cell").agg(pl.col("split").n_unique())["split"] == 1).all()
@@ -28,27 +32,6 @@ def check(places: pl.DataFrame, settings: PlanSettings) -> None:
     split = places["split"].to_numpy()
     other = split[:, None] != split[None, :]
     assert not other.any() or apart[other].min() >= settings.buffer_km
-
-
-def test_random_small_worlds_hold_every_rule() -> None:
-    random = np.random.default_rng(17)
-    codes = [c for c in countries()["iso2"].to_list() if c != "AQ"]
-    for _ in range(60):
-        chosen = tuple(random.choice(codes, int(random.integers(1, 6)), replace=False).tolist())
-        settings = PlanSettings(
-            places=int(random.integers(1, 80)),
-            seed=int(random.integers(0, 2**40)),
-            countries=chosen,
-            within_cell=str(random.choice(["gazetteer", "uniform"])),
-            spacing_km=float(random.choice([0, 1, 10])),
-            buffer_km=float(random.choice([0, 5, 30])),
-            jitter_km=float(random.choice([0, 2, 20])),
-            split=SplitShares(train=0.5, validation=0.25, benchmark=0.25),
-        )
-        places, refused = plan_places(settings)
-        assert places.height + refused.height == settings.places
-        if places.height:
-            check(places, settings)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from schemas.settings.services import ServicesSettings
 from tasks.frame import Context, run
 from tasks.lake import Lake
 from tasks.plan import STAGES, report
-from tasks.plan.report import LAND, SEA, SPLIT_COLOURS, write_report
+from tasks.plan.report import COAST, LAND, SEA, SPLIT_COLOURS, world_map, write_report
 from tasks.plan.stage import plan_places
 from tasks.services import connect
 
@@ -37,6 +37,28 @@ def test_report_shows_quota_against_drawn_and_a_map(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "plan").iterdir() if p.name.startswith(".")] == []
     assert "| Europe |" in made.markdown and "| **all** |" in made.markdown and str(files["map.png"]) in made.markdown
     assert made.pictures == [files["map.png"]]
+
+
+def test_places_in_antarctica_are_on_the_map() -> None:
+    places, _ = plan_places(PlanSettings(places=40, countries=("AQ", "CL"), exclude=()))
+    polar = places.filter(pl.col("lat") < -61)
+    assert polar.height > 5
+    picture = Image.open(io.BytesIO(world_map(places)))
+    assert picture.size == (1800, 870)
+    colours = set(SPLIT_COLOURS.values())
+    for lat, lon in polar.select("lat", "lon").iter_rows():
+        assert picture.getpixel((int((lon + 180) * 5), int((84 - lat) * 5))) in colours
+
+
+def test_land_stands_out_from_the_sea() -> None:
+    """By the contrast of WCAG 2: at least 1.4, as printed maps have, and every split's colour well above both."""
+
+    def light(colour: tuple[int, int, int]) -> float:
+        parts = [part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] + 0.05
+
+    assert light(LAND) / light(SEA) >= 1.4 and light(SEA) / light(COAST) >= 1.4
+    assert all(light(SEA) / light(colour) > 1.2 for colour in SPLIT_COLOURS.values())
 
 
 def test_a_plan_of_cities_has_a_table_of_cities(tmp_path: Path) -> None:
