@@ -271,7 +271,7 @@ def earth(_served_earth: Earth) -> Iterator[Earth]:
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages run here, chunk after chunk: the frame as it is, without Ray's start."""
 
-    def here(todo: Any, make: Any, settings: Any, resources: Any, is_async: bool) -> Iterator[Any]:
+    def here(todo: Any, make: Any, settings: Any, resources: Any, is_async: bool, **_: Any) -> Iterator[Any]:
         async def all_chunks() -> list[Any]:
             call = make()
             return await asyncio.gather(*(call(chunk) for chunk in todo.iter_slices(resources.chunk)))
