@@ -23,6 +23,7 @@ from tasks.services.open_net import way_out
 PAGE = 100  # items a request: pages of 250 are megabytes, and the service's gateway gives up after 30 s
 MAX_PAGES = 100
 RENEW_S = 300.0  # a signature is renewed this long before its end: a read that begins with it must end with it
+SHORTEST_USE_S = 1.0  # whatever is said of its end: the host's refusal brings a new one anyway
 RENEWALS = 3  # signatures tried for one read
 READS = 16  # ranges in flight
 KEY_HEADER = "Ocp-Apim-Subscription-Key"
@@ -164,7 +165,7 @@ class Stac:
             query = value.get("token") if isinstance(value, dict) else None
             if not isinstance(query, str) or not _SIGNATURE.fullmatch(query):
                 raise self._http.bad_response("no usable token", answer, retryable=True)
-            made = _Signature(query, self._clock() + _lifetime_s(value.get("msft:expiry"), answer) - RENEW_S)
+            made = _Signature(query, self._clock() + _used_s(_lifetime_s(value.get("msft:expiry"), answer)))
             self._signatures[where] = made
             return made
 
@@ -203,8 +204,13 @@ def _lifetime_s(expiry: Any, answer: Answer) -> float:
         end = datetime.fromisoformat(str(expiry))
         now = parsedate_to_datetime(answer.headers["date"]) if "date" in answer.headers else datetime.now(UTC)
     except ValueError:
-        return RENEW_S  # nothing usable was said: good for this moment
+        return 2 * RENEW_S  # nothing usable was said: the host will say when it is over
     return (_aware(end) - _aware(now)).total_seconds()
+
+
+def _used_s(lifetime_s: float) -> float:
+    """How long a signature is used before it is renewed: a short one to its half, not anew for every read."""
+    return max(lifetime_s - min(RENEW_S, lifetime_s / 2), SHORTEST_USE_S)
 
 
 def _aware(moment: datetime) -> datetime:

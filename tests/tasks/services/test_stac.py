@@ -1,5 +1,6 @@
 """The STAC client against a scripted server: paging, signing, ranges, and every refusal."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -264,13 +265,27 @@ async def test_a_signature_that_is_none(server: Any, reply: Any, value: Any) -> 
         await client(server, max_attempts=1).read(f"{server.url}/blob/acc/box/x", 0, 1)
 
 
-async def test_a_signature_without_a_time_is_used_once(server: Any, reply: Any) -> None:
-    stac = client(server)
-    server.says(reply(body=b'{"token": "sig=1", "msft:expiry": "soon"}'), part(reply, b"a", 0, 9))
+@pytest.mark.parametrize(
+    ("lifetime_s", "renewed_after_s"),
+    [(2700, 2400), (600, 300), (240, 120), (20, 10), (1, 1), (0, 1), (-60, 1), (None, 300), ("soon", 300)],
+)
+async def test_one_signature_serves_many_reads_however_short_it_lives(
+    server: Any, reply: Any, lifetime_s: Any, renewed_after_s: float
+) -> None:
+    clock = Clock()
+    told = token_reply(reply, lifetime_s=lifetime_s) if isinstance(lifetime_s, int) else None
+    unsaid = {"token": "sig=1"} if lifetime_s is None else {"token": "sig=1", "msft:expiry": lifetime_s}
+    stac = client(server, clock)
+    server.says(told or reply(body=json.dumps(unsaid).encode()), part(reply, b"a", 0, 9))
+    await asyncio.gather(*(stac.read(f"{server.url}/blob/acc/box/x", 0, 1) for _ in range(20)))
+    assert sum("/token/" in asked.target for asked in server.asked) == 1
+    clock.now += renewed_after_s * 0.99
     await stac.read(f"{server.url}/blob/acc/box/x", 0, 1)
-    server.says(reply(body=b'{"token": "sig=2"}'), part(reply, b"a", 0, 9))
+    assert sum("/token/" in asked.target for asked in server.asked) == 1
+    clock.now += renewed_after_s * 0.02
+    server.says(token_reply(reply), part(reply, b"a", 0, 9))
     await stac.read(f"{server.url}/blob/acc/box/x", 0, 1)
-    assert len(server.asked) == 4
+    assert sum("/token/" in asked.target for asked in server.asked) == 2
 
 
 def test_the_settings_explain_themselves() -> None:
