@@ -14,6 +14,8 @@ from tasks.outcome import StageResult
 from tasks.report import report_folder
 from tasks.review.coverage import coverage, coverage_lines
 
+MOST_REASONS = 4  # of a stage, named in the last words
+
 
 def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
     """The same for a machine."""
@@ -33,12 +35,25 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
     failed = sum(result.failed for result in results)
     if failed:
         lines.append(f"{failed} items failed and are tried again by the next run: geofix show failures{_lake(call)}")
+    lines += _refused(results, call)
     if call.demo or any(result.stage.startswith("evaluate") for result in results):
         lines += _made(lake)
     elif any(result.stage.split(".")[0] == "collect" for result in results):
         lines += ["What the places got:", *(f"  {line}" for line in _coverage(lake))]
     lines += _where_to_look(results, lake, call)
     return "\n".join(lines)
+
+
+def _refused(results: Sequence[StageResult], call: Call) -> list[str]:
+    """What the stages rejected in this run, by reason, the most frequent first."""
+    found = []
+    for result in results:
+        reasons = sorted(result.rejects.items(), key=lambda one: (-one[1], one[0]))
+        if reasons:
+            more = f" and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
+            named = ", ".join(f"{count:,} {reason}" for reason, count in reasons[:MOST_REASONS])
+            found.append(f"  {result.stage:<20} {sum(result.rejects.values()):,}: {named}{more}")
+    return [f"Rejected, with the reason (geofix show rejects{_lake(call)}):", *found] if found else []
 
 
 def _made(lake: Lake) -> list[str]:

@@ -212,6 +212,7 @@ def _run_items(
 def _run_columns(
     stage: ColumnStage, settings: Any, context: Context, inputs: Inputs, config_hash: str, ledger: Ledger
 ) -> StageResult:
+    began_s = time.monotonic()
     kept, rejects = stage.compute(inputs, settings)
     kept = with_made_from(kept, config_hash, stage.name)
     rejects = with_made_from(rejects, config_hash, stage.name)
@@ -219,7 +220,7 @@ def _run_columns(
     if items["id"].is_duplicated().any():
         raise GeofixError(f"stage {stage.name} both kept and rejected an item")
     todo = ledger.unfinished(items)
-    progress = _Progress(context.progress, stage.name, items.height, items.height - todo.height)
+    progress = _Progress(context.progress, stage.name, items.height, items.height - todo.height, began_s)
     batch = _Batch(ledger, progress)
     batch.add(ledger.column_result(stage.writes[0], kept, rejects, todo))
     batch.commit()
@@ -318,8 +319,10 @@ class _Batch:
 
 
 class _Progress:
-    def __init__(self, tell: Callable[[Tick], None], stage: str, total: int, skipped: int) -> None:
-        self._tell, self._start = tell, time.monotonic()
+    def __init__(
+        self, tell: Callable[[Tick], None], stage: str, total: int, skipped: int, began_s: float | None = None
+    ) -> None:
+        self._tell, self._start = tell, began_s or time.monotonic()
         self.counts = Tick(stage, total, skipped)
         self._starting_s = 0.0
         self._wall_start = time.time()

@@ -1,15 +1,20 @@
 """The plan through the frame: rows in the lake, nothing lost, nothing redone."""
 
+import time
+from dataclasses import replace
 from pathlib import Path
+
+import polars as pl
 
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.atlas import countries
-from tasks.frame import Context, run
+from tasks.frame import Context, Inputs, Tick, run
 from tasks.lake import Lake
 from tasks.plan import STAGES
 from tasks.plan.quota import country_quotas
+from tasks.plan.stage import compute
 from tasks.services import connect
 
 
@@ -28,6 +33,19 @@ def test_the_plan_lands_in_the_lake_and_is_not_redone(tmp_path: Path) -> None:
     assert first.kept == 50
     again = run(STAGES[0], settings, context)
     assert (again.kept, again.skipped) == (0, 50)
+
+
+def test_the_time_shown_is_that_of_the_whole_stage(tmp_path: Path) -> None:
+    """Drawing the places is nearly all of it, and comes before the first row is written."""
+    ticks: list[Tick] = []
+    context = Context(Lake(tmp_path / "lake"), connect(ServicesSettings(), {}), progress=ticks.append)
+
+    def slow(inputs: Inputs, settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
+        time.sleep(0.4)
+        return compute(inputs, settings)
+
+    result = run(replace(STAGES[0], compute=slow), PlanSettings(places=5, countries=("FR",)), context)
+    assert ticks[-1].finished and 0.4 <= ticks[-1].seconds <= result.seconds + 0.1
 
 
 def test_another_plan_replaces_the_first(tmp_path: Path) -> None:

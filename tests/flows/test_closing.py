@@ -1,0 +1,52 @@
+"""The last words of a command."""
+
+from pathlib import Path
+
+from flows.closing import closing_words
+from flows.command import Call
+from schemas.messages import Usage
+from tasks.lake import Lake
+from tasks.outcome import StageResult
+
+
+def result(stage: str, rejects: dict[str, int]) -> StageResult:
+    refused = sum(rejects.values())
+    return StageResult(
+        stage=stage,
+        run_id="r",
+        status="done",
+        input_versions={},
+        output_versions={},
+        total=50,
+        skipped=0,
+        items_in=50,
+        kept=50 - refused,
+        rejected=refused,
+        failed=0,
+        rejects=rejects,
+        failures={},
+        standing={},
+        standing_rejects={},
+        usage=Usage(),
+        seconds=1.0,
+    )
+
+
+def test_what_was_rejected_is_told_with_reasons_and_where_to_look(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    words = closing_words(
+        [result("plan", {"no_place_near_other_split": 2, "no_place_too_close": 12}), result("curate", {})],
+        lake,
+        Call(lake="here"),
+    )
+    assert "geofix show rejects --lake here" in words
+    line = next(line for line in words.splitlines() if line.startswith("  plan"))
+    assert line.split(None, 1)[1] == "14: 12 no_place_too_close, 2 no_place_near_other_split"
+    assert "curate" not in words
+
+
+def test_many_reasons_are_cut_and_none_is_no_line(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    many = {f"reason_{n}": 10 - n for n in range(6)}
+    assert "7 reason_3 and 2 more" in closing_words([result("curate", many)], lake, Call())
+    assert "rejects" not in closing_words([result("curate", {})], lake, Call())
