@@ -1,8 +1,8 @@
-"""Names that give nothing away: what a model, a tool or a reader of published data may see of a picture's origin.
+"""Names that give nothing away: what a model or a tool may see of a picture's origin.
 
 A plain hash of a source's id can be undone by hashing every id there is. These hashes are keyed with random bytes
 that stay in the lake, so they look random to anybody else, and still come out the same when work is done again.
-The `images` table leads back from a name to its source.
+The `images` table leads back from a name to its source; so does the credit that licences ask for, which no model sees.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ class Names:
         self._path = root / KEY_FILE
 
     def ensure(self) -> None:
-        """Make the key, unless it is there."""
-        if not self._path.exists():
+        """Make the key of a lake that has named nothing yet; of any other a new one would give other names."""
+        if not self._path.exists() and not (self._path.parent / "tables" / "images").exists():
             _create(self._path)
 
     def name(self, *parts: str) -> str:
@@ -42,6 +42,10 @@ class Names:
         try:
             self.ensure()
             key = bytes.fromhex(self._path.read_text("ascii").strip())
+        except FileNotFoundError as error:
+            raise LakeError(
+                f"{self._path} is missing, and every image id of this lake follows from it; put it back from a copy"
+            ) from error
         except OSError as error:
             raise LakeError(f"the key of the lake's names, {self._path}, is out of reach: {error.strerror}") from error
         except ValueError:
@@ -63,10 +67,12 @@ def _create(path: Path) -> None:
     """A new key, whole or not at all; of several that are made at once one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(new_key())
-        file.flush()
-        os.fsync(file.fileno())
-    with contextlib.suppress(FileExistsError):
-        os.link(part, path)
-    part.unlink()
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(new_key())
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -188,6 +188,7 @@ def image_row(place_id: str, candidate: Candidate, lake: Lake) -> dict[str, Any]
         "compass_angle": candidate.compass_angle,
         "licence": LICENCE,
         "creator": creator,
+        # The licence asks for a way to the work; no model or tool is shown this column.
         "attribution": f"Image {candidate.source_id} by {creator} on Mapillary, {LICENCE}",
         "captured_at": candidate.captured_at,
         "metadata_json": json.dumps(

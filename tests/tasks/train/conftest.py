@@ -98,9 +98,9 @@ def fill(lake: Lake, pictures: int = 8, status: str = "approved") -> str:
                 **shared,
                 "kind": "photo",
                 "source": "mapillary",
-                "source_id": str(number),
+                "source_id": f"7700{number}",
                 "licence": "CC BY-SA 4.0",
-                "attribution": f"somebody-{number}, Mapillary",
+                "attribution": f"Image 7700{number} by somebody-{number} on Mapillary, CC BY-SA 4.0",
                 "extension": "jpg",
             }
         )

@@ -34,6 +34,20 @@ def test_every_training_stage_gets_its_rows(lake: Lake, filled: Callable[..., st
     assert sorted(grpo["phase"]) == grpo["phase"].to_list(), "phase I comes first"
 
 
+def test_the_credit_goes_with_the_picture_and_not_into_the_messages(
+    lake: Lake, filled: Callable[..., str], settings: MakeSettings
+) -> None:
+    """Licences ask for it, with the work's own id where there is one; a model must not learn it."""
+    filled(lake)
+    kept, _ = compute(inputs(lake), settings())
+    assert set(kept["training_stage"]) == {"sft", "cold_start", "grpo"}
+    for row in kept.to_dicts():
+        number = row["image_id"].removeprefix("image-")
+        assert row["attribution"] == f"Image 7700{number} by somebody-{number} on Mapillary, CC BY-SA 4.0"
+        for secret in (f"7700{number}", "somebody", "apillary", row["image_id"]):
+            assert secret not in row["messages_json"]
+
+
 def test_the_sft_answer_is_worth_everything_and_the_grpo_prompt_holds_none(
     lake: Lake, filled: Callable[..., str], settings: MakeSettings
 ) -> None:
