@@ -22,6 +22,7 @@ from tasks.collect.forecast.budgets import Limit, limits
 from tasks.collect.forecast.estimate import Estimate, estimate
 from tasks.collect.forecast.sampling import Figure
 from tasks.errors import GeofixError
+from tasks.services import ServiceError
 from tasks.services.budget_actor import shared_till
 
 # What the kinds of requests are to a person.
@@ -61,7 +62,13 @@ def dry_run(call: Call) -> int:
             context = Session(reachable, lake, ready).context(reachable, services_of(["collect"]), ready)
             shared = context.connections.sharing(shared_till(lake, context.spread))
             context = replace(context, connections=shared)
-            found = asyncio.run(estimate(reachable.collect, context))
+            try:
+                found = asyncio.run(estimate(reachable.collect, context))
+            except ServiceError as error:
+                unaccepted = context.connections.unaccepted_key(error.service, error.kind)
+                if unaccepted is None:
+                    raise
+                raise GeofixError(f"nothing was estimated: {unaccepted}") from error
             budgets = limits(_kinds(found), context)
     finally:
         display.reset(token)

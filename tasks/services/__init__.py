@@ -59,6 +59,16 @@ class Connections:
         every = (self.mapillary, self.geocoder, self.search, self.chat, self.stac, self.trained)
         return tuple(c.key.get_secret_value() for c in every if c is not None and c.key is not None)
 
+    def unaccepted_key(self, service: str | None, kind: str) -> str | None:
+        """What somebody can do about an error of this kind, where a key of theirs was not accepted."""
+        connection = getattr(self, service, None) if service else None
+        if kind != "auth" or connection is None or connection.endpoint.public_key or not connection.endpoint.key_env:
+            return None
+        return (
+            f"{service} does not accept the key in {connection.endpoint.key_env}: "
+            "put the right one into this environment variable and run again"
+        )
+
     def sharing(self, till: Till) -> "Connections":
         """The same, with the budgets of requests counted where others count theirs."""
         every = {each.name: getattr(self, each.name) for each in fields(self)}
