@@ -64,7 +64,7 @@ def rejoined(seed: int, shares: SplitShares, buffer_km: float) -> Ints:
 @cache
 def joined_cells(buffer_km: float) -> tuple[tuple[int, ...], ...]:
     """Cells that have one split: those of every country too narrow for the buffer, lowest number first."""
-    joined: list[set[int]] = []
+    joined: list[frozenset[int]] = []
     for width_km, cells in _small_countries():
         if width_km <= NARROW * buffer_km:
             touching = [other for other in joined if other & cells]
