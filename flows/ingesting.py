@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from flows.command import DONE, FAILED_ROWS, Call, UsageError
 from flows.display import make_display
 from flows.printing import print_json
 from flows.session import display
+from schemas.load import ConfigError
 from tasks.cell_split import SPLITS
 from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
+from tasks.services.errors import safe_text
 
 
 def with_options(call: Call, given: Mapping[str, Any]) -> Call:
@@ -29,7 +32,10 @@ def with_options(call: Call, given: Mapping[str, Any]) -> Call:
 
 def run_ingest(file: Path, call: Call) -> int:
     """Bring the table in; returns the exit code."""
-    config = call.options().resolve()
+    try:
+        config = call.options().resolve()
+    except ConfigError as error:
+        raise ConfigError(_by_options(str(error), call)) from error
     path = file.expanduser()
     try:
         found = survey(path, config.ingest)
@@ -57,6 +63,16 @@ def run_ingest(file: Path, call: Call) -> int:
     return FAILED_ROWS if result.stage.failed else DONE
 
 
+def _by_options(message: str, call: Call) -> str:
+    """The message naming the option the user gave, which is handed on as if it were a `--set`."""
+
+    def named(match: re.Match[str]) -> str:
+        own = any(text.startswith(f'ingest.{match[1]}="') for text in call.overrides or [])
+        return f"--{match[1].replace('_', '-')} (ingest.{match[1]})" if own else match[0]
+
+    return re.sub(r"--set: ingest\.(\w+)", named, message)
+
+
 def _run_flow(found: Survey, call: Call) -> IngestResult:
     from flows.ingest import ingest, surveyed
 
@@ -70,7 +86,8 @@ def _run_flow(found: Survey, call: Call) -> IngestResult:
 
 def opening_words(found: Survey, dataset: str) -> str:
     """What the table was taken for, before any picture is opened."""
-    columns = ", ".join(f"{f} from {name}" if f != name.casefold() else f for f, name in found.names.items())
+    shown = {f: safe_text(name, limit=40) for f, name in found.names.items()}
+    columns = ", ".join(f"{f} from {name}" if f != name.casefold() else f for f, name in shown.items())
     lines = [f"{found.table.path}: {found.rows:,} rows, {found.layout.name} layout ({columns}); dataset '{dataset}'"]
     return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
 
@@ -91,12 +108,9 @@ def print_closing(result: IngestResult, call: Call) -> None:
         console.print(f"Kept, with a note: {odd}.")
     if result.refused.counts:
         _print_refused(result, console)
-    if result.stage.failed:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(result.stage.failures.items()))
-        console.print(
-            f"{result.stage.failed:,} rows failed ({kinds}) and are tried again when you run the same command."
-        )
-    if result.refused.counts or result.noted.counts:
+    if result.failed.counts:
+        _print_failed(result, console)
+    if result.refused.counts or result.failed.counts or result.noted.counts:
         console.print(f"\nAll of these rows, with what to do: {result.report}")
     lake = f" --lake {call.lake}" if call.lake else ""
     if photos:
@@ -125,8 +139,17 @@ def _print_refused(result: IngestResult, console: Console) -> None:
             console.print(Text(f"  {'':<{width}}   {_example(word, one)}", style="dim"))
 
 
+def _print_failed(result: IngestResult, console: Console) -> None:
+    counts = result.failed.counts
+    console.print(f"\n{counts.total():,} rows failed, and are tried again when you run the same command:")
+    for kind, count in counts.most_common():
+        console.print(Text.assemble(f"  {count:,} ", (kind, "bold")))
+        for one in result.failed.examples[kind]:
+            console.print(Text(f"    {_example(result.survey.table.word, one)}", style="dim"))
+
+
 def _example(word: str, one: Mapping[str, Any]) -> str:
-    who = f" ({one['id']})" if one["id"] and one["id"] != one["given"] else ""
+    who = f" ({safe_text(one['id'], limit=60)})" if one["id"] and one["id"] != one["given"] else ""
     given = f" {one['given']!r}:" if one["given"] else ""
     column = f" {one['column']}" if one["column"] else ""
     return f"{word} {one['row']}{who}:{column}{given} {one['problem']}"

@@ -15,6 +15,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TAKEN = frozenset({"mapillary", "sentinel-2-l2a", "sentinel-2", "planetary-computer"})
 
 
+ATTRIBUTED = ("id", "creator", "licence")  # what an attribution may hold in braces
+
+
 def is_dataset_name(name: str) -> bool:
     """Whether it can name a dataset: it becomes a file name and the beginning of every item's id."""
     return _NAME.fullmatch(name) is not None and name.casefold() not in TAKEN
@@ -93,7 +96,17 @@ class IngestSettings(Settings):
     @classmethod
     def _usable_name(cls, value: str | None) -> str | None:
         if value is not None and not is_dataset_name(value):
-            raise ValueError("must be letters, digits, '.', '_' or '-', at most 64, and no source's name")
+            taken = ", which is the name of another source" if value.casefold() in TAKEN else ""
+            raise ValueError(f"must be letters, digits, '.', '_' or '-', at most 64{taken}")
+        return value
+
+    @field_validator("attribution")
+    @classmethod
+    def _known_words(cls, value: str | None) -> str | None:
+        unknown = [word for word in re.findall(r"\{(.*?)\}", value or "") if word not in ATTRIBUTED]
+        if unknown:
+            known = ", ".join(f"{{{word}}}" for word in ATTRIBUTED)
+            raise ValueError(f"nothing is known to put in place of {{{unknown[0]}}}; it may hold {known}")
         return value
 
     @field_validator("encoding")

@@ -6,7 +6,7 @@ in is curated with what they found.
 
 from pathlib import Path
 
-from schemas.settings.ingest import IngestSettings, is_dataset_name
+from schemas.settings.ingest import TAKEN, IngestSettings, is_dataset_name
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.run import IngestResult, check_dataset, ingest_table
 from tasks.ingest.survey import Survey, survey
@@ -19,6 +19,11 @@ def dataset_name(path: Path, settings: IngestSettings) -> str:
     if settings.name is not None:
         return settings.name
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem)[:64].strip("-._")
+    if name.casefold() in TAKEN:
+        raise TableRefused(
+            f"{path}: a dataset cannot be called '{name}', which is the name of another source; give it another with "
+            "--name, such as --name photos"
+        )
     if not is_dataset_name(name):
         raise TableRefused(f"{path}: its name makes no name for a dataset; give one with --name, such as --name photos")
     return name

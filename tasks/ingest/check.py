@@ -15,6 +15,7 @@ from tasks.ingest.refusal import Refusal
 from tasks.ingest.sameness import Fields, read_degrees, row_id
 from tasks.ingest.table import decoded
 from tasks.ingest.times import read_time
+from tasks.services.errors import safe_url
 
 LONGEST_ID = 500
 NULL_ISLAND_KM = 1.0
@@ -73,7 +74,9 @@ class Checker:
             found["compass_angle"] = self._angle(fields, notes)
             self._picture(found, fields)
         except Refused as refused:
-            return self.refused(row, found["source_id"], refused.refusal)
+            # An id that cannot be one is told in the evidence, made safe to show; no name is made of it.
+            known = None if refused.refusal.reason == "bad_id" else found["source_id"]
+            return self.refused(row, known, refused.refusal)
         found["notes"] = json.dumps(notes) if notes else None
         return found
 
@@ -184,7 +187,8 @@ class Checker:
             columns = " and ".join(self.names[n] for n in ("path", "url") if n in self.names) or "path"
             raise Refused(refusal or Refusal("no_picture", "neither path nor address is given", columns))
         if not is_web_address(url):
-            raise Refused(Refusal("bad_url", "only http:// and https:// addresses are asked", self.names["url"], url))
+            shown = safe_url(url) if "://" in url else url
+            raise Refused(Refusal("bad_url", "only http:// and https:// addresses are asked", self.names["url"], shown))
         found["url"] = url
 
     def _take(self, found: dict[str, Any], result: Found | Refusal, column: str) -> None:

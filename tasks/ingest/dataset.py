@@ -96,6 +96,14 @@ def refused_of(lake: Lake, portion: pl.DataFrame) -> pl.DataFrame:
     return found.select("row", "source_id", "reason", "evidence_json").sort("row").collect()
 
 
+def failed_of(lake: Lake, portion: pl.DataFrame) -> pl.DataFrame:
+    """The portion's rows that could not be done this time: row, source_id, kind, message."""
+    wanted = portion.select("row", "source_id", item_id="id")
+    failures = lake.scan("failures").filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null())
+    found = failures.select("item_id", "kind", "message").join(wanted.lazy(), on="item_id", how="inner")
+    return found.select("row", "source_id", "kind", "message").sort("row").collect()
+
+
 def noted_of(lake: Lake, portion: pl.DataFrame) -> pl.DataFrame:
     """The portion's photos that were kept although something was odd: row, source_id, note, one a note."""
     wanted = portion.filter(pl.col("refusal").is_null()).select("row", item_id="id")

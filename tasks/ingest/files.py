@@ -32,7 +32,8 @@ class PictureFolder:
 
     def find(self, path: str) -> Found | Refusal:
         """The file a row names."""
-        name = path.replace("\\", "/") if "\\" in path and not (self.root / path).exists() else path
+        as_written = os.path.join(self._real, path)  # noqa: PTH118 - Path.exists raises for a name that is too long
+        name = path.replace("\\", "/") if "\\" in path and not os.path.exists(as_written) else path  # noqa: PTH110
         return self._look(name, path)
 
     def find_by_id(self, names: Sequence[str], in_subfolders: bool) -> Found | Refusal:
@@ -83,8 +84,9 @@ class PictureFolder:
                 return Refusal("path_escapes", said, given=given)
         except (FileNotFoundError, NotADirectoryError):
             return Refusal("missing_file", f"there is no such file in {self.root}", given=given)
-        except OSError as error:
-            return Refusal("file_unreadable", f"cannot be read: {error.strerror or error}", given=given)
+        except (OSError, ValueError) as error:
+            said = (error.strerror if isinstance(error, OSError) else None) or "this is no path"
+            return Refusal("file_unreadable", f"cannot be read: {said}", given=given)
         if not stat.S_ISREG(status.st_mode):
             return Refusal("file_unreadable", "is not a plain file", given=given)
         # Relative to the folder, but with its links: the name the user knows.

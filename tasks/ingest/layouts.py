@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tasks.ingest.refusal import TableRefused
+from tasks.services.errors import safe_text
 
 FIELDS = (
     *("id", "path", "url", "lat", "lon", "licence", "creator", "attribution", "captured_at", "compass_angle"),
@@ -141,7 +142,7 @@ def choose(wanted: str, names: Sequence[str], file_name: str) -> Layout:
         layout = LAYOUTS[wanted]
         if not layout.fits(names):
             raise TableRefused(
-                f"{file_name}: this is not the {wanted} layout ({layout.about}); its columns are {_listed(names)}; "
+                f"{file_name}: this is not the {wanted} layout ({layout.about}); its columns are {listed(names)}; "
                 "leave --layout away to have it recognised"
             )
         return layout
@@ -152,10 +153,13 @@ def choose(wanted: str, names: Sequence[str], file_name: str) -> Layout:
             return layout
     missing = [f for f in PLAIN.needed if not {n.casefold() for n in names}.intersection(PLAIN.columns[f])]
     raise TableRefused(
-        f"{file_name}: no column {' and no column '.join(missing)} among {_listed(names)}; name the columns as in the "
+        f"{file_name}: no column {' and no column '.join(missing)} among {listed(names)}; name the columns as in the "
         f"plain layout ({PLAIN.about})"
     )
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+def listed(names: Sequence[str]) -> str:
+    """Column names for a message."""
+    return ", ".join(safe_text(name, limit=40) for name in names[:20]) + (
+        f" and {len(names) - 20} more" if len(names) > 20 else ""
+    )

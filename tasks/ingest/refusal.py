@@ -12,6 +12,9 @@ SHOWN = 120  # characters of a value that is quoted back
 class TableRefused(GeofixError):
     """The whole table cannot be taken; the message names file, place and the way out. Nothing was written."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(safe_text(message, limit=1000))  # it quotes names and values of a file from outside
+
 
 # What to do about each reason, for the report and the summary.
 FIXES = {
@@ -69,7 +72,7 @@ class Refusal:
         """What goes into the rejects table. Addresses lose their signatures on the way."""
         found: dict[str, Any] = {"row": row, "problem": safe_text(self.problem, limit=300), "fix": FIXES[self.reason]}
         if self.column is not None:
-            found["column"] = self.column
+            found["column"] = safe_text(self.column, limit=60)
         if self.given is not None:
             found["given"] = safe_text(self.given, limit=SHOWN)
         return found

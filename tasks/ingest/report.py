@@ -1,4 +1,4 @@
-"""Every refused or odd row of a table in one CSV file, and their sums with the first examples."""
+"""Every refused, failed or odd row of a table in one CSV file, and their sums with the first examples."""
 
 import csv
 import json
@@ -11,6 +11,7 @@ from typing import Any, Self
 import polars as pl
 
 HEADER = ("row", "id", "outcome", "reason", "column", "given", "what is wrong", "what to do")
+AGAIN = "run the same command again: it is tried again"
 EXAMPLES = 3  # of each reason, for the summary
 
 
@@ -33,7 +34,7 @@ class Report:
 
     def __init__(self, folder: Path, dataset: str) -> None:
         self.path = folder / f"ingest-{dataset}.csv"
-        self.refused, self.noted = Sums(), Sums()
+        self.refused, self.failed, self.noted = Sums(), Sums(), Sums()
         self._part = folder / f".ingest-{dataset}.tmp"
 
     def __enter__(self) -> Self:
@@ -43,13 +44,16 @@ class Report:
         self._writer.writerow(HEADER)
         return self
 
-    def add(self, refused: pl.DataFrame, noted: pl.DataFrame) -> None:
-        """Rows of `refused_of` and of `noted_of`."""
+    def add(self, refused: pl.DataFrame, failed: pl.DataFrame, noted: pl.DataFrame) -> None:
+        """Rows of `refused_of`, `failed_of` and `noted_of`."""
         for row, source_id, reason, text in refused.iter_rows():
             evidence = json.loads(text or "{}")
             told = {name: evidence.get(name) or "" for name in ("column", "given", "problem", "fix")}
             self._writer.writerow((row, source_id or "", "refused", reason, *told.values()))
             self.refused.add(reason, {"row": row, "id": source_id, **told})
+        for row, source_id, kind, message in failed.iter_rows():
+            self._writer.writerow((row, source_id or "", "failed", kind, "", "", message or "", AGAIN))
+            self.failed.add(kind, {"row": row, "id": source_id, "column": "", "given": "", "problem": message or ""})
         for row, source_id, note in noted.iter_rows():
             reason, _, given = note.partition(": ")
             self._writer.writerow((row, source_id, "kept", reason, "", given, "", ""))

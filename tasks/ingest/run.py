@@ -11,7 +11,16 @@ from schemas.messages import Usage
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from tasks.frame import Context, StageResult, Tick, run
-from tasks.ingest.dataset import check_successor, forget_refusals, noted_of, refused_of, retire, standing, standing_of
+from tasks.ingest.dataset import (
+    check_successor,
+    failed_of,
+    forget_refusals,
+    noted_of,
+    refused_of,
+    retire,
+    standing,
+    standing_of,
+)
 from tasks.ingest.portions import Portions
 from tasks.ingest.report import Report, Sums
 from tasks.ingest.stage import NAME, Job, stage_of
@@ -28,6 +37,7 @@ class IngestResult:
     survey: Survey
     stage: StageResult
     refused: Sums
+    failed: Sums
     noted: Sums
     retired: int  # photos that are no longer in the table
     dropped: int  # photos that were in the lake, and whose rows are refused now
@@ -46,6 +56,8 @@ class IngestResult:
             "photos": self.standing.to_dicts(),
             "refused": dict(self.refused.counts),
             "refused_examples": self.refused.examples,
+            "failed": dict(self.failed.counts),
+            "failed_examples": self.failed.examples,
             "noted": dict(self.noted.counts),
             "retired": self.retired,
             "dropped": self.dropped,
@@ -76,7 +88,7 @@ def ingest_table(
         for portion in Portions(survey, dataset, settings, plan):
             stood = standing_of(lake, portion.select(item_id="id"))
             total.add(run(stage_of(portion), job, replace(context, progress=total.tick)))
-            report.add(refused_of(lake, portion), noted_of(lake, portion))
+            report.add(refused_of(lake, portion), failed_of(lake, portion), noted_of(lake, portion))
             seen.append(portion["id"])
             dropped += stood.height - (standing_of(lake, stood).height if stood.height else 0)
     retired = retire(lake, dataset, pl.concat(seen) if seen else [])
@@ -85,6 +97,7 @@ def ingest_table(
         survey=survey,
         stage=total.result(),
         refused=report.refused,
+        failed=report.failed,
         noted=report.noted,
         retired=retired,
         dropped=dropped,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from schemas.settings.ingest import IngestSettings
 from tasks.ingest.ids import MOST, LongIds, has_letters, may_be_hexadecimal, written_as_float
-from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout, choose
+from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout, choose, listed
 from tasks.ingest.refusal import Refusal, TableRefused
 from tasks.ingest.sameness import read_degrees, row_content, row_id
 from tasks.ingest.swap import LEAST_ROWS, Positions, country_named
@@ -95,7 +95,7 @@ def survey(path: Path, settings: IngestSettings) -> Survey:
 def _check_columns(table: Table, layout: Layout, names: Mapping[str, str], settings: IngestSettings) -> None:
     path = table.path
     if not layout.files and not {"path", "url"} & names.keys():
-        raise TableRefused(f"{path}: no column path or url, so no picture; the columns are {', '.join(table.columns)}")
+        raise TableRefused(f"{path}: no column path or url, so no picture; the columns are {listed(table.columns)}")
     if "id" not in names and "path" not in names:
         raise TableRefused(f"{path}: no column id; give every row the id of its picture")
     if not ("licence" in names or settings.licence or layout.licence):

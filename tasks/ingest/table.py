@@ -245,13 +245,27 @@ def _json_rows(table: Table, wanted: Sequence[str]) -> Iterator[tuple[int, Value
             if odd is not None:
                 given = json.dumps(row[odd], default=str)
                 yield number, Refusal("unreadable_row", "neither text nor a number", odd, given)
+                continue
+            values = tuple(None if (v := row.get(name)) is None else _text(str(v)) for name in wanted)
+            halved = next((name for name, v in zip(wanted, values, strict=True) if v and not _is_text(v)), None)
+            if halved is not None:
+                yield number, Refusal("unreadable_row", "holds half of a character (\\ud800)", halved)
             else:
-                yield number, tuple(None if (v := row.get(name)) is None else _text(str(v)) for name in wanted)
+                yield number, values
     except UnicodeError as error:
         raise _wrong_encoding(table, error) from error
 
 
 # Parquet -----------------------------------------------------------------------------------------------------
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be stored: JSON may hold one half of a character that needs two."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _open_parquet(path: Path) -> Table:

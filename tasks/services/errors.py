@@ -22,7 +22,8 @@ _SHOWN = {
     *("bbox", "fields", "is_pano", "limit", "ids", "sequence_id", "sequence_ids", "start_captured_at"),
     *("end_captured_at", "q", "lat", "lon", "zoom", "format", "addressdetails", "accept-language", "max_results"),
 }
-_URL = re.compile(r"https?://[^\s\"'<>]+")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
+_SIGN_IN = re.compile(r"[^\s/@\"'<>]+:[^\s/@\"'<>]+@(?=[\w\[])")  # user:password@host, of an address without a scheme
 
 
 def safe_url(url: str) -> str:
@@ -44,7 +45,7 @@ def safe_text(text: str, secrets: tuple[str, ...] = (), limit: int = 200) -> str
     for secret in secrets:
         if secret:
             text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
-    text = _URL.sub(lambda match: safe_url(match.group()), text)
+    text = _SIGN_IN.sub("***@", _URL.sub(lambda match: safe_url(match.group()), text))
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

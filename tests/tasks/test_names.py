@@ -61,6 +61,32 @@ def test_a_damaged_key_is_refused_not_replaced(tmp_path: Path, content: str) -> 
     assert (tmp_path / KEY_FILE).read_text() == content
 
 
+def test_a_lost_key_is_not_replaced_once_pictures_have_names(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    name = lake.name("x")
+    key = (tmp_path / KEY_FILE).read_bytes()
+    (tmp_path / KEY_FILE).unlink()
+    assert Lake(tmp_path).name("x") == name, "nothing was named yet: a new one is as good (here the same)"
+    (tmp_path / "tables" / "images").mkdir(parents=True)
+    (tmp_path / KEY_FILE).unlink()
+    reopened = Lake(tmp_path)
+    with pytest.raises(LakeError, match=r"names\.key is missing, and every image id .* put it back"):
+        reopened.name("x")
+    assert not (tmp_path / KEY_FILE).exists()
+    (tmp_path / KEY_FILE).write_bytes(key)
+    assert Lake(tmp_path).name("x") == name
+
+
+def test_nothing_is_left_behind_where_a_key_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    with pytest.raises(LakeError, match="no links here"):
+        Names(tmp_path).name("x")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> Names:
     return Names(tmp_path_factory.mktemp("names"))

@@ -67,6 +67,10 @@ def refusals(frame: pl.DataFrame) -> dict[int, dict[str, Any]]:
         ({"path": "/etc/hostname"}, "path_escapes", "path", "is absolute"),
         ({"path": "link.jpg"}, "path_escapes", "path", "follows a link"),
         ({"path": "away/secret.txt"}, "path_escapes", "path", "outside the picture folder"),
+        ({"path": "sub\\" + "b" * 300 + ".jpg"}, "file_unreadable", "path", "too long"),
+        ({"path": "", "url": "ftp://user:SECRETPW@h/x.jpg"}, "bad_url", "url", "only http"),
+        ({"path": "", "url": "user:SECRETPW@h/x.jpg"}, "bad_url", "url", "only http"),
+        ({"id": "esc\x1b[31mRED"}, "bad_id", "id", "unprintable"),
         ({"path": "pipe"}, "file_unreadable", "path", "not a plain file"),
     ],
 )
@@ -84,6 +88,8 @@ def test_each_defect(darkroom: Any, row: dict[str, Any], reason: str, column: st
     assert (said[3]["reason"], said[3]["column"], said[3]["row"]) == (reason, column, 3)
     assert words in said[3]["problem"] and said[3]["fix"] == FIXES[reason]
     assert "secret" not in said[3]["problem"]
+    told = str(found.row(1, named=True))
+    assert "SECRETPW" not in told and "\x1b" not in told and "\\u001b" not in told and "\\x1b" not in told
 
 
 def test_a_good_row_has_everything(darkroom: Any) -> None:

@@ -182,6 +182,12 @@ def test_failed_addresses_are_tried_again_and_refused_ones_on_demand(darkroom: A
     assert (first.stage.kept, first.stage.rejected, first.stage.failed) == (1, 1, 1)
     assert first.stage.status == "done_with_failures"
     assert lake.read("failures")["item_id"].to_list() == ["set/p1"], "a later portion says nothing of an earlier one"
+    told = {row["row"]: (row["outcome"], row["reason"], row["what to do"]) for row in report_of(first)}
+    assert told["3"] == ("failed", "outage", "run the same command again: it is tried again") and set(told) == {
+        "3",
+        "4",
+    }
+    assert first.failed.examples["outage"][0]["id"] == "p1" and first.to_dict()["failed"] == {"outage": 1}
     assert live(lake)["p0"]["request_url"] == f"{host.url}/a.jpg" and live(lake)["p0"]["http_status"] == 200
 
     host.pictures |= {"out.jpg": good, "none.jpg": good}

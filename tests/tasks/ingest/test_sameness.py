@@ -1,20 +1,32 @@
 """Rows that mean the same are the same, however they are written."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.settings.ingest import IngestSettings
+from schemas.settings.plan import PlanSettings
 from tasks.ingest import TableRefused
+from tasks.ingest.portions import Portions
 from tasks.ingest.sameness import plain_path, row_content
 from tasks.ingest.survey import survey
-from tests.tasks.ingest.test_rows import items, refusals
 
 ROOT = Path("/data/photos")
 COMPOSED, SPLIT_UP = "caf\u00e9", "cafe\u0301"
+
+
+def items(path: Path) -> pl.DataFrame:
+    chosen = IngestSettings(keep_lat_lon=True, split="train")
+    return pl.concat(list(Portions(survey(path, chosen), "set", chosen, PlanSettings())))
+
+
+def refusals(frame: pl.DataFrame) -> dict[int, dict[str, Any]]:
+    return {row: json.loads(text) for row, text in frame.select("row", "refusal").drop_nulls().iter_rows()}
 
 
 @pytest.mark.parametrize(
