@@ -14,7 +14,7 @@ from infra.offline.country_map import country_map
 from infra.offline.maps.view import View
 from infra.offline.scenes.clouds import dryness
 from infra.offline.scenes.ground import paint_ground
-from infra.offline.scenes.projection import to_geographic, to_mercator, to_utm
+from infra.offline.scenes.projection import to_geographic, to_mercator, to_utm, unbroken
 from infra.offline.scenes.tiles import SIZE_M, Tile
 from infra.offline.scenes.towns import built_up, towns_of
 from infra.offline.scenes.window import Window, layers, noise, step_up
@@ -113,7 +113,7 @@ def far_colour(seed: int, view: View) -> Image.Image:
     """True colour of a view too wide for fields: sea, woods, grass, deserts and ice."""
     lat, lon = view.degrees(*np.meshgrid(np.arange(view.width) + 0.5, np.arange(view.height) + 0.5))
     lon = (lon + 180.0) % 360.0 - 180.0
-    x, y = to_mercator(np.clip(lat, -84, 84), lon)
+    x, y = to_mercator(np.clip(lat, -84, 84), unbroken(lon, lon))
     rough = layers(seed, "far", x, y, (900_000.0, 260_000.0, 80_000.0, 26_000.0), 0.6)
     dry = np.clip(dryness(lat, lon) + 0.12 * rough, 0, 1)
     north = np.abs(lat) + 3.0 * rough

@@ -8,6 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from infra.offline.scenes.projection import unbroken
+
 TILE_PX = 256
 EARTH_M = 2 * math.pi * 6_378_137.0  # around the equator, as the projection has it
 HIGHEST_LAT = 85.0511
@@ -41,8 +43,10 @@ class View:
 
     @cached_property
     def plane(self) -> tuple[np.ndarray, np.ndarray]:
-        """Projected (x, y) of the pixels' centres, in metres."""
-        x = (self.left + np.arange(self.width) + 0.5) * self.px_m - EARTH_M / 2
+        """Projected (x, y) of the pixels' centres, in metres, on the plane that the ground is painted on."""
+        lon = self.middle[1]
+        turned_m = EARTH_M / 360.0 * (unbroken(np.array(lon), lon) - lon)
+        x = (self.left + np.arange(self.width) + 0.5) * self.px_m - EARTH_M / 2 + turned_m
         y = EARTH_M / 2 - (self.top + np.arange(self.height) + 0.5) * self.px_m
         both = np.meshgrid(x, y)
         return both[0], both[1]

@@ -14,7 +14,7 @@ from infra.offline.scenes.clouds import CIRRUS, HIGH, MEDIUM, cirrus, climate, s
 from infra.offline.scenes.ground import paint_ground
 from infra.offline.scenes.land import ground_classes
 from infra.offline.scenes.orbit import SWATH_KM, Scene, across_km, scenes_of
-from infra.offline.scenes.projection import to_mercator
+from infra.offline.scenes.projection import central_meridian, to_mercator, unbroken
 from infra.offline.scenes.tiles import SIZE_M, Tile, tile_named
 from infra.offline.scenes.window import Window, blend, noise, step_up
 from infra.offline.world import World
@@ -145,7 +145,7 @@ def cloud_percent(seed: int, scene: Scene) -> float:
 def _samples(tile: Tile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(Mercator x, y, what the climate adds to clouds) at a tile's points: the same for every pass."""
     lat, lon = tile.points(_SAMPLES)
-    return *to_mercator(lat, lon), climate(lat, lon)
+    return *to_mercator(lat, unbroken(lon, central_meridian(tile.zone))), climate(lat, lon)
 
 
 @lru_cache(maxsize=2_048)

@@ -68,6 +68,17 @@ def to_geographic(easting: Array, northing: Array, zone: int, south: bool) -> tu
     return np.degrees(phi), central_meridian(zone) + np.degrees(np.arctan2(np.sinh(eta), np.cos(xi)))
 
 
+SEAM_DEG = -168.0  # the plane's two ends: between UTM zones 2 and 3, in the Bering Strait, with no town for a degree
+
+
 def to_mercator(lat: Array, lon: Array) -> tuple[Array, Array]:
-    """(x, y) in Mercator metres (one is a ground metre at the equator): seamless but for the date line."""
+    """(x, y) in Mercator metres (one is a ground metre at the equator): as seamless as the longitudes are."""
     return _A * np.radians(lon), _A * np.arctanh(np.sin(np.radians(lat)))
+
+
+def unbroken(lon: Array, middle: float) -> Array:
+    """Longitudes around a middle one, all moved by whole turns so that it lies east of the seam.
+
+    So whatever is painted from either side of 180 degrees is painted at the same place of the plane.
+    """
+    return lon - 360.0 * np.floor((middle - SEAM_DEG) / 360.0)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from infra.offline.chance import fraction, fractions, key_of, scrambled
-from infra.offline.scenes.projection import to_geographic, to_mercator
+from infra.offline.scenes.projection import central_meridian, to_geographic, to_mercator, unbroken
 
 NODE_M = 160  # nodes lie on multiples of this in every zone, so that overlapping tiles compute the same values
 COARSEST_M = 640
@@ -58,8 +58,9 @@ class Window:
 
     @cached_property
     def node_plane(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mercator (x, y) of the nodes, in metres."""
-        return to_mercator(*self.node_degrees)
+        """Mercator (x, y) of the nodes, in metres, the same from every zone."""
+        lat, lon = self.node_degrees
+        return to_mercator(lat, unbroken(lon, central_meridian(self.zone)))
 
     @cached_property
     def plane(self) -> tuple[np.ndarray, np.ndarray]:

@@ -5,8 +5,11 @@ import threading
 import numpy as np
 import pytest
 
+from infra.offline.maps.view import View
+from infra.offline.scenes.clouds import weather
 from infra.offline.scenes.coast import shore_distance_m
 from infra.offline.scenes.cog import ASSETS, BLOCK, Painter, layout_of
+from infra.offline.scenes.ground import paint_ground
 from infra.offline.scenes.orbit import FIRST_DAY, SWATH_KM, across_km, footprint, orbits_over, scene_with_id, scenes_of
 from infra.offline.scenes.paint import cloud_percent, paint_classes, paint_window, scene_preview
 from infra.offline.scenes.projection import to_geographic, to_utm
@@ -45,6 +48,56 @@ def test_projection_there_and_back():
     assert (
         np.abs(other[0] - x).max() < 4e-3
     )  # each tile has its own sun and np.abs(other[1] - y).max() < 4e-3  # each tile has its own sun
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "lat", "lon"),
+    [
+        ("60KZG", "01KAB", -16.80, 180.01),  # Fiji: two zones, and longitudes that differ by a turn
+        ("60KZG", "01KAB", -16.75, 180.05),
+        ("60WXV", "01WCQ", 67.2, 180.0),  # Chukotka
+        ("31UGS", "32ULB", 50.8, 6.0),  # two zones as anywhere else
+    ],
+)
+def test_two_zones_paint_the_same_ground(left, right, lat, lon):
+    """Each on its own grid: so points are compared, and those on an edge may fall to either side."""
+    rng = np.random.default_rng(3)
+    lats, lons = lat + rng.uniform(-0.005, 0.005, 3000), lon + rng.uniform(-0.005, 0.005, 3000)
+    seen = []
+    for tile in (tile_named(left), tile_named(right)):
+        x, y = to_utm(lats, lons, tile.zone, tile.south)
+        west, north = x.min() // 20 * 20, y.max() // 20 * 20 + 20
+        rows, columns = int((north - y.min()) // 10) + 1, int((x.max() - west) // 10) + 1
+        window = Window(tile.zone, tile.south, west, north, 10, columns, rows)
+        ground = paint_ground(SEED, tile, window, 190, (55.0, 160.0))
+        at = ((north - y) // 10).astype(int), ((x - west) // 10).astype(int)
+        seen.append((ground.kind[at], ground.colour[at]))
+    (kind, colour), (other_kind, other_colour) = seen
+    assert (kind != 6).mean() > 0.5, "at sea there is nothing to compare"
+    assert (kind == other_kind).mean() > 0.93
+    assert np.median(np.abs(colour - other_colour).max(axis=-1)) < 0.006
+    assert np.corrcoef(colour[:, 1], other_colour[:, 1])[0, 1] > 0.8
+
+
+def test_clouds_go_on_across_180_degrees():
+    """The sky of a pass at points of a parallel, from the nodes of either zone."""
+    skies = []
+    for name in ("60KZG", "01KAB"):
+        tile = tile_named(name)
+        x, y = to_utm(np.full(200, -16.8), np.linspace(179.95, 180.05, 200), tile.zone, tile.south)
+        window = Window(tile.zone, tile.south, x.min() // 20 * 20 - 20, y.max() // 20 * 20 + 20, 10, 1100, 40)
+        sky = window.spread(weather(SEED, 72, 5, *window.node_plane))
+        skies.append(sky[((window.top_m - y) // 10).astype(int), ((x - window.left_m) // 10).astype(int)])
+    assert np.abs(skies[0] - skies[1]).max() < 0.02 < np.ptp(skies[0])
+
+
+def test_a_street_map_lies_on_the_plane_of_the_ground():
+    for lat, lon in ((-16.8, 179.999), (-16.8, -179.999), (50.8, 6.0), (64.0, -170.0)):
+        view = View.around(lat, lon, 15, 64, 64)
+        zone = int((view.middle[1] + 180.0) // 6) % 60 + 1
+        x, y = to_utm(np.array([lat]), np.array([lon]), zone, lat < 0)
+        nodes = Window(zone, lat < 0, float(x[0]) - 320, float(y[0]) + 320, 10, 64, 64).plane
+        assert abs(nodes[0][32, 32] - view.plane[0][32, 32]) < 40 and abs(nodes[1][32, 32] - view.plane[1][32, 32]) < 40
 
 
 def test_two_tiles_of_a_pass_show_the_same_where_they_overlap():
