@@ -8,7 +8,8 @@ strict mode: a picture with damaged parts, which other decoders fill with grey, 
 import io
 import re
 import struct
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -16,10 +17,14 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from tasks.png_parts import PACKED, SIGNATURE, png_header, png_pixels
+
 Pixels = NDArray[np.uint8]  # height x width x 3, RGB
 
 MAX_DECODED_PIXELS = 120_000_000  # the largest panoramas in the wild have about 70 M
 Image.MAX_IMAGE_PIXELS = MAX_DECODED_PIXELS  # else Pillow warns of pictures that we accept
+# It warns of those between this and twice as much, which we refuse by their size.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 BadImageKind = Literal[
     "not_an_image", "truncated", "too_large", "animated", "unsupported_format", "too_small", "not_equirectangular"
@@ -28,6 +33,7 @@ _EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}  # MPO: a JPEG with a 
 # GIF and WebP are opened only to be able to say what is wrong with them.
 _FORMATS = ["JPEG", "PNG", "GIF", "WEBP"]
 _ORIENTATION = 0x0112
+_STARTS = (b"\xff\xd8\xff", SIGNATURE)
 
 # libjpeg's fixed messages for pixels that are lost. It has no codes to go by, and its other complaints (bytes between
 # segments, an odd version) leave every pixel intact.
@@ -79,26 +85,37 @@ class Encoded:
     def open(cls, data: bytes, max_decoded_pixels: int = MAX_DECODED_PIXELS) -> Self:
         """The picture's header; `BadImage` when it already rules the picture out."""
         try:
-            picture = Image.open(io.BytesIO(data), formats=_FORMATS)
+            picture = Image.open(io.BytesIO(png_header(data, PACKED) or data), formats=_FORMATS)
         except Image.DecompressionBombError as error:
             raise BadImage("too_large", "more pixels than any camera takes") from error
         except UnidentifiedImageError as error:
+            if data and any(data.startswith(start[: len(data)]) for start in _STARTS):
+                raise BadImage("truncated", f"the header cannot be read, {len(data)} bytes in all") from error
             raise BadImage("not_an_image", f"{len(data)} bytes that are neither JPEG nor PNG") from error
         except (OSError, SyntaxError, ValueError, struct.error) as error:
             raise BadImage("truncated", "the header cannot be read") from error
         width, height = picture.size
-        if width * height > max_decoded_pixels:
+        if (
+            width * height > max_decoded_pixels
+        ):  # before anything else is read: a PNG's tags may stand behind its pixels
             raise BadImage("too_large", f"{width} x {height} exceeds {max_decoded_pixels} pixels")
         kind = picture.format or ""
         if kind != "MPO" and getattr(picture, "is_animated", False):
             raise BadImage("animated", f"an animated {kind}")
         if kind not in _EXTENSIONS:
             raise BadImage("unsupported_format", f"{kind}; JPEG and PNG are taken")
-        orientation = _orientation(picture)
+        orientation = _orientation(data)
         if orientation >= 5:  # those swap the sides
             width, height = height, width
         facts = ImageFacts(width, height, "JPEG" if kind == "MPO" else kind, _EXTENSIONS[kind])
         return cls(data, facts, picture.mode, orientation)
+
+    def as_it_lies(self) -> Self:
+        """The same picture, not to be turned: for an orientation that is known to be wrong."""
+        if self.orientation < 5:
+            return replace(self, orientation=1)
+        facts = replace(self.facts, width=self.facts.height, height=self.facts.width)
+        return replace(self, facts=facts, orientation=1)
 
     def check(self) -> bool:
         """Decode all of it for the sake of its faults: `BadImage` if pixels are lost, false if there are odd bytes."""
@@ -136,8 +153,9 @@ class Encoded:
             return None
 
     def _load(self) -> Image.Image:
-        picture = Image.open(io.BytesIO(self.data), formats=_FORMATS)
+        data = png_pixels(self.data) if self.facts.format == "PNG" else self.data
         try:
+            picture = Image.open(io.BytesIO(data), formats=_FORMATS)
             picture.load()
         except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:  # what Pillow's decoders raise
             size = f"{self.facts.width} x {self.facts.height}"
@@ -150,11 +168,20 @@ def jpeg(pixels: Pixels, quality: int) -> bytes:
     return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420", fastdct=False)
 
 
-def _orientation(picture: Image.Image) -> int:
-    try:
-        given = picture.getexif().get(_ORIENTATION, 1)
-    except (OSError, SyntaxError, ValueError, TypeError, KeyError, struct.error):  # broken EXIF says nothing
-        return 1
+def exif_of(picture: Image.Image) -> Image.Exif:
+    """The EXIF data of an opened header. Pillow's own way decodes a PNG for it."""
+    return Image.Image.getexif(picture)
+
+
+def _orientation(data: bytes) -> int:
+    given = 1
+    for left_out in ((), PACKED) if data.startswith(SIGNATURE) else ((),):  # without texts, where these are broken
+        try:
+            header = io.BytesIO(png_header(data, left_out) or data)
+            given = exif_of(Image.open(header, formats=_FORMATS)).get(_ORIENTATION, 1)
+            break
+        except (OSError, SyntaxError, ValueError, TypeError, KeyError, struct.error):  # broken EXIF says nothing
+            continue
     return given if given in range(1, 9) else 1
 
 

@@ -30,9 +30,10 @@ def strip_exif(data: bytes) -> bytes:
     return cleaned(data)[0]
 
 
-def cleaned(data: bytes) -> tuple[bytes, ImageFacts]:
-    """What `strip_exif` and `inspect` give, decoding the picture once for both."""
+def cleaned(data: bytes, turn: bool = True) -> tuple[bytes, ImageFacts]:
+    """What `strip_exif` and `inspect` give, decoding the picture once for both; `turn=False` leaves it as it lies."""
     picture = Encoded.open(data)
+    picture = picture if turn else picture.as_it_lies()
     is_clean = picture.check()
     if picture.orientation != 1:
         return _redrawn(picture), picture.facts

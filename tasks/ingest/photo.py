@@ -1,19 +1,18 @@
 """From a row's bytes to the picture that is stored, or why it is not."""
 
 import hashlib
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from PIL import Image
-
 from schemas.settings.ingest import PictureRules
+from tasks.decode import BadImage, Encoded
 from tasks.geo import distance_km
-from tasks.images import BadImage, equirectangular, strip_exif
+from tasks.images import equirectangular
 from tasks.ingest.refusal import Refusal
-from tasks.ingest.tags import Tags, read_tags, without_orientation
+from tasks.ingest.tags import Tags, read_tags
+from tasks.metadata import cleaned
 
 
 @dataclass(frozen=True)
@@ -34,22 +33,22 @@ class Photo:
 
 def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo | Refusal:
     """The picture to store for a row, every pixel of which was decoded once."""
-    tags = read_tags(data)
-    refusal = _refused_for_tags(tags, item, rules)
-    if refusal is not None:
-        return refusal
-    notes = _notes(tags)
     try:
-        kind = _kind(data, item.get("kind"), tags)
+        picture = Encoded.open(data)  # before its tags are read: its size may forbid to look any further
+        tags = read_tags(data)
+        refusal = _refused_for_tags(tags, item, rules)
+        if refusal is not None:
+            return refusal
+        stays = tags.already_turned and rules.orientation == "ignore"
+        notes = _notes(tags, stays)
+        kind = _kind(picture, item.get("kind"), tags)
         if kind == "panorama":
             width, height = rules.panorama_width, rules.panorama_width // 2
-            stored, extension = equirectangular(data, width, height, rules.panorama_min_pixels), "jpg"
+            lying = cleaned(data, turn=False)[0] if stays else data
+            stored, extension = equirectangular(lying, width, height, rules.panorama_min_pixels), "jpg"
         else:
-            stays = tags.already_turned and rules.orientation == "ignore"
-            stored = strip_exif(without_orientation(data) if stays else data)
-            with Image.open(io.BytesIO(stored), formats=["JPEG", "PNG"]) as picture:
-                width, height = picture.size
-                extension = "png" if picture.format == "PNG" else "jpg"
+            stored, facts = cleaned(data, turn=not stays)
+            width, height, extension = facts.width, facts.height, facts.extension
             if width * height < rules.min_pixels:
                 raise BadImage("too_small", f"{width} x {height}, at least {rules.min_pixels:,} pixels are needed")
     except BadImage as error:
@@ -115,25 +114,25 @@ def _refused_for_tags(tags: Tags, item: Mapping[str, Any], rules: PictureRules) 
     )
 
 
-def _notes(tags: Tags) -> list[str]:
+def _notes(tags: Tags, stays: bool) -> list[str]:
     notes = []
     if tags.unreadable:
         notes.append("metadata_unreadable")
     if tags.orientation_invalid is not None:
         notes.append(f"orientation_invalid: {tags.orientation_invalid}")
-    elif tags.orientation not in (None, 1):
+    elif tags.orientation not in (None, 1) and not stays:
         notes.append(f"turned_upright: orientation {tags.orientation}")
     if tags.already_turned:
         notes.append("orientation_contradicts")
     return notes
 
 
-def _kind(data: bytes, declared: str | None, tags: Tags) -> str:
+def _kind(picture: Encoded, declared: str | None, tags: Tags) -> str:
     """Panorama where the row says so; or, where it says nothing, where the picture does and is 2:1."""
     if declared is not None or not tags.equirectangular:
         return declared or "photo"
-    with Image.open(io.BytesIO(data), formats=["JPEG", "PNG"]) as picture:
-        width, height = picture.size
+    lying = picture.as_it_lies().facts
+    width, height = lying.width, lying.height
     if abs(width / height - 2.0) > 0.02:
         # Neither a full sphere nor a perspective view: streets are bent in it.
         raise BadImage("not_equirectangular", f"{width} x {height}, a part of an equirectangular panorama")

@@ -14,8 +14,10 @@ from typing import Any
 
 from PIL import Image
 
+from tasks.decode import exif_of
 from tasks.geo import is_point
 from tasks.ingest.times import read_time
+from tasks.png_parts import png_header
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003
@@ -41,10 +43,10 @@ class Tags:
 
 
 def read_tags(data: bytes) -> Tags:
-    """The tags of an encoded picture."""
+    """The tags of an encoded picture whose size was found to be sane; no pixel is decoded."""
     try:
-        picture = Image.open(io.BytesIO(data), formats=["JPEG", "PNG"])
-        exif = picture.getexif()
+        picture = Image.open(io.BytesIO(png_header(data) or data), formats=["JPEG", "PNG"])
+        exif = exif_of(picture)
         main, camera, gps = dict(exif), dict(exif.get_ifd(_EXIF_IFD)), dict(exif.get_ifd(_GPS_IFD))
         xmp = _xmp(picture)
     except Exception:  # noqa: BLE001 - damaged metadata makes Pillow raise anything, and must not cost the picture
@@ -62,20 +64,6 @@ def read_tags(data: bytes) -> Tags:
         compass_angle=_angle(_found(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17))),
         equirectangular=(_found(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
     )
-
-
-# The orientation's entry in EXIF, in either byte order: tag, type SHORT, count 1, and then the value.
-_ENTRY = re.compile(rb"(\x01\x12\0\x03\0\0\0\x01\0)[\x02-\x08]|(\x12\x01\x03\0\x01\0\0\0)[\x02-\x08]\0", re.DOTALL)
-
-
-def without_orientation(data: bytes) -> bytes:
-    """The same JPEG, its orientation tag saying that it is upright: for tags that are known to be wrong."""
-    start = data.find(b"Exif\0\0")
-    match = _ENTRY.search(data, start, start + 65_536) if start >= 0 else None
-    if match is None:
-        return data
-    upright = match[1] + b"\x01" if match[1] else match[2] + b"\x01\0"
-    return data[: match.start()] + upright + data[match.end() :]
 
 
 def _already_turned(size: tuple[int, int], camera: Mapping[int, Any]) -> bool:

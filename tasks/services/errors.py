@@ -22,8 +22,9 @@ _SHOWN = {
     *("bbox", "fields", "is_pano", "limit", "ids", "sequence_id", "sequence_ids", "start_captured_at"),
     *("end_captured_at", "q", "lat", "lon", "zoom", "format", "addressdetails", "accept-language", "max_results"),
 }
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
-_SIGN_IN = re.compile(r"[^\s/@\"'<>]+:[^\s/@\"'<>]+@(?=[\w\[])")  # user:password@host, of an address without a scheme
+_URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]+", re.IGNORECASE)
+_SIGN_IN = re.compile(r"[^\s/@\"'<>:]{1,64}:[^\s/@\"'<>]{1,128}@(?=[\w\[])")  # user:password@host without a scheme
+_READ = 20_000  # characters of a text that are looked at; far more than are ever shown
 
 
 def safe_url(url: str) -> str:
@@ -42,6 +43,7 @@ def safe_url(url: str) -> str:
 
 def safe_text(text: str, secrets: tuple[str, ...] = (), limit: int = 200) -> str:
     """Text from outside on one line, cut to `limit`, without the given secrets and without signed addresses."""
+    text = text[:_READ]
     for secret in secrets:
         if secret:
             text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")

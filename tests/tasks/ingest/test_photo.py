@@ -14,13 +14,17 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from schemas.settings.ingest import PictureRules
+from tasks.decode import Encoded
 from tasks.geo import distance_km
 from tasks.images import inspect
 from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import FIXES, Refusal
 from tasks.ingest.tags import read_tags
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning"),  # as tasks.decode has it
+]
 ITEM = {"lat": 48.8566, "lon": 2.3522, "kind": None}
 GPANO = (
     b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description GPano:ProjectionType="equirectangular" '
@@ -132,6 +136,68 @@ def test_a_tag_that_was_left_behind_when_the_picture_was_turned(darkroom: Any) -
     assert "orientation_contradicts" in ignored.notes
     honest = darkroom.jpeg(exif=darkroom.exif(orientation=6, size=(400, 300)))
     assert taken(honest).notes == ["turned_upright: orientation 6"]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_tag_that_is_ignored_turns_nothing(darkroom: Any, kind: str) -> None:
+    out = io.BytesIO()
+    darkroom.picture(1, 300, 400).save(out, kind, exif=darkroom.exif(orientation=6, size=(400, 300)))
+    photo = taken(out.getvalue(), orientation="ignore")
+    assert (photo.width, photo.height) == (300, 400) and photo.notes == ["orientation_contradicts"]
+    assert inspect(photo.data).width == 300
+    pano = io.BytesIO()
+    darkroom.picture(1, 600, 300).save(pano, kind, exif=darkroom.exif(orientation=6, size=(300, 600)))
+    rules = {"orientation": "ignore", "panorama_width": 512, "panorama_min_pixels": 1000}
+    assert taken(pano.getvalue(), {"kind": "panorama"}, **rules).width == 512
+
+
+def part(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def png(darkroom: Any, **options: Any) -> bytes:
+    out = io.BytesIO()
+    darkroom.picture().save(out, "PNG", **options)
+    return out.getvalue()
+
+
+def test_tags_of_a_png_are_read_without_its_pixels(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exif = darkroom.exif(position=(48.8570, 2.3530), orientation=8)
+    before = png(darkroom, exif=exif)
+    plain = png(darkroom)
+    end = plain.index(b"IEND") - 4
+    behind = plain[:end] + part(b"eXIf", exif.tobytes()) + plain[end:]
+
+    def load(*_: Any) -> None:
+        raise AssertionError("decoded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("PIL.PngImagePlugin.PngImageFile.load", load)
+        for data, orientation in ((before, 8), (behind, 8), (plain, 1)):
+            assert Encoded.open(data).orientation == orientation
+            tags = read_tags(data)
+            assert (tags.orientation or 1) == orientation and (tags.lat is None) == (data is plain)
+        huge = part(b"IHDR", struct.pack(">IIBBBBB", 15_400, 15_400, 8, 6, 0, 0, 0))
+        refusal = refused(plain[:8] + huge + plain[33:])
+        assert refusal.reason == "decompression_bomb"
+    assert taken(behind).notes == ["turned_upright: orientation 8"]
+
+
+@pytest.mark.parametrize("name", [b"zTXt", b"iCCP", b"iTXt"])
+def test_texts_that_unpack_to_too_much_cost_nothing(darkroom: Any, name: bytes) -> None:
+    packed = zlib.compress(bytes(80_000_000), 9)
+    body = {b"zTXt": b"Comment\0\0" + packed, b"iCCP": b"icc\0\0" + packed, b"iTXt": b"XML\0\1\0\0\0" + packed}[name]
+    plain = png(darkroom)
+    photo = taken(plain[:33] + part(name, body) + plain[33:])
+    assert photo.data == plain and photo.notes == ["metadata_unreadable"]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 12, 20, 33, 40])
+def test_a_picture_that_breaks_off_at_once_is_truncated(darkroom: Any, kind: str, length: int) -> None:
+    out = io.BytesIO()
+    darkroom.picture().save(out, kind)
+    assert refused(out.getvalue()[:length]).reason == "truncated"
 
 
 def test_the_cameras_position_against_the_tables(darkroom: Any) -> None:

@@ -21,6 +21,11 @@ def test_nor_of_an_address_without_scheme(text: str) -> None:
     assert "SECRET" not in safe_text(text) and "***@" in safe_text(text)
 
 
+@pytest.mark.parametrize("text", ["a" * 3_000_000, "a:" * 1_000_000, "a@" * 1_000_000, "a" * 1000 + ":b@c"])
+def test_long_texts_take_no_time(text: str) -> None:
+    assert len(safe_text(text, limit=100)) == 100
+
+
 @pytest.mark.parametrize("text", ["12@N00.jpg", "at 12:30 by a@b", "path 'a/b:c.jpg' is missing"])
 def test_other_text_stays(text: str) -> None:
     assert safe_text(text) == text
