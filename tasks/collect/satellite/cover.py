@@ -12,7 +12,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from tasks.collect.satellite.grid import Grid, unwrapped
+from tasks.collect.satellite.grid import Grid, same_zone, unwrapped
 from tasks.collect.satellite.scenes import Scene
 
 POINTS = 32  # along a side of the picture: where footprints are compared
@@ -54,7 +54,8 @@ def candidates(scenes: Sequence[Scene], grid: Grid) -> list[Candidate]:
         if key not in known:
             known[key] = as_bits(shapely.contains_xy(scene.footprint(near), lon, lat))
         if known[key]:
-            found.append(Candidate(scene, known[key], scene.epsg not in (None, grid.epsg)))
+            other_zone = scene.epsg is not None and not same_zone(scene.epsg, grid.epsg)
+            found.append(Candidate(scene, known[key], other_zone))
     return sorted(found, key=lambda one: one.order)
 
 

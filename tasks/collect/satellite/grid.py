@@ -1,7 +1,7 @@
 """The square of ground that a picture shows: pixels on the UTM grid of its middle's zone.
 
-The grid lies on multiples of its pixel's size. Scenes' own grids begin at multiples of 60 m, so that pixels of 10, 20,
-30 and 60 m of the same zone are copied as they are; everything else is resampled.
+The grid lies on multiples of its pixel's size. Scenes' own grids begin at multiples of 60 m, and their files hold
+pixels of 10 m and, made smaller, of 20 m: these are copied as they are within a zone; everything else is resampled.
 """
 
 import math
@@ -15,6 +15,7 @@ from pyproj import Transformer
 Floats = NDArray[np.float64]
 Box = tuple[float, float, float, float]  # west, south, east, north in degrees, west <= east
 
+_FALSE_NORTHING_M = 10_000_000.0  # of the equator, south of it; a multiple of 10 and 20 m
 _EDGE_POINTS = 33  # along each side of a square, to find how far it reaches in degrees
 
 
@@ -33,6 +34,16 @@ def utm_epsg(lat: float, lon: float) -> int:
     if 72.0 <= lat <= 84.0 and 0.0 <= lon < 42.0:
         zone = 31 + 2 * int((lon + 3.0) // 12.0)  # 31, 33, 35 and 37 only
     return (32600 if lat >= 0 else 32700) + zone
+
+
+def same_zone(epsg: int, other: int) -> bool:
+    """Whether two UTM codes are of one zone, be it of either side of the equator: then the same grid goes on."""
+    return epsg % 100 == other % 100
+
+
+def northing_m(metres: float, epsg: int, other: int) -> float:
+    """A northing as the other half of the same zone counts it."""
+    return metres + _FALSE_NORTHING_M * (other // 100 - epsg // 100)  # 327 is south and counts from there
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.collect.satellite.cog import Cog, Level, Pixels, Read, open_cog, read_tiles
-from tasks.collect.satellite.grid import Grid, transformer
+from tasks.collect.satellite.grid import Grid, northing_m, same_zone, transformer
 from tasks.collect.satellite.scenes import UnusableScene
 
 BLOCK = 16  # pixels along a side of the squares for which positions are computed and tiles looked up
@@ -202,4 +202,9 @@ async def on_grid(read: Read, grid: Grid, said_epsg: int | None) -> OnGrid:
         raise UnusableScene(f"the item says EPSG:{said_epsg}, the file EPSG:{cog.epsg}")
     if epsg // 100 not in (326, 327) or not 1 <= epsg % 100 <= 60:
         raise UnusableScene(f"EPSG:{epsg} is no UTM zone")
+    if same_zone(epsg, grid.epsg):
+        # Across the equator only the northing is counted otherwise: pixels are copied as on one side of it.
+        return OnGrid(
+            cog.level_for(grid.step_m), cog.left_m, northing_m(cog.top_m, epsg, grid.epsg), grid.epsg, grid, read
+        )
     return OnGrid(cog.level_for(grid.step_m), cog.left_m, cog.top_m, epsg, grid, read)

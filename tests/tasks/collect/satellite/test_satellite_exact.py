@@ -2,6 +2,7 @@
 
 import io
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from PIL import Image
 from infra.offline.scenes.projection import to_utm
 from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.choice import choose
+from tasks.collect.satellite.cover import candidates
 from tasks.collect.satellite.grid import Grid, grid_around, transformer
 from tasks.collect.satellite.mosaic import Mosaic, make_mosaic
+from tasks.collect.satellite.raster import on_grid
 from tasks.collect.satellite.scenes import BANDS, CLASSES, read_scene
 from tasks.collect.satellite.search import find_scenes
 from tasks.collect.satellite.stage import Bench, work
@@ -113,6 +116,36 @@ async def test_across_zones(archive: Any, ground: Any, lat: float, lon: float, o
     assert mosaic.no_data_share == 0
     across, down = errors_px(mosaic)
     assert np.abs(across).max() < 0.06 and np.abs(down).max() < 0.06
+
+
+@pytest.mark.parametrize(("lat", "own", "other"), [(0.0003, 32636, 32736), (-0.0003, 32736, 32636)])
+async def test_across_the_equator_the_zone_goes_on(archive: Any, ground: Any, lat: float, own: int, other: int) -> None:
+    """Pixels of the other side are copied too, and cost nothing extra: only their northing is counted otherwise."""
+    grid = grid_around(lat, 33.3, 10.0, SIZE)
+    assert grid.epsg == own
+    beyond = -1 if other == 32736 else 1
+    near = frame_around(grid, ground, own, 0, -beyond * 1500, 400)
+    far = frame_around(grid, ground, other, 0, beyond * 2000, 400)
+    archive.put("near", near, **positions(near, grid))
+    archive.put("far", far, **positions(far, grid))
+    scenes, _, _ = await find_scenes(archive.client(), grid, settings())
+    assert [one.other_zone for one in candidates(scenes, grid)] == [False, False]
+    mosaic = await mosaic_of(archive, grid, settings())
+    assert {part.scene.id for part in mosaic.parts} == {"near", "far"} and mosaic.no_data_share == 0
+    across, down = errors_px(mosaic)
+    assert np.abs(across).max() <= ROUNDING and np.abs(down).max() <= ROUNDING
+    read = partial(archive.client().read, next(one.hrefs["B04"] for one in scenes if one.id == "far"))
+    assert (await on_grid(read, grid, other)).shift is not None
+
+
+@pytest.mark.parametrize(("step_m", "copied"), [(10, True), (20, True), (30, False), (60, False)])
+async def test_which_sizes_are_copied(archive: Any, ground: Any, step_m: float, copied: bool) -> None:
+    grid = grid_around(52.5, 13.4, float(step_m), 64)
+    frame = frame_around(grid, ground, grid.epsg)
+    archive.put("one", frame, **positions(frame, grid))
+    scenes, _, _ = await find_scenes(archive.client(), grid, settings())
+    file = await on_grid(partial(archive.client().read, scenes[0].hrefs["B04"]), grid, grid.epsg)
+    assert (file.shift is not None) is copied
 
 
 async def test_over_the_date_line_both_sides_are_searched(archive: Any, ground: Any) -> None:
