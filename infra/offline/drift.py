@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from infra.offline.chance import fraction, key_of
@@ -12,16 +13,16 @@ from infra.offline.faults import DRIFTS, Fault
 _LISTS = ("data", "results", "features", "web", "pois", "tips", "choices")
 
 
-def change_json(body: bytes, duplicate: Fault | None, drift: Fault | None, request: str) -> bytes:
+def change_json(body: bytes, duplicate: Fault | None, drifts: Sequence[Fault], request: str) -> bytes:
     """The body with its records changed; what is no JSON, or has no records, comes back as it was."""
-    if duplicate is None and drift is None:
+    if duplicate is None and not drifts:
         return body
     try:
         value = json.loads(body)
     except ValueError:
         return body
     rows = _records(value)
-    if drift is not None:
+    for drift in drifts:
         _drift(rows if rows else [value] if isinstance(value, dict) else [], drift, request)
     if duplicate is not None and rows:
         rows.append(rows[key_of("duplicate", request) % len(rows)])

@@ -71,7 +71,9 @@ class FaultyWorld:
                 request += " " + hashlib.blake2b(body, digest_size=16).hexdigest()
             scope["is_deleted"] = partial(self.faults.is_deleted, service)
             scope["changes"] = partial(self.faults.changes, service)
-        kinds = {rule.kind: rule for rule in self.faults.strike(service, request)}
+        struck = self.faults.strike(service, request)
+        kinds = {rule.kind: rule for rule in struck}  # of two rules of a kind the later one counts, but for drifts
+        drifts = [rule for rule in struck if rule.kind == "drift"]
         scope["faults"] = kinds
 
         harm = next((kind for kind in kinds if kind not in _HARMLESS), "")
@@ -96,7 +98,7 @@ class FaultyWorld:
                 headers = {**headers, "retry-after": str(kinds["status"].retry_after)}
             await _answer(counted, status, answer, kind, headers)
         elif any(kind in kinds for kind in _HELD):
-            await self._break(kinds, request, scope, receive, counted, connection)
+            await self._break(kinds, drifts, request, scope, receive, counted, connection)
         else:
             await self.app(scope, receive, counted)
         gone = _transport(connection).is_closing()  # nobody was there any more to be answered
@@ -104,8 +106,9 @@ class FaultyWorld:
         self.faults.note(service, request, harm or (fine if answered in (200, 206) else str(answered)))
 
     async def _break(
-        self, kinds: dict[str, Fault], request: str, scope: Scope, receive: Receive, send: Send, connection: Receive
-    ) -> None:
+        self, kinds: dict[str, Fault], drifts: list[Fault], request: str, scope: Scope, receive: Receive, send: Send,
+        connection: Receive,
+    ) -> None:  # fmt: skip
         start: MutableMapping[str, Any] = {}
         body = bytearray()
 
@@ -119,7 +122,7 @@ class FaultyWorld:
         headers = [(k, v) for k, v in start["headers"] if k.lower() not in (b"content-length", b"transfer-encoding")]
         sent = bytes(body)
         if start["status"] == 200:
-            sent = change_json(sent, kinds.get("duplicate_ids"), kinds.get("drift"), request)
+            sent = change_json(sent, kinds.get("duplicate_ids"), drifts, request)
         if "invalid_json" in kinds:
             sent = sent[: max(1, len(sent) * 2 // 3)]
         if "content_type" in kinds:

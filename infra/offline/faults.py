@@ -21,7 +21,8 @@ KINDS = (
     "clock_skew", "duplicate_ids", "deleted", "changed", "drift",
 )  # fmt: skip
 DRIFTS = ("rename", "retype", "drop")
-_OF_IMAGES = ("deleted", "changed")
+# What befalls images, and the services that can tell of it; of others such a rule would do nothing.
+_OF_IMAGES = {"deleted": ("mapillary", "mapillary-tiles", "mapillary-cdn"), "changed": ("mapillary-cdn",)}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Fault:
             raise ValueError(f"service: {self.service!r}; one of {', '.join(SERVICES)} or * is needed")
         if self.kind not in KINDS:
             raise ValueError(f"kind: {self.kind!r}; one of {', '.join(KINDS)} is needed")
+        if self.service not in ("*", *_OF_IMAGES.get(self.kind, SERVICES)):
+            raise ValueError(
+                f"service: {self.service!r} has no images to be {self.kind}; "
+                f"{', '.join(_OF_IMAGES[self.kind])} or * is needed"
+            )
         if self.kind == "status" and self.status not in STATUSES:
             raise ValueError(f"status: {self.status}; one of {STATUSES} is needed")
         if not 0.0 <= self.rate <= 1.0:

@@ -140,7 +140,7 @@ def test_duplicate_ids(breakable):
 def test_drift(how, wanted):
     rule = Fault("mapillary", "drift", rate=1.0, field="captured_at", how=how)
     body = b'{"data": [{"id": "7", "captured_at": 1}]}'
-    assert json.loads(change_json(body, None, rule, "GET /x")) == {"data": [wanted]}
+    assert json.loads(change_json(body, None, [rule], "GET /x")) == {"data": [wanted]}
 
 
 def test_drift_over_the_wire_and_never_without_a_rule(breakable):
@@ -153,10 +153,22 @@ def test_drift_over_the_wire_and_never_without_a_rule(breakable):
     assert breakable.graph(f"/{record.image_id}", fields="id,geometry,captured_at").json() != plain
 
 
+def test_several_drifts_strike_one_answer(breakable):
+    record = breakable.world.images(3)[0]
+    plain = breakable.graph(f"/{record.image_id}", fields="id,geometry,captured_at").json()
+    rules = [
+        {"service": "mapillary", "kind": "drift", "field": field, "how": how, "rate": 1.0}
+        for field, how in (("id", "retype"), ("geometry", "drop"), ("captured_at", "rename"))
+    ]
+    set_faults(breakable, *rules)
+    drifted = breakable.graph(f"/{record.image_id}", fields="id,geometry,captured_at").json()
+    assert drifted == {"id": int(plain["id"]), "capturedAt": plain["captured_at"]}
+
+
 def test_what_is_no_json_passes_unchanged():
     rule = Fault("*", "drift", rate=1.0)
-    assert change_json(b"\xff\xd8picture", rule, rule, "GET /x") == b"\xff\xd8picture"
-    assert change_json(b"[]", rule, rule, "GET /x") == b"[]"
+    assert change_json(b"\xff\xd8picture", rule, [rule], "GET /x") == b"\xff\xd8picture"
+    assert change_json(b"[]", rule, [rule], "GET /x") == b"[]"
 
 
 def test_posts_are_told_apart_by_their_bodies(breakable):
@@ -193,6 +205,8 @@ def test_no_rules_cost_no_memory():
     [
         ({"service": "tavily", "kind": "latency", "seconds": -1}, "seconds"),
         ({"service": "tavily", "kind": "drift", "how": "melt"}, "how"),
+        ({"service": "mapillary", "kind": "changed", "ids": ["1"]}, "mapillary-cdn or * is needed"),
+        ({"service": "openai", "kind": "deleted", "rate": 0.1}, "has no images to be deleted"),
     ],
 )
 def test_wrong_rules_are_explained(breakable, rule, word):
