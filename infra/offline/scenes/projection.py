@@ -76,7 +76,7 @@ def to_mercator(lat: Array, lon: Array) -> tuple[Array, Array]:
     return _A * np.radians(lon), _A * np.arctanh(np.sin(np.radians(lat)))
 
 
-def unbroken(lon: Array, middle: float) -> Array:
+def unbroken(lon: Array, middle: Array | float) -> Array:
     """Longitudes around a middle one, all moved by whole turns so that it lies east of the seam.
 
     So whatever is painted from either side of 180 degrees is painted at the same place of the plane.
