@@ -2,41 +2,90 @@
 
 import struct
 
+import numpy as np
+
 _HEADER = 128
 _MAX_TAGS = 100
-# What a colour engine computes with: white point, adaptation, primaries, curves, tables.
-_TAGS = {
-    b"wtpt", b"bkpt", b"chad", b"cicp", b"rXYZ", b"gXYZ", b"bXYZ", b"rTRC", b"gTRC", b"bTRC", b"kTRC",
-    b"A2B0", b"A2B1", b"A2B2", b"B2A0", b"B2A1", b"B2A2", b"gamt",
-}  # fmt: skip
-_NUMBERS = {b"XYZ ", b"curv", b"para", b"sf32", b"mft1", b"mft2", b"mAB ", b"mBA ", b"cicp"}  # types without text
-# Header fields that decide how colours look; the rest (maker, model, date, creator, …) is zeroed.
-_KEPT_FIELDS = ((8, 24), (36, 40), (64, 80))  # version, class, colour spaces; signature; intent, illuminant
+_POINTS = (b"wtpt", b"bkpt", b"rXYZ", b"gXYZ", b"bXYZ")
+_CURVES = (b"rTRC", b"gTRC", b"bTRC", b"kTRC")
+_COLOUR = {b"rXYZ", b"gXYZ", b"bXYZ", b"rTRC", b"gTRC", b"bTRC"}
+_PARAMETERS = (1, 3, 4, 5, 7)  # of a curve, by its kind
+_LARGEST = 20.0  # of a number that can be; text read as numbers is in the thousands
+_D50 = bytes.fromhex("0000f6d6000100000000d32d")
 
 
 def plain_profile(profile: bytes) -> bytes | None:
-    """The profile with the same colours and fixed texts; none if it is not one."""
+    """The profile with the same colours and fixed texts; none if it is not one of primaries and curves.
+
+    It is written anew from its numbers. Tables of colours, which print profiles have, are left out with their profile:
+    they could hold anything, and our decoders do not use them.
+    """
     if len(profile) < _HEADER + 4 or profile[36:40] != b"acsp":
         return None
     count = int.from_bytes(profile[_HEADER : _HEADER + 4], "big")
     if count > _MAX_TAGS or len(profile) < _HEADER + 4 + 12 * count:
         return None
-    entries = struct.iter_unpack(">4sII", profile[_HEADER + 4 : _HEADER + 4 + 12 * count])
-    tags = {}
-    for name, start, size in entries:
+    tags: dict[bytes, bytes] = {}
+    for name, start, size in struct.iter_unpack(">4sII", profile[_HEADER + 4 : _HEADER + 4 + 12 * count]):
         body = profile[start : start + size]
         if len(body) != size or size < 8:
             return None
-        if name in _TAGS and body[:4] in _NUMBERS:
-            tags[name] = body
-    if not tags:
+        if name in _POINTS or name == b"chad":
+            tags[name] = _fixed(body, b"sf32" if name == b"chad" else b"XYZ ", 9 if name == b"chad" else 3) or b""
+        elif name in _CURVES:
+            tags[name] = _curve(body) or b""
+    space, connection = profile[16:20], profile[20:24]
+    wanted = _COLOUR if space == b"RGB " else {b"kTRC"}
+    is_known = profile[12:16] in (b"mntr", b"scnr", b"prtr", b"spac") and space in (b"RGB ", b"GRAY")
+    if not is_known or connection not in (b"XYZ ", b"Lab ") or not all(tags.get(name) for name in wanted):
         return None
     is_v4 = profile[8] >= 4
+    tags = {name: body for name, body in tags.items() if body}
     tags |= {b"desc": _description(is_v4), b"cprt": _copyright(is_v4)}  # the standard asks for them
-    return _assembled(profile, dict(sorted(tags.items())))
+    return _assembled(_header(profile, is_v4), dict(sorted(tags.items())))
 
 
-def _assembled(profile: bytes, tags: dict[bytes, bytes]) -> bytes:
+def _header(profile: bytes, is_v4: bool) -> bytearray:
+    """Only what decides how colours look: kind, colour spaces, intent."""
+    header = bytearray(_HEADER)
+    header[8:12] = b"\x04\x30\0\0" if is_v4 else b"\x02\x10\0\0"
+    header[12:24] = profile[12:24]
+    header[36:40] = b"acsp"
+    header[67] = profile[67] % 4
+    header[68:80] = _D50
+    return header
+
+
+def _fixed(body: bytes, kind: bytes, count: int) -> bytes | None:
+    """Numbers of 16 + 16 bits, if they can be."""
+    numbers = body[8 : 8 + 4 * count]
+    if body[:4] != kind or len(numbers) != 4 * count:
+        return None
+    if any(abs(n) > _LARGEST * 65_536 for (n,) in struct.iter_unpack(">i", numbers)):
+        return None
+    return kind + bytes(4) + numbers
+
+
+def _curve(body: bytes) -> bytes | None:
+    """A curve, if it is one: by its parameters, or by points that never fall."""
+    if body[:4] == b"para" and len(body) >= 12:
+        kind = int.from_bytes(body[8:10], "big")
+        count = _PARAMETERS[kind] if kind < len(_PARAMETERS) else 0
+        numbers = _fixed(b"sf32" + bytes(4) + body[12:], b"sf32", count) if count else None
+        return b"para" + bytes(4) + struct.pack(">HH", kind, 0) + numbers[8:] if numbers else None
+    if body[:4] != b"curv" or len(body) < 12:
+        return None
+    count = int.from_bytes(body[8:12], "big")
+    points = body[12 : 12 + 2 * count]
+    if len(points) != 2 * count:
+        return None
+    values = np.frombuffer(points, ">u2").astype(np.int64)
+    if count > 1 and (np.diff(values) < 0).any():
+        return None
+    return b"curv" + bytes(4) + struct.pack(">I", count) + points
+
+
+def _assembled(header: bytearray, tags: dict[bytes, bytes]) -> bytes:
     places: dict[bytes, int] = {}  # equal bodies (often the three curves) are stored once, as profiles do
     bodies = bytearray()
     start = _HEADER + 4 + 12 * len(tags)
@@ -46,9 +95,6 @@ def _assembled(profile: bytes, tags: dict[bytes, bytes]) -> bytes:
             places[body] = start + len(bodies)
             bodies += body + bytes(-len(body) % 4)
         table += struct.pack(">4sII", name, places[body], len(body))
-    header = bytearray(_HEADER)
-    for begin, end in _KEPT_FIELDS:
-        header[begin:end] = profile[begin:end]
     header[:4] = struct.pack(">I", start + len(bodies))
     return bytes(header) + struct.pack(">I", len(tags)) + bytes(table) + bytes(bodies)
 

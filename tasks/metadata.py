@@ -1,8 +1,8 @@
 """Pictures without what they tell about their maker: EXIF, GPS, MakerNotes, XMP, IPTC, comments, thumbnails, text.
 
-What decoding needs is copied, all else is left out: the list says what stays, so that a kind of metadata nobody
-thought of does not slip through. Pixels stay as they are, unless the picture had to be turned upright or carries
-bytes inside its coded part that no decoder reads.
+A picture is put together anew from what decoding needs, so that a kind of metadata nobody thought of does not slip
+through. Pixels stay as they are, unless the picture had to be turned upright or carries bytes inside its coded part
+that no decoder reads.
 """
 
 import io
@@ -12,15 +12,12 @@ import zlib
 from PIL import Image
 
 from tasks.colour_profile import plain_profile
-from tasks.decode import Encoded, ImageFacts, jpeg
+from tasks.decode import BadImage, Encoded, ImageFacts, jpeg
+from tasks.jpeg_parts import Unusual, needed
 from tasks.png import without_metadata
 
 _UPRIGHT_QUALITY = 95
 
-# Frame headers, Huffman and arithmetic tables, quantization, restart interval, scans. Not the number of lines (DNL):
-# our decoders pass over it whatever it holds, so a picture they took does not need it.
-_JPEG_KEPT = {*range(0xC0, 0xD0), 0xDA, 0xDB, 0xDD} - {0xC8}
-_STANDALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
 _ICC = b"ICC_PROFILE\0"
 _ICC_PART = 65_519  # bytes of a profile that fit into one segment
 
@@ -42,9 +39,19 @@ def cleaned(data: bytes, turn: bool = True) -> tuple[bytes, ImageFacts]:
             return without_metadata(data), picture.facts
         except zlib.error:  # all pixels are there; what is wrong lies behind them
             return _redrawn(picture), picture.facts
-    stripped, has_hidden_bytes = _jpeg(data)
-    # What a strict decoder stumbles over may be bytes between the pixels' codes, where anything could be kept.
-    return (stripped if is_clean and not has_hidden_bytes else _redrawn(picture)), picture.facts
+    return _rebuilt(data, is_clean) or _redrawn(picture), picture.facts
+
+
+def _rebuilt(data: bytes, is_clean: bool) -> bytes | None:
+    """A JPEG anew from what it needs; none where it must be drawn anew."""
+    try:
+        found = needed(data)
+        made = found.file(_icc_segments(found.profile))
+        # What a strict decoder stumbles over may be bytes between the pixels' codes, where anything could be kept. If
+        # it was something else, it is gone now.
+        return made if is_clean or Encoded.open(made).check() else None
+    except (Unusual, BadImage):
+        return None
 
 
 def _redrawn(picture: Encoded) -> bytes:
@@ -58,54 +65,6 @@ def _redrawn(picture: Encoded) -> bytes:
     profile = Image.open(io.BytesIO(picture.data)).info.get("icc_profile") if picture.mode == "RGB" else None
     first = 4 + int.from_bytes(made[4:6], "big")  # behind the JFIF header
     return made[:first] + _icc_segments(profile) + made[first:]
-
-
-def _jpeg(data: bytes) -> tuple[bytes, bool]:
-    """The segments that decoding needs, up to the end marker; and whether bytes lay where no decoder looks."""
-    head, kept = bytearray(data[:2]), bytearray()
-    profile: dict[int, bytes] = {}
-    hidden = False
-    at = 2
-    while at + 4 <= len(data):
-        if data[at] != 0xFF:
-            at = data.find(b"\xff", at)
-            hidden = True
-            if at < 0:
-                break
-            continue
-        marker = data[at + 1]
-        if marker == 0xD9:
-            break
-        if marker in (0x00, 0xFF) or marker in _STANDALONE:  # a fill byte, or nothing that belongs between segments
-            at += 1 if marker == 0xFF else 2
-            continue
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        body = data[at + 4 : end]
-        if marker == 0xDA:
-            end = _end_of_scan(data, end)
-            kept += data[at:end]
-        elif marker in _JPEG_KEPT:
-            kept += data[at:end]
-        elif marker == 0xE0 and body.startswith(b"JFIF\0") and len(body) >= 14:
-            head += b"\xff\xe0\x00\x10" + body[:12] + b"\0\0"  # a thumbnail of no size
-        elif marker == 0xEE and body.startswith(b"Adobe") and len(body) >= 12:  # how colours are coded
-            head += b"\xff\xee\x00\x0e" + body[:12]
-        elif marker == 0xE2 and body.startswith(_ICC) and len(body) > 14:
-            profile.setdefault(body[12], body[14:])
-        at = end
-    head += _icc_segments(b"".join(profile[number] for number in sorted(profile)))
-    return bytes(head + kept) + b"\xff\xd9", hidden
-
-
-def _end_of_scan(data: bytes, at: int) -> int:
-    while True:
-        at = data.find(b"\xff", at)
-        if at < 0 or at + 1 >= len(data):
-            return len(data)
-        follower = data[at + 1]
-        if follower not in (0x00, 0xFF) and not 0xD0 <= follower <= 0xD7:  # no stuffed, fill or restart marker
-            return at
-        at += 1 if follower == 0xFF else 2
 
 
 def _icc_segments(profile: bytes | None) -> bytes:

@@ -1,55 +1,76 @@
 """A PNG without what its pixels do not need."""
 
+import io
 import struct
 import zlib
 from collections.abc import Container
 
+import numpy as np
+from PIL import Image
+
 from tasks.colour_profile import plain_profile
 from tasks.decode import BadImage
+from tasks.png_parts import SIGNATURE, chunk, parts, png_pixels
 
-# What stays beside the pixels, by its right length: more bytes than that are read by nobody and could say anything.
-_KEPT: dict[bytes, Container[int]] = {
-    b"IHDR": {13}, b"gAMA": {4}, b"cHRM": {32}, b"sRGB": {1}, b"sBIT": range(1, 5), b"bKGD": {1, 2, 6}, b"pHYs": {9},
-}  # fmt: skip
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
-_TRANSPARENT: dict[int, Container[int]] = {0: {2}, 2: {6}, 3: range(1, 257)}
+_TRANSPARENT: dict[int, Container[int]] = {0: {2}, 2: {6}}
 # First column and row of each pass of an interlaced picture, and the steps between them.
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 
 def without_metadata(data: bytes) -> bytes:
-    """The same picture with nothing but what decoding needs, and its colour profile reduced to its numbers."""
-    kept = bytearray(data[:8])
-    header = data[16:29]
+    """The same picture with nothing but what decoding needs, and its colour profile reduced to its numbers.
+
+    What says how colours are meant stays where it makes sense. What does not (a resolution, a background, a palette
+    for other screens) is left out, for text could stand there.
+    """
+    before: dict[bytes, bytes] = {}
     pixels: list[bytes] = []
-    place = at = 8
-    while at + 12 <= len(data):
-        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
-        name, body = data[at + 4 : at + 8], data[at + 8 : end - 4]
-        if name == b"IEND":
-            kept[place:place] = _exactly(pixels, header)
-            return bytes(kept + chunk(b"IEND", b""))
+    for name, part in parts(data):
+        body = part[8:-4]
         if name == b"IDAT":
-            place = place if pixels else len(kept)
-            pixels.append(body)
-        elif len(body) in _KEPT.get(name, ()) or _is_needed(name, len(body), header[9]):
-            kept += data[at:end]
-        elif name == b"iCCP":
-            kept += _profile(body)
-        at = end
+            pixels += [body] if body else []
+        elif name == b"IEND":
+            return SIGNATURE + _head(before, data) + _exactly(pixels, before[b"IHDR"]) + chunk(b"IEND", b"")
+        elif not pixels:
+            before[name] = body
     raise BadImage("truncated", "a PNG without its end")
 
 
-def chunk(name: bytes, body: bytes) -> bytes:
-    """A part of a PNG file."""
-    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+def _head(found: dict[bytes, bytes], data: bytes) -> bytes:
+    header = found[b"IHDR"][:13]
+    bits, colour_type = header[8], header[9]
+    kept = chunk(b"IHDR", header) + _profile(found.get(b"iCCP", b""))
+    kept += b"".join(chunk(name, body) for name, body in found.items() if _is_sane(name, body))
+    if colour_type == 3:
+        return kept + _palette(found.get(b"PLTE", b""), found.get(b"tRNS", b""), data)
+    clear = found.get(b"tRNS", b"")
+    if len(clear) in _TRANSPARENT.get(colour_type, ()) and all(
+        n >> bits == 0 for (n,) in struct.iter_unpack(">H", clear)
+    ):
+        kept += chunk(b"tRNS", clear)
+    return kept
 
 
-def _is_needed(name: bytes, length: int, colour_type: int) -> bool:
-    """Whether it is the palette of a picture that has one, or says which colours are transparent."""
-    if name == b"PLTE":
-        return colour_type == 3 and length <= 768
-    return name == b"tRNS" and length in _TRANSPARENT.get(colour_type, ())
+def _is_sane(name: bytes, body: bytes) -> bool:
+    """Whether it says how colours are meant, in numbers that can be."""
+    if name == b"sRGB":
+        return len(body) == 1 and body[0] < 4
+    if name == b"gAMA":
+        return len(body) == 4 and 10_000 <= int.from_bytes(body, "big") <= 1_000_000
+    return name == b"cHRM" and len(body) == 32 and all(n <= 100_000 for (n,) in struct.iter_unpack(">I", body))
+
+
+def _palette(colours: bytes, clear: bytes, data: bytes) -> bytes:
+    """The colours that a pixel has; the others, which nobody sees, black."""
+    with Image.open(io.BytesIO(png_pixels(data)), formats=["PNG"]) as picture:
+        used = np.bincount(np.asarray(picture).ravel(), minlength=256)[: len(colours) // 3] > 0
+    count = int(np.flatnonzero(used)[-1]) + 1 if used.any() else 1
+    table = np.frombuffer(colours[: 3 * len(used)], np.uint8).reshape(-1, 3) * used[:, None]
+    kept = chunk(b"PLTE", table[:count].astype(np.uint8).tobytes())
+    opacity = np.frombuffer(clear[: len(used)], np.uint8)[:count]
+    opacity = np.where(used[: len(opacity)], opacity, 255).astype(np.uint8)
+    return kept + chunk(b"tRNS", opacity.tobytes()) if len(opacity) else kept
 
 
 def _exactly(pixels: list[bytes], header: bytes) -> bytes:
@@ -64,7 +85,7 @@ def _exactly(pixels: list[bytes], header: bytes) -> bytes:
 
 def _size(header: bytes) -> int:
     """Bytes of the unpacked pixels: every row begins with one that names its filter."""
-    width, height, bits, colour_type, _, _, interlaced = struct.unpack(">IIBBBBB", header)
+    width, height, bits, colour_type, _, _, interlaced = struct.unpack(">IIBBBBB", header[:13])
 
     def part(columns: int, rows: int) -> int:
         return rows * (1 + -(-columns * bits * _CHANNELS[colour_type] // 8)) if columns > 0 else 0
@@ -75,6 +96,8 @@ def _size(header: bytes) -> int:
 
 
 def _profile(body: bytes) -> bytes:
+    if not body:
+        return b""
     try:
         profile = zlib.decompressobj().decompress(body[body.index(b"\0") + 2 :], 16_000_000)
     except (ValueError, zlib.error):
