@@ -74,10 +74,11 @@ class OnlyPublic(httpx.AsyncHTTPTransport):
         self, service: str = "web", limits: httpx.Limits | None = None, trusted: Collection[Origin] = ()
     ) -> None:
         limits = limits or httpx.Limits()
-        super().__init__(limits=limits)
+        certificates = httpx.create_ssl_context()
+        super().__init__(verify=certificates, limits=limits)
         # httpx hands no network backend on. The pool is its only state; this one differs in nothing else.
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=httpx.create_ssl_context(),
+            ssl_context=certificates,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
