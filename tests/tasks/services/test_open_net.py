@@ -1,6 +1,9 @@
 """Hosts that a service names, over real sockets: none of our own network, however it is spelled or looked up."""
 
 import asyncio
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -198,3 +201,58 @@ async def test_behind_a_proxy_it_is_the_proxy_that_looks_names_up(
         assert server.asked[0].target == "http://photos.example.org/a.jpg" and asked == []
         with pytest.raises(NotPublic):  # no proxy for this one: it is ours to check
             await http.get("http://inside.example.org/a.jpg")
+
+
+def _certificate(folder: Path, name: str) -> Path:
+    """A key and a certificate for a name, signed by itself, in one file."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(who)
+        .issuer_name(who)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    file = folder / "certificate.pem"
+    file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return file
+
+
+async def test_certificates_are_checked_for_the_name_and_not_for_the_address(
+    names: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = _certificate(tmp_path, "photos.example.org")
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.load_cert_chain(file)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await _head(reader):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+            await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=ours)
+    port = listener.sockets[0].getsockname()[1]
+    names("127.0.0.1")
+    monkeypatch.setattr(opening, "is_public", lambda address: True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    async with httpx.AsyncClient(transport=OnlyPublic()) as http:
+        assert (await http.get(f"https://photos.example.org:{port}/")).text == "ok"
+        for stranger in ("other.example.org", "127.0.0.1"):
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                await http.get(f"https://{stranger}:{port}/")
+    listener.close()
