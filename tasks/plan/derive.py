@@ -57,6 +57,9 @@ BY_ADMIN = {
 BY_NAME = {"Cocos (Keeling) Islands": "CC", "Christmas Island": "CX"}
 LEFT_OUT = {"Spratly Is."}  # claimed by six states; ISO 3166 assigns it to none
 
+# Lengths whose line in the Factbook is a text that was read wrongly. MS: "eruptions that began in 1995 destroyed most of
+# the 227 km road system", read as 1,995 km.
+MISREAD = {"MS": "227"}
 # ISO codes without a line of their own in the Factbook figures, and the country whose figures include them.
 CARVED = {"GF": "FR", "GP": "FR", "MQ": "FR", "RE": "FR", "YT": "FR", "AX": "FI", "BQ": None, "UM": None}
 # Sources give land, and some roads and people, without a year of their own: those are as of the edition used.
@@ -198,6 +201,8 @@ def write_countries(facts: Path, regions: pl.DataFrame, path: Path) -> None:
         rows: dict[str, dict[str, Any]] = {row["iso2"]: dict(row) for row in csv.DictReader(file)}
     for row in rows.values():
         row |= {"figures_source": "CIA World Factbook", "figures_edition": FACTBOOK_EDITION}
+    for code, road_km in MISREAD.items():
+        rows[code] |= {"road_km": road_km, "road_year": ""}
     for code, parent in CARVED.items():
         entry = names[code]
         land = float(entry["areakm2"]) or round(area_km2(regions.filter(pl.col("country") == code)["shape"]), 1)
