@@ -46,8 +46,8 @@ NEWS = (
 SMALL = ("--pano-width", "512")
 SMALL_PICTURES = ("collect.panorama_width=512", "collect.panorama_min_pixels=1", "collect.photo_min_pixels=1")
 CASES = (
-    Case("streets and scenes", 100, ("collect.satellite.size_px=1000",)),
-    Case("more places, at the pace of before", 220, ("collect.satellite.size_px=1000",), again=True),
+    Case("streets and scenes", 60, ("collect.satellite.size_px=1000",)),
+    Case("more places, at the pace of before", 130, ("collect.satellite.size_px=1000",), again=True),
     Case("a second for an answer", 600, (*STREETS, *SMALL_PICTURES), SLOW, SMALL),
     Case("a limit a minute", 120, (*STREETS, "services.mapillary.search_per_minute=200")),
     Case("refresh with news", 120, (*STREETS, "collect.refresh.after_days=0"), NEWS, again=True),
