@@ -17,8 +17,8 @@ from schemas.settings.spread import SpreadSettings
 from tasks.frame import Context, Inputs, Kept, Row, Stage, Workshop, run
 from tasks.lake import Lake
 from tasks.ray_home import start_ray, stop_ray
+from tasks.ray_workers import release_workers
 from tasks.services import connect
-from tasks.spread import release_workers
 
 ROWS = 100_000
 

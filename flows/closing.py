@@ -35,6 +35,11 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
     failed = sum(result.failed for result in results)
     if failed:
         lines.append(f"{failed} items failed and are tried again by the next run: geofix show failures{_lake(call)}")
+    for service, seconds in _paused(results).items():
+        lines.append(
+            f"{service} said that its limit was reached: nothing was asked of it for {seconds:.0f} s in all; "
+            f"lower its budgets (services.{service}.…_per_minute, …_per_day) if that happens again"
+        )
     lines += _refused(results, call)
     if call.demo or any(result.stage.startswith("evaluate") for result in results):
         lines += _made(lake)
@@ -42,6 +47,14 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
         lines += ["What the places got:", *(f"  {line}" for line in _coverage(lake))]
     lines += _where_to_look(results, lake, call)
     return "\n".join(lines)
+
+
+def _paused(results: Sequence[StageResult]) -> dict[str, float]:
+    every: dict[str, float] = {}
+    for result in results:
+        for service, seconds in result.paused_s.items():
+            every[service] = every.get(service, 0.0) + seconds
+    return every
 
 
 def _refused(results: Sequence[StageResult], call: Call) -> list[str]:

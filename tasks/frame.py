@@ -13,7 +13,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ from tasks.ledger import Ledger
 from tasks.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
 from tasks.services import Connections
 from tasks.services.budget_actor import shared_till
+from tasks.services.pauses import Pauses
 from tasks.spread import Died, Resources, is_async_function, spread
 
 __all__ = [
@@ -169,10 +170,11 @@ def _run_items(
     items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.aside)
     todo = ledger.unfinished(items)
     progress = _Progress(context.progress, stage.name, items.height, items.height - todo.height)
-    connections = context.connections
+    connections, pauses = context.connections, None
     if todo.height and stage.services:
         context.ready()
-        connections = connections.sharing(shared_till(context.lake, context.spread))
+        till = shared_till(context.lake, context.spread)
+        connections, pauses = connections.sharing(till), Pauses(till)
     is_async = is_async_function(stage.work)
     job = ChunkJob(
         stage=stage.name,
@@ -185,7 +187,12 @@ def _run_items(
         secrets=context.connections.secrets(),
     )
     results = spread(
-        todo, job.make_async if is_async else job.make_sync, context.spread, stage.resources, is_async=is_async
+        todo,
+        job.make_async if is_async else job.make_sync,
+        context.spread,
+        stage.resources,
+        is_async=is_async,
+        meanwhile=pauses.look if pauses else lambda: None,
     )
     batch = _Batch(ledger, progress)
     fatal: Failure | None = None
@@ -206,7 +213,8 @@ def _run_items(
         ledger.close("failed", progress.counts, items.height, batch.usage)
         raise GeofixError(f"{stage.name} stopped: {_why(fatal, context.connections)}")
     _check_accounts(stage.name, todo, batch)
-    return _finish(stage, items, ledger, progress, batch)
+    result = _finish(stage, items, ledger, progress, batch)
+    return replace(result, paused_s=pauses.taken_s()) if pauses else result
 
 
 def _run_columns(

@@ -86,6 +86,7 @@ class StageResult:
     usage: Usage
     seconds: float
     starting_s: float = 0.0  # of them, before the first worker was ready
+    paused_s: Mapping[str, float] = field(default_factory=dict)  # by service: asked nothing, its limit was reached
 
     @property
     def nothing_to_do(self) -> bool:

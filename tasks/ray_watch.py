@@ -7,8 +7,7 @@ for a worker that no node can hold. Both are seen here first.
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import ray
 from ray._private import worker
@@ -82,27 +81,25 @@ class Placement:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cpus, self._gpus, self._patience_s, self._clock = cpus, gpus, patience_s, clock
-        self._began_s = self._said_s = clock()
-        self.has_worker = False
+        self._without_s = self._said_s = clock()  # since when there is no worker
         if _is_private() and not fitting(nodes(), cpus, gpus):
             raise GeofixError(
                 f"{self._wants()}, and Ray on this machine has {_have(nodes())}: name a cluster that has "
                 "them in spread.address"
             )
 
-    def look(self, ready: Sequence[Any]) -> None:
-        """`ready` are references that are there as soon as their worker is."""
-        if self.has_worker:
-            return
-        self.has_worker = bool(ray.wait(list(ready), num_returns=1, timeout=0)[0])
+    def look(self, has_worker: bool) -> None:
+        """Say what is waited for while there is no worker at all; GeofixError after too long."""
         now_s = self._clock()
-        if self.has_worker or now_s - self._said_s < min(SAY_EVERY_S, self._patience_s):
+        if has_worker:
+            self._without_s = self._said_s = now_s
+        if has_worker or now_s - self._said_s < min(SAY_EVERY_S, self._patience_s):
             return
         self._said_s = now_s
-        waited = f"no worker for {now_s - self._began_s:.0f} s: {self._wants()}; Ray has {_have(nodes())}, of which "
+        waited = f"no worker for {now_s - self._without_s:.0f} s: {self._wants()}; Ray has {_have(nodes())}, of which "
         free = ray.available_resources()
         waited += f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free"
-        if now_s - self._began_s >= self._patience_s:
+        if now_s - self._without_s >= self._patience_s:
             raise GeofixError(
                 f"Ray gave {waited}; end what holds them, add a node that has them, or wait longer (spread.wait_s)"
             )

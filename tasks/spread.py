@@ -20,15 +20,14 @@ from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from schemas.settings.spread import SpreadSettings
 from tasks.errors import GeofixError
-from tasks.ray_home import drop_ray, restore_home, start_ray
+from tasks.ray_home import drop_ray, start_ray
 from tasks.ray_watch import Placement, RayLost, Watch, fitting, nodes
+from tasks.ray_workers import AsyncWorker, Make, SyncWorker, idle
 
 MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is held to be the cause
 QUICK_CHUNK_S = 0.3  # a chunk done faster than this is worth doubling
 LARGEST_CHUNK = 8192
-
-
-Make = Callable[[], Callable[[pl.DataFrame], Any]]
+STARTING_S = 30.0  # a worker that has not come by then gives its chunks to those that have
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,8 @@ class _Seat:
 
     actor: Any
     ready: Any  # a reference that is there as soon as the actor is
+    has_come: bool = False  # Ray has started it somewhere
+    since_s: float = field(default_factory=time.monotonic)
     tasks: dict[Any, _Task] = field(default_factory=dict)
 
 
@@ -66,90 +67,23 @@ class Died:
     message: str
 
 
-class _SyncWorker:
-    """Opened by the first chunk of a job, not when made: an error in `make` then comes back as itself."""
-
-    def __init__(self) -> None:
-        restore_home()
-        self._job = ""
-        self._call: Callable[[pl.DataFrame], Any] | None = None
-
-    def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
-        return self._opened(job, make)(chunk)
-
-    def _opened(self, job: str, make: Make) -> Callable[[pl.DataFrame], Any]:
-        if job == self._job and self._call is not None:
-            return self._call
-        self._call = None  # the last job's bench goes before the next one's is made
-        call = make()
-        self._job, self._call = job, call
-        return call
-
-
-class _AsyncWorker(_SyncWorker):
-    async def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
-        return await self._opened(job, make)(chunk)
-
-
-class _Idle:
-    """Workers whose job is over, kept for the next one: a new process would import everything again."""
-
-    def __init__(self) -> None:
-        self._kind: Any = None
-        self._cluster = ""
-        self._actors: list[Any] = []
-
-    def take(self, kind: Any) -> Any | None:
-        if kind != self._kind or self._cluster != _cluster():
-            self.clear()  # they hold CPUs that workers of another kind may wait for
-        return self._actors.pop() if self._actors else None
-
-    def give(self, kind: Any, actor: Any) -> None:
-        if kind != self._kind:
-            self.clear()
-        self._kind, self._cluster = kind, _cluster()
-        self._actors.append(actor)
-
-    def forget(self) -> None:
-        self._actors.clear()
-
-    def clear(self) -> None:
-        cluster = _cluster()
-        while self._actors:
-            actor = self._actors.pop()
-            if cluster == self._cluster:  # those of a cluster we have left ended with it
-                ray.kill(actor, no_restart=True)
-
-
-_idle = _Idle()
-
-
-def release_workers() -> None:
-    """End the workers kept for a next job: while they live they hold CPUs that others in Ray may wait for."""
-    if ray.is_initialized():
-        _idle.clear()
-
-
-def _cluster() -> str:
-    # Not the job id: every private Ray calls its first job 01000000.
-    return str(ray.get_runtime_context().get_node_id())
-
-
 def spread(
     items: pl.DataFrame,
     make: Make,
     settings: SpreadSettings,
     resources: Resources,
     is_async: bool = False,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Generator[Any, None, None]:
     """Yield `make()(chunk)` for chunks that together are `items`, in the order they finish.
 
     `make` runs once in each worker process. For a chunk that cannot be survived a `Died` is yielded instead.
+    `meanwhile` is called about every second while results are waited for.
     """
     if items.is_empty():
         return
     start_ray(settings)
-    pool = _Pool(items, make, settings, resources, is_async)
+    pool = _Pool(items, make, settings, resources, is_async, meanwhile)
     try:
         yield from pool.results()
     except RayLost:
@@ -161,8 +95,15 @@ def spread(
 
 class _Pool:
     def __init__(
-        self, items: pl.DataFrame, make: Make, settings: SpreadSettings, resources: Resources, is_async: bool
+        self,
+        items: pl.DataFrame,
+        make: Make,
+        settings: SpreadSettings,
+        resources: Resources,
+        is_async: bool,
+        meanwhile: Callable[[], None],
     ) -> None:
+        self._meanwhile = meanwhile
         self._items, self._next, self._chunk = items, 0, max(1, resources.chunk)
         self._again: deque[_Task] = deque()
         self._job = uuid.uuid4().hex
@@ -174,7 +115,7 @@ class _Pool:
         chunks = -(-items.height // self._chunk)
         self._watch = Watch()
         self._placement = Placement(resources.cpus, resources.gpus, settings.wait_s)
-        self._seats = [self._new_seat(_idle.take(self._kind)) for _ in range(max(1, min(wanted, chunks)))]
+        self._seats = [self._new_seat(idle.take(self._kind)) for _ in range(max(1, min(wanted, chunks)))]
         # Chunks at a worker: enough to keep it busy, and one waiting, so that it never idles.
         self._depth = max(2, -(-resources.concurrency // self._chunk) + 1) if is_async else 2
 
@@ -186,11 +127,12 @@ class _Pool:
         options: dict[str, Any] = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus}
         if self._is_async:
             options["max_concurrency"] = 64  # of calls; how many items run at once is the stage's own gate
-        worker = _AsyncWorker if self._is_async else _SyncWorker
+        worker = AsyncWorker if self._is_async else SyncWorker
         return ray.remote(worker).options(max_restarts=0, **options).remote()
 
     def results(self) -> Iterator[Any]:
         while True:
+            self._recall()
             self._fill()
             waiting = {ref: seat for seat in self._seats for ref in seat.tasks}
             if not waiting:
@@ -205,8 +147,9 @@ class _Pool:
         try:
             # Woken every second so that Ctrl-C is seen, and whether Ray is there.
             ready, _ = ray.wait(refs, num_returns=1, timeout=1.0)
+            self._meanwhile()
             self._watch.look()
-            self._placement.look([seat.ready for seat in self._seats])
+            self._note_arrivals()
         except ConnectionError as error:  # of ray:// only
             raise RayLost(
                 f"the connection to the Ray cluster (spread.address) is lost ({error}): what was finished is saved; "
@@ -214,22 +157,43 @@ class _Pool:
             ) from error
         return list(ready)
 
+    def _note_arrivals(self) -> None:
+        absent = {seat.ready: seat for seat in self._seats if not seat.has_come}
+        if absent:
+            come, _ = ray.wait(list(absent), num_returns=len(absent), timeout=0)
+            for ref in come:
+                absent[ref].has_come = True
+        self._placement.look(any(seat.has_come for seat in self._seats))
+
     def abandon(self) -> None:
         """Ray is lost: its workers with it, and whatever is asked of it now could end this process."""
         self._seats = []
-        _idle.forget()
+        idle.forget()
         drop_ray()
 
     def stop(self) -> None:
         for seat in self._seats:
-            if seat.tasks:
+            if seat.tasks or not seat.has_come:
                 ray.kill(seat.actor, no_restart=True)
             else:
-                _idle.give(self._kind, seat.actor)
+                idle.give(self._kind, seat.actor)
+
+    def _recall(self) -> None:
+        """Chunks at workers that Ray does not start, for want of a node, go to one that has nothing else to do."""
+        nothing_new = not self._again and self._next >= self._items.height
+        if not nothing_new or not any(seat.has_come and not seat.tasks for seat in self._seats):
+            return
+        late_s = time.monotonic() - STARTING_S
+        for seat in [one for one in self._seats if not one.has_come and one.tasks and one.since_s <= late_s]:
+            ray.kill(seat.actor, no_restart=True)
+            self._seats.remove(seat)
+            self._again.extend(seat.tasks.values())
 
     def _fill(self) -> None:
+        # While none has come all are given something; afterwards those that have.
+        seats = [seat for seat in self._seats if seat.has_come] or self._seats
         # To the worker with the least: a deep one filled first would take all of a short list and leave the rest idle.
-        while len((seat := min(self._seats, key=lambda one: len(one.tasks))).tasks) < self._depth:
+        while len((seat := min(seats, key=lambda one: len(one.tasks))).tasks) < self._depth:
             task = self._take()
             if task is None:
                 return
@@ -267,10 +231,8 @@ class _Pool:
     def _replace(self, seat: _Seat) -> Iterator[Died]:
         self._watch.look(at_once=True)  # a worker dies with its Ray, too
         lost = list(seat.tasks.values())
-        seat.tasks.clear()
         ray.kill(seat.actor, no_restart=True)  # where only its result was lost it still holds CPUs
-        fresh = self._new_seat(None)
-        seat.actor, seat.ready = fresh.actor, fresh.ready
+        self._seats[self._seats.index(seat)] = self._new_seat(None)
         for place, task in enumerate(lost):
             # The first of them was at work when the worker died, the others only waited.
             task.deaths += 1 if place == 0 else 0

@@ -56,6 +56,11 @@ class WebRules(Settings):
     timeout_s: float = Field(60, gt=0, description="seconds to wait for the next bytes of an answer")
     total_timeout_s: float = Field(180, gt=0, description="seconds for one whole picture")
     backoff_s: float = Field(0.5, ge=0, description="first retry waits up to this, each later one up to twice as long")
+    limit_patience_s: float = Field(
+        300,
+        ge=0,
+        description="how long a row waits for a host that says its limit is reached, before it counts as failed",
+    )
     allow_private: bool = Field(
         False, description="also ask hosts of private networks and this machine, which a table from outside must not"
     )

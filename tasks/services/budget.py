@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from schemas.settings.allowance import Allowance
-from tasks.errors import GeofixError
-from tasks.services.limit import Lease, Standing, give_back, grant
+from tasks.errors import StageRefused
+from tasks.services.limit import Lease, Paused, Standing, give_back, grant, pause, paused_s
 
 BUSY_S = 60.0  # how long to wait for other processes' transactions, each of which takes less than a millisecond
 _TABLE = "CREATE TABLE IF NOT EXISTS standings (bucket TEXT PRIMARY KEY, next_s REAL, day INTEGER, used INTEGER)"
+_PAUSES = "CREATE TABLE IF NOT EXISTS pauses (name TEXT PRIMARY KEY, until_s REAL, times INTEGER, total_s REAL)"
 _SAVE = (
     "INSERT INTO standings VALUES (?, ?, ?, ?) "
     "ON CONFLICT (bucket) DO UPDATE SET next_s = excluded.next_s, day = excluded.day, used = excluded.used"
@@ -52,6 +53,25 @@ class BudgetFile:
         with self._transaction() as connection:
             return _standing(connection, bucket)
 
+    def pause(self, name: str, seconds: float) -> None:
+        """A service wants to be asked nothing for so long; 0: it answers again."""
+        with self._transaction() as connection:
+            after = pause(_paused(connection, name), seconds, self._clock())
+            connection.execute(
+                "INSERT OR REPLACE INTO pauses VALUES (?, ?, ?, ?)", (name, after.until_s, after.times, after.total_s)
+            )
+
+    def paused_s(self, name: str) -> float:
+        """Seconds for which a service still wants to be asked nothing."""
+        with self._transaction() as connection:
+            return paused_s(_paused(connection, name), self._clock())
+
+    def pauses(self) -> dict[str, Paused]:
+        """All pauses so far, by service."""
+        with self._transaction() as connection:
+            rows = connection.execute("SELECT name, until_s, times, total_s FROM pauses").fetchall()
+        return {name: Paused(*rest) for name, *rest in rows}
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
@@ -64,7 +84,8 @@ class BudgetFile:
                 raise
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise GeofixError(
+            # Refused, for without them nothing may be asked: every other item would end the same way.
+            raise StageRefused(
                 f"the budgets of requests in '{self.path}' cannot be kept: {error}; "
                 "if the file is damaged, delete it, and the day's count starts anew"
             ) from error
@@ -88,6 +109,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
             # Whole after any crash of a process; the last moments may be lost with the machine's power.
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute(_TABLE)
+            connection.execute(_PAUSES)
             return
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
@@ -98,6 +120,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
 def _standing(connection: sqlite3.Connection, bucket: str) -> Standing:
     row = connection.execute("SELECT next_s, day, used FROM standings WHERE bucket = ?", (bucket,)).fetchone()
     return Standing(*row) if row else Standing()
+
+
+def _paused(connection: sqlite3.Connection, name: str) -> Paused:
+    row = connection.execute("SELECT until_s, times, total_s FROM pauses WHERE name = ?", (name,)).fetchone()
+    return Paused(*row) if row else Paused()
 
 
 def _save(connection: sqlite3.Connection, bucket: str, standing: Standing) -> None:

@@ -7,37 +7,59 @@ from typing import Any
 
 from schemas.settings.allowance import Allowance
 from schemas.settings.spread import SpreadSettings
+from tasks.errors import GeofixError, StageRefused
 from tasks.lake import Lake
 from tasks.ray_home import start_ray
 from tasks.services.budget import BudgetFile
-from tasks.services.limit import Lease, Standing, Till
+from tasks.services.limit import Lease, Paused, Standing, Till
 
 ANSWER_S = 120.0
 
 
 class ActorTill:
-    """The till of a run, reached through Ray."""
+    """The till of a run, reached through Ray. What it cannot answer stops the stage: nothing is asked without it."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease:
-        import ray
-
-        found: Lease = ray.get(self._actor.lease.remote(bucket, allowance, want), timeout=ANSWER_S)
+        found: Lease = self._answer(self._actor.lease.remote(bucket, allowance, want))
         return found
 
     def give_back(self, bucket: str, day: int, count: int) -> None:
         self._actor.give_back.remote(bucket, day, count)
 
     def standing(self, bucket: str) -> Standing:
-        import ray
-
-        found: Standing = ray.get(self._actor.standing.remote(bucket), timeout=ANSWER_S)
+        found: Standing = self._answer(self._actor.standing.remote(bucket))
         return found
 
+    def pause(self, name: str, seconds: float) -> None:
+        self._actor.pause.remote(name, seconds)
 
-_actors: dict[tuple[str, str], ActorTill] = {}
+    def paused_s(self, name: str) -> float:
+        found: float = self._answer(self._actor.paused_s.remote(name))
+        return found
+
+    def pauses(self) -> dict[str, Paused]:
+        found: dict[str, Paused] = self._answer(self._actor.pauses.remote())
+        return found
+
+    def _answer(self, reference: Any) -> Any:
+        import ray
+        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+        try:
+            return ray.get(reference, timeout=ANSWER_S)
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
+        except (RayActorError, GetTimeoutError) as error:
+            raise StageRefused(
+                "the budgets of requests cannot be kept: the actor that counts them, on the node this command runs "
+                f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
+            ) from error
+
+
+_actors: dict[tuple[str, str, str], ActorTill] = {}
 
 
 def shared_till(lake: Lake, spread: SpreadSettings) -> Till:
@@ -54,9 +76,24 @@ def actor_till(path: str) -> ActorTill:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    node = ray.get_runtime_context().get_node_id()
-    if (node, path) not in _actors:
-        here = NodeAffinitySchedulingStrategy(node, soft=False)
-        actor = ray.remote(BudgetFile).options(num_cpus=0, scheduling_strategy=here, max_restarts=3).remote(path)
-        _actors[node, path] = ActorTill(actor)
-    return _actors[node, path]
+    context = ray.get_runtime_context()
+    node, job = context.get_node_id(), context.get_job_id()  # a private Ray always calls its first job the same
+    for gone in [key for key in _actors if key[:2] != (node, job)]:
+        del _actors[gone]  # of a Ray this process has left
+    known = _actors.get((node, job, path))
+    if known is not None and _lives(known):
+        return known
+    here = NodeAffinitySchedulingStrategy(node, soft=False)
+    # Begun again as often as its process dies: what it knows is in the file. A question that was under way then is
+    # asked again; if it was answered already, a few permits are counted that nobody has.
+    options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
+    _actors[node, job, path] = ActorTill(ray.remote(BudgetFile).options(**options).remote(path))
+    return _actors[node, job, path]
+
+
+def _lives(till: ActorTill) -> bool:
+    try:
+        till.pauses()
+    except StageRefused:
+        return False
+    return True

@@ -24,7 +24,6 @@ class Gate:
         self._queue: deque[asyncio.Future[None]] = deque()
         self._probing = True  # until the first refusal the limit doubles in a round trip, afterwards it grows by one
         self._cut_at_s = float("-inf")
-        self._paused_until_s = float("-inf")
         self._recent_s = 0.0  # moving average
         self._best_s = self._best_before_s = float("inf")
         self._seen = 0
@@ -67,14 +66,6 @@ class Gate:
             return
         self._cut_at_s, self._probing = self._clock(), False
         self.limit = max(1.0, self.limit / 2)
-
-    def pause(self, seconds: float) -> None:
-        """The host names a time before which it wants to be asked nothing."""
-        self._paused_until_s = max(self._paused_until_s, self._clock() + seconds)
-
-    def pause_s(self) -> float:
-        """Seconds a new request ought to wait."""
-        return max(0.0, self._paused_until_s - self._clock())
 
     def _admit(self) -> None:
         while self._queue and self.inside < int(self.limit):

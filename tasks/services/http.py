@@ -18,7 +18,8 @@ from tasks.services.errors import Kind, ServiceError, safe_url
 from tasks.services.host import Host, host_of
 from tasks.services.limit import Till
 from tasks.services.partial import Download
-from tasks.services.permits import UsedUp, permits_of
+from tasks.services.permits import UsedUp, asking, permits_of
+from tasks.services.refusal import OverLimit
 from tasks.services.transfer import Ask, Params, Transfers
 
 __all__ = ["Answer", "Classify", "Connection", "Http", "Params", "error_by_status"]
@@ -33,6 +34,15 @@ class Connection:
     key: SecretStr | None = None
     contact: str | None = None  # where whoever runs the service can reach us
     till: Till | None = field(default=None, repr=False, compare=False)  # of budgets shared with others; none: our own
+    section: str = ""  # where its settings stand, if not under services
+
+
+@dataclass
+class _Passage:
+    """What the one request that passes shall find out: whether a service is back, and whether its limit is over."""
+
+    ends_outage: bool = False
+    ends_limit: bool = False
 
 
 class Http:
@@ -49,6 +59,7 @@ class Http:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.service = connection.service
+        self._section = connection.section or f"services.{connection.service}"
         self.endpoint = connection.endpoint
         self.secrets = (connection.key.get_secret_value(),) if connection.key else ()
         contact = f" (+{connection.contact})" if connection.contact else ""
@@ -91,19 +102,25 @@ class Http:
             Download() if resume else None,
         )
         host = host_of(self.service, self.endpoint, kind, ask.address)
-        for attempt in range(1, self.endpoint.max_attempts + 1):
-            async with self._place(host, kind, ask.address, attempt) as is_probe:
-                answer, failed = await self._try(ask, host, is_probe, accept, also, classify, check)
+        sent, tried = 0, 0
+        failed: ServiceError | None = None
+        while True:
+            try:
+                async with self._place(host, kind, ask.address) as passage:
+                    answer, failed = await self._try(ask, host, passage, accept, also, classify, check)
+            except OverLimit as over:
+                raise self._over_limit(over, ask.address, failed) from None
+            sent += 1
             if failed is None:
-                return replace(answer, attempts=attempt)
-            failed.attempts = attempt
-            wait_s = self._wait_before_retry(attempt, failed)
-            if not failed.retryable or attempt == self.endpoint.max_attempts or wait_s is None:
+                return replace(answer, attempts=sent)
+            failed.attempts = sent
+            if failed.retryable and failed.kind == "rate_limit" and host.refusals.closed:
+                continue  # whoever asks next waits for the limit's end: patience ends that, not a number of tries
+            tried += 1
+            wait_s = self._wait_before_retry(tried, failed)
+            if not failed.retryable or tried == self.endpoint.max_attempts or wait_s is None:
                 raise failed
-            if failed.kind == "rate_limit" and failed.retry_after_s:
-                host.gate.pause(wait_s)
             await self._sleep(wait_s)
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def request_json(self, method: str, path: str, **options: Any) -> tuple[Any, Answer]:
         """The JSON value answered, and the answer it came in."""
@@ -128,27 +145,42 @@ class Http:
         await self._transfers.close()
 
     @contextlib.asynccontextmanager
-    async def _place(self, host: Host, kind: str, address: str, attempt: int) -> AsyncIterator[bool]:
-        """A place among the requests at the host, and a permit; the errors of getting none are not tried again.
-
-        It is True for the one request that shall find out whether a service that was out is back.
-        """
-        if attempt == 1 and (pause_s := host.gate.pause_s()) > 0:
-            await self._sleep(min(pause_s, self.endpoint.max_wait_s))
+    async def _place(self, host: Host, kind: str, address: str) -> AsyncIterator[_Passage]:
+        """A place among the requests at the host, and a permit; the errors of getting none are not tried again."""
         await host.gate.enter()
+        passage = _Passage()
         try:
-            is_probe = await host.breaker.enter()
-            try:
-                await self._permit(kind)
-                yield is_probe
-            finally:
-                if is_probe:
-                    host.breaker.abandoned()  # without effect where the attempt was reported
+            await self._heed_others(host)
+            passage.ends_limit = await host.refusals.enter(self._sleep)
+            passage.ends_outage = await host.breaker.enter()
+            await self._permit(kind)
+            yield passage
         except Out:
             message = f"{safe_url(address)}: not asked, the service has been out for some time"
             raise self._error("outage", message, True) from None
         finally:
+            # Without effect where the attempt was reported.
+            if passage.ends_limit:
+                host.refusals.abandoned()
+            if passage.ends_outage:
+                host.breaker.abandoned()
             host.gate.leave()
+
+    async def _heed_others(self, host: Host) -> None:
+        if self._till is not None and host.refusals.is_to_heed():
+            host.refusals.hold(await asyncio.wrap_future(asking.submit(self._till.paused_s, host.name)))
+
+    def _over_limit(self, over: OverLimit, address: str, refused: ServiceError | None) -> ServiceError:
+        setting = f"{self._section}.limit_patience_s={self.endpoint.limit_patience_s:g}"
+        error = self._error(
+            "rate_limit",
+            f"the limit is reached, for {over.since_s:.0f} s now, next try in {over.again_s:.0f} s ({setting}): "
+            f"run again later; {refused.message if refused else f'{safe_url(address)} was not asked'}",
+            True,
+        )
+        if refused:
+            error.status, error.attempts = refused.status, refused.attempts
+        return error
 
     async def _permit(self, kind: str) -> None:
         for allowance in self.endpoint.allowances(kind):
@@ -160,7 +192,7 @@ class Http:
             except UsedUp as error:
                 raise self._error(
                     "rate_limit",
-                    f"the day's {allowance.per_day or 0:,} requests are used up (services.{self.service}."
+                    f"the day's {allowance.per_day or 0:,} requests are used up ({self._section}."
                     f"{allowance.day_setting}); they renew at {error.renews_at:%Y-%m-%d %H:%M} UTC: "
                     "run again after that",
                     False,
@@ -170,7 +202,7 @@ class Http:
         self,
         ask: Ask,
         host: Host,
-        is_probe: bool,
+        passage: _Passage,
         accept: str | tuple[str, ...],
         also: tuple[int, ...],
         classify: Classify | None,
@@ -189,12 +221,25 @@ class Http:
             if error.kind in ("rate_limit", "timeout"):
                 host.gate.too_much(sent_at_s)
             if error.kind in ("outage", "timeout"):
-                host.breaker.failed(is_probe)
+                host.breaker.failed(passage.ends_outage)
+                return answer, error
+            host.breaker.answered()
+            if error.kind == "rate_limit" and error.retryable:
+                self._refused(host, host.refusals.refused(passage.ends_limit, error.retry_after_s))
             else:
-                host.breaker.answered()
+                self._not_refused(host, sent_at_s, passage)
             return answer, error
         host.breaker.answered()
+        self._not_refused(host, sent_at_s, passage)
         return answer, None
+
+    def _refused(self, host: Host, pause_s: float | None) -> None:
+        if pause_s and self._till is not None:
+            asking.submit(self._till.pause, host.name, pause_s)
+
+    def _not_refused(self, host: Host, sent_at_s: float, passage: _Passage) -> None:
+        if host.refusals.answered(sent_at_s, passage.ends_limit) and self._till is not None:
+            asking.submit(self._till.pause, host.name, 0.0)
 
     def _check_status(self, answer: Answer, ask: Ask, classify: Classify | None) -> None:
         if answer.status == 206 and not any(name.lower() == "range" for name in ask.headers):

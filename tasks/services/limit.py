@@ -83,14 +83,43 @@ def give_back(standing: Standing, day: int, count: int) -> Standing:
     return Standing(standing.next_s, day, max(0, standing.used - count))
 
 
+@dataclass(frozen=True)
+class Paused:
+    """How often and how long nothing was asked of a service, because it said that its limit was reached."""
+
+    until_s: float = 0.0  # unix time
+    times: int = 0
+    total_s: float = 0.0
+
+
+def pause(before: Paused, seconds: float, now_s: float) -> Paused:
+    """After somebody was told to wait so long; several who are told at once make one pause. 0: it is over."""
+    if seconds <= 0:
+        return Paused(min(now_s, before.until_s), before.times, before.total_s - max(0.0, before.until_s - now_s))
+    until_s, running = max(before.until_s, now_s + seconds), before.until_s > now_s
+    longer_s = until_s - (before.until_s if running else now_s)
+    return Paused(until_s, before.times + (not running), before.total_s + longer_s)
+
+
+def paused_s(paused: Paused, now_s: float) -> float:
+    """Seconds still to wait; never more than a day, for a clock may have been set back since."""
+    return min(max(0.0, paused.until_s - now_s), float(DAY_S))
+
+
 class Till(Protocol):
-    """Hands out permits of a budget, to any process that shares it."""
+    """Hands out permits of a budget, to any process that shares it, and passes on when a service wants to be left."""
 
     def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease: ...
 
     def give_back(self, bucket: str, day: int, count: int) -> None: ...
 
     def standing(self, bucket: str) -> Standing: ...
+
+    def pause(self, name: str, seconds: float) -> None: ...
+
+    def paused_s(self, name: str) -> float: ...
+
+    def pauses(self) -> dict[str, Paused]: ...
 
 
 class ProcessTill:
@@ -99,6 +128,7 @@ class ProcessTill:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._standings: dict[str, Standing] = {}
+        self._pauses: dict[str, Paused] = {}
         self._lock = threading.Lock()
 
     def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease:
@@ -114,6 +144,18 @@ class ProcessTill:
     def standing(self, bucket: str) -> Standing:
         with self._lock:
             return self._standings.get(bucket, Standing())
+
+    def pause(self, name: str, seconds: float) -> None:
+        with self._lock:
+            self._pauses[name] = pause(self._pauses.get(name, Paused()), seconds, self._clock())
+
+    def paused_s(self, name: str) -> float:
+        with self._lock:
+            return paused_s(self._pauses.get(name, Paused()), self._clock())
+
+    def pauses(self) -> dict[str, Paused]:
+        with self._lock:
+            return dict(self._pauses)
 
 
 PROCESS_TILL = ProcessTill()

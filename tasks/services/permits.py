@@ -4,15 +4,16 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from schemas.settings.allowance import Allowance
 from tasks.services.limit import DAY_S, MOST_AT_ONCE, PROCESS_TILL, Lease, Till, usable_s
 
 # Asking the till may wait for a file or another node: its own thread, which decoding pictures never fills.
-_asking = ThreadPoolExecutor(1, "budget")
+asking = ThreadPoolExecutor(1, "budget")
 
 
 class UsedUp(Exception):
@@ -23,6 +24,15 @@ class UsedUp(Exception):
         self.renews_at = renews_at
 
 
+@dataclass(frozen=True)
+class _Permit:
+    """By our clock: when it may be used, and until when. And the day it counts for."""
+
+    moment_s: float
+    good_until_s: float
+    day: int
+
+
 class Permits:
     """One budget's permits in this process, for every thread and event loop of it."""
 
@@ -31,7 +41,7 @@ class Permits:
     ) -> None:
         self._till, self._bucket, self._allowance, self._clock = till, bucket, allowance, clock
         self._lock = threading.Lock()
-        self._held: deque[tuple[float, int]] = deque()  # moment by our clock, and the day it counts for
+        self._held: deque[_Permit] = deque()
         self._waiting = 0
         self._flight: Future[Lease] | None = None
         self._used_up: tuple[float, datetime] | None = None  # until when by our clock, and by the calendar
@@ -61,35 +71,36 @@ class Permits:
         with self._lock:
             now_s = self._clock()
             while self._held and found is None:
-                moment_s, day = self._held.popleft()
-                if now_s <= moment_s + usable_s(self._allowance):
-                    found = moment_s
+                permit = self._held.popleft()
+                if now_s <= permit.good_until_s:
+                    found = permit.moment_s
                 else:
-                    stale[day] = stale.get(day, 0) + 1
+                    stale[permit.day] = stale.get(permit.day, 0) + 1
             if found is None and self._used_up is not None:
                 if now_s < self._used_up[0]:
                     raise UsedUp(self._used_up[1])
                 self._used_up = None
         if self._allowance.per_day is not None:
             for day, count in stale.items():
-                _asking.submit(self._till.give_back, self._bucket, day, count)
+                asking.submit(self._till.give_back, self._bucket, day, count)
         return found
 
     def _ask(self) -> "Future[Lease]":
         """The lease on its way for all that wait; one at a time."""
         with self._lock:
             if self._flight is None:
-                self._flight = _asking.submit(self._lease)
+                self._flight = asking.submit(self._lease)
             return self._flight
 
     def _lease(self) -> Lease:
         try:
             with self._lock:
                 want = max(1, min(self._waiting, MOST_AT_ONCE))
+                asked_s = self._clock()
             lease = self._till.lease(self._bucket, self._allowance, want)
             with self._lock:
                 now_s = self._clock()
-                self._held.extend((now_s + lease.wait_s + i * lease.gap_s, lease.day) for i in range(lease.count))
+                self._held.extend(self._permits(lease, asked_s, now_s))
                 if lease.used_up:
                     renews_at = datetime.fromtimestamp((lease.day + 1) * DAY_S, UTC)
                     self._used_up = (now_s + lease.again_s, renews_at)
@@ -97,6 +108,15 @@ class Permits:
         finally:
             with self._lock:
                 self._flight = None
+
+    def _permits(self, lease: Lease, asked_s: float, now_s: float) -> Iterator[_Permit]:
+        # The till's moments lie between those counted from the question and those counted from the answer. None is
+        # used before the later or, by more than is allowed, after the earlier: an answer that took long is worth less.
+        for number in range(lease.count):
+            after_s = lease.wait_s + number * lease.gap_s
+            good_until_s = asked_s + after_s + usable_s(self._allowance)
+            # The first one always, else answers that are always slow would bring nothing at all.
+            yield _Permit(now_s + after_s, max(good_until_s, now_s + 0.1) if number == 0 else good_until_s, lease.day)
 
 
 _known: dict[tuple[int, str, Allowance], tuple[Till, Permits]] = {}

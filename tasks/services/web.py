@@ -27,12 +27,15 @@ class Pictures:
             timeout_s=rules.timeout_s,
             total_timeout_s=rules.total_timeout_s,
             backoff_s=rules.backoff_s,
+            limit_patience_s=rules.limit_patience_s,
             requests_per_minute=rules.requests_per_minute,
             max_body_mb=max_file_mb,
         )
         self._allow_private = rules.allow_private
         transport = None if rules.allow_private else way_out(SERVICE, endpoint)
-        self._http = Http(Connection(SERVICE, endpoint, contact=contact, till=till), transport=transport)
+        self._http = Http(
+            Connection(SERVICE, endpoint, contact=contact, till=till, section="ingest.web"), transport=transport
+        )
 
     async def fetch(self, url: str) -> Answer:
         """The whole answer; ServiceError, retryable where asking again later may help."""

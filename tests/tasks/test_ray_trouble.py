@@ -21,6 +21,7 @@ from ray import cloudpickle
 
 import tasks.ray_home as ray_home
 import tasks.ray_join as ray_join
+import tasks.ray_workers
 import tasks.spread
 from flows.command import Call, run_command
 from schemas.settings.spread import SpreadSettings
@@ -193,6 +194,10 @@ def doubled() -> Callable[[pl.DataFrame], int]:
     return lambda chunk: 2 * chunk.height
 
 
+class _Holder:
+    """Takes CPUs and does nothing."""
+
+
 class _CannotStart:
     def __init__(self) -> None:
         raise ModuleNotFoundError("No module named 'tasks'")
@@ -217,12 +222,9 @@ class TestWorkers:
         assert "needs 1 CPUs and 1 GPUs on one node" in str(caught.value) and "spread.address" in str(caught.value)
 
     def test_busy_ones_are_waited_for_aloud_and_not_for_ever(self, caplog: pytest.LogCaptureFixture) -> None:
-        tasks.spread.release_workers()
+        tasks.ray_workers.release_workers()
 
-        class Holder:
-            pass
-
-        holders = [ray.remote(Holder).options(num_cpus=1).remote() for _ in range(int(ray.cluster_resources()["CPU"]))]
+        holders = [ray.remote(_Holder).options(num_cpus=1).remote() for _ in range(int(ray.cluster_resources()["CPU"]))]
         ray.get([holder.__ray_ready__.remote() for holder in holders], timeout=120)
         with pytest.MonkeyPatch.context() as patch, pytest.raises(GeofixError) as caught:
             patch.setattr("tasks.ray_watch.SAY_EVERY_S", 0.5)
@@ -233,9 +235,20 @@ class TestWorkers:
             ray.kill(holder)
         assert sum(self.work()) == 4, "and when there is room again, the work is done"
 
+    def test_one_that_never_comes_leaves_its_share_to_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tasks.ray_workers.release_workers()
+        monkeypatch.setattr(tasks.spread, "STARTING_S", 1.0)
+        holder = ray.remote(_Holder).options(num_cpus=ray.cluster_resources()["CPU"] - 1).remote()
+        ray.get(holder.__ray_ready__.remote(), timeout=120)
+        items = pl.DataFrame({"id": [str(k) for k in range(12)]})
+        try:
+            assert sum(spread(items, doubled, HERE, Resources(workers=2, chunk=1))) == 24
+        finally:
+            ray.kill(holder)
+
     def test_those_that_cannot_start_end_the_stage(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        tasks.spread.release_workers()
-        monkeypatch.setattr(tasks.spread, "_SyncWorker", _CannotStart)
+        tasks.ray_workers.release_workers()
+        monkeypatch.setattr(tasks.spread, "SyncWorker", _CannotStart)
         with pytest.raises(GeofixError, match=r"workers cannot start: .*No module named 'tasks'.*every node needs"):
             self.work()
 

@@ -26,7 +26,7 @@ from tasks.lake import Lake
 from tasks.services import ServiceError, connect
 from tasks.services.web import Pictures
 
-WEB = {"allow_private": True, "attempts": 2, "backoff_s": 0, "timeout_s": 10}
+WEB = {"allow_private": True, "attempts": 2, "backoff_s": 0, "timeout_s": 10, "limit_patience_s": 0}
 
 
 @pytest.fixture

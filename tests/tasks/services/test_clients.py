@@ -62,7 +62,7 @@ class TestMapillary:
     )
     async def test_every_documented_error(self, server, status, body, kind, requests):
         server.says_json(body, status)
-        error = await failure(server.client(Mapillary, max_attempts=3).images_in_box(*BOX))
+        error = await failure(server.client(Mapillary, max_attempts=3, limit_patience_s=0).images_in_box(*BOX))
         assert (error.kind, error.status, len(server.asked)) == (kind, status, requests)
 
     async def test_a_rate_limit_that_passes_is_not_an_error(self, server, reply):

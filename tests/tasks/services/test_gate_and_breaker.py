@@ -121,13 +121,6 @@ class TestGate:
         assert gate.limit == START / 2 and gate.inside == 0
         assert host_of("mapillary", client.endpoint, "picture", server.url).gate.limit == START
 
-    async def test_a_wait_the_service_names_is_everybodys(self, server, reply):
-        server.says(reply(429, headers={"Retry-After": "7"}), reply())
-        client = server.client(Http)
-        await client.request("GET", "/x")
-        await client.request("GET", "/x")
-        assert server.slept_s[0] == 7 and 0 < server.slept_s[1] <= 7 and len(server.slept_s) == 2
-
 
 class TestBreaker:
     def breaker(self, clock: Clock, patience_s: float = 100.0) -> Breaker:

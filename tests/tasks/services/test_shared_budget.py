@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import ray
 from ray import cloudpickle
 
+from flows.closing import closing_words
+from flows.command import Call
 from schemas.settings.allowance import Allowance
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
@@ -27,6 +30,7 @@ from tasks.services.permits import Permits, UsedUp
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 DAY = Allowance("", None, 7)
+REFUSAL = b'{"error": {"message": "Application request limit reached", "type": "MLYApiException", "code": 4}}'
 
 
 class Nothing(Settings):
@@ -60,15 +64,16 @@ def end_ray() -> Iterator[None]:
 
 
 @pytest.fixture
-def service() -> Iterator[tuple[str, list[str]]]:
-    """A server that answers every image, and what it was asked."""
+def service(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[str]]]:
+    """A server that answers every image, but for those it refuses first, and what it was asked."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            body = b'{"id": "1"}'
-            self.send_response(200)
+            refused = len(asked) <= getattr(request, "param", 0)
+            body = REFUSAL if refused else b'{"id": "1"}'
+            self.send_response(403 if refused else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -95,6 +100,29 @@ def test_workers_and_runs_share_the_days_budget(tmp_path: Path, service: tuple[s
     assert all("00:00 UTC" in text for text in failures["message"])
     again = run(LOOK, Nothing(), context)  # the same day: nothing is asked, what is done stands
     assert (again.kept, again.failed, again.skipped) == (0, 5, 7) and len(asked) == 7
+
+
+@pytest.mark.parametrize("service", [7], indirect=True)
+def test_a_limit_that_is_reached_is_waited_for_and_said(
+    tmp_path: Path,
+    service: tuple[str, list[str]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, asked = service
+    monkeypatch.setattr("tasks.services.pauses.LOOK_EVERY_S", 0.0)
+    patient = {"base_url": url, "max_attempts": 2, "limit_pause_s": 0.2, "backoff_s": 0.0}
+    settings = ServicesSettings.model_validate({"mapillary": patient})
+    context = Context(Lake(tmp_path), connect(settings, {}), SpreadSettings(workers=2))
+    result = run(LOOK, Nothing(), context)
+    assert (result.kept, result.failed, len(asked)) == (12, 0, 12 + 7)
+    assert result.paused_s["mapillary"] > 0
+    assert "mapillary says that its limit is reached" in caplog.text
+    assert "limit was reached" in closing_words([result], context.lake, Call())
+    till = BudgetFile(tmp_path / ".state" / "budgets.sqlite")
+    while till.paused_s(f"mapillary {url[7:]}") > 0.0:  # it ends by itself, if the word of a worker comes late
+        time.sleep(0.05)
+    assert not run(LOOK, Nothing(count=13), context).paused_s, "what was before this run is not this run's"
 
 
 def test_a_cluster_asks_one_actor(tmp_path: Path) -> None:

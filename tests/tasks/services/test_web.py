@@ -12,7 +12,8 @@ PICTURE = b"\xff\xd8\xff\xe0 as good as a picture"
 
 
 def client(**rules: Any) -> Pictures:
-    return Pictures(WebRules(**{"allow_private": True, "attempts": 2, "backoff_s": 0, "timeout_s": 5, **rules}), 0.001)
+    quick = {"allow_private": True, "attempts": 2, "backoff_s": 0, "timeout_s": 5, "limit_patience_s": 0}
+    return Pictures(WebRules(**{**quick, **rules}), 0.001)
 
 
 async def failure(awaitable: Any) -> ServiceError:

@@ -1,0 +1,84 @@
+"""A Ray cluster of several nodes on this machine, on loopback only, for what has to hold between nodes.
+
+The nodes belong to a process of their own, which ends with the one that asked for them, however that ends.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class LoopbackCluster:
+    """Its address, and a way to take a node from it."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    def kill(self, node: int) -> None:
+        """Kill a node's processes; 0 is the first of those beside the head."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{node}\n")
+        self.process.stdin.flush()
+        if self.process.stdout.readline().strip() != f"killed {node}":
+            raise RuntimeError("the node was not killed")
+
+
+@contextlib.contextmanager
+def loopback_cluster(nodes: int, log: Path, head_cpus: int = 0) -> Iterator[LoopbackCluster]:
+    """A head, on which the driver is, and nodes of one CPU each."""
+    options = ["--nodes", str(nodes), "--head-cpus", str(head_cpus)]
+    command = [sys.executable, "-m", "bench.loopback_cluster", *options]
+    with log.open("w") as errors:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        address = process.stdout.readline().strip()
+        if not address:
+            raise RuntimeError(f"the cluster did not start: {log.read_text()[-2000:]}")
+        yield LoopbackCluster(process, address)
+    finally:
+        process.stdin.close()
+        process.wait(120)
+
+
+def _serve(nodes: int, head_cpus: int) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="gfc"))  # short: sockets lie in it
+    (folder / "ray").mkdir()
+    # No cloud is asked who we are, no token is left behind, nobody else finds these nodes.
+    (folder / "ray_bootstrap_config.yaml").write_text("{}\n")
+    os.environ |= {
+        "HOME": str(folder),
+        "RAY_TMPDIR": str(folder),
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for staying on loopback
+    }
+    from ray.cluster_utils import Cluster
+
+    try:
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": head_cpus, "include_dashboard": False})
+        others = [cluster.add_node(num_cpus=1, wait=False) for _ in range(nodes)]
+        cluster.wait_for_nodes(120)
+        print(cluster.address, flush=True)
+        for line in sys.stdin:
+            cluster.remove_node(others[int(line)], allow_graceful=False)
+            print(f"killed {line.strip()}", flush=True)
+        cluster.shutdown()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--head-cpus", type=int, default=0)
+    chosen = parser.parse_args()
+    _serve(chosen.nodes, chosen.head_cpus)

@@ -1,0 +1,49 @@
+"""Says while a stage runs that services want to be left alone, and afterwards for how long they were."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from tasks.services.limit import Paused, Till
+
+LOOK_EVERY_S = 5.0
+
+logger = logging.getLogger("geofix.services")
+
+
+class Pauses:
+    """What the workers of a stage were told, as the till they share knows it."""
+
+    def __init__(self, till: Till, clock: Callable[[], float] = time.monotonic) -> None:
+        self._till, self._clock = till, clock
+        self._before = self._known = till.pauses()
+        self._next_s = clock() + LOOK_EVERY_S
+
+    def look(self) -> None:
+        """Say what is new; asks the till every few seconds, however often it is called."""
+        if self._clock() < self._next_s:
+            return
+        self._next_s = self._clock() + LOOK_EVERY_S
+        now = self._till.pauses()
+        for name, paused in now.items():
+            if paused.times > self._known.get(name, Paused()).times:
+                service = name.split()[0]
+                logger.warning(
+                    "%s says that its limit is reached: nothing is asked of it for %.0f s, then one request finds out "
+                    "(services.%s.limit_pause_s, limit_patience_s)",
+                    service,
+                    max(0.0, paused.until_s - time.time()),
+                    service,
+                )
+        self._known = now
+
+    def taken_s(self) -> Mapping[str, float]:
+        """By service, the seconds since this was made in which it was asked nothing."""
+        taken: dict[str, float] = {}
+        for name, paused in self._till.pauses().items():
+            ahead_s = max(0.0, paused.until_s - time.time())
+            seconds = paused.total_s - ahead_s - self._before.get(name, Paused()).total_s
+            if seconds > 0:
+                service = name.split()[0]
+                taken[service] = taken.get(service, 0.0) + seconds
+        return taken
