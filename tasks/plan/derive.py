@@ -57,8 +57,8 @@ BY_ADMIN = {
 BY_NAME = {"Cocos (Keeling) Islands": "CC", "Christmas Island": "CX"}
 LEFT_OUT = {"Spratly Is."}  # claimed by six states; ISO 3166 assigns it to none
 
-# Lengths whose line in the Factbook is a text that was read wrongly. MS: "eruptions that began in 1995 destroyed most of
-# the 227 km road system", read as 1,995 km.
+# Lengths whose line in the Factbook is a text that was read wrongly. MS: "eruptions that began in 1995 destroyed most
+# of the 227 km road system", read as 1,995 km.
 MISREAD = {"MS": "227"}
 # ISO codes without a line of their own in the Factbook figures, and the country whose figures include them.
 CARVED = {"GF": "FR", "GP": "FR", "MQ": "FR", "RE": "FR", "YT": "FR", "AX": "FI", "BQ": None, "UM": None}
