@@ -211,7 +211,9 @@ def _run_items(
     batch.commit()
     if fatal:
         ledger.close("failed", progress.counts, items.height, batch.usage)
-        raise GeofixError(f"{stage.name} stopped: {_why(fatal, context.connections)}")
+        raise GeofixError(
+            f"{stage.name} stopped: {context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message}"
+        )
     _check_accounts(stage.name, todo, batch)
     result = _finish(stage, items, ledger, progress, batch)
     return replace(result, paused_s=pauses.taken_s()) if pauses else result
@@ -272,17 +274,6 @@ def _check_accounts(stage: str, todo: pl.DataFrame, batch: "_Batch") -> None:
             f"{stage}: {len(wanted)} in, {len(batch.kept)} kept, {len(batch.rejected)} rejected, "
             f"{len(batch.failed)} failed: {len(lost)} lost, {len(strange)} from nowhere, {len(twice)} twice"
         )
-
-
-def _why(fatal: Failure, connections: Connections) -> str:
-    """What stopped a stage, in words somebody can act on."""
-    connection = getattr(connections, fatal.service, None) if fatal.service else None
-    if fatal.kind != "auth" or connection is None or connection.endpoint.public_key or not connection.endpoint.key_env:
-        return fatal.message
-    return (
-        f"{fatal.service} does not accept the key in {connection.endpoint.key_env}: "
-        "put the right one into this environment variable and run again"
-    )
 
 
 def _died(died: Died) -> ChunkResult:

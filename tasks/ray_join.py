@@ -1,6 +1,5 @@
 """Joining a Ray cluster that is there already: asked first whether it is one, for Ray itself would wait for minutes."""
 
-import ipaddress
 import logging
 import os
 import socket
@@ -12,6 +11,7 @@ import grpc
 import ray
 from ray._private import services
 
+from schemas.settings.endpoint import is_loopback_host
 from tasks.errors import GeofixError
 
 CONNECT_S = 10.0
@@ -24,7 +24,7 @@ def join_cluster(address: str, stay_on_loopback: Callable[[], None]) -> None:
     host, port = split_address(address)
     _reachable(address, host, port)
     if not address.startswith(CLIENT):
-        if _is_loopback(host) and not _listens(services.resolve_ip_for_localhost(host), port):
+        if is_loopback_host(host) and not _listens(services.resolve_ip_for_localhost(host), port):
             # Ray replaces a loopback address by that of an interface; a cluster on loopback is not there.
             stay_on_loopback()
         _is_head(address, host, port)
@@ -79,15 +79,6 @@ def _is_head(address: str, host: str, port: int) -> None:
                 f"({error.code().name.lower()}): give the port that `ray start --head` names (6379), or for "
                 "its client server ray://HOST:10001"
             ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _listens(host: str, port: int) -> bool:

@@ -23,7 +23,11 @@ def _own_name() -> str:
 
 def is_loopback(url: str) -> bool:
     """True if the URL's host is this machine."""
-    host = _host(url)
+    return is_loopback_host(_host(url))
+
+
+def is_loopback_host(host: str) -> bool:
+    """True if a name or an address is this machine's own."""
     if host == "localhost":
         return True
     try:
