@@ -150,8 +150,7 @@ class Http:
         await host.gate.enter()
         passage = _Passage()
         try:
-            await self._heed_others(host)
-            passage.ends_limit = await host.refusals.enter(self._sleep)
+            passage.ends_limit = await host.refusals.enter(self._sleep, self._heed(host.name))
             passage.ends_outage = await host.breaker.enter()
             await self._permit(kind)
             yield passage
@@ -166,9 +165,9 @@ class Http:
                 host.breaker.abandoned()
             host.gate.leave()
 
-    async def _heed_others(self, host: Host) -> None:
-        if self._till is not None and host.refusals.is_to_heed():
-            host.refusals.hold(await asyncio.wrap_future(asking.submit(self._till.paused_s, host.name)))
+    def _heed(self, name: str) -> Callable[[], Awaitable[float]] | None:
+        till = self._till
+        return None if till is None else lambda: asyncio.wrap_future(asking.submit(till.paused_s, name))
 
     def _over_limit(self, over: OverLimit, address: str, refused: ServiceError | None) -> ServiceError:
         setting = f"{self._section}.limit_patience_s={self.endpoint.limit_patience_s:g}"

@@ -26,7 +26,8 @@ class Pauses:
         self._next_s = self._clock() + LOOK_EVERY_S
         now = self._till.pauses()
         for name, paused in now.items():
-            if paused.times > self._known.get(name, Paused()).times:
+            before = self._known.get(name, Paused())
+            if paused.times > before.times or paused.until_s > before.until_s + 1.0:
                 service = name.split()[0]
                 logger.warning(
                     "%s says that its limit is reached: nothing is asked of it for %.0f s, then one request finds out "

@@ -39,11 +39,17 @@ class Refusals:
         self._probing = False
         self._change = asyncio.Event()
 
-    async def enter(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> bool:
+    async def enter(
+        self,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        heed: Callable[[], Awaitable[float]] | None = None,
+    ) -> bool:
         """Pass, or wait; OverLimit when that takes too long. True: this request is to find out.
 
-        Each passage is reported with one of the methods below.
+        `heed` asks how long others were told to wait still. Each passage is reported with one of the methods below.
         """
+        if heed is not None and not self.closed and self._is_to_heed():
+            self.hold(await heed())
         while self.closed:
             now_s = self._clock()
             wait_s = self._until_s - now_s
@@ -56,7 +62,7 @@ class Refusals:
                 await self._change.wait()  # another is finding out
                 continue
             until_s = self._until_s
-            await sleep(wait_s)
+            await self._sleep(wait_s, sleep, heed)
             if self.closed and not self._probing and self._until_s == until_s:
                 self._probing = True
                 return True
@@ -99,8 +105,22 @@ class Refusals:
             self._probing = False
             self._changed()
 
-    def is_to_heed(self) -> bool:
-        """Whether it is time to ask what others were told; True once every few seconds."""
+    async def _sleep(
+        self,
+        seconds: float,
+        sleep: Callable[[float], Awaitable[None]],
+        heed: Callable[[], Awaitable[float]] | None,
+    ) -> None:
+        """Sleep so long, or until another process has found that the limit is over."""
+        while seconds > 0:
+            step_s = seconds if heed is None else min(seconds, HEED_EVERY_S)
+            await sleep(step_s)
+            seconds -= step_s
+            if heed is not None and seconds > 0 and self._is_to_heed() and await heed() <= 0:
+                return
+
+    def _is_to_heed(self) -> bool:
+        # Once every few seconds, however many wait.
         if self._clock() < self._heeded_s + HEED_EVERY_S:
             return False
         self._heeded_s = self._clock()

@@ -123,12 +123,25 @@ class TestRefusals:
         assert over.value.again_s == 3600.0 and clock.slept_s == []
 
     async def test_what_others_were_told_is_heeded(self, clock: Clock) -> None:
+        told_s, asked = [30.0], []
+
+        async def heed() -> float:
+            asked.append(clock())
+            return told_s[0] - clock()
+
         refusals = Refusals(5, 60.0, 900.0, clock)
-        assert refusals.is_to_heed() and not refusals.is_to_heed()
-        refusals.hold(0.0)
-        assert not refusals.closed
-        refusals.hold(30.0)
-        assert await refusals.enter(clock.sleep) is True and clock.slept_s == [30.0]
+        assert await refusals.enter(clock.sleep, heed) is True
+        assert clock.slept_s == [10.0] * 3 and asked == [0.0, 10.0, 20.0]
+        refusals.answered(clock(), is_probe=True)
+        assert await refusals.enter(clock.sleep, heed) is False and clock.slept_s == [10.0] * 3
+
+    async def test_what_another_found_over_is_over(self, clock: Clock) -> None:
+        refusals = self.closed(clock, pause_s=600.0)
+
+        async def heed() -> float:
+            return 45.0 - clock()  # the others' word: another process was answered then
+
+        assert await refusals.enter(clock.sleep, heed) is True and clock() == 50.0
 
 
 class TestPauses:
