@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import logging
+import os
 import socket
 import subprocess
 import sys
@@ -18,6 +20,9 @@ from schemas.settings.services import OFFLINE_URL
 from tasks.errors import GeofixError
 
 START_S = 180.0  # a busy machine takes its time
+SAY_EVERY_S = 30.0
+
+logger = logging.getLogger("geofix.servers")
 
 
 class Server:
@@ -85,14 +90,20 @@ def offline_command(settings: OfflineSettings, port: int) -> list[str]:
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    end = time.monotonic() + START_S
-    while time.monotonic() < end:
+    begin = said = time.monotonic()
+    while (now := time.monotonic()) < begin + START_S:
         if process.poll() is not None:
             raise GeofixError(f"a server did not start (exit code {process.returncode}); its log is {log}")
         if answers(url):
             return
+        if now - said >= SAY_EVERY_S:
+            said = now
+            logger.warning("waiting for a server at %s for %.0f s now; its log is %s", url, now - begin, log)
         time.sleep(0.1)
-    raise GeofixError(f"a server did not answer at {url} within {START_S:.0f} s; its log is {log}")
+    raise GeofixError(
+        f"a server did not answer at {url} within {START_S:.0f} s ({os.getloadavg()[0]:.0f} processes want "
+        f"{os.cpu_count() or 1} cores): run again when the machine is less busy; its log is {log}"
+    )
 
 
 def _health(port: int) -> dict[str, Any] | None:
