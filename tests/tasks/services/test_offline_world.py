@@ -158,6 +158,22 @@ async def test_a_picture_that_breaks_off_is_continued(offline, whole):
         offline.ask("/control/faults", "DELETE")
 
 
+async def test_a_limit_without_a_named_time_is_waited_for(offline, whole):
+    patient = {"base_url": f"{offline.url}/mapillary", "max_attempts": 3, "backoff_s": 0.0, "limit_pause_s": 0.1}
+    services = ServicesSettings.model_validate({"mapillary": patient})
+    mapillary = Mapillary(connect(services, {}).mapillary)
+    rule = {"service": "mapillary", "kind": "status", "status": 403, "at": list(range(8))}
+    offline.ask("/control/faults", "POST", {"rules": [rule]})
+    offline.ask("/control/log", "DELETE")
+    try:
+        ids = whole["images"][:6]
+        rows = await asyncio.gather(*(mapillary.image(one, ("id",)) for one in ids))
+        assert [row["id"] for row in rows] == ids
+        assert offline.ask("/control/log")["statuses"]["mapillary"] == {"403": 8, "200": 6}
+    finally:
+        offline.ask("/control/faults", "DELETE")
+
+
 async def test_a_tile_names_the_images_of_its_area(offline, whole):
     mapillary = Mapillary(offline.connections().mapillary, sleep=no_sleep)
     lon, lat = (await mapillary.image(whole["images"][0], ("geometry",)))["geometry"]["coordinates"]
