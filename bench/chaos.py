@@ -1,163 +1,216 @@
 """Kill the running pipeline with SIGKILL at random moments, run it again, and compare its tables.
 
-Two lakes: one made undisturbed, one made by a pipeline that is killed again and again. At the end every table must hold
-the same live rows, apart from the columns that say when and by which run a row was written.
-
     python -m bench.chaos --kills 20 [--places 16] [--seed 1] [--keep]
+
+Two lakes: one made undisturbed, one made by commands that are killed again and again. Both go through two acts. First
+a table of photos is brought in (`geofix ingest`) and the whole pipeline runs, satellite pictures included. Then the
+lake is made to look forty days older, some pictures are deleted or changed upstream, and everything up to the review
+runs again: `collect.recheck` finds out, places are redone. Kills are dealt out over all stages; each falls while its
+stage is under way, as long as the stage took undisturbed. At the end every table must hold the same live rows, apart
+from the columns that say when and by which run a row was written.
 """
 
 import argparse
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from deltalake import DeltaTable
+from PIL import Image
+
+from bench.chaos_checks import LOGS, differences, stray_files, stray_processes
+from flows.servers import free_port
 from schemas.tables import TABLES
-from tasks.errors import LakeError
 from tasks.lake import Lake
 from tasks.names import KEY_FILE
 
-# What names a run, a moment or a version number, not a fact about the data.
-PASSING = {"run_id", "written_at", "fetched_at", "reviewed_at", "table_versions_json", "checks_json"}
-LOGS = {"runs", "failures"}
-READY_S = 300
-LONGEST_WAIT_S = 15.0
-# Kills are dealt out over the pipeline: each falls into the first seconds after one of these has ended.
-AFTER = ("", "plan ", "collect ", "curate.judge ", "review ", "synthesize ", "difficulty ", "train.samples ",
-         "train.sft ", "train.cold_start ", "train.grpo ")  # fmt: skip
+READY_S = 900
+SHORTEST_S = 1.5  # of the time in which a kill may fall: reports and commits come after the last item
+UNDER_WAY = 0.8  # of the time a stage took undisturbed: this time it may be quicker
+PHOTOS = 24
+ENDED = re.compile(r"^([a-z_]+(?:\.[a-z_]+)?) +(?:nothing to do|\d+ in = .*?([\d.]+) s$)", re.MULTILINE)
+CHANGES = {
+    "seed": 3,
+    "rules": [
+        {"service": "mapillary", "kind": "deleted", "rate": 0.25},
+        {"service": "mapillary-cdn", "kind": "changed", "rate": 0.4},
+    ],
+}
 
 
-def command(lake: Path, places: int) -> list[str]:
-    settings = {
-        "plan.places": places,
-        "plan.countries": "[DE, FR, GB, US]",  # signs the offline world's models read well: every part gets work
-        "offline.port": 8790,
-        "train.sft.max_steps": 20,
-        "train.cold_start.max_steps": 3,
-        "train.grpo.max_steps": 3,
-        "train.save_steps": 5,  # so that a kill falls between checkpoints
-    }
-    program = [sys.executable, "-m", "flows.cli", "demo", "--lake", str(lake)]
-    return [*program, *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
+@dataclass(frozen=True)
+class Act:
+    """A command, what the world is like meanwhile, and how long its stages took undisturbed, in their order."""
+
+    words: tuple[str, ...]
+    world: str = ""
+    stages: dict[str, float] = field(default_factory=dict)
 
 
-def run_whole(lake: Path, places: int) -> float:
-    """Run to the end; returns the seconds it took."""
-    start = time.monotonic()
-    done = subprocess.run(command(lake, places), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the pipeline failed with {done.returncode}:\n{done.stderr[-2000:]}")
-    return time.monotonic() - start
+@dataclass
+class Chaos:
+    """Where it takes place."""
 
+    folder: Path
+    places: int
+    port: int
+    chance: random.Random
 
-def run_and_kill(lake: Path, places: int, chance: random.Random, after: str, log: Path) -> str:
-    """Start the pipeline, kill it at a random moment once `after` has ended; returns what it said last."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(command(lake, places), stdout=output, stderr=output)
-    end = time.monotonic() + READY_S
-    while process.poll() is None and time.monotonic() < end and after.encode() not in log.read_bytes():
-        time.sleep(0.05)
-    moment = time.monotonic() + chance.uniform(0, LONGEST_WAIT_S)
-    while process.poll() is None and time.monotonic() < moment:
-        time.sleep(0.01)
-    alive = process.poll() is None
-    if alive:
+    def command(self, lake: str, act: Act) -> list[str]:
+        settings = {
+            "plan.places": self.places,
+            "plan.countries": "[DE, FR, GB, US]",  # signs the offline world's models read well: every part gets work
+            "offline.port": self.port,
+            "collect.satellite.size_px": 128,
+            "review.auto_approve": "true",
+            "train.sft.max_steps": 20,
+            "train.cold_start.max_steps": 3,
+            "train.grpo.max_steps": 3,
+            "train.save_steps": 5,  # so that a kill falls between checkpoints
+        }
+        program = [sys.executable, "-m", "flows.cli", *act.words, "--lake", str(self.folder / lake)]
+        return [*program, *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
+
+    def environment(self, act: Act) -> dict[str, str]:
+        return {**os.environ, "GEOFIX_OFFLINE_FAULTS": act.world}
+
+    def run(self, lake: str, act: Act) -> dict[str, float]:
+        """Run to the end; returns how long each stage took."""
+        done = subprocess.run(
+            self.command(lake, act), env=self.environment(act), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise SystemExit(f"geofix {act.words[0]} failed with {done.returncode}:\n{done.stderr[-2000:]}")
+        return {stage: float(seconds or 0) for stage, seconds in ENDED.findall(done.stderr)}
+
+    def run_and_kill(self, lake: str, act: Act, stage: str) -> str:
+        """Start the command and kill it while this stage is under way; returns the stage it was in, or why not."""
+        order = list(act.stages)
+        before = order[: order.index(stage)]
+        log = self.folder / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(self.command(lake, act), env=self.environment(act), stdout=output, stderr=output)
+        deadline = time.monotonic() + READY_S
+        while process.poll() is None and time.monotonic() < deadline and not set(before) <= _ended(log).keys():
+            time.sleep(0.05)
+        moment = time.monotonic() + self.chance.uniform(0, max(SHORTEST_S, UNDER_WAY * act.stages[stage]))
+        while process.poll() is None and time.monotonic() < moment:
+            time.sleep(0.01)
+        if process.poll() is not None:
+            said = log.read_text(errors="replace").strip().splitlines()
+            return f"ended with {process.returncode}: {said[-1][:90] if said else '-'}"
         os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return ("killed" if alive else f"ended with {process.returncode}") + f" after: {lines[-1][:90] if lines else '-'}"
+        process.wait()
+        ended = _ended(log)
+        return next((name for name in order if name not in ended), "the end")
 
 
-def differences(left: Lake, right: Lake) -> list[str]:
-    """Tables that differ, with a word on how."""
-    found = []
-    for name in TABLES:
-        if name in LOGS:
-            continue
-        columns = [c for c in TABLES[name].schema.names if c not in PASSING]
-        one, other = (lake.read(name).select(columns).sort(list(TABLES[name].key)) for lake in (left, right))
-        if one.equals(other):
-            continue
-        if one.height != other.height:
-            found.append(f"{name}: {one.height} rows undisturbed, {other.height} after the kills")
-            continue
-        wrong = [c for c in columns if not one[c].equals(other[c])]
-        found.append(f"{name}: columns {', '.join(wrong)} differ")
-    if right.read("failures").height:
-        found.append(f"failures: {right.read('failures').height} rows are left")
-    for name in TABLES:
-        rows = right.read(name)
-        if rows.select(TABLES[name].key).is_duplicated().any():
-            found.append(f"{name}: a key stands twice")
-    return found
+def _ended(log: Path) -> dict[str, str]:
+    return dict(ENDED.findall(log.read_text(errors="replace")))
 
 
-def stray_files(lake: Lake) -> list[str]:
-    """Pictures that are not whole: none may exist, however the writer ended."""
-    broken = []
-    for row in lake.read("images").iter_rows(named=True):
-        try:
-            lake.images.read(row["sha256"], row["extension"])
-        except LakeError as error:
-            broken.append(f"{row['image_id']}: {error}")
-    return broken
+def photos(folder: Path, chance: random.Random) -> Path:
+    """A table of photos; one file is cut short, one is missing."""
+    folder.mkdir()
+    lines = ["id,path,lat,lon,licence,creator"]
+    for number in range(PHOTOS):
+        picture = Image.frombytes("RGB", (16, 12), chance.randbytes(16 * 12 * 3)).resize((2400, 1800))
+        picture.save(folder / f"p{number}.jpg", quality=90)
+        lat, lon = 47 + chance.random() * 5, 7 + chance.random() * 5
+        lines.append(f"p{number},p{number}.jpg,{lat:.6f},{lon:.6f},CC BY 4.0,Jane Doe")
+    (folder / "p1.jpg").write_bytes((folder / "p1.jpg").read_bytes()[:5000])
+    (folder / "p2.jpg").unlink()
+    (folder / "photos.csv").write_text("\n".join(lines) + "\n")
+    return folder / "photos.csv"
 
 
-def stray_processes(folder: Path) -> list[str]:
-    """Servers or workers that outlived the command they belonged to."""
-    time.sleep(3)
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-        except OSError:
-            continue  # it ended while we looked, or is not ours
-        if str(folder).encode() in said:
-            found.append(f"process {process.name} is still there")
-    return found
+def age(lake: Lake) -> None:
+    """Make what was collected look forty days older, so that all of it is due, once."""
+    for table, columns in {"images": ("fetched_at", "written_at"), "rejects": ("written_at",)}.items():
+        older = {column: f"{column} - INTERVAL '40 days'" for column in columns}
+        DeltaTable(str(lake.root / "tables" / table)).update(updates=older)
+
+
+def deal(kills: int, stages: list[str]) -> list[str]:
+    """Kills over the stages that had work, in their order, as evenly as can be."""
+    counts = Counter({stage: kills // len(stages) for stage in stages})
+    rest = kills % len(stages)
+    for number in range(rest):
+        counts[stages[number * len(stages) // rest]] += 1
+    return [stage for stage in stages for _ in range(counts[stage])]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--places", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the two lakes where they are")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="geofix-chaos-"))
-    chance = random.Random(options.seed)
+    chaos = Chaos(folder, options.places, free_port(), random.Random(options.seed))
     # Names are keyed by the lake: to compare two lakes row by row, both have the same key.
     for name in ("undisturbed", "killed"):
         (folder / name).mkdir()
         (folder / name / KEY_FILE).write_text("5eed" * 16)
-    print(f"undisturbed run with {options.places} places …", flush=True)
-    seconds = run_whole(folder / "undisturbed", options.places)
-    print(f"  {seconds:.0f} s", flush=True)
-    kills = 0
-    for number in range(options.kills):
-        after = AFTER[number * len(AFTER) // options.kills]
-        said = run_and_kill(folder / "killed", options.places, chance, after, folder / "log")
-        kills += said.startswith("killed")
-        print(f"  {kills:>2}: {said}", flush=True)
-    print("last run, undisturbed …", flush=True)
-    run_whole(folder / "killed", options.places)
+    table = photos(folder / "photos", chaos.chance)
+    refresh = ("run", "--profile", "offline", "--from", "collect", "--to", "review")
+    acts = [Act(("ingest", str(table), "--profile", "offline")), Act(("demo",)), Act(refresh, json.dumps(CHANGES))]
+    acts = [_undisturbed(chaos, act) for act in acts]
+    # Half of the kills for the long pipeline, the other half for bringing in and for the refresh.
+    ingests, refreshes = max(1, options.kills // 8), max(1, 3 * options.kills // 8)
+    kills: Counter[str] = Counter()
+    for act, share in zip(acts, (ingests, options.kills - ingests - refreshes, refreshes), strict=True):
+        if act.world:
+            age(Lake(folder / "killed"))
+        for stage in deal(share, [name for name, seconds in act.stages.items() if seconds]):
+            fell = chaos.run_and_kill("killed", act, stage)
+            kills[fell] += 1
+            print(f"  {kills.total():>2}: geofix {act.words[0]}, meant for {stage}: {fell}", flush=True)
+        print(f"  geofix {act.words[0]} once more, undisturbed …", flush=True)
+        chaos.run("killed", act)
+    _judge(folder, kills, options.keep)
+
+
+def _undisturbed(chaos: Chaos, act: Act) -> Act:
+    if act.world:
+        age(Lake(chaos.folder / "undisturbed"))
+    print(f"undisturbed: geofix {act.words[0]} with {chaos.places} places …", flush=True)
+    begin = time.monotonic()
+    stages = chaos.run("undisturbed", act)
+    print(
+        f"  {time.monotonic() - begin:.0f} s: {', '.join(f'{name} {s:.0f} s' for name, s in stages.items())}",
+        flush=True,
+    )
+    return Act(act.words, act.world, stages)
+
+
+def _judge(folder: Path, kills: Counter[str], keep: bool) -> None:
     undisturbed, killed = Lake(folder / "undisturbed"), Lake(folder / "killed")
     found = differences(undisturbed, killed) + stray_files(killed) + stray_processes(folder)
     for line in found:
         print(f"  DIFFERENT {line}")
     rows = sum(killed.read(name).height for name in TABLES if name not in LOGS)
-    if not options.keep:
-        shutil.rmtree(folder)
-    else:
+    checks = dict(Counter(killed.read("checks")["status"].to_list()))
+    print(f"  kills by stage: {dict(kills)}; checks: {checks}")
+    if keep:
         print(f"  lakes: {folder}")
+    else:
+        shutil.rmtree(folder)
     if found:
         raise SystemExit(1)
-    print(f"{kills} kills: {rows} rows in {len(TABLES) - len(LOGS)} tables, equal to the undisturbed run's")
+    real = sum(times for fell, times in kills.items() if not fell.startswith("ended with"))
+    print(f"{real} kills: {rows} rows in {len(TABLES) - len(LOGS)} tables, equal to the undisturbed run's")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""What must hold of a lake that was made under kills: the same rows, whole pictures, nobody left behind."""
+
+import time
+from pathlib import Path
+
+from schemas.tables import TABLES
+from tasks.errors import LakeError
+from tasks.lake import Lake
+
+# What names a run, a moment or a version number, not a fact about the data.
+PASSING = {"run_id", "written_at", "fetched_at", "checked_at", "reviewed_at", "table_versions_json", "checks_json"}
+LOGS = {"runs", "failures"}
+
+
+def differences(left: Lake, right: Lake) -> list[str]:
+    """Tables that differ, with a word on how."""
+    found = []
+    for name in TABLES:
+        if name in LOGS:
+            continue
+        columns = [c for c in TABLES[name].schema.names if c not in PASSING]
+        one, other = (lake.read(name).select(columns).sort(list(TABLES[name].key)) for lake in (left, right))
+        if one.equals(other):
+            continue
+        if one.height != other.height:
+            found.append(f"{name}: {one.height} rows undisturbed, {other.height} after the kills")
+            continue
+        wrong = [c for c in columns if not one[c].equals(other[c])]
+        found.append(f"{name}: columns {', '.join(wrong)} differ")
+    if right.read("failures").height:
+        found.append(f"failures: {right.read('failures').height} rows are left")
+    for name in TABLES:
+        rows = right.read(name)
+        if rows.select(TABLES[name].key).is_duplicated().any():
+            found.append(f"{name}: a key stands twice")
+    return found
+
+
+def stray_files(lake: Lake) -> list[str]:
+    """Pictures that are not whole: none may exist, however the writer ended."""
+    broken = []
+    for row in lake.read("images").iter_rows(named=True):
+        try:
+            lake.images.read(row["sha256"], row["extension"])
+        except LakeError as error:
+            broken.append(f"{row['image_id']}: {error}")
+    return broken
+
+
+def stray_processes(folder: Path) -> list[str]:
+    """Servers or workers that outlived the command they belonged to."""
+    deadline = time.monotonic() + 30  # a busy machine takes its time to end them
+    while (found := _of_folder(folder)) and time.monotonic() < deadline:
+        time.sleep(1)
+    return found
+
+
+def _of_folder(folder: Path) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue  # it ended while we looked, or is not ours
+        if str(folder).encode() in said:
+            found.append(f"process {process.name} is still there")
+    return found
