@@ -323,7 +323,7 @@ def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path,
     program.write_text(
         textwrap.dedent(
             """
-            import sys, time
+            import pathlib, sys, time
             import polars as pl
             from schemas.settings.base import Settings
             from schemas.settings.services import ServicesSettings
@@ -335,7 +335,9 @@ def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path,
                 return pl.DataFrame({"id": [f"i{k}" for k in range(60)]})
 
             def work(item, bench):
-                time.sleep(0.1)
+                # The later ones wait until they may, so that the run is under way however late the signal comes.
+                while int(item["id"][1:]) >= 20 and not pathlib.Path("GO").exists():
+                    time.sleep(0.05)
                 row = {"place_id": item["id"], "country": "FR", "lat": 1.0, "lon": 1.0, "split": "train"}
                 return Kept({"places": [row]})
 
@@ -346,7 +348,7 @@ def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path,
                 result = run(stage, Settings(), context)
                 print("result", result.items_in, result.kept, result.skipped, flush=True)
             """
-        )
+        ).replace("GO", str(tmp_path / "go"))
     )
     command = [sys.executable, str(program), str(tmp_path / "lake")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -363,6 +365,7 @@ def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path,
     if how is signal.SIGINT:
         assert done <= saved < 60, "all that was done is saved"
         assert Lake(tmp_path / "lake").read("runs")["status"].to_list() == ["interrupted"]
+    (tmp_path / "go").touch()
     after = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert after.stdout.splitlines()[-1] == f"result {60 - saved} {60 - saved} {saved}"
     assert Lake(tmp_path / "lake").read("places")["place_id"].n_unique() == 60
