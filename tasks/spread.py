@@ -7,6 +7,7 @@ Ray itself is lost, or gives no worker, the stream ends with an error that says 
 """
 
 import inspect
+import tempfile
 import time
 import uuid
 from collections import deque
@@ -16,7 +17,15 @@ from typing import Any
 
 import polars as pl
 import ray
-from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import (
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from schemas.settings.spread import SpreadSettings
 from tasks.errors import GeofixError
@@ -83,14 +92,28 @@ def spread(
     if items.is_empty():
         return
     start_ray(settings)
-    pool = _Pool(items, make, settings, resources, is_async, meanwhile)
     try:
-        yield from pool.results()
-    except RayLost:
-        pool.abandon()
+        pool = _Pool(items, make, settings, resources, is_async, meanwhile)
+        try:
+            yield from pool.results()
+        except RayLost:
+            pool.abandon()
+            raise
+        finally:
+            pool.stop()
+    except RayTaskError:  # a bug in the work, which tells where
         raise
-    finally:
-        pool.stop()
+    except RayError as error:
+        raise GeofixError(_in_words(error, settings)) from error
+
+
+def _in_words(error: RayError, settings: SpreadSettings) -> str:
+    saved = "what was finished is saved; run the same command again to go on"
+    if isinstance(error, ObjectStoreFullError):
+        return f"Ray's memory for objects is full: raise spread.object_store_mb={settings.object_store_mb}; {saved}"
+    if isinstance(error, OutOfDiskError):
+        return f"Ray has no space left on the disk that holds {tempfile.gettempdir()} (TMPDIR): free some; {saved}"
+    return f"Ray failed ({type(error).__name__}: {' '.join(str(error).split())[:200]}): {saved}"
 
 
 class _Pool:
@@ -215,7 +238,7 @@ class _Pool:
         except RayTaskError as error:
             # The worker lives: its opening was refused, or there is a bug outside the per-item guard.
             raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
-        except (RayActorError, ObjectLostError) as error:  # its process died, or the node that held its result
+        except (RayActorError, ObjectLostError, OutOfMemoryError) as error:  # its process died, or its result is lost
             if isinstance(error, RayActorError) and error.actor_init_failed:
                 reason = str(error).strip().splitlines()[-1]
                 raise GeofixError(
