@@ -102,7 +102,7 @@ class Http:
             Download() if resume else None,
         )
         host = host_of(self.service, self.endpoint, kind, ask.address)
-        sent, tried = 0, 0
+        sent, tried, openings = 0, 0, host.refusals.openings
         failed: ServiceError | None = None
         while True:
             try:
@@ -115,10 +115,16 @@ class Http:
                 return replace(answer, attempts=sent)
             failed.attempts = sent
             if failed.retryable and failed.kind == "rate_limit" and host.refusals.closed:
-                continue  # whoever asks next waits for the limit's end: patience ends that, not a number of tries
+                # Whoever asks next waits for the limit's end: patience ends that, not a number of tries. Only one that
+                # is refused again after others were answered has used a try.
+                over, openings = host.refusals.openings > openings, host.refusals.openings
+                tried += over
+                if tried < self.endpoint.max_attempts:
+                    continue
+                raise failed
             tried += 1
             wait_s = self._wait_before_retry(tried, failed)
-            if not failed.retryable or tried == self.endpoint.max_attempts or wait_s is None:
+            if not failed.retryable or tried >= self.endpoint.max_attempts or wait_s is None:
                 raise failed
             await self._sleep(wait_s)
 

@@ -31,6 +31,7 @@ class Refusals:
     ) -> None:
         self._after, self._first_pause_s, self._patience_s, self._clock = after, pause_s, patience_s, clock
         self.closed = False
+        self.openings = 0  # how often a limit was found to be over
         self._in_a_row = 0
         self._pause_s, self._at_least_s = pause_s, 1.0
         self._since_s = self._closed_at_s = self._until_s = float("-inf")
@@ -94,6 +95,7 @@ class Refusals:
         if self.closed and not is_probe and sent_at_s < self._closed_at_s:
             return False  # it was under way when the limit was reached
         was_closed, self.closed = self.closed, False
+        self.openings += was_closed
         self._in_a_row, self._paused_s, self._probing = 0, 0.0, False
         self._pause_s, self._at_least_s = self._first_pause_s, 1.0
         self._changed()

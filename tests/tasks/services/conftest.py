@@ -58,7 +58,8 @@ class Script:
     slept_s: list[float] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
-    answers: Callable[["Asked"], tuple[int, Any]] | None = None  # instead of replies: status and JSON for a request
+    # instead of replies: status and JSON for a request, or the whole reply
+    answers: Callable[["Asked"], tuple[int, Any] | Reply] | None = None
 
     @property
     def url(self) -> str:
@@ -85,8 +86,8 @@ class Script:
 
     def _next(self, asked: Asked) -> Reply:
         if self.answers is not None:
-            status, value = self.answers(asked)
-            return Reply(status, json.dumps(value).encode())
+            answer = self.answers(asked)
+            return answer if isinstance(answer, Reply) else Reply(answer[0], json.dumps(answer[1]).encode())
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

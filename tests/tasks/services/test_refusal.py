@@ -226,6 +226,31 @@ class TestOverTheSocket:
             await client.image("7", ("id",))
         assert (caught.value.status, caught.value.attempts, len(server.asked)) == (403, 3, 3)
 
+    async def test_one_that_is_always_refused_does_not_hold_up_the_others_for_ever(
+        self, server: Any, reply: Any
+    ) -> None:
+        """As a service would that refuses one question only, and names a time."""
+
+        async def no_sleep(_: float) -> None:
+            await asyncio.sleep(0)
+
+        async def ask_others() -> None:
+            while True:
+                await client.image("7", ("id",))
+
+        server.answers = lambda asked: (
+            reply(429, headers={"Retry-After": "1"}) if asked.target.startswith("/13") else (200, {"id": "7"})
+        )
+        client = mapillary(server.url, no_sleep, max_attempts=4)
+        others = asyncio.create_task(ask_others())
+        try:
+            with pytest.raises(ServiceError) as caught:
+                await asyncio.wait_for(client.image("13", ("id",)), 60)
+        finally:
+            others.cancel()
+        refused = sum(asked.target.startswith("/13") for asked in server.asked)
+        assert caught.value.kind == "rate_limit" and 4 <= refused <= 30
+
     async def test_the_files_host_is_not_held_by_the_apis_limit(self, server: Any, clock: Clock) -> None:
         def answers(asked: Any) -> tuple[int, Any]:
             return (403, LIMIT) if asked.target.startswith("/7") else (200, {})
