@@ -117,8 +117,8 @@ class Http:
             if failed.retryable and failed.kind == "rate_limit" and host.refusals.closed:
                 # Whoever asks next waits for the limit's end: patience ends that, not a number of tries. Only one that
                 # is refused again after others were answered has used a try.
-                over, openings = host.refusals.openings > openings, host.refusals.openings
-                tried += over
+                was_over, openings = host.refusals.openings > openings, host.refusals.openings
+                tried += was_over
                 if tried < self.endpoint.max_attempts:
                     continue
                 raise failed
