@@ -1,4 +1,4 @@
-"""How many requests are at a host at once: more while it is quick, fewer while slow, half when it says too much."""
+"""How many requests are at a host at once: more while it stays quick, half as many when it says too much."""
 
 import asyncio
 import time
@@ -7,10 +7,8 @@ from collections.abc import Callable
 
 START = 16
 SLOWER = 2.0  # the latency that still counts as holding, against the best seen of late
-MUCH_SLOWER = 4.0  # so slow it only piles up: fewer at once are answered as soon
-FEWEST = 4  # however slow
 TOLERATED_S = 0.1  # below this, differences are our own scheduling
-WINDOW = 200  # answers whose best average is remembered, twice
+WINDOW = 200  # answers whose best latency is remembered, twice
 
 
 class Gate:
@@ -52,21 +50,15 @@ class Gate:
     def answered(self, latency_s: float) -> None:
         """An answer came, however it reads, so long after its request."""
         self._recent_s = latency_s if self._seen == 0 else 0.9 * self._recent_s + 0.1 * latency_s
-        # The best average, not the best answer: of a host whose answers differ much, one is always quick by chance.
-        self._best_s = min(self._best_s, self._recent_s)
+        self._best_s = min(self._best_s, latency_s)
         self._seen += 1
         if self._seen % WINDOW == 0:
             # What was best long ago may never come back: a host that has become slower is a new normal.
-            self._best_before_s, self._best_s = self._best_s, self._recent_s
-        best_s = min(self._best_s, self._best_before_s)
-        if self.inside < int(self.limit):
-            return
-        if self._recent_s <= SLOWER * best_s + TOLERATED_S:
+            self._best_before_s, self._best_s = self._best_s, latency_s
+        holds = self._recent_s <= SLOWER * min(self._best_s, self._best_before_s) + TOLERATED_S
+        if holds and self.inside >= int(self.limit):
             self.limit = min(float(self._most), self.limit + (1.0 if self._probing else 1.0 / self.limit))
             self._admit()
-        elif self._recent_s > MUCH_SLOWER * best_s + TOLERATED_S:
-            self._probing = False
-            self.limit = max(float(min(FEWEST, self._most)), self.limit - 1.0 / self.limit)
 
     def too_much(self, sent_at_s: float) -> None:
         """A refusal, or no answer in time, to a request of that moment: one cut for all that were under way."""

@@ -54,31 +54,6 @@ class TestGate:
             gate.answered(2.0)
         assert before <= grown <= before + 10 and gate.limit == grown
 
-    async def test_it_shrinks_by_one_a_round_trip_while_the_service_is_much_slower_and_not_below_a_few(self):
-        gate = Gate(500)
-        await busy(gate, 3, 0.2)
-        full = gate.limit
-        await busy(gate, 2, 2.0)
-        assert full - 3 <= gate.limit < full
-        slow = Gate(8)
-        slow.limit = 6.0
-        await busy(slow, 1, 0.2)
-        for _ in range(190):
-            slow.answered(5.0)
-        assert slow.limit == 4
-        narrow = Gate(2)  # a ceiling below that is a ceiling
-        await busy(narrow, 2, 0.2)
-        await busy(narrow, 5, 5.0)
-        assert narrow.limit == 2
-
-    async def test_answers_that_differ_much_are_no_slowness(self):
-        gate = Gate(64)
-        await busy(gate, 3, 0.6)
-        for k in range(400):
-            gate.answered(0.05 if k % 10 == 0 else 0.6)
-        await busy(gate, 1, 0.6)
-        assert gate.limit == 64
-
     async def test_a_new_normal_is_learnt(self):
         gate = Gate(500)
         await busy(gate, 1, 0.2)
