@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import ray
 
-from bench.cluster_budget import Trial, counting_actor, kill_counting_actor, most_in_a_window, trial_of
+from bench.cluster_budget import Trial, counting_actor, most_in_a_window, trial_of
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from tasks.errors import GeofixError
@@ -25,17 +25,16 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
 
 
 def test_the_days_budget_is_one_for_all_nodes_over_a_killed_actor_and_a_restart(trial: Trial) -> None:
-    killed: list[int | None] = []
+    killed: list[int] = []
 
     def kill_once(tick: Tick) -> None:
         if tick.done and not killed:
-            # Its name is being written anew with every call: for a moment it may bear none.
-            found = (kill_counting_actor(trial.cluster) for _ in range(1000))
-            killed.append(next((pid for pid in found if pid is not None), None))
+            ray.kill(counting_actor(), no_restart=False)  # its process at once, as SIGKILL would
+            killed.append(1)
 
     first = trial.run("day", PER_DAY // 2, kill_once, requests_per_day=PER_DAY)
     assert isinstance(first, StageResult) and first.kept == PER_DAY // 2
-    assert killed != [None], "the actor that counts was there to be killed"
+    assert killed, "the actor that counts was there to be killed"
     stop_ray()  # the next run joins as another command would
     rest = trial.run("day", 2 * PER_DAY, requests_per_day=PER_DAY)
     assert isinstance(rest, StageResult) and dict(rest.failures) == {"rate_limit": rest.failed}
