@@ -85,11 +85,15 @@ def _due_places(
     inputs: Inputs, images: pl.DataFrame, checks: pl.DataFrame, before: datetime, settings: CollectSettings
 ) -> pl.DataFrame:
     """Places without pictures, or with fewer than were wanted: something may have been taken there since."""
-    kind = pl.col("kind")
+    kind, lives = pl.col("kind"), pl.col("tombstone").is_null()
     had = (
-        images.filter(pl.col("tombstone").is_null())
-        .group_by(id="place_id")
-        .agg(panoramas=(kind == "panorama").sum(), photos=(kind == "photo").sum(), looked_at=pl.col("written_at").max())
+        # A picture that was ended counts as a look: its place is redone for that, also if a kill came in between.
+        images.group_by(id="place_id")
+        .agg(
+            panoramas=(lives & (kind == "panorama")).sum(),
+            photos=(lives & (kind == "photo")).sum(),
+            looked_at=pl.col("written_at").max(),
+        )
         .filter((pl.col("panoramas") < settings.panoramas) | (pl.col("photos") < settings.photos))
     )
     refused = inputs.frame("rejects").filter(pl.col("stage") == street_view.STAGE.name)

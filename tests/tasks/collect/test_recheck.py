@@ -8,13 +8,14 @@ from typing import Any
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 from PIL import Image
 
 from schemas.settings.collect import CollectSettings
 from schemas.settings.curate import CurateSettings
 from tasks.collect import STAGES, recheck, street_view
 from tasks.curate import localizability
-from tasks.frame import Context, Inputs, StageResult, run
+from tasks.frame import Context, Inputs, StageResult, pending, run
 from tasks.lake import Lake
 from tasks.perspective import View
 from tasks.views import cut_view
@@ -297,3 +298,18 @@ def test_what_is_due_follows_from_when_it_was_last_seen(context: Context) -> Non
     assert set(all_due.filter(pl.col("subject") == "image")["id"]) == set(lake.read("images")["image_id"])
     assert "ocean0" in set(all_due.filter(pl.col("subject") == "place")["id"])
     assert recheck.items(inputs, due(None)).is_empty()
+
+
+def test_an_ended_picture_does_not_make_its_place_due_besides(earth: Any, context: Context) -> None:
+    """A kill between check and places must not leave one more check than there is without it."""
+    lake, settings = context.lake, due(30).model_copy(update={"photos": 1, "photo_min_pixels": 1})
+    collect(context, settings)
+    for table in ("images", "rejects"):
+        older = {name: f"{name} - INTERVAL '40 days'" for name in ("fetched_at", "written_at")[table == "rejects" :]}
+        DeltaTable(str(lake.root / "tables" / table)).update(updates=older)
+    both = lake.read("images").filter(pl.col("kind").n_unique().over("place_id") == 2)
+    gone = both.filter(pl.col("kind") == "panorama").row(0, named=True)
+    earth.faults({"service": "*", "kind": "deleted", "ids": [gone["source_id"]]})
+    run(recheck.STAGE, settings, context)
+    assert lake.read("checks").filter(status="deleted").height == 1
+    assert pending(recheck.STAGE, settings, context)["id"].to_list() == []
