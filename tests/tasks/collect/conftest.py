@@ -4,8 +4,8 @@ import asyncio
 import io
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -279,3 +279,25 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from asyncio.run(all_chunks()) if is_async and todo.height else []
 
     monkeypatch.setattr("tasks.frame.spread", here)
+
+
+class Killed(BaseException):
+    """Ends a run as SIGKILL would: nothing behind it is done."""
+
+
+@pytest.fixture
+def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[None]]:
+    """A block in which a run is killed where it first calls one of the named functions, and is seen to be."""
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    @contextmanager
+    def block(*names: str) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            for name in names:
+                patch.setattr(name, die)
+            with pytest.raises(Killed):
+                yield
+
+    return block

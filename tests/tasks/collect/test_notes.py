@@ -92,13 +92,7 @@ def test_a_full_disk_is_no_failure(tmp_path: Path) -> None:
     assert [after.find(key) for key in ("one", "two", "three", "four")] == [None, "noted", None, "noted"]
 
 
-class Killed(BaseException):
-    """Ends a run as SIGKILL would: nothing behind it is done."""
-
-
-def test_a_killed_run_is_not_asked_for_again(
-    earth: Any, tmp_path: Path, in_process: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_is_not_asked_for_again(earth: Any, tmp_path: Path, in_process: None, killed_at: Any) -> None:
     """The same rows as an undisturbed run's, for no second box and no second picture."""
     undisturbed, killed = Lake(tmp_path / "undisturbed"), Lake(tmp_path / "killed")
     (killed.root / "names.key").write_bytes((undisturbed.name("x"), (undisturbed.root / "names.key").read_bytes())[1])
@@ -108,14 +102,8 @@ def test_a_killed_run_is_not_asked_for_again(
     first = earth.log("requests")
     earth.forget()
 
-    def die(*_: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tasks.frame._Batch.commit", die)
-        patch.setattr("tasks.ledger.Ledger.close", die)
-        with pytest.raises(Killed):
-            run(street_view.STAGE, SETTINGS, earth.context(killed))
+    with killed_at("tasks.frame._Batch.commit", "tasks.ledger.Ledger.close"):
+        run(street_view.STAGE, SETTINGS, earth.context(killed))
     assert killed.existing() == ["places"]
     assert earth.log("requests") == first
     run(street_view.STAGE, SETTINGS, earth.context(killed))

@@ -148,17 +148,13 @@ async def test_a_full_disk_costs_no_place(streets: Any, tmp_path: Path, monkeypa
     assert len(outcome.rows["images"]) == 1 and files(tmp_path / "s") == []
 
 
-class Killed(BaseException):
-    """Ends a run as SIGKILL would: nothing behind it is done."""
-
-
 def rows_of(lake: Lake) -> pl.DataFrame:
     return lake.read("images").drop("run_id", "written_at", "fetched_at").sort("image_id")
 
 
 @pytest.mark.parametrize("left", ["whole", "damaged"])
 def test_a_run_killed_while_pictures_wait_to_be_decoded(
-    earth: Any, tmp_path: Path, in_process: None, monkeypatch: pytest.MonkeyPatch, left: str
+    earth: Any, tmp_path: Path, in_process: None, killed_at: Any, left: str
 ) -> None:
     """The same rows as an undisturbed run's; a picture that is there whole is not asked for again."""
     undisturbed, killed = Lake(tmp_path / "undisturbed"), Lake(tmp_path / "killed")
@@ -166,13 +162,8 @@ def test_a_run_killed_while_pictures_wait_to_be_decoded(
         earth.plan(lake, 5)
     run(street_view.STAGE, SETTINGS, earth.context(undisturbed))
 
-    async def die(*_: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tasks.collect.download.computing.run", die)
-        with pytest.raises(Killed):
-            run(street_view.STAGE, SETTINGS, earth.context(killed))
+    with killed_at("tasks.collect.download.computing.run"):
+        run(street_view.STAGE, SETTINGS, earth.context(killed))
     folder = killed.root / ".state/spool/collect"
     waiting = [json.loads(path.read_bytes().partition(b"\n")[0])["source_id"] for path in files(folder)]
     assert waiting and not list(killed.images.root.rglob("*.jpg"))
@@ -190,20 +181,14 @@ def test_a_run_killed_while_pictures_wait_to_be_decoded(
 
 
 def test_what_a_killed_run_found_unusable_is_not_fetched_again(
-    earth: Any, tmp_path: Path, in_process: None, monkeypatch: pytest.MonkeyPatch
+    earth: Any, tmp_path: Path, in_process: None, killed_at: Any
 ) -> None:
     lake = Lake(tmp_path / "lake")
     earth.plan(lake, 3)
     strict = SETTINGS.model_copy(update={"panorama_min_pixels": 10**9, "photo_min_pixels": 10**9})
 
-    def die(*_: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tasks.frame._Batch.commit", die)
-        patch.setattr("tasks.ledger.Ledger.close", die)
-        with pytest.raises(Killed):
-            run(street_view.STAGE, strict, earth.context(lake))
+    with killed_at("tasks.frame._Batch.commit", "tasks.ledger.Ledger.close"):
+        run(street_view.STAGE, strict, earth.context(lake))
     first = earth.log("requests")
     assert run(street_view.STAGE, strict, earth.context(lake)).rejected == 3
     assert earth.log("requests") == first and files(lake.root / ".state/spool/collect") == []
