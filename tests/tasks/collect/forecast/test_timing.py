@@ -43,6 +43,8 @@ def test_a_service_on_this_machine_needs_no_line(tmp_path: Path) -> None:
 
 def test_the_last_run_knows_better_but_limits_hold(tmp_path: Path) -> None:
     assert taken(tmp_path, replace(LOAD, pace=2.0), {}) == (25.0, "the pace of the last run")
+    # Most places bring no picture this time: the pace of pictures would promise no time at all.
+    assert taken(tmp_path, replace(LOAD, pace=2.0, pictures=5), {}) == (pytest.approx(21.0), "the work on each item")
     slow = {**ELSEWHERE, "search_per_minute": 60}
     assert taken(tmp_path, replace(LOAD, pace=2.0), {"search": (500.0, 0.0)}, **slow)[1] == "requests a minute"
 
