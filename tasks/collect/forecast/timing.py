@@ -39,7 +39,7 @@ def duration(
 ) -> tuple[float, str]:
     """Seconds, and what they are spent on."""
     bounds = {"requests a minute": max((limit.minutes * 60 for limit in limits(kinds, context)), default=0.0)}
-    # Pictures a second say nothing about items that bring none, such as places without imagery that are looked at again.
+    # Pictures a second say nothing about items that bring none, such as places without imagery looked at again.
     if load.pace and load.pictures >= load.items / 2:
         bounds["the pace of the last run"] = load.pictures / load.pace
     else:
