@@ -41,7 +41,7 @@ def test_the_days_budget_is_one_for_all_nodes_over_a_killed_actor_and_a_restart(
     asked = len(trial.asked())
     # What the actor had granted when it was killed, and nobody had heard of yet, is lost; never is there more.
     assert first.kept + rest.kept == asked <= PER_DAY and rest.failed == 2 * PER_DAY - asked
-    assert len(trial.nodes("day")) == 2, "workers on both nodes were answered"
+    assert len(trial.nodes_at("day")) == trial.nodes == 2, "workers on both nodes were answered"
 
 
 def test_without_the_actor_nothing_is_asked_and_nobody_hangs(trial: Trial) -> None:
