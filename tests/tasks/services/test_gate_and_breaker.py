@@ -1,6 +1,9 @@
 """How many requests are sent at once, and how few while a service is out."""
 
 import asyncio
+import heapq
+import random
+from collections.abc import Callable
 
 import pytest
 
@@ -19,68 +22,112 @@ class Clock:
         return self.now_s
 
 
-async def busy(gate: Gate, rounds: int, latency_s: float) -> None:
-    """Full rounds of answers that all take as long; there is always somebody waiting for a place."""
+class SimulatedHost:
+    """Answers requests one after the other in simulated time; there is always somebody waiting for a place."""
 
-    async def fill() -> None:
-        while gate.inside < int(gate.limit):
-            await gate.enter()
+    def __init__(self, most: int, lines: int | None = None) -> None:
+        self.clock, self.chance = Clock(), random.Random(1)
+        self.gate = Gate(most, self.clock)
+        self.free_at_s = [0.0] * (lines or 0)  # of each of its lines; without them it takes all at once
+        self.sent: list[tuple[float, int, float]] = []
+        self.number = 0
 
-    await fill()
-    for _ in range(rounds):
-        for _ in range(gate.inside):
-            gate.answered(latency_s)
-            await fill()
+    def run(self, seconds: float, takes_s: Callable[[random.Random], float]) -> float:
+        """Answers a second, when each takes so long, and waits for a free line before."""
+        begin_s, answers = self.clock.now_s, 0
+        while self.clock.now_s < begin_s + seconds:
+            while self.gate.inside < int(self.gate.limit):
+                self.gate.inside += 1
+                self.number += 1
+                heapq.heappush(self.sent, (self._ends_s(takes_s(self.chance)), self.number, self.clock.now_s))
+            self.clock.now_s, _, sent_at_s = heapq.heappop(self.sent)
+            self.gate.answered(self.clock.now_s - sent_at_s)
+            self.gate.leave()
+            answers += 1
+        return answers / (self.clock.now_s - begin_s)
+
+    def _ends_s(self, takes_s: float) -> float:
+        if not self.free_at_s:
+            return self.clock.now_s + takes_s
+        end_s = max(self.clock.now_s, heapq.heappop(self.free_at_s)) + takes_s
+        heapq.heappush(self.free_at_s, end_s)
+        return end_s
 
 
 class TestGate:
-    async def test_it_grows_while_latency_holds_and_never_over_its_ceiling(self):
-        gate = Gate(100)
-        assert gate.limit == START
-        await busy(gate, 1, 1.0)
-        assert gate.limit == 2 * START  # a doubling in one round trip
-        await busy(gate, 10, 1.0)
-        assert gate.limit == 100
+    def test_it_doubles_in_a_round_trip_while_latency_holds_and_never_goes_over_its_ceiling(self):
+        host = SimulatedHost(100)
+        assert host.gate.limit == START
+        host.run(1.9, lambda _: 1.0)  # the first answers say how quick it is
+        host.run(1.0, lambda _: 1.0)
+        assert 2 * START <= host.gate.limit <= 2 * START + 4
+        host.run(10.0, lambda _: 1.0)
+        assert host.gate.limit == 100
         assert Gate(4).limit == 4
 
-    async def test_it_does_not_grow_while_the_service_slows_down(self):
-        gate = Gate(500)
-        await busy(gate, 1, 0.2)
-        before = gate.limit
-        for _ in range(50):
-            gate.answered(2.0)
-        grown = gate.limit
-        for _ in range(50):
-            gate.answered(2.0)
-        assert before <= grown <= before + 10 and gate.limit == grown
+    @pytest.mark.parametrize("lines", [8, 16])
+    @pytest.mark.parametrize("spread_s", [0.0, 0.3])
+    def test_requests_that_would_only_pile_up_are_not_sent(self, lines: int, spread_s: float):
+        host = SimulatedHost(500, lines)
+        host.run(60, lambda chance: 0.5 + chance.uniform(-spread_s, spread_s))
+        per_s = host.run(300, lambda chance: 0.5 + chance.uniform(-spread_s, spread_s))
+        assert per_s > 0.97 * lines / 0.5, "and as many are answered"
+        assert lines <= host.gate.limit <= 4 * lines
 
-    async def test_a_new_normal_is_learnt(self):
-        gate = Gate(500)
-        await busy(gate, 1, 0.2)
-        for _ in range(600):
-            gate.answered(2.0)
-        before = gate.limit
-        await busy(gate, 1, 2.0)
-        assert gate.limit > before
+    def test_a_host_that_loses_lines_is_sent_fewer(self):
+        host = SimulatedHost(64, 32)
+        host.run(60, lambda _: 0.5)
+        assert host.gate.limit == 64
+        del host.free_at_s[4:]
+        per_s = host.run(600, lambda _: 0.5)
+        assert per_s > 0.95 * 4 / 0.5 and host.gate.limit < 20
 
-    async def test_refusals_halve_it_once_a_round_trip_and_it_recovers_by_one(self):
-        clock = Clock()
-        gate = Gate(64, clock)
-        await busy(gate, 3, 1.0)
+    @pytest.mark.parametrize("before_s", [0.01, 0.2])
+    def test_a_host_that_became_slower_by_itself_is_asked_as_much_as_before(self, before_s: float):
+        host = SimulatedHost(64)
+        host.run(10, lambda _: before_s)
+        assert host.gate.limit == 64
+        assert host.run(100, lambda _: 1.0) > 0.93 * 64
+        assert host.gate.limit == 64
+
+    @pytest.mark.parametrize(
+        ("takes_s", "mean_s"),
+        [
+            (lambda chance: chance.choice([0.05, 0.6, 0.6]), 1.25 / 3),
+            (lambda chance: chance.lognormvariate(-0.5, 1.0), 1.0),
+        ],
+        ids=["two kinds", "long tail"],
+    )
+    def test_answers_that_differ_much_are_no_slowness(self, takes_s, mean_s: float):
+        assert SimulatedHost(64).run(300, takes_s) > 0.95 * 64 / mean_s
+
+    def test_however_slow_a_few_are_sent(self):
+        host = SimulatedHost(64, 1)
+        host.run(20, lambda _: 0.01)
+        host.run(2000, lambda _: 1.0)
+        assert 4 <= host.gate.limit < 12
+        narrow = SimulatedHost(2, 1)  # a ceiling below that is a ceiling
+        narrow.run(10, lambda _: 0.01)
+        narrow.run(100, lambda _: 1.0)
+        assert narrow.gate.limit == 2
+
+    def test_refusals_halve_it_once_a_round_trip_and_it_recovers_by_one(self):
+        host = SimulatedHost(64)
+        host.run(10.0, lambda _: 1.0)
+        gate, clock, now_s = host.gate, host.clock, host.clock.now_s
         assert gate.limit == 64
-        clock.now_s = 10.0
         for _ in range(30):
-            gate.too_much(sent_at_s=9.0)
+            gate.too_much(sent_at_s=now_s - 0.5)
         assert gate.limit == 32
-        clock.now_s = 11.0
-        gate.too_much(sent_at_s=10.5)
+        clock.now_s = now_s + 1.0
+        gate.too_much(sent_at_s=now_s + 0.5)
         assert gate.limit == 16
         while gate.inside > 16:
             gate.leave()
         for _ in range(16):
             gate.answered(1.0)
         assert 16.5 < gate.limit <= 17.01
-        for sent_at_s in range(12, 30):
+        for sent_at_s in range(int(now_s) + 2, int(now_s) + 20):
             clock.now_s = sent_at_s + 0.5
             gate.too_much(sent_at_s)
         assert gate.limit == 1
