@@ -102,7 +102,7 @@ def test_a_killed_run_is_not_asked_for_again(earth: Any, tmp_path: Path, in_proc
     first = earth.log("requests")
     earth.forget()
 
-    with killed_at("tasks.frame._Batch.commit", "tasks.ledger.Ledger.close"):
+    with killed_at("tasks.batch.Batch.commit", "tasks.ledger.Ledger.close"):
         run(street_view.STAGE, SETTINGS, earth.context(killed))
     assert killed.existing() == ["places"]
     assert earth.log("requests") == first

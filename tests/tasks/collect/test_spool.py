@@ -187,7 +187,7 @@ def test_what_a_killed_run_found_unusable_is_not_fetched_again(
     earth.plan(lake, 3)
     strict = SETTINGS.model_copy(update={"panorama_min_pixels": 10**9, "photo_min_pixels": 10**9})
 
-    with killed_at("tasks.frame._Batch.commit", "tasks.ledger.Ledger.close"):
+    with killed_at("tasks.batch.Batch.commit", "tasks.ledger.Ledger.close"):
         run(street_view.STAGE, strict, earth.context(lake))
     first = earth.log("requests")
     assert run(street_view.STAGE, strict, earth.context(lake)).rejected == 3
