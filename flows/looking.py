@@ -21,6 +21,8 @@ from tasks.trace import trace
 # Columns that say little on a screen; --json has them all.
 LONG = ("messages_json", "config_json", "checks_json", "table_versions_json", "metrics_json")
 
+LONGEST = 1000  # characters of a value: a whole message, not a whole file
+
 
 def list_tables(call: Call) -> int:
     """Every table with its rows and version."""
@@ -63,11 +65,12 @@ def show_table(call: Call, name: str, limit: int, version: int | None, where: li
     for row in rows.iter_rows(named=True):
         key = " ".join(str(row[k]) for k in TABLES[name].key)
         console.print(Text(key, style="bold"))
-        for column, value in row.items():
-            if value is None or column in TABLES[name].key or (column in SYSTEM_COLUMNS and column != "run_id"):
-                continue
-            shown = f"({len(value)} characters)" if column in LONG else _one_line(value)
-            console.print(Text(f"  {column:<22} {shown}"), overflow="ellipsis", no_wrap=True)
+        shown = {
+            column: f"({len(value)} characters)" if column in LONG else _one_line(value)
+            for column, value in row.items()
+            if not (value is None or column in TABLES[name].key or (column in SYSTEM_COLUMNS and column != "run_id"))
+        }
+        _print_block(console, shown)
     console.print(
         f"{rows.height} of {total} rows of {name}" + (f" at version {version}" if version is not None else "")
     )
@@ -133,7 +136,21 @@ def existing_lake(call: Call) -> Lake:
     return Lake(config.lake)
 
 
+def _print_block(console: Console, values: dict[str, str]) -> None:
+    """Name and value on a line; on a screen a long one goes on below itself, in a pipe it stays one line."""
+    if not console.is_terminal:
+        for name, value in values.items():
+            console.print(Text(f"  {name:<22} {value}"), soft_wrap=True)
+        return
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(min_width=24)
+    grid.add_column(overflow="fold")
+    for name, value in values.items():
+        grid.add_row(Text(f"  {name}"), Text(value))
+    console.print(grid)
+
+
 def _one_line(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = " ".join(text.split())
-    return text if len(text) <= 300 else text[:299] + "…"
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

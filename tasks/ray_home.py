@@ -31,11 +31,18 @@ REAL_HOME = "GEOFIX_HOME_OF_USER"  # workers get the user's HOME back from here
 STARTS = 2  # of a private Ray: what came too late the first time is in the page cache the second time
 
 logger = logging.getLogger("geofix.ray")
+_ours: SpreadSettings | None = None  # what the Ray of this process was started with, unless somebody else did
 
 
 def start_ray(settings: SpreadSettings) -> None:
     """Make Ray ready: join the cluster the settings name, or start a private one here. Repeated calls do nothing."""
+    global _ours
     if ray.is_initialized():
+        if _ours is not None and _ours.address != settings.address:
+            raise GeofixError(
+                f"spread.address: this process works on {_named(_ours.address)} already, and cannot on "
+                f"{_named(settings.address)} as well; use another process for it"
+            )
         return
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     # Ray prints what its servers report on standard output, where our own result goes.
@@ -45,6 +52,11 @@ def start_ray(settings: SpreadSettings) -> None:
     else:
         _start_private(settings)
         atexit.register(stop_ray)
+    _ours = settings
+
+
+def _named(address: str | None) -> str:
+    return f"the cluster at '{address}'" if address else "this machine"
 
 
 def _start_private(settings: SpreadSettings) -> None:
@@ -134,6 +146,8 @@ def _stay_on_loopback() -> None:
 
 def stop_ray() -> None:
     """Stop the private Ray and remove its folder."""
+    global _ours
+    _ours = None
     if ray.is_initialized():
         ray.shutdown()
     shutil.rmtree(_folder_of(os.getpid()), ignore_errors=True)
@@ -144,6 +158,8 @@ def drop_ray() -> None:
 
     Its folder stays until the next start: what its servers said last is in there.
     """
+    global _ours
+    _ours = None
     atexit.unregister(stop_ray)
     with contextlib.suppress(Exception):  # it is half gone, and says so in many ways
         ray.shutdown()

@@ -217,6 +217,11 @@ class TestWorkers:
         items = pl.DataFrame({"id": ["a", "b"]})
         return list(spread(items, doubled, settings, resources))
 
+    def test_another_cluster_is_not_taken_for_this_one(self) -> None:
+        with pytest.raises(GeofixError, match=r"spread\.address: .*on this machine already.*'head:6379'"):
+            ray_home.start_ray(SpreadSettings(address="head:6379"))
+        assert self.work() == [4]
+
     def test_those_that_no_node_can_hold_are_not_waited_for(self) -> None:
         with pytest.raises(GeofixError) as caught:
             self.work(resources=Resources(gpus=1, workers=1))
