@@ -85,6 +85,7 @@ class Endpoint(Settings):
     limit_pause_s: float = Field(
         60,
         gt=0,
+        le=3600,
         description="how long nothing is asked of a service that says its limit is reached and names no time; doubles",
     )
     limit_patience_s: float = Field(

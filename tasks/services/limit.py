@@ -19,6 +19,8 @@ SLACK_S = 1.0
 BURST_S = 0.75  # moments that nobody took, on a busy machine, may be taken this much later
 HORIZON_S = 0.25  # no moment farther ahead is given away: what a killed process held is lost
 MOST_AT_ONCE = 64
+# However long a service says: milliseconds are given for seconds, and a limit by the day is worth asking each hour.
+LONGEST_PAUSE_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -95,15 +97,17 @@ class Paused:
 def pause(before: Paused, seconds: float, now_s: float) -> Paused:
     """After somebody was told to wait so long; several who are told at once make one pause. 0: it is over."""
     if seconds <= 0:
-        return Paused(min(now_s, before.until_s), before.times, before.total_s - max(0.0, before.until_s - now_s))
-    until_s, running = max(before.until_s, now_s + seconds), before.until_s > now_s
+        return Paused(min(now_s, before.until_s), before.times, before.total_s - paused_s(before, now_s))
+    running = paused_s(before, now_s) > 0
+    until_s = max(before.until_s if running else now_s, now_s + min(seconds, LONGEST_PAUSE_S))
     longer_s = until_s - (before.until_s if running else now_s)
     return Paused(until_s, before.times + (not running), before.total_s + longer_s)
 
 
 def paused_s(paused: Paused, now_s: float) -> float:
-    """Seconds still to wait; never more than a day, for a clock may have been set back since."""
-    return min(max(0.0, paused.until_s - now_s), float(DAY_S))
+    """Seconds still to wait. An end farther ahead than it can be was written by a clock set back since."""
+    left_s = paused.until_s - now_s
+    return left_s if 0.0 < left_s <= LONGEST_PAUSE_S else 0.0
 
 
 class Till(Protocol):

@@ -4,7 +4,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-LONGEST_PAUSE_S = 900.0  # a limit by the minute is over sooner, one by the day is worth asking four times an hour
+from tasks.services.limit import LONGEST_PAUSE_S
+
+LONGEST_DOUBLED_S = 900.0  # a limit by the minute is over sooner
 HEED_EVERY_S = 10.0  # how often a process asks what the others were told
 
 
@@ -77,7 +79,7 @@ class Refusals:
         if is_probe:
             self._probing = False
         elif self.closed:  # it was under way when the limit was reached
-            self._until_s = max(self._until_s, self._clock() + (named_s or 0.0))
+            self._until_s = max(self._until_s, self._clock() + min(named_s or 0.0, LONGEST_PAUSE_S))
             return None
         elif named_s is None and self._in_a_row < self._after:
             return None
@@ -87,7 +89,7 @@ class Refusals:
             self._at_least_s = min(2 * self._at_least_s, self._first_pause_s)
             return self._close(pause_s)
         pause_s = self._pause_s
-        self._pause_s = min(2 * pause_s, max(self._first_pause_s, LONGEST_PAUSE_S))
+        self._pause_s = min(2 * pause_s, max(self._first_pause_s, LONGEST_DOUBLED_S))
         return self._close(pause_s)
 
     def answered(self, sent_at_s: float, is_probe: bool = False) -> bool:
@@ -136,6 +138,7 @@ class Refusals:
         self._close(seconds)
 
     def _close(self, seconds: float) -> float:
+        seconds = min(seconds, LONGEST_PAUSE_S)
         self.closed, self._closed_at_s = True, self._clock()
         self._until_s = self._closed_at_s + seconds
         self._paused_s += seconds

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -15,6 +15,7 @@ from schemas.settings.services import Endpoint, is_loopback
 from tasks.services.answer import Answer
 from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
 from tasks.services.partial import Download, WrongPart
+from tasks.services.unpack import ACCEPTED, CannotUnpack, Unpacker
 
 Params = Mapping[str, str | int | float | bool]
 KEEP_IDLE_S = 4.0  # many servers close an idle connection after 5 s; to send on one they are closing is an outage
@@ -68,7 +69,7 @@ class Transfers:
         response: httpx.Response | None = None
         body = bytearray()
         try:
-            headers = {**ask.headers, **(ask.download.headers() if ask.download else {})}
+            headers = {"Accept-Encoding": ACCEPTED, **ask.headers, **(ask.download.headers() if ask.download else {})}
             # httpx drops the address's own query if it is given params, even empty ones
             request = client.build_request(
                 ask.method, ask.address, params=ask.params or None, json=ask.json_body, headers=headers
@@ -89,8 +90,8 @@ class Transfers:
         except (httpx.TimeoutException, TimeoutError) as error:
             _keep_part(ask, response, body)
             raise self.error("timeout", f"{shown}: no answer in time ({type(error).__name__})", True) from None
-        except httpx.DecodingError:
-            raise self.error("bad_response", f"{shown}: the body cannot be decompressed", True) from None
+        except CannotUnpack as error:
+            raise self.error("bad_response", f"{shown}: {error}", True) from None
         except httpx.TransportError as error:
             if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
                 raise self.error("rejected", f"{shown}: {type(error).__name__}", False) from None
@@ -143,10 +144,18 @@ class Transfers:
 
     async def _read(self, response: httpx.Response, body: bytearray, held: int, shown: str) -> None:
         limit = int(self._endpoint.max_body_mb * 1_000_000) - held
-        async for piece in response.aiter_bytes():
-            body += piece
-            if len(body) > limit:
-                raise self.error("bad_response", f"{shown}: more than {self._endpoint.max_body_mb:g} MB", False)
+
+        def add(pieces: Iterable[bytes]) -> None:
+            for piece in pieces:
+                body.extend(piece)
+                if len(body) > limit:
+                    raise self.error("bad_response", f"{shown}: more than {self._endpoint.max_body_mb:g} MB", False)
+
+        unpacker = Unpacker(response.headers.get("content-encoding", ""))
+        async for raw in response.aiter_raw():
+            add(unpacker.unpack(raw))
+        if body:
+            add(unpacker.end())
 
     def _whole(self, ask: Ask, response: httpx.Response, body: bytes, shown: str) -> Answer:
         answer = Answer(

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from schemas.settings.services import ServicesSettings
 from tasks.services import Mapillary, ServiceError, connect
 from tasks.services.budget import BudgetFile
-from tasks.services.limit import DAY_S, Paused, ProcessTill, pause, paused_s
+from tasks.services.limit import Paused, ProcessTill, pause, paused_s
 from tasks.services.permits import asking
-from tasks.services.refusal import LONGEST_PAUSE_S, OverLimit, Refusals
+from tasks.services.refusal import LONGEST_DOUBLED_S, OverLimit, Refusals
 
 LIMIT = {"error": {"message": "Application request limit reached", "type": "MLYApiException", "code": 4}}
 
@@ -66,8 +66,8 @@ class TestRefusals:
             refusals.refused(is_probe=True)
         with pytest.raises(OverLimit) as over:  # 900 s were waited
             await refusals.enter(clock.sleep)
-        assert (over.value.since_s, over.value.again_s) == (900.0, LONGEST_PAUSE_S)
-        clock.now_s += LONGEST_PAUSE_S
+        assert (over.value.since_s, over.value.again_s) == (900.0, LONGEST_DOUBLED_S)
+        clock.now_s += LONGEST_DOUBLED_S
         assert await refusals.enter(clock.sleep) is True, "patience is over, but somebody still finds out"
         with pytest.raises(OverLimit):
             await refusals.enter(clock.sleep)
@@ -167,7 +167,17 @@ class TestPauses:
         assert paused.times <= len(told) and (paused.times > 0) == any(seconds > 0 for _, seconds in told)
 
     def test_a_clock_that_was_set_back_does_not_stop_us_for_years(self) -> None:
-        assert paused_s(pause(Paused(), 60.0, 4e9), 1e9) == DAY_S
+        before = pause(Paused(), 60.0, 4e9)
+        assert paused_s(before, 1e9) == 0.0
+        assert paused_s(pause(before, 60.0, 1e9), 1e9 + 10) == 50.0
+
+    @pytest.mark.parametrize("seconds", [3_600_000.0, 4e8])
+    def test_an_odd_time_stops_nobody_for_more_than_an_hour(self, clock: Clock, seconds: float) -> None:
+        paused = pause(Paused(), seconds, 1e9)
+        assert [paused_s(paused, 1e9 + after_s) for after_s in (0, 3599, 3601)] == [3600, 1, 0]
+        assert paused.total_s == 3600
+        refusals = Refusals(5, 60.0, 900.0, clock)
+        assert refusals.refused(named_s=seconds) == 3600
 
     @pytest.mark.parametrize("make", [lambda path, clock: BudgetFile(path, clock), lambda _, clock: ProcessTill(clock)])
     def test_a_till_passes_them_on(self, tmp_path: Path, clock: Clock, make: Callable[..., Any]) -> None:
