@@ -1,6 +1,7 @@
 """One row of a table against everything that can be known without opening its picture."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,6 +29,8 @@ KINDS = {
     **dict.fromkeys(("photo", "perspective"), "photo"),
     **dict.fromkeys(("panorama", "pano", "equirectangular", "360", "spherical"), "panorama"),
 }
+_PLACES = re.compile(r"\{(?:id|flat|deep)\}")
+_FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
 
 
 class Refused(Exception):
@@ -210,5 +213,9 @@ def is_web_address(text: str) -> bool:
 
 def file_names(patterns: tuple[str, ...], source_id: str) -> list[str]:
     """Where a picture may lie by its id."""
-    flat = source_id.replace("/", "_")
-    return list(dict.fromkeys(p.replace("{id}", source_id).replace("{flat}", flat) for p in patterns))
+    known = {
+        "{id}": source_id,
+        "{flat}": source_id.replace("/", "_"),
+        "{deep}": _FLAT.sub(r"\1/\2/\3", source_id),
+    }
+    return list(dict.fromkeys(_PLACES.sub(lambda place: known[place[0]], pattern) for pattern in patterns))

@@ -3,13 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tasks.ingest.refusal import TableRefused
 from tasks.services.errors import safe_text
-
-FIELDS = (
-    *("id", "path", "url", "lat", "lon", "licence", "creator", "attribution", "captured_at", "compass_angle"),
-    *("split", "kind", "sequence", "country"),
-)
 
 
 @dataclass(frozen=True)
@@ -19,8 +13,8 @@ class Layout:
     name: str
     about: str
     columns: Mapping[str, tuple[str, ...]]  # field -> accepted column names, best first
-    marks: tuple[str, ...] = ()  # any of these beside the needed columns gives the layout away
-    files: tuple[str, ...] = ()  # where a picture lies by its id: {id}, {flat} with / as _, {stem} before the suffix
+    # Where a picture lies by its id: {id}; {flat} with / as _; {deep}, where ab_cd_1.jpg is ab/cd/1.jpg.
+    files: tuple[str, ...] = ()
     in_subfolders: bool = False  # or so one folder deeper
     split: str | None = None  # what the dataset is for, where nobody says otherwise
     licence: str | None = None  # of the whole dataset, where it has one
@@ -30,10 +24,9 @@ class Layout:
     headless: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # columns by their number, without header
 
     def fits(self, names: Sequence[str]) -> bool:
-        """Whether a table with these column names has this layout."""
+        """Whether a table with these column names can be read by this layout."""
         have = {name.casefold() for name in names}
-        known = all(have.intersection(self.columns[wanted]) for wanted in self.needed)
-        return known and (not self.marks or bool(have.intersection(self.marks)))
+        return all(have.intersection(self.columns[wanted]) for wanted in self.needed)
 
     def pick(self, names: Sequence[str]) -> dict[str, str]:
         """For each field of the layout that the table has, the table's own name of its column."""
@@ -42,18 +35,15 @@ class Layout:
         return {f: name for f, name in found.items() if name is not None}
 
 
-_LAT = ("lat", "latitude")
-_LON = ("lon", "lng", "long", "longitude")
-
 PLAIN = Layout(
     "plain",
     "id, path or url, lat, lon; optional licence, creator, attribution, captured_at, compass_angle, split, kind",
     {
-        "id": ("id", "image_id", "photo_id"),
+        "id": ("id", "image_id", "photo_id", "img_id"),
         "path": ("path", "file", "filename", "file_name", "image_path"),
         "url": ("url", "image_url", "download_url"),
-        "lat": _LAT,
-        "lon": _LON,
+        "lat": ("lat", "latitude"),
+        "lon": ("lon", "lng", "long", "longitude"),
         "licence": ("licence", "license"),
         "creator": ("creator", "author", "photographer"),
         "attribution": ("attribution", "credit"),
@@ -67,17 +57,16 @@ PLAIN = Layout(
     needed=("lat", "lon"),
 )
 
-# Photos of Flickr, by their names in the benchmark archives; scene labels and probabilities are not read.
-_FLICKR = {"id": ("img_id", "name"), "creator": ("author",), "lat": _LAT, "lon": _LON, "url": ("url",)}
+# Photos of Flickr, by their names in the archives. What somebody adds to such a table under the plain layout's names
+# counts as it does there; scene labels and their probabilities are not read.
+_FLICKR = {**PLAIN.columns, "id": ("img_id", "name")}
 
 MP16_PRO = Layout(
     "mp16-pro",
-    "IMG_ID, LAT, LON and the levels of an address (city, state, country, continent)",
-    {**_FLICKR, "country": ("country_code", "country"), "licence": ("licence", "license")},
-    marks=("country", "continent", "neighbourhood", "county", "state"),
-    # The table says ab/cd/123.jpg; the archives hold ab_cd_123.jpg.
-    files=("{id}", "{flat}"),
-    needed=("id", "lat", "lon"),
+    "IMG_ID, LAT, LON; MP16-Pro has the levels of an address as well (city, state, country, continent)",
+    _FLICKR,
+    # The table says ab/cd/123.jpg; archives hold ab_cd_123.jpg, and there are copies of both the other way round.
+    files=("{id}", "{flat}", "{deep}"),
 )
 
 _YFCC100M = (
@@ -89,7 +78,7 @@ _YFCC100M = (
 IM2GPS3K = Layout(
     "im2gps3k",
     "IMG_ID, AUTHOR, LAT, LON and scene labels",
-    {**_FLICKR, "licence": ("licence", "license")},
+    _FLICKR,
     files=("{id}",),
     in_subfolders=True,
     split="benchmark",
@@ -101,10 +90,9 @@ YFCC4K = Layout(
     {
         **_FLICKR,
         "id": ("img_id", "name", "photo_id"),
-        "creator": ("author", "user"),
-        "captured_at": ("date_taken",),
-        "licence": ("licence", "license"),
-        "url": ("download_url", "url"),
+        "creator": (*PLAIN.columns["creator"], "user"),
+        "captured_at": (*PLAIN.columns["captured_at"], "date_taken"),
+        "url": ("download_url", *PLAIN.columns["url"]),
     },
     files=("{id}", "{id}.jpg"),
     in_subfolders=True,
@@ -117,16 +105,14 @@ OSV5M = Layout(
     "osv5m",
     "id, latitude, longitude, country, region, city, sequence, captured_at, creator_username and more",
     {
+        **PLAIN.columns,
         "id": ("id",),
-        "url": ("thumb_original_url",),
+        "url": ("thumb_original_url", *PLAIN.columns["url"]),
         "lat": ("latitude",),
         "lon": ("longitude",),
-        "creator": ("creator_username",),
-        "captured_at": ("captured_at",),
-        "sequence": ("sequence",),
+        "creator": ("creator_username", *PLAIN.columns["creator"]),
         "country": ("country", "unique_country"),
     },
-    marks=("creator_username", "thumb_original_url", "unique_sub-region", "quadtree_10_1000"),
     files=("{id}.jpg",),
     in_subfolders=True,  # images/train/00/123.jpg
     licence="CC BY-SA 4.0",
@@ -134,28 +120,6 @@ OSV5M = Layout(
 )
 
 LAYOUTS = {layout.name: layout for layout in (PLAIN, MP16_PRO, IM2GPS3K, YFCC4K, OSV5M)}
-
-
-def choose(wanted: str, names: Sequence[str], file_name: str) -> Layout:
-    """The layout asked for, or the one these column names give away; TableRefused with what is missing."""
-    if wanted != "auto":
-        layout = LAYOUTS[wanted]
-        if not layout.fits(names):
-            raise TableRefused(
-                f"{file_name}: this is not the {wanted} layout ({layout.about}); its columns are {listed(names)}; "
-                "leave --layout away to have it recognised"
-            )
-        return layout
-    # The exact layouts come first; of the two benchmarks, whose tables are alike, the file's name decides.
-    benchmarks = (YFCC4K, IM2GPS3K) if "yfcc" in file_name.casefold() else (IM2GPS3K, YFCC4K)
-    for layout in (OSV5M, MP16_PRO, *benchmarks, PLAIN):
-        if layout.fits(names):
-            return layout
-    missing = [f for f in PLAIN.needed if not {n.casefold() for n in names}.intersection(PLAIN.columns[f])]
-    raise TableRefused(
-        f"{file_name}: no column {' and no column '.join(missing)} among {listed(names)}; name the columns as in the "
-        f"plain layout ({PLAIN.about})"
-    )
 
 
 def listed(names: Sequence[str]) -> str:

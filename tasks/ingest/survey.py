@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from schemas.settings.ingest import IngestSettings
 from tasks.ingest.ids import MOST, LongIds, has_letters, may_be_hexadecimal, written_as_float
-from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout, choose, listed
+from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout, listed
+from tasks.ingest.recognise import benchmark_named, recognise
 from tasks.ingest.refusal import Refusal, TableRefused
 from tasks.ingest.sameness import read_degrees, row_content, row_id
 from tasks.ingest.swap import LEAST_ROWS, Positions, country_named
@@ -83,21 +84,26 @@ def survey(path: Path, settings: IngestSettings) -> Survey:
     wanted = YFCC4K if settings.layout == "auto" else LAYOUTS[settings.layout]
     table = open_table(path, settings.encoding, wanted)
     stamp = stamp_of(path)
-    layout = YFCC4K if table.headless else choose(settings.layout, table.columns, path.name)
+    recognised = recognise(table, settings)
+    layout = recognised.layout
     names = layout.pick(table.columns)
     if settings.swap_lat_lon:
         names["lat"], names["lon"] = names["lon"], names["lat"]
     _check_columns(table, layout, names, settings)
-    first = Survey(table, layout, names, 0, table.notes, picture_folder(path, settings), stamp)
+    notes = (*table.notes, *recognised.notes(settings))
+    first = Survey(table, layout, names, 0, notes, picture_folder(path, settings), stamp)
     return _Count(first, settings).done()
 
 
 def _check_columns(table: Table, layout: Layout, names: Mapping[str, str], settings: IngestSettings) -> None:
     path = table.path
     if not layout.files and not {"path", "url"} & names.keys():
-        raise TableRefused(f"{path}: no column path or url, so no picture; the columns are {listed(table.columns)}")
+        raise TableRefused(
+            f"{path}: no column path or url, so no picture; call the column that names the pictures so; the columns "
+            f"are {listed(table.columns)}"
+        )
     if "id" not in names and "path" not in names:
-        raise TableRefused(f"{path}: no column id; give every row the id of its picture")
+        raise TableRefused(f"{path}: no column id; give every row the id of its picture, in a column of that name")
     if not ("licence" in names or settings.licence or layout.licence):
         raise TableRefused(
             f"{path}: no column licence; every picture needs one: give --licence, such as --licence 'CC BY 4.0'"
@@ -247,9 +253,9 @@ class _Count:
             )
         elif not self._settings.keep_lat_lon and (said := self._positions.hint()):
             hints.append(f"{said} (--swap-lat-lon)")
-        name = self._survey.table.path.name.casefold()
-        if "test" in name and self._survey.layout.name == "osv5m" and self._settings.split is None:
-            hints.append("the file's name says test: --split benchmark keeps its photos out of training")
+        named = benchmark_named(self._survey.table.path.name, self._survey.layout)
+        if named and self._settings.split is None and "split" not in self._survey.names:
+            hints.append(f"the file's name says {named}: --split benchmark keeps its photos out of training")
         return hints
 
     def _repeated(self) -> dict[int, tuple[int, bool]]:

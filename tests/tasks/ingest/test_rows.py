@@ -241,7 +241,7 @@ def test_osv5m_knows_its_licence_and_falls_back_to_addresses(darkroom: Any) -> N
     assert row["licence"] == "CC BY-SA 4.0" and row["creator"] == "roadroid" and row["sequence_id"] == "sq1"
     assert row["attribution"] == "Image 3859149887465501 by roadroid on Mapillary, CC BY-SA 4.0"
     assert row["captured_at"].startswith("2019-03-01T15:10:12")
-    assert "--split benchmark" in survey(table, IngestSettings()).notes[0]
+    assert "--split benchmark" in survey(table, IngestSettings()).notes[-1]
 
 
 def test_yfcc4k_in_its_original_form(darkroom: Any) -> None:
