@@ -15,6 +15,7 @@ Kind = Literal[
     "too_big",  # the box (or the request) is larger than the service allows
     "too_dense",  # the box holds more than the service answers; split it
     "rejected",  # the service says the request itself is wrong
+    "blocked",  # an address that is not asked, or a host that does not give what is needed, whatever the file
 ]
 
 # Every other query parameter may be a token or part of a signature, so only these are ever shown.

@@ -26,6 +26,7 @@ RENEW_S = 300.0  # a signature is renewed this long before its end: a read that 
 SHORTEST_USE_S = 1.0  # whatever is said of its end: the host's refusal brings a new one anyway
 RENEWALS = 3  # signatures tried for one read
 READS = 16  # ranges in flight
+NO_SIGNATURE = 409  # how the host says that it saw none
 KEY_HEADER = "Ocp-Apim-Subscription-Key"
 _JSON_TYPES = ("application/geo+json", "application/json")
 _FILE_TYPES = ("image/tiff", "application/octet-stream", "binary/octet-stream", "image/")
@@ -108,11 +109,11 @@ class Stac:
     async def read(self, href: str, start: int, end: int) -> bytes:
         """The bytes [start, end) of a file, fewer where it ends before.
 
-        ServiceError of kind not_found: there is no such file; expired: no signature was accepted; rejected: the
-        address is not one that may be read, or the range lies past the end.
+        ServiceError of kind not_found: there is no such file; expired: no signature was accepted; rejected: the range
+        lies past the end; blocked: the address is not one that may be read, or its host gives no ranges.
         """
         if not may_fetch(href, self._endpoint.base_url):
-            raise ServiceError("stac", "rejected", f"will not read from {safe_url(href)}")
+            raise ServiceError("stac", "blocked", f"will not read from {safe_url(href)}")
         if not 0 <= start < end:
             raise ServiceError("stac", "rejected", f"not a range: {start} to {end}")
         match = self._container.match(href) if self._endpoint.sas_url is not None else None
@@ -123,7 +124,7 @@ class Stac:
                 async with self._reading:
                     return await self._read(href, signature, start, end)
             except ServiceError as error:
-                if error.kind != "expired" or where is None or renewal == RENEWALS - 1:
+                if error.kind != "expired" or error.status == NO_SIGNATURE or not where or renewal == RENEWALS - 1:
                     raise
                 if signature is not None and self._signatures.get(where) == signature:
                     del self._signatures[where]
@@ -133,7 +134,9 @@ class Stac:
         def check(answer: Answer) -> None:
             given = _RANGE.fullmatch(answer.headers.get("content-range", ""))
             if answer.status != 206 or given is None:
-                raise self._http.bad_response("the host gives no byte ranges", answer)
+                raise ServiceError(
+                    "stac", "blocked", f"{answer.url}: the host, or a proxy before it, gives no byte ranges", status=200
+                )
             total = int(given[3]) if given[3] != "*" else end
             if int(given[1]) != start or len(answer.body) != min(end, total) - start:
                 raise self._http.bad_response("other bytes than were asked for", answer, retryable=True)
@@ -181,8 +184,8 @@ def _classify_file(answer: Answer) -> ServiceError | None:
     match answer.status:
         case 401 | 403:
             return of("expired", "the signature is past its time or not accepted")
-        case 409:
-            return of("rejected", "the file needs a signature; look at services.stac.sas_url and asset_url")
+        case status if status == NO_SIGNATURE:
+            return of("expired", "the file needs a signature; look at services.stac.sas_url and asset_url")
         case 404 | 410:
             return of("not_found", "there is no such file")
         case 416:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.settings.satellite import SatelliteSettings
-from tasks.collect.satellite.cover import Candidate, candidates, covers, next_best, sampled
+from tasks.collect.satellite.cover import Candidate, candidates, covers, next_best, sampled, touched
 from tasks.collect.satellite.grid import Grid
 from tasks.collect.satellite.layers import Layer, look
 from tasks.collect.satellite.raster import Mask
@@ -103,7 +103,7 @@ async def _patch(found: list[Candidate], looker: _Looker, chosen: list[Layer], s
         at_hand = [layer for name, layer in sorted(looker.known.items()) if name not in used]
         best = max(at_hand, key=lambda layer: int((layer.clear & missing).sum()), default=None)
         gain = int((best.clear & missing).sum()) if best is not None else 0
-        following = next_best(found, sampled(missing), chosen[0].scene, settings.day_cost, looker.tried)
+        following = _next(found, missing, chosen[0].scene, looker, settings)
         if following is not None and not looker.tired and gain < 0.9 * int(missing.sum()):
             await looker.layers([following.scene])
             continue
@@ -112,6 +112,17 @@ async def _patch(found: list[Candidate], looker: _Looker, chosen: list[Layer], s
         chosen.append(best)
         used.add(best.scene.id)
         missing &= ~best.clear
+
+
+def _next(
+    found: list[Candidate], missing: Mask, main: Scene, looker: _Looker, settings: SatelliteSettings
+) -> Candidate | None:
+    # The points stand for areas; what is too narrow for them is looked for only after all else.
+    for points in (sampled(missing), touched(missing)):
+        best = next_best(found, points, main, settings.day_cost, looker.tried)
+        if best is not None:
+            return best
+    return None
 
 
 def _clear_share(layers: Sequence[Layer]) -> float:

@@ -226,8 +226,10 @@ def _put(level: Level, data: bytes, start: int, held: list[int], out: Pixels, co
 
 
 def _decode(level: Level, data: bytes, tile: int) -> Pixels:
+    # tifffile would look for this in the file's first tile, which is not at hand.
+    level.page.__dict__.setdefault("is_jfif", data[6:10] == b"JFIF")
     try:
-        decoded = level.page.decode(data, tile)[0]
+        decoded = level.page.decode(data, tile, jpegtables=level.page.jpegtables)[0]
     except Exception as error:  # noqa: BLE001 - every codec raises errors of its own, and damaged bytes any of them
         raise UnusableScene(f"a tile cannot be decoded ({type(error).__name__})") from None
     if decoded is None or decoded.shape[-1] != level.bands:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tasks.collect.satellite.grid import Grid, same_zone, unwrapped
 from tasks.collect.satellite.scenes import Scene
 
-POINTS = 32  # along a side of the picture: where footprints are compared
+POINTS = 33  # along a side of the picture, from edge to edge: where footprints are compared
 MOST_COMBINATIONS = 60_000  # of footprints that are tried one by one; more, and they are chosen greedily
 OTHER_ZONE_PERCENT = 2.0
 Points = NDArray[np.bool_]
@@ -42,8 +42,8 @@ class Candidate:
 
 def candidates(scenes: Sequence[Scene], grid: Grid) -> list[Candidate]:
     """The scenes whose footprint covers some of the picture, best first."""
-    middles = (np.arange(POINTS) + 0.5) * grid.size / POINTS
-    columns, rows = (part.ravel() for part in np.meshgrid(middles, middles))
+    at = _pixels(grid.size) + 0.5
+    columns, rows = (part.ravel() for part in np.meshgrid(at, at))
     lat, lon = grid.degrees(columns, rows)
     near = grid.centre()[1]
     lon = unwrapped(lon, near)
@@ -65,8 +65,20 @@ def as_bits(points: Points) -> int:
 
 def sampled(mask: Points) -> int:
     """A picture's mask at the points, as bits."""
-    at = ((np.arange(POINTS) + 0.5) * mask.shape[0] / POINTS).astype(np.int64)
+    at = _pixels(mask.shape[0])
     return as_bits(mask[np.ix_(at, at)])
+
+
+def touched(mask: Points) -> int:
+    """The points around which anything of a mask lies, as bits: a strip may pass between them."""
+    at = _pixels(mask.shape[0])
+    starts = np.concatenate([[0], (at[1:] + at[:-1] + 1) // 2])
+    rows = np.logical_or.reduceat(mask, starts, axis=0)
+    return as_bits(np.logical_or.reduceat(rows, starts, axis=1))
+
+
+def _pixels(size: int) -> NDArray[np.int64]:
+    return np.linspace(0, size - 1, min(POINTS, size)).astype(np.int64)
 
 
 def covers(found: Sequence[Candidate], day_cost: float, most: int) -> list[tuple[Candidate, ...]]:

@@ -23,7 +23,7 @@ from tasks.collect.satellite.search import find_scenes
 from tasks.collect.satellite.tone import jpeg, shown
 from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop, digest
 from tasks.lake import Lake
-from tasks.services import Stac, safe_url
+from tasks.services import ServiceError, Stac, safe_url
 
 KIND = "satellite"
 LICENCE = "Copernicus Sentinel Data Legal Notice (free, full and open)"
@@ -120,14 +120,14 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
         looked_at += choice.looked_at
         evidence["scenes_looked_at"] = looked_at
         if not choice.layers:
-            return Rejected("no_usable_scene", {**evidence, **_some(unusable)})
+            return _no_usable_scene(evidence, unusable)
         try:
             mosaic = await make_mosaic(bench.stac, choice.layers, grid, settings)
             break
         except BadBands as bad:
             unusable[bad.scene_id] = bad.why
     if mosaic is None:
-        return Rejected("no_usable_scene", {**evidence, **_some(unusable)})
+        return _no_usable_scene(evidence, unusable)
     evidence |= {
         "clear_share": round(mosaic.clear_share, 4),
         "no_data_share": round(mosaic.no_data_share, 4),
@@ -140,6 +140,14 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     data = await asyncio.to_thread(make_picture, mosaic, settings)
     sha256 = bench.lake.images.put(data, "jpg")
     return Kept({"images": [image_row(item, grid, mosaic, evidence, data, sha256, bench)]})
+
+
+def _no_usable_scene(evidence: dict[str, Any], unusable: dict[str, str]) -> Rejected:
+    for why in unusable.values():
+        if why.startswith("blocked: "):
+            # Not the files are at fault but the way to them: a reject would be the last word on the place.
+            raise ServiceError("stac", "blocked", why.removeprefix("blocked: "))
+    return Rejected("no_usable_scene", {**evidence, **_some(unusable)})
 
 
 def make_picture(mosaic: Mosaic, settings: SatelliteSettings) -> bytes:
@@ -162,7 +170,7 @@ def image_row(
     source_id = digest(settings.collection, grid.epsg, grid.transform, grid.size, scene_ids)
     lat, lon = grid.centre()
     return {
-        "image_id": bench.lake.name(settings.collection, source_id, item["place_id"]),
+        "image_id": bench.lake.name(settings.collection, source_id, item["place_id"], item["viewport"]),
         "kind": KIND,
         "place_id": item["place_id"],
         "lat": lat,

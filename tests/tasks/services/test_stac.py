@@ -185,7 +185,7 @@ async def test_a_refused_signature_is_renewed_and_no_text_holds_one(server: Any,
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(409, "rejected"), (404, "not_found"), (410, "not_found"), (416, "rejected")]
+    ("status", "kind"), [(409, "expired"), (404, "not_found"), (410, "not_found"), (416, "rejected")]
 )
 async def test_refusals_of_the_file_host(server: Any, reply: Any, status: int, kind: str) -> None:
     server.says(token_reply(reply), reply(status, b"<Error/>", "application/xml"))
@@ -228,7 +228,7 @@ async def test_a_host_that_ignores_ranges_is_not_asked_again(server: Any, reply:
 async def test_addresses_that_lead_elsewhere_are_not_read(server: Any, href: str) -> None:
     with pytest.raises(ServiceError, match="will not read") as caught:
         await client(server).read(href, 0, 4)
-    assert caught.value.kind == "rejected" and not server.asked
+    assert caught.value.kind == "blocked" and not server.asked
 
 
 async def test_from_the_open_net_no_address_leads_into_a_private_one() -> None:

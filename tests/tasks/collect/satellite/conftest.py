@@ -140,9 +140,8 @@ class Archive:
     def client(self, **settings: Any) -> Stac:
         endpoint = StacEndpoint(
             base_url=f"{self.url}/stac",
-            sas_url=f"{self.url}/sas",
             asset_url=f"{self.url}/blob/{{account}}/{{container}}/",
-            **{"max_attempts": 3, "backoff_s": 0, **settings},
+            **{"sas_url": f"{self.url}/sas", "max_attempts": 3, "backoff_s": 0, **settings},
         )
         return Stac(Connection("stac", endpoint))
 

@@ -3,10 +3,13 @@
 import itertools
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.collect.satellite.cover import Candidate, covers, next_best
+from tasks.collect.satellite.cover import POINTS, Candidate, candidates, covers, next_best, sampled, touched
+from tasks.collect.satellite.grid import Grid, grid_around
 from tasks.collect.satellite.scenes import Scene
 
 START = datetime(2023, 6, 1, tzinfo=UTC)
@@ -101,3 +104,35 @@ def test_what_is_missing_is_looked_for_where_it_may_be() -> None:
     assert next_best(found, 0b1111, main.scene, 0.05, set()).scene.id == "right"  # type: ignore[union-attr]
     assert next_best(found, 0b1111, main.scene, 0.05, {"right"}).scene.id == "half"  # type: ignore[union-attr]
     assert next_best(found, 0b1111, main.scene, 0.05, {"right", "half"}) is None
+
+
+@given(st.integers(40, 400), st.data())
+def test_whatever_is_missing_touches_a_point(size: int, data: st.DataObject) -> None:
+    mask = np.zeros((size, size), dtype=np.bool_)
+    assert touched(mask) == 0
+    for _ in range(data.draw(st.integers(1, 3))):
+        top, left = (data.draw(st.integers(0, size - 1)) for _ in range(2))
+        height, width = (data.draw(st.sampled_from([1, 2, size // 3, size])) for _ in range(2))
+        mask[top : top + height, left : left + width] = True
+    assert touched(mask) and sampled(mask) & ~touched(mask) == 0
+    assert (
+        touched(np.ones_like(mask))
+        == sampled(np.ones_like(mask))
+        == (1 << POINTS**2 + (-(POINTS**2)) % 8) - (1 << (-(POINTS**2)) % 8)
+    )
+
+
+def scene_over(grid: Grid, name: str, short_px: float) -> Scene:
+    """A scene whose footprint ends so many pixels before the picture's east edge, and reaches over the others."""
+    columns = np.array([-50.0, grid.size - short_px, grid.size - short_px, -50.0])
+    rows = np.array([-50.0, -50.0, grid.size + 50.0, grid.size + 50.0])
+    lat, lon = grid.degrees(columns, rows)
+    ring = [[float(x), float(y)] for x, y in zip([*lon, lon[0]], [*lat, lat[0]], strict=True)]
+    return Scene(name, START, 0.0, 0, grid.epsg, {"type": "Polygon", "coordinates": [ring]}, {})
+
+
+@pytest.mark.parametrize("short_px", [2, 15, 25, 31, 62])
+def test_a_footprint_that_ends_just_before_the_edge_does_not_cover_the_picture(short_px: int) -> None:
+    grid = grid_around(48.85, 2.35, 10.0, 2000)
+    found = candidates([scene_over(grid, "short", short_px), scene_over(grid, "whole", -50)], grid)
+    assert [names(cover) for cover in covers(found, 0.05, 4)] == [{"whole"}]

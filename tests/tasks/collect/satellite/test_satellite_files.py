@@ -85,6 +85,22 @@ async def test_every_window_is_what_rasterio_reads(options: dict[str, Any], kind
             assert np.array_equal(found if found.ndim == 2 else np.moveaxis(found, 2, 0), np.squeeze(expected))
 
 
+@pytest.mark.parametrize("photometric", ["YCBCR", "RGB"])
+async def test_a_picture_in_jpeg_is_what_rasterio_reads(photometric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, columns = np.mgrid[:700, :700]
+    pixels = np.stack([rows // 3, columns // 3, (rows + columns) // 6], axis=2).astype(np.uint8) + 1
+    # The COG driver always converts; tiles as others write them come from the plain one.
+    options = {"driver": "GTiff", "tiled": True, "blockxsize": 256, "blockysize": 256, "photometric": photometric}
+    data = written(pixels, compress="JPEG", **options)
+    monkeypatch.setattr(cogs, "FIRST_BYTES", 2000)
+    index = await open_cog(File(data).read)
+    found = await read_tiles(File(data).read, index.levels[0], range(9), (0, 0, 700, 700))
+    with MemoryFile(data) as memory, memory.open() as other:
+        expected = np.moveaxis(other.read(), 0, 2).astype(int)
+    assert np.abs(found.astype(int) - expected).max() <= 4
+    assert np.abs(found.astype(int) - expected).mean() < 0.5
+
+
 async def test_an_index_longer_than_the_first_bytes_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
     data = written(RNG.integers(1, 9000, (1500, 1500), dtype=np.uint16), blocksize=128, compress="DEFLATE")
     whole = await open_cog(File(data).read)

@@ -64,7 +64,7 @@ async def test_the_row_says_what_the_picture_is(archive: Any, frame: Any, tmp_pa
     assert "Copernicus" in row["licence"]
     assert row["captured_at"] == datetime(2023, 7, 1, 10, tzinfo=UTC)
     assert row["request_url"] == f"{archive.url}/blob/acc/box/scene/B04.tif"  # without its signature
-    assert row["image_id"] == table.lake.name("sentinel-2-l2a", row["source_id"], "p")
+    assert row["image_id"] == table.lake.name("sentinel-2-l2a", row["source_id"], "p", "centre")
     assert abs(row["lat"] - 52.5) < 1e-4 and abs(row["lon"] - 13.4) < 1e-4
     picture = Image.open(io.BytesIO(table.lake.images.read(row["sha256"], "jpg")))
     assert picture.size == (row["width"], row["height"]) == (SIZE, SIZE)
@@ -211,6 +211,45 @@ async def test_what_nobody_saw_is_rejected_with_figures(archive: Any, ground: An
     outcome = await work(ITEM, bench(archive, tmp_path))
     assert isinstance(outcome, Rejected) and outcome.reason == "no_data"
     assert outcome.evidence["no_data_share"] == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("narrow", [1, 2])
+async def test_a_strip_between_the_points_is_filled_too(archive: Any, frame: Any, tmp_path: Any, narrow: int) -> None:
+    classes = np.full((frame.size // 2, frame.size // 2), 4, np.uint8)
+    classes[:, 90 : 90 + narrow] = 0  # though its footprint says otherwise
+    archive.put("torn", frame, 0.1, classes=classes)
+    archive.put("whole", frame, 0.1, cloud=5.0)
+    about = metadata(await work(ITEM, bench(archive, tmp_path, buffer_m=0, speck_m=0)))
+    assert [scene["id"] for scene in about["scenes"]] == ["torn", "whole"]
+    assert about["no_data_share"] == 0.0 and about["clear_share"] == 1.0
+
+
+async def test_viewports_that_show_the_same_are_pictures_of_their_own(archive: Any, frame: Any, tmp_path: Any) -> None:
+    archive.put("scene", frame, 0.1)
+    table = bench(archive, tmp_path)
+    rows = [(await work({**ITEM, "viewport": name}, table)).rows["images"][0] for name in ("centre", "twin")]
+    assert rows[0]["image_id"] != rows[1]["image_id"] and rows[0]["sha256"] == rows[1]["sha256"]
+
+
+@pytest.mark.parametrize("case", ["unsigned", "no ranges", "inside"])
+async def test_a_closed_way_to_the_files_is_no_last_word_on_a_place(
+    archive: Any, frame: Any, tmp_path: Any, case: str
+) -> None:
+    hrefs = {"SCL": "http://10.0.0.8/SCL.tif"} if case == "inside" else None
+    archive.put("scene", frame, 0.1, hrefs=hrefs)
+    table = bench(archive, tmp_path)
+    if case == "unsigned":
+        stac = archive.client(sas_url=None)
+        table = Bench(stac, table.lake, table.settings)
+    if case == "no ranges":
+        archive.faults["scene/SCL.tif"] = lambda _: Response(b"whole", 200, media_type="image/tiff")
+    with pytest.raises(ServiceError) as caught:
+        await work(ITEM, table)
+    said = {"unsigned": "services.stac.sas_url", "no ranges": "gives no byte ranges", "inside": "will not read from"}
+    assert said[case] in str(caught.value)
+    archive.put("open", frame, 0.1, cloud=5.0)
+    if case != "unsigned":  # then all files are closed
+        assert [scene["id"] for scene in metadata(await work(ITEM, table))["scenes"]] == ["open"]
 
 
 async def test_no_scenes_are_rejected_with_the_search(archive: Any, frame: Any, tmp_path: Any) -> None:
