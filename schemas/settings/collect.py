@@ -51,6 +51,12 @@ class CollectSettings(Settings):
         ge=0,
         description="pictures of one sequence closer together are taken only when there is nothing else",
     )
+    max_shift_m: float = Field(
+        200.0,
+        ge=0,
+        description="a picture whose position corrected by matching lies farther from its camera's own is not taken: "
+        "one of the two is wrong, and nothing says which",
+    )
     find: Literal["auto", "boxes", "tiles"] = Field(
         "auto",
         description="boxes: search the Graph API; tiles: look at vector tiles first and ask only for what they show; "

@@ -47,6 +47,7 @@ class Candidate:
     camera_type: str | None
     creator: str | None
     captured_at: datetime | None
+    shift_m: float = 0.0  # between where the camera says it was and where matching puts it
 
 
 def read_candidate(row: dict[str, Any], place_lat: float, place_lon: float) -> Candidate | None:
@@ -59,6 +60,7 @@ def read_candidate(row: dict[str, Any], place_lat: float, place_lon: float) -> C
     if point is None:
         return None
     lat, lon = point
+    found_at = said or point
     url, sequence, creator, camera = (
         row.get(key) for key in ("thumb_original_url", "sequence", "creator", "camera_type")
     )
@@ -70,7 +72,7 @@ def read_candidate(row: dict[str, Any], place_lat: float, place_lon: float) -> C
         kind=kind_of(row.get("is_pano"), camera),
         lat=lat,
         lon=lon,
-        found_at=said or point,
+        found_at=found_at,
         url=url if isinstance(url, str) else None,
         distance_m=distance_km(place_lat, place_lon, lat, lon) * 1000.0,
         pixels=_pixels(row.get("width"), row.get("height")),
@@ -80,6 +82,7 @@ def read_candidate(row: dict[str, Any], place_lat: float, place_lon: float) -> C
         camera_type=camera if isinstance(camera, str) else None,
         creator=username if isinstance(username, str) and username else None,
         captured_at=_time(row.get("captured_at")),
+        shift_m=distance_km(*found_at, lat, lon) * 1000.0,
     )
 
 
@@ -100,7 +103,8 @@ def _point(geometry: Any) -> tuple[float, float] | None:
     lon, lat = _number(pair[0]), _number(pair[1])  # GeoJSON: longitude first
     if lat is None or lon is None or not is_point(lat, lon):
         return None
-    return lat, lon
+    # 0, 0 is what a position that is not known is written as; there is no street within 500 km of it.
+    return (lat, lon) if lat or lon else None
 
 
 def _pixels(width: Any, height: Any) -> int | None:

@@ -88,7 +88,7 @@ class Search:
         self.asked = asked if asked is not None else Asked()
         self.seen: dict[Kind, Seen] = {kind: Seen() for kind in _KINDS}
         self.unsearched = 0  # boxes that were given up
-        self.odd: Counter[str] = Counter()  # of no clear kind, without a position, or gone since the tile was made
+        self.odd: Counter[str] = Counter()  # pictures that answer no wish: of no clear kind or place, gone, ...
         self._placed = 0  # pictures that say where they are
 
     async def next(self, kind: Kind) -> Candidate | None:
@@ -112,10 +112,10 @@ class Search:
     @property
     def trouble(self) -> ServiceError | None:
         """Set when pictures were found, and not one says where it is: then it is the service that speaks otherwise."""
-        lost = self.odd["no_position"]
+        lost = self.odd["no_position"] + self.odd["elsewhere"]
         if not lost or self._placed:
             return None
-        said = f"none of {lost} pictures around a place has a position that can be read"
+        said = f"none of {lost} pictures around a place has a position that can be read and lies there"
         return ServiceError("mapillary", "bad_response", said)
 
     def take(self, candidate: Candidate) -> None:
@@ -228,7 +228,8 @@ class Search:
             if candidate is None:
                 self.odd["no_position"] += 1
                 continue
-            self._placed += 1
+            if not self._is_around(candidate):
+                continue
             # A tile's position is rounded: only now is it known which side of the edge a picture is on.
             if any(box.holds(*candidate.found_at) for box in self._area):
                 self._queue(candidate)
@@ -245,14 +246,25 @@ class Search:
                 if kind is not None:
                     self.seen[kind].pictures += 1  # somewhere in the box: the service searches by position
                 continue
-            self._placed += 1
+            if not self._is_around(candidate):
+                continue
             if candidate.kind is not None:
                 self.seen[candidate.kind].add([candidate.distance_m])
             self._queue(candidate)
 
+    def _is_around(self, candidate: Candidate) -> bool:
+        """Whether its camera was in the area; what a service says of another continent answers no question of ours."""
+        if min(box.distance_m(*candidate.found_at) for box in self._area) > self._settings.max_shift_m:
+            self.odd["elsewhere"] += 1
+            return False
+        self._placed += 1
+        return True
+
     def _queue(self, candidate: Candidate) -> None:
         if candidate.kind is None:
             self.odd["unclear_kind"] += 1
+        elif candidate.shift_m > self._settings.max_shift_m:
+            self.odd["unclear_position"] += 1
         elif usable(candidate, self._settings):
             self._queues[candidate.kind].add(candidate)
         else:

@@ -89,3 +89,19 @@ def test_the_heading_is_the_corrected_one_within_the_circle(row: dict[str, Any],
 def test_a_panorama_is_what_nothing_contradicts(is_pano: Any, camera: Any, kind: str | None) -> None:
     assert kind_of(is_pano, camera) == kind
     assert candidate(is_pano=is_pano, camera_type=camera).kind == kind
+
+
+def test_two_positions_that_contradict_each_other_are_told_apart() -> None:
+    both = candidate(computed_geometry={"coordinates": [-73.9, 40.7]})
+    assert both.found_at == (50.001, 8.0) and both.shift_m > 6_000_000
+    assert candidate(computed_geometry={"coordinates": [8.0, 50.002]}).shift_m == pytest.approx(111.19, abs=0.01)
+    assert candidate().shift_m == 0.0
+
+
+def test_null_island_is_no_position() -> None:
+    """It is how a position that is not known is written."""
+    unknown = candidate(computed_geometry={"coordinates": [0.0, 0.0]})
+    assert (unknown.lat, unknown.lon, unknown.shift_m) == (50.001, 8.0, 0.0)
+    assert read_candidate({"id": "1", "geometry": {"coordinates": [0, 0]}}, 0.0, 0.0) is None
+    on_the_equator = read_candidate({"id": "1", "geometry": {"coordinates": [9.4, 0.0]}}, 0.0, 9.4)
+    assert on_the_equator is not None and on_the_equator.lat == 0.0
