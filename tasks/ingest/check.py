@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from schemas.settings.ingest import IngestSettings
 from tasks.geo import distance_km, is_point
+from tasks.ingest.cells import decoded
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.ids import LongIds, may_be_hexadecimal, written_as_float
 from tasks.ingest.layouts import Layout
 from tasks.ingest.refusal import Refusal
 from tasks.ingest.sameness import Fields, read_degrees, row_id
-from tasks.ingest.table import decoded
 from tasks.ingest.times import read_time
 from tasks.services.errors import safe_url
 

@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.settings.ingest import IngestSettings
+from tasks.ingest import parquet_rows
 from tasks.ingest.ids import MOST, LongIds, has_letters, may_be_hexadecimal, written_as_float
 from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout, listed
-from tasks.ingest.recognise import benchmark_named, recognise
+from tasks.ingest.recognise import benchmark_named, passed_over, recognise
 from tasks.ingest.refusal import Refusal, TableRefused
 from tasks.ingest.sameness import read_degrees, row_content, row_id
 from tasks.ingest.swap import LEAST_ROWS, Positions, country_named
-from tasks.ingest.table import Table, open_table, parquet_type
+from tasks.ingest.table import Table, open_table
 from tasks.services.errors import safe_text
 
 PIECE = 65_536  # positions looked up at once
@@ -82,15 +83,15 @@ def hash_id(text: str) -> int:
 def survey(path: Path, settings: IngestSettings) -> Survey:
     """What the table is; TableRefused, with the way out, when it cannot be taken as a whole."""
     wanted = YFCC4K if settings.layout == "auto" else LAYOUTS[settings.layout]
+    stamp = stamp_of(path) if path.is_file() else ()  # before anything is read: it may change meanwhile
     table = open_table(path, settings.encoding, wanted)
-    stamp = stamp_of(path)
     recognised = recognise(table, settings)
     layout = recognised.layout
     names = layout.pick(table.columns)
     if settings.swap_lat_lon:
         names["lat"], names["lon"] = names["lon"], names["lat"]
     _check_columns(table, layout, names, settings)
-    notes = (*table.notes, *recognised.notes(settings))
+    notes = (*table.notes, *recognised.notes(settings), *passed_over(layout, table))
     first = Survey(table, layout, names, 0, notes, picture_folder(path, settings), stamp)
     return _Count(first, settings).done()
 
@@ -115,10 +116,8 @@ def _check_columns(table: Table, layout: Layout, names: Mapping[str, str], setti
         )
     if settings.images is not None and not Path(settings.images).expanduser().is_dir():
         raise TableRefused(f"--images {settings.images}: there is no such folder")
-    for name, column in names.items():
-        kind = parquet_type(table, column)
-        if kind is None:
-            continue
+    for name, column in names.items() if table.format == "parquet" else ():
+        kind = parquet_rows.type_of(path, column)
         if name == "id" and settings.check_ids and pa.types.is_floating(kind):
             raise TableRefused(
                 f"{path}: column {column} stores ids as {kind}, which cannot hold long ids; export it again with "

@@ -5,20 +5,14 @@ damaged cannot be mended.
 """
 
 import codecs
-import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import date, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote_plus
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from tasks.ingest import json_lines, parquet_rows
+from tasks.ingest.cells import Values, text_or_none
 from tasks.ingest.layouts import Layout
 from tasks.ingest.lines import LONGEST_LINE, split_rows
 from tasks.ingest.refusal import Refusal, TableRefused
@@ -27,11 +21,7 @@ FORMATS = {
     **{".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
     **{".parquet": "parquet", ".pq": "parquet"},
 }
-PIECE = 8192  # rows of a Parquet file decoded at once
-PEEK_ROWS = 1000  # of JSON lines, to learn which fields there are
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-
-Values = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -58,12 +48,15 @@ class Table:
 
         `one_line` are columns that never hold a line break, `numbers` those that are numbers in every row.
         """
-        if self.format == "parquet":
-            yield from _parquet_rows(self, wanted)
-        elif self.format == "jsonl":
-            yield from _json_rows(self, wanted)
-        else:
-            yield from _csv_rows(self, wanted, one_line, numbers)
+        try:
+            if self.format == "parquet":
+                yield from parquet_rows.rows_of(self.path, wanted)
+            elif self.format == "jsonl":
+                yield from json_lines.rows_of(self.path, self.encoding, wanted)
+            else:
+                yield from _csv_rows(self, wanted, one_line, numbers)
+        except UnicodeError as error:
+            raise _wrong_encoding(self, error) from error
 
 
 def open_table(path: Path, encoding: str | None = None, layout: Layout | None = None) -> Table:
@@ -77,7 +70,7 @@ def open_table(path: Path, encoding: str | None = None, layout: Layout | None = 
         if path.stat().st_size == 0:
             raise TableRefused(f"{path}: the file is empty")
         if kind == "parquet":
-            return _open_parquet(path)
+            return _with_names(Table(path, kind, ()), parquet_rows.names_of(path))
         with path.open("rb") as file:
             start = file.read(65_536)
     except OSError as error:
@@ -87,7 +80,9 @@ def open_table(path: Path, encoding: str | None = None, layout: Layout | None = 
         raise TableRefused(f"{path}: holds zero bytes, so it is no text; save it as UTF-8, or name its --encoding")
     table = Table(path, kind, (), encoding, "\t" if kind == "tsv" else ",")
     try:
-        return _open_json(table) if kind == "jsonl" else _open_csv(table, layout)
+        if kind == "jsonl":
+            return _with_names(table, json_lines.names_of(path, encoding))
+        return _open_csv(table, layout)
     except UnicodeError as error:
         raise _wrong_encoding(table, error) from error
 
@@ -122,20 +117,21 @@ def _open_csv(table: Table, layout: Layout | None) -> Table:
             f"{table.path}: the first line must hold the column names, and is unreadable: {header.problem}"
         )
     names = [" ".join(name.split()) for name in header]
-    _check_names(table.path, names)
+    table = _with_names(replace(table, separator=separator, notes=tuple(notes)), names)
     if sum(_is_number(name) for name in names) >= 2:
         raise TableRefused(
             f"{table.path}: the first line looks like data ({', '.join(names)[:80]}); put the column names above it, "
             "such as id,path,lat,lon"
         )
-    return Table(table.path, table.format, tuple(names), table.encoding, separator, False, tuple(notes))
+    return table
 
 
-def _check_names(path: Path, names: Sequence[str]) -> None:
+def _with_names(table: Table, names: Sequence[str]) -> Table:
     # Unnamed columns (an index written by a spreadsheet) harm nobody, as long as none is asked for.
     twice = [name for name, times in Counter(n.casefold() for n in names if n).items() if times > 1]
     if twice:
-        raise TableRefused(f"{path}: column '{twice[0]}' stands twice in the header; rename or delete one")
+        raise TableRefused(f"{table.path}: column '{twice[0]}' stands twice in the header; rename or delete one")
+    return replace(table, columns=tuple(names))
 
 
 def _csv_rows(
@@ -146,29 +142,16 @@ def _csv_rows(
         [table.columns.index(name) for name in names] for names in (wanted, one_line, numbers)
     )  # fmt: skip
     rows = split_rows(table.path, table.encoding, table.separator, not table.headless, single, counted)
-    try:
-        if not table.headless:
-            next(rows, None)
-        for number, fields in rows:
-            if isinstance(fields, Refusal):
-                yield number, fields
-            elif len(fields) != width:
-                shown = table.separator.join(fields)
-                yield number, Refusal("ragged_row", f"{len(fields)} fields, the header has {width}", given=shown)
-            else:
-                yield number, tuple(_text(fields[place]) for place in places)
-    except UnicodeError as error:
-        raise _wrong_encoding(table, error) from error
-
-
-def _text(value: str) -> str | None:
-    stripped = value.strip()
-    return stripped or None
-
-
-def decoded(value: str | None) -> str | None:
-    """Text that was written as in an address, with + for a space."""
-    return unquote_plus(value) if value else value
+    if not table.headless:
+        next(rows, None)
+    for number, fields in rows:
+        if isinstance(fields, Refusal):
+            yield number, fields
+        elif len(fields) != width:
+            shown = table.separator.join(fields)
+            yield number, Refusal("ragged_row", f"{len(fields)} fields, the header has {width}", given=shown)
+        else:
+            yield number, tuple(text_or_none(fields[place]) for place in places)
 
 
 def _is_number(text: str) -> bool:
@@ -192,117 +175,3 @@ def _wrong_encoding(table: Table, error: UnicodeError) -> TableRefused:
         f"{table.path}: {where}is not {table.encoding.upper().removesuffix('-SIG')} text ({str(error)[-60:]}); save "
         "the file as UTF-8, or say what it is with --encoding, such as --encoding cp1252 for files of older Windows"
     )
-
-
-# JSON lines --------------------------------------------------------------------------------------------------
-
-
-class _Written(str):
-    """A JSON number as it was written."""
-
-
-def _open_json(table: Table) -> Table:
-    names: dict[str, None] = {}
-    for number, line in itertools.islice(_json_lines(table), PEEK_ROWS):
-        row = _json_object(line)
-        if isinstance(row, dict):
-            names.update(dict.fromkeys(row))
-        elif not names:
-            raise TableRefused(f"{table.path}: line {number} is {row}; write one JSON object a line")
-    if not names:
-        raise TableRefused(f"{table.path}: the file holds no rows")
-    _check_names(table.path, list(names))
-    return Table(table.path, "jsonl", tuple(names), table.encoding)
-
-
-def _json_lines(table: Table) -> Iterator[tuple[int, str]]:
-    with table.path.open(encoding=table.encoding) as file:
-        number = 0
-        while line := file.readline(LONGEST_LINE):
-            number += 1
-            if len(line) == LONGEST_LINE:
-                raise TableRefused(f"{table.path}: line {number} is longer than {LONGEST_LINE:,} characters")
-            if line.strip():
-                yield number, line
-
-
-def _json_object(line: str) -> dict[str, Any] | str:
-    try:
-        row = json.loads(line, parse_float=_Written, parse_int=_Written)
-    except (ValueError, RecursionError) as error:
-        return f"not JSON ({str(error)[:60]})"
-    return row if isinstance(row, dict) else "no object with fields"
-
-
-def _json_rows(table: Table, wanted: Sequence[str]) -> Iterator[tuple[int, Values | Refusal]]:
-    try:
-        for number, line in _json_lines(table):
-            row = _json_object(line)
-            if isinstance(row, str):
-                yield number, Refusal("unreadable_row", row, given=line)
-                continue
-            odd = next((name for name in wanted if isinstance(row.get(name), dict | list | bool)), None)
-            if odd is not None:
-                given = json.dumps(row[odd], default=str)
-                yield number, Refusal("unreadable_row", "neither text nor a number", odd, given)
-                continue
-            values = tuple(None if (v := row.get(name)) is None else _text(str(v)) for name in wanted)
-            halved = next((name for name, v in zip(wanted, values, strict=True) if v and not _is_text(v)), None)
-            if halved is not None:
-                yield number, Refusal("unreadable_row", "holds half of a character (\\ud800)", halved)
-            else:
-                yield number, values
-    except UnicodeError as error:
-        raise _wrong_encoding(table, error) from error
-
-
-# Parquet -----------------------------------------------------------------------------------------------------
-
-
-def _is_text(value: str) -> bool:
-    """Whether it can be stored: JSON may hold one half of a character that needs two."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _open_parquet(path: Path) -> Table:
-    try:
-        with pq.ParquetFile(path) as file:
-            names, rows = file.schema_arrow.names, file.metadata.num_rows
-    except (pa.ArrowException, OSError) as error:
-        said = str(error).splitlines()[0][:120]
-        raise TableRefused(f"{path}: is not a readable Parquet file: {said}") from error
-    if rows == 0:
-        raise TableRefused(f"{path}: the file holds no rows")
-    _check_names(path, names)
-    return Table(path, "parquet", tuple(names))
-
-
-def parquet_type(table: Table, column: str) -> pa.DataType | None:
-    """The type a Parquet table stores a column with; None for text formats."""
-    return pq.read_schema(table.path).field(column).type if table.format == "parquet" else None
-
-
-def _parquet_rows(table: Table, wanted: Sequence[str]) -> Iterator[tuple[int, Values | Refusal]]:
-    number = 0
-    try:
-        with pq.ParquetFile(table.path) as file:
-            for batch in file.iter_batches(batch_size=PIECE, columns=list(wanted)):
-                columns = [batch.column(name).to_pylist() for name in wanted]
-                for values in zip(*columns, strict=True):
-                    number += 1
-                    yield number, tuple(_cell(value) for value in values)
-    except (pa.ArrowException, OSError) as error:
-        said = str(error).splitlines()[0][:120]
-        raise TableRefused(f"{table.path}: breaks off after row {number}: {said}") from error
-
-
-def _cell(value: Any) -> str | None:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return _text(repr(value) if isinstance(value, float) else str(value))
