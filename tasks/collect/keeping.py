@@ -1,4 +1,7 @@
-"""What a place already has: when it is redone, pictures that are still good are kept and not fetched again."""
+"""What a place already has: when it is redone, pictures that are still good are kept and not fetched again.
+
+And what it must not get back: pictures that their source has deleted, which searches may go on showing for a while.
+"""
 
 from typing import Any
 
@@ -20,6 +23,7 @@ FACTS = (
     "etag", "source_sha256", "source_bytes", "prepared",
 )  # fmt: skip
 
+DELETED = "deleted upstream"  # the tombstone of a picture its source no longer has
 BESIDE = ("had", "changed", "news_at")  # columns of an item that make it quicker, not another
 
 
@@ -54,6 +58,12 @@ def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared:
         .join(changed.group_by("id").agg(changed=pl.struct("source_id", "seen_sha256")), on="id", how="left")
         .with_columns(pl.col("news").fill_null(0))
     )
+
+
+def ended_upstream(lake: Lake, stage: str) -> frozenset[str]:
+    """The source ids of pictures that were found to be deleted, for whichever place they had been taken."""
+    ended = (pl.col("stage") == stage) & (pl.col("tombstone") == DELETED)
+    return frozenset(lake.scan("images").filter(ended).select("source_id").unique().collect()["source_id"])
 
 
 def facts_had(item: dict[str, Any], source_id: str, kind: str, lake: Lake) -> dict[str, Any] | None:

@@ -22,11 +22,11 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect import street_view
 from tasks.collect.batches import Batches
 from tasks.collect.download import FRESH_URLS, GONE
+from tasks.collect.keeping import DELETED
 from tasks.collect.spool import Came, Spool
 from tasks.frame import Inputs, Kept, Outcome, Resources, Stage, Workshop
 from tasks.services import Mapillary, ServiceError, safe_url
 
-DELETED = "deleted upstream"  # the tombstone of a picture its source no longer has
 FIELDS = ("id", "thumb_original_url")
 AT_ONCE = 50  # ids of one request
 KEPT_S = 24 * 3600.0  # that a changed picture waits for its place: a check of everything takes hours

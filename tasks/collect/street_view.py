@@ -15,8 +15,8 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
-from tasks.collect.download import Downloads, Unusable
-from tasks.collect.keeping import BESIDE, facts_had, prepared_with, seen_changed, with_what_it_has
+from tasks.collect.download import ADDRESS, Downloads, Unusable
+from tasks.collect.keeping import BESIDE, ended_upstream, facts_had, prepared_with, seen_changed, with_what_it_has
 from tasks.collect.notes import Notes, RecallingMapillary
 from tasks.collect.search import Asked, Search
 from tasks.collect.spool import Spool
@@ -26,7 +26,7 @@ from tasks.collect.wishes import Wish, fulfil, wishes_of
 from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop
 from tasks.lake import Lake
 from tasks.pace import Pace, computing
-from tasks.services import Mapillary
+from tasks.services import Mapillary, ServiceError
 
 SOURCE = "mapillary"
 LICENCE = "CC BY-SA 4.0"
@@ -99,6 +99,7 @@ class Bench:
     take: Callable[[Candidate, "Bench"], Awaitable[dict[str, Any]]] | None = None  # of an estimate, which fetches none
     notes: Notes = field(default_factory=Notes)
     spool: Spool = field(default_factory=Spool)
+    ended: frozenset[str] = frozenset()  # pictures that a check has found to be deleted
 
     @cached_property
     def pace(self) -> Pace:
@@ -131,7 +132,14 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
 def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
     notes = Notes.of(workshop.lake, NAME)
     mapillary = RecallingMapillary(workshop.connections.mapillary, notes)
-    return Bench(mapillary, workshop.lake, settings, notes=notes, spool=Spool.of(workshop.lake, NAME))
+    return Bench(
+        mapillary,
+        workshop.lake,
+        settings,
+        notes=notes,
+        spool=Spool.of(workshop.lake, NAME),
+        ended=ended_upstream(workshop.lake, NAME),
+    )
 
 
 async def work(item: dict[str, Any], bench: Bench) -> Outcome:
@@ -155,6 +163,8 @@ async def _collect(item: dict[str, Any], bench: Bench) -> Outcome:
         return await fetch_and_store(candidate, bench, since_s, seen_changed(item, candidate.source_id))
 
     async def take(candidate: Candidate) -> dict[str, Any]:
+        if candidate.source_id in bench.ended:
+            await _is_back(candidate.source_id, bench.mapillary)
         row = image_row(item["id"], candidate, bench.lake)
         facts = facts_had(item, candidate.source_id, str(candidate.kind), bench.lake)
         if facts is None:
@@ -167,6 +177,16 @@ async def _collect(item: dict[str, Any], bench: Bench) -> Outcome:
     gaps = [gap_row(item["id"], wish) for wish in short]
     lacking = {"gaps": gaps} if gaps else {}
     return Kept({**lacking, "images": rows}) if rows else _rejected(short, lacking)
+
+
+async def _is_back(source_id: str, mapillary: Mapillary) -> None:
+    """`Unusable` if a picture that was deleted still is: searches show one for some time, and its host may have it."""
+    try:
+        await mapillary.image(source_id, ADDRESS)
+    except ServiceError as error:
+        if error.kind == "not_found":
+            raise Unusable("deleted", "the service says that it does not exist, though its search shows it") from error
+        raise
 
 
 def image_row(place_id: str, candidate: Candidate, lake: Lake) -> dict[str, Any]:

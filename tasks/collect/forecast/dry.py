@@ -14,6 +14,7 @@ from tasks.collect import street_view
 from tasks.collect.candidates import Candidate
 from tasks.collect.forecast.meter import Meter, mapillary_meter, stac_meter, tally
 from tasks.collect.forecast.rehearsal import compose_like, prepare_like
+from tasks.collect.keeping import ended_upstream
 from tasks.collect.satellite.choice import choose, owners
 from tasks.collect.satellite.cog import ranges, read_tiles
 from tasks.collect.satellite.grid import Grid, grid_around
@@ -52,7 +53,8 @@ class DryStreets:
         self._settings, self._computing = settings, Computing(threads)
         self.came: frozenset[str] = frozenset()  # pictures that a check will have fetched before their place is redone
         read_only: Any = _ReadOnlyLake(lake.images)
-        self._bench = street_view.Bench(self.mapillary, read_only, settings, take=self._size_only)
+        ended = ended_upstream(lake, street_view.NAME)
+        self._bench = street_view.Bench(self.mapillary, read_only, settings, take=self._size_only, ended=ended)
 
     async def place(self, item: dict[str, Any]) -> None:
         await street_view.work(item, self._bench)

@@ -50,7 +50,8 @@ class Shot:
     is_pano: bool = True
     width: int = 1600
     height: int = 800
-    fault: str | None = None  # truncated, once_truncated, html, gone, 410, outage, expired, small, deleted
+    # truncated, once_truncated, html, gone, 410, outage, expired, small; of its metadata: deleted, metadata_outage
+    fault: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
     data: bytes | None = None  # its bytes; none: painted
 
@@ -161,6 +162,8 @@ class Streets:
     async def image(self, request: Request) -> Response:
         shot_id = request.path_params["shot_id"]
         self.asked[f"image {shot_id}"] += 1
+        if shot_id in self.shots and self.shots[shot_id].fault == "metadata_outage":
+            return self.error(500, 2, "temporarily unavailable")
         return self.unknown(shot_id) or JSONResponse(self.row(shot_id, self.shots[shot_id]))
 
     async def picture(self, request: Request) -> Response:

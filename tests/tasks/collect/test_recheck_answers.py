@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
-from tasks.collect.recheck import DELETED, FIELDS, Bench, work
+from tasks.collect.keeping import DELETED
+from tasks.collect.recheck import FIELDS, Bench, work
 from tasks.collect.spool import Spool
 from tasks.frame import Kept
 from tasks.services import ServiceError
