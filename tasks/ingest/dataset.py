@@ -10,13 +10,16 @@ from collections.abc import Iterable
 import polars as pl
 
 from schemas.tables import TABLES
+from tasks.geo import distance_km
 from tasks.identity import code_version, new_run_id
 from tasks.ingest.portions import of_dataset
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.stage import NAME
 from tasks.lake import Commit, Lake
+from tasks.services.errors import safe_text
 
 MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user
+MOVED_KM = 1.0  # a photo whose position is corrected by more may as well be another one
 FEW = 4  # so small that nothing is lost by taking it as meant
 # Refused for what the picture was then, or the address answered then: worth another look when the user says so.
 _ABOUT_THE_ROW = ("ragged_row", "unreadable_row", "no_", "bad_", "id_damaged", "duplicate_id", "conflicting_id")
@@ -28,19 +31,36 @@ def live(lake: Lake, table: str, dataset: str) -> pl.LazyFrame:
 
 
 def check_successor(lake: Lake, dataset: str, portions: Iterable[pl.DataFrame], file: str, word: str) -> None:
-    """TableRefused when most photos of the dataset would leave it: their rows are gone, or would now be refused."""
-    have = live(lake, "images", dataset).select(id="item_id").collect()
+    """TableRefused when most photos of the dataset would leave it.
+
+    Their rows are gone, or would now be refused, or are of other photos: tables of two trips are both called
+    photos.csv, and their ids 1, 2, 3, but they were not taken in the same places.
+    """
+    have = live(lake, "images", dataset).select("lat", "lon", id="item_id").collect()
     if have.height < FEW:
         return
-    kept, refused, first = 0, 0, ""
+    kept, refused, first, moved, moved_first = 0, 0, "", 0, ""
     for portion in portions:
-        met = portion.select("row", "id", "refusal").join(have, on="id", how="semi", maintain_order="left")
+        met = portion.select("row", "id", "source_id", "lat", "lon", "refusal").join(
+            have, on="id", suffix="_there", maintain_order="left"
+        )
         bad = met.filter(pl.col("refusal").is_not_null())
-        kept, refused = kept + met.height - bad.height, refused + bad.height
+        good = met.filter(pl.col("refusal").is_null())
+        away = distance_km(*(good[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
+        elsewhere = good.filter(pl.Series(away > MOVED_KM, dtype=pl.Boolean))
+        refused, moved = refused + bad.height, moved + elsewhere.height
+        kept += good.height - elsewhere.height
         if bad.height and not first:
-            row, _, text = bad.row(0)
-            why = json.loads(text)
-            first = f"{word} {row}, {why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
+            why = json.loads(bad["refusal"][0])
+            first = (
+                f"{word} {bad['row'][0]}, {why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
+            )
+        if elsewhere.height and not moved_first:
+            one = elsewhere.row(0, named=True)
+            moved_first = (
+                f"{word} {one['row']}, {safe_text(one['source_id'], limit=60)}: {one['lat']:g}, {one['lon']:g}, in the "
+                f"lake {one['lat_there']:g}, {one['lon_there']:g}"
+            )
     leaving = have.height - kept
     if leaving <= MOST_MAY_LEAVE * have.height:
         return
@@ -50,9 +70,14 @@ def check_successor(lake: Lake, dataset: str, portions: Iterable[pl.DataFrame], 
             f"{start} {leaving:,} of them would leave it, most because their rows are refused now (first: {first}); "
             "correct the file, or add --replace to let them go"
         )
+    if moved * 2 > leaving:
+        raise TableRefused(
+            f"{start} {moved:,} of them would give way to photos of the same id taken elsewhere (first: {moved_first})"
+            "; if it is another dataset give it another --name, if positions were corrected add --replace"
+        )
     raise TableRefused(
-        f"{start} {leaving - refused:,} of them are not in this file; if it is another dataset give it another --name, "
-        "if it is a new version add --replace"
+        f"{start} {leaving - refused - moved:,} of them are not in this file; if it is another dataset give it another "
+        "--name, if it is a new version add --replace"
     )
 
 

@@ -56,6 +56,27 @@ def test_rows_that_are_refused_now_do_not_empty_a_dataset(darkroom: Any, tmp_pat
     assert ended.dropped == 6 and photos(lake) == set()
 
 
+def test_another_table_of_the_same_name_and_ids(darkroom: Any, tmp_path: Path) -> None:
+    darkroom.save("a.jpg")
+    lake = Lake(tmp_path / "lake")
+    paris = [{"id": n, "lat": 48.5 + n / 100, "lon": 2.5} for n in range(1, 7)]
+    cape_town = [{**one, "lat": -33.9, "lon": 18.5} for one in paris]
+    ingest(darkroom.plain(paris), lake)
+    said = (
+        r"has 6 photos, and 6 of them would give way to photos of the same id taken elsewhere \(first: line 2, 1: "
+        r"-33.9, 18.5, in the lake 48.51, 2.5\); if it is another dataset give it another --name, .* --replace"
+    )
+    with pytest.raises(TableRefused, match=said):
+        ingest(darkroom.plain(cape_town), lake)
+    assert set(lake.read("images")["lon"]) == {2.5}, "nothing was written"
+    # Most of them elsewhere or gone; and neither, where a few are corrected by more and all by some metres.
+    with pytest.raises(TableRefused, match="2 of them are not in this file"):
+        ingest(darkroom.plain([*cape_town[:2], *paris[2:4]]), lake)
+    corrected = [*cape_town[:2], *({**one, "lat": one["lat"] + 0.001} for one in paris[2:])]
+    assert ingest(darkroom.plain(corrected), lake).stage.kept == 6
+    assert ingest(darkroom.plain(cape_town), lake, replace=True).stage.kept == 4
+
+
 def test_a_table_of_decimal_commas_is_refused_whole(darkroom: Any) -> None:
     darkroom.save("a.jpg", b"x")
     rows = [[f"p{n}", "a.jpg", f"48,{n}", f"2,{n}", "CC0", "Ana"] for n in range(8)]
