@@ -7,6 +7,7 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.candidates import Candidate, Kind
 from tasks.collect.spool import Came, Spool
+from tasks.gpano import refuse_part
 from tasks.image_store import ImageStore
 from tasks.images import BadImage, equirectangular
 from tasks.metadata import cleaned
@@ -120,6 +121,7 @@ def _store(came: Came, kind: Kind, settings: CollectSettings, store: ImageStore)
 def prepare(data: bytes, kind: Kind, settings: CollectSettings) -> tuple[bytes, str, int, int]:
     """The bytes to store, without anything that tells of their maker; their extension, width and height."""
     if kind == "panorama":
+        refuse_part(data)  # here, where its metadata is last seen
         width, height = settings.panorama_width, settings.panorama_width // 2
         return equirectangular(data, width, height, settings.panorama_min_pixels), "jpg", width, height
     clean, facts = cleaned(data)

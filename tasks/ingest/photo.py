@@ -9,6 +9,7 @@ from typing import Any
 from schemas.settings.ingest import PictureRules
 from tasks.decode import BadImage, Encoded
 from tasks.geo import distance_km
+from tasks.gpano import refuse_part
 from tasks.images import equirectangular
 from tasks.ingest.refusal import Refusal
 from tasks.ingest.tags import Tags, read_tags
@@ -43,6 +44,7 @@ def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo 
         notes = _notes(tags, stays)
         kind = _kind(picture, item.get("kind"), tags)
         if kind == "panorama":
+            refuse_part(data)
             width, height = rules.panorama_width, rules.panorama_width // 2
             lying = cleaned(data, turn=False)[0] if stays else data
             stored, extension = equirectangular(lying, width, height, rules.panorama_min_pixels), "jpg"

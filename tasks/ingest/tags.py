@@ -5,7 +5,6 @@ Metadata from outside may be damaged in any way. Whatever cannot be read is abse
 
 import io
 import math
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +15,12 @@ from PIL import Image
 
 from tasks.decode import exif_of
 from tasks.geo import is_point
+from tasks.gpano import said, xmp_of
 from tasks.ingest.times import read_time
 from tasks.png_parts import png_header
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003
-_XMP_LIMIT = 1_000_000
 
 # What is wrong with a photo's metadata is our business; Pillow would tell the terminal, once a tag.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.TiffImagePlugin")
@@ -48,7 +47,7 @@ def read_tags(data: bytes) -> Tags:
         picture = Image.open(io.BytesIO(png_header(data) or data), formats=["JPEG", "PNG"])
         exif = exif_of(picture)
         main, camera, gps = dict(exif), dict(exif.get_ifd(_EXIF_IFD)), dict(exif.get_ifd(_GPS_IFD))
-        xmp = _xmp(picture)
+        xmp = xmp_of(picture)
     except Exception:  # noqa: BLE001 - damaged metadata makes Pillow raise anything, and must not cost the picture
         return Tags(unreadable=True)
     tag = main.get(_ORIENTATION)
@@ -61,8 +60,8 @@ def read_tags(data: bytes) -> Tags:
         lat=position[0] if position else None,
         lon=position[1] if position else None,
         taken_at=_taken_at(camera),
-        compass_angle=_angle(_found(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17))),
-        equirectangular=(_found(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
+        compass_angle=_angle(said(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17))),
+        equirectangular=(said(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
     )
 
 
@@ -115,14 +114,3 @@ def _angle(xmp: str | None, exif: float | None) -> float | None:
     # Cameras that do not know their pose write 0 there, beside a direction in EXIF that they do know.
     found = pose if pose or exif is None else exif
     return found % 360.0 if found is not None and -360 <= found <= 360 else None
-
-
-def _xmp(picture: Image.Image) -> bytes:
-    found = picture.info.get("xmp") or picture.info.get("XML:com.adobe.xmp") or b""
-    return (found.encode("utf-8", "replace") if isinstance(found, str) else bytes(found))[:_XMP_LIMIT]
-
-
-def _found(xmp: bytes, name: bytes) -> str | None:
-    """A GPano value, as an attribute or as an element. Looked up, not parsed: XML from outside is no friend."""
-    match = re.search(rb"GPano:" + name + rb"(?:\s*=\s*[\"']([^\"'<>]{1,60})[\"']|>([^<>]{1,60})<)", xmp)
-    return (match[1] or match[2]).decode("utf-8", "replace") if match else None
