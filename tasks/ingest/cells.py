@@ -5,9 +5,14 @@ from urllib.parse import unquote_plus
 Values = tuple[str | None, ...]
 
 
+# What pandas, spreadsheets and databases write where there is nothing. NA is missing here: it is Namibia.
+_NOTHING = frozenset({"", "nan", "null", "none", "n/a", "#n/a", "<na>", "nat", "\\n"})
+
+
 def text_or_none(value: str) -> str | None:
-    """The text without the space around it; None for an empty one."""
-    return value.strip() or None
+    """The text without the space around it; None for an empty one, or for a word that stands for nothing."""
+    text = value.strip()
+    return None if len(text) <= 4 and text.casefold() in _NOTHING else text
 
 
 def is_text(value: str) -> bool:

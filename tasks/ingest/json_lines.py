@@ -70,7 +70,9 @@ def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
 
 def _object(line: str) -> dict[str, Any] | str:
     try:
-        row = json.loads(line, parse_float=_Written, parse_int=_Written, object_pairs_hook=_unique)
+        row = json.loads(
+            line, parse_float=_Written, parse_int=_Written, parse_constant=_Written, object_pairs_hook=_unique
+        )
     except (ValueError, RecursionError) as error:
         return f"not JSON ({str(error)[:60]})"
     return row if isinstance(row, dict) else "no object with fields"
