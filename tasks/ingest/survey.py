@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from schemas.settings.ingest import IngestSettings
 from tasks.ingest import parquet_rows
@@ -116,15 +115,8 @@ def _check_columns(table: Table, layout: Layout, names: Mapping[str, str], setti
         )
     if settings.images is not None and not Path(settings.images).expanduser().is_dir():
         raise TableRefused(f"--images {settings.images}: there is no such folder")
-    for name, column in names.items() if table.format == "parquet" else ():
-        kind = parquet_rows.type_of(path, column)
-        if name == "id" and settings.check_ids and pa.types.is_floating(kind):
-            raise TableRefused(
-                f"{path}: column {column} stores ids as {kind}, which cannot hold long ids; export it again with "
-                f"text ids (pandas: dtype={{'{column}': str}})"
-            )
-        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            raise TableRefused(f"{path}: column {column} holds {str(kind)[:60]}; store it as text or a number")
+    if table.format == "parquet":
+        parquet_rows.check_types(path, names, settings.check_ids)
 
 
 class _Count:
