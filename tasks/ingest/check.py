@@ -14,21 +14,12 @@ from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.ids import LongIds, may_be_hexadecimal, written_as_float
 from tasks.ingest.layouts import Layout
 from tasks.ingest.refusal import Refusal
-from tasks.ingest.sameness import Fields, read_degrees, row_id
+from tasks.ingest.sameness import KINDS, SPLITS, Fields, read_degrees, row_id
 from tasks.ingest.times import read_time
 from tasks.services.errors import safe_url
 
 LONGEST_ID = 500
 NULL_ISLAND_KM = 1.0
-SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
-    **dict.fromkeys(("benchmark", "test", "testing", "eval"), "benchmark"),
-}
-KINDS = {
-    **dict.fromkeys(("photo", "perspective"), "photo"),
-    **dict.fromkeys(("panorama", "pano", "equirectangular", "360", "spherical"), "panorama"),
-}
 _PLACES = re.compile(r"\{(?:id|flat|deep)\}")
 _FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
 

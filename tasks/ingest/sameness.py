@@ -6,7 +6,19 @@ import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 
+from tasks.ingest.times import read_time
+
 Fields = Mapping[str, str | None]  # by the layout's names
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("benchmark", "test", "testing", "eval"), "benchmark"),
+}
+KINDS = {
+    **dict.fromkeys(("photo", "perspective"), "photo"),
+    **dict.fromkeys(("panorama", "pano", "equirectangular", "360", "spherical"), "panorama"),
+}
+_TEXTS = ("url", "licence", "creator", "attribution", "sequence")
 
 
 def plain_text(text: str) -> str:
@@ -33,10 +45,17 @@ def row_id(fields: Fields, has_ids: bool, folder: Path) -> str | None:
 
 
 def row_content(fields: Fields, folder: Path) -> str:
-    """What rows of one id must agree in."""
+    """What rows of one id must agree in: all that is stored of them. `country` is not, it only helps to check."""
     path = fields.get("path")
-    parts = (_degrees(fields.get("lat")), _degrees(fields.get("lon")), plain_path(path, folder) if path else "")
-    return "\0".join((*parts, fields.get("url") or ""))
+    moment = read_time(fields.get("captured_at") or "")
+    parts = (
+        *(_degrees(fields.get(name)) for name in ("lat", "lon", "compass_angle")),
+        plain_path(path, folder) if path else "",
+        *(_meant(fields.get(name), known) for name, known in (("split", SPLITS), ("kind", KINDS))),
+        moment.isoformat() if moment else fields.get("captured_at") or "",
+        *(plain_text(fields.get(name) or "") for name in _TEXTS),
+    )
+    return "\0".join(parts)
 
 
 def read_degrees(text: str) -> float | None:
@@ -46,6 +65,10 @@ def read_degrees(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and "_" not in text else None
+
+
+def _meant(text: str | None, known: Mapping[str, str]) -> str:
+    return known.get(text.casefold(), text) if text else ""
 
 
 def _degrees(text: str | None) -> str:

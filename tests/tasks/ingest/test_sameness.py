@@ -69,6 +69,34 @@ def test_rows_of_one_id_disagree_only_where_they_mean_something_else(darkroom: A
     assert said == {3: "duplicate_id", 5: "duplicate_id", 6: "conflicting_id", 7: "conflicting_id"}
 
 
+@pytest.mark.parametrize(
+    ("column", "one", "same", "other"),
+    [
+        ("licence", "CC0", "CC0", "CC BY-NC"),
+        ("creator", COMPOSED, SPLIT_UP, "Bob"),
+        ("attribution", "Ann's", "Ann's", "Bob's"),
+        ("split", "benchmark", "Test", "train"),
+        ("kind", "panorama", "360", "photo"),
+        ("sequence", "s1", "s1", "s2"),
+        ("captured_at", "2020-05-01T12:00:00+02:00", "2020-05-01T10:00:00Z", "2020-05-01"),
+        ("compass_angle", "90", "90.0", "91"),
+        ("url", "https://host/a.jpg", "https://host/a.jpg", "https://host/b.jpg"),
+        ("country", "FR", "France", "DE"),
+    ],
+)
+def test_rows_of_one_id_agree_in_all_that_is_stored(
+    darkroom: Any, column: str, one: str, same: str, other: str
+) -> None:
+    darkroom.save("a.jpg", b"x")
+    rows = [{"id": key, column: value} for key, two in (("s", same), ("o", other)) for value in (one, two)]
+    said = {n: found["reason"] for n, found in refusals(items(darkroom.plain(rows))).items()}
+    stored = column != "country"
+    assert said == {
+        3: "duplicate_id",
+        **dict.fromkeys((4, 5) if stored else (5,), "conflicting_id" if stored else "duplicate_id"),
+    }
+
+
 def test_hexadecimal_ids_are_no_floats(darkroom: Any) -> None:
     darkroom.save("a.jpg", b"x")
     hexadecimal = darkroom.plain([{"id": "1234e567"}, {"id": "12345678"}, {"id": "ab34e567"}, {"id": "1.5e+17"}])
