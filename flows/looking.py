@@ -26,7 +26,7 @@ LONGEST = 1000  # characters of a value: a whole message, not a whole file
 
 def list_tables(call: Call) -> int:
     """Every table with its rows and version."""
-    lake = existing_lake(call)
+    lake = existing_lake(call, read_only=True)
     found = []
     for name in lake.existing():
         rows = lake.scan(name).select(live=pl.col("tombstone").is_null().sum(), all=pl.len()).collect().row(0)
@@ -50,7 +50,7 @@ def show_table(call: Call, name: str, limit: int, version: int | None, where: li
     """Rows of a table, one block a row."""
     if name not in TABLES:
         raise UsageError(f"there is no table '{name}'; the tables are {', '.join(TABLES)}")
-    lake = existing_lake(call)
+    lake = existing_lake(call, read_only=True)
     rows = lake.read(name, version)
     for condition in where:
         column, sign, value = condition.partition("=")
@@ -79,7 +79,7 @@ def show_table(call: Call, name: str, limit: int, version: int | None, where: li
 
 def trace_row(call: Call, row_id: str) -> int:
     """The way back from a row, printed from the row to its origin."""
-    steps = trace(existing_lake(call), row_id)
+    steps = trace(existing_lake(call, read_only=True), row_id)
     if call.as_json:
         print_json([dataclasses.asdict(step) for step in steps])
         return DONE
@@ -128,12 +128,12 @@ def score_predictions(file: Path, as_json: bool) -> int:
     return DONE
 
 
-def existing_lake(call: Call) -> Lake:
+def existing_lake(call: Call, *, read_only: bool = False) -> Lake:
     """The lake the options name, which must be there already."""
     config = call.options().resolve()
     if not (Path(config.lake).expanduser() / "tables").is_dir():
         raise LakeError(f"there is no lake at '{config.lake}'; name one with --lake, or make one with `geofix demo`")
-    return Lake(config.lake)
+    return Lake(config.lake, read_only=read_only)
 
 
 def _print_block(console: Console, values: dict[str, str]) -> None:

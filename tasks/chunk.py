@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from schemas.messages import Usage
 from schemas.tables import SYSTEM_COLUMNS, TABLES
-from tasks.errors import GeofixError, StageRefused
+from tasks.errors import GeofixError, LakeUnwritable, StageRefused
 from tasks.outcome import Kept, Outcome, Rejected, Row
 from tasks.services.errors import ServiceError, safe_text
 from tasks.table_schema import to_arrow
@@ -103,7 +103,7 @@ class ChunkJob:
         if isinstance(error, ServiceError):
             fatal = error.kind in FATAL_KINDS
             return Failure(item_id, error.kind, safe_text(str(error), self.secrets), fatal, error.service)
-        if isinstance(error, StageRefused):
+        if isinstance(error, StageRefused | LakeUnwritable):
             return Failure(item_id, "refused", safe_text(str(error), self.secrets, 500), fatal=True)
         return Failure(item_id, type(error).__name__, safe_text(str(error), self.secrets))
 

@@ -13,6 +13,10 @@ class LakeError(GeofixError):
     """The lake cannot be read or written as asked."""
 
 
+class LakeUnwritable(LakeError):
+    """Nothing more can be written to the lake: whatever comes next would be lost like this."""
+
+
 class StageRefused(GeofixError):
     """A stage's precondition is not met, such as an unapproved snapshot."""
 

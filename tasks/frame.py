@@ -28,6 +28,7 @@ from tasks.services.budget_actor import shared_till
 from tasks.services.pauses import Pauses
 from tasks.spread import Died, Resources, is_async_function, spread
 from tasks.stage import ColumnStage, Context, Inputs, Stage, Workshop
+from tasks.turn import turn
 
 __all__ = [
     "ColumnStage",
@@ -53,9 +54,10 @@ __all__ = [
 
 def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageResult:
     """Run a stage over what its input tables hold now."""
-    inputs, config_hash, ledger = _begin(stage, settings, context)
-    runner = _run_columns if isinstance(stage, ColumnStage) else _run_items
-    return runner(stage, settings, context, inputs, config_hash, ledger)  # type: ignore[arg-type]
+    with turn(context.lake, stage.name):
+        inputs, config_hash, ledger = _begin(stage, settings, context)
+        runner = _run_columns if isinstance(stage, ColumnStage) else _run_items
+        return runner(stage, settings, context, inputs, config_hash, ledger)  # type: ignore[arg-type]
 
 
 def pending(stage: Stage, settings: Any, context: Context) -> pl.DataFrame:

@@ -7,7 +7,7 @@ import time
 import uuid
 from pathlib import Path
 
-from tasks.errors import LakeError
+from tasks.errors import LakeError, LakeUnwritable
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 EXTENSIONS = ("jpg", "png")
@@ -48,7 +48,9 @@ class ImageStore:
             temporary.replace(path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise LakeError(f"image store '{self.root}' cannot be written: {error.strerror or error}") from error
+            raise LakeUnwritable(
+                f"image store '{self.root}' cannot be written: {error.strerror or error}; mend that and run again"
+            ) from error
         return sha256
 
     def read(self, sha256: str, extension: str) -> bytes:

@@ -6,6 +6,7 @@ versions. A commit of the same run and batch is made once, however often it is a
 
 import json
 import random
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,11 +21,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from schemas.tables import SYSTEM_COLUMNS, TABLES, Table
-from tasks.errors import LakeError
+from tasks.errors import LakeError, LakeUnwritable
 from tasks.image_store import ImageStore
 from tasks.names import Names
 from tasks.table_schema import check_stored_schema, to_arrow
 
+LEAST_FREE_BYTES = 4_000_000  # for a commit
 COMMIT_TRIES = 12  # concurrent writers conflict and try again on the new version
 # Snapshots are read by version for years: the log that describes them must not expire.
 TABLE_CONFIGURATION = {
@@ -64,11 +66,14 @@ class Commit:
 class Lake:
     """Tables and images under one folder."""
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, *, read_only: bool = False) -> None:
         if "://" in str(root):
             raise LakeError(f"lake '{root}' is not a local folder; give a path such as ./lake")
         self.root = Path(root).expanduser().absolute()
         self._names = Names(self.root)
+        self.images = ImageStore(self.root / "images")
+        if read_only:
+            return  # a disk that is full or write-protected can still be looked at
         try:
             (self.root / "tables").mkdir(parents=True, exist_ok=True)
             probe = self.root / f".writable-{uuid.uuid4().hex}"
@@ -79,7 +84,6 @@ class Lake:
             raise LakeError(
                 f"lake '{self.root}' cannot be written: {error.strerror or error}; choose another with --lake"
             ) from error
-        self.images = ImageStore(self.root / "images")
 
     def name(self, *parts: str) -> str:
         """A name for what these parts identify, which tells nothing about them without this lake."""
@@ -240,6 +244,7 @@ class Lake:
                 done = table.transaction_version(commit.app_id(operation))
                 if done is not None and done >= commit.batch:
                     return table.version()
+                self._refuse_full_disk(name)
                 self._add_new_columns(table, name)
                 apply(table)
                 return table.version()
@@ -250,6 +255,11 @@ class Lake:
             except (DeltaError, OSError) as error:
                 raise _write_error(name, self.root, error) from error
         raise AssertionError("unreachable")
+
+    def _refuse_full_disk(self, name: str) -> None:
+        # The library that writes tables ends in a panic there, and prints a page of it.
+        if shutil.disk_usage(self.root).free < LEAST_FREE_BYTES:
+            raise _no_space(name, self.root)
 
     def _add_new_columns(self, table: DeltaTable, name: str) -> None:
         stored = {f.name for f in table.schema().fields}
@@ -307,11 +317,15 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
+def _no_space(name: str, root: Path) -> LakeUnwritable:
+    return LakeUnwritable(f"no space left on the disk of lake '{root}' while writing '{name}'; free some and run again")
+
+
 def _write_error(name: str, root: Path, error: BaseException) -> LakeError:
     text = _first_line(error)
     if getattr(error, "errno", None) == 28 or "os error 28" in text or "No space left" in text:
-        return LakeError(f"no space left on the disk of lake '{root}' while writing '{name}'; free some and run again")
-    return LakeError(f"table '{name}' in {root} cannot be written: {text}")
+        return _no_space(name, root)
+    return LakeUnwritable(f"table '{name}' in {root} cannot be written: {text}")
 
 
 __all__ = ["SYSTEM_COLUMNS", "Commit", "Lake"]

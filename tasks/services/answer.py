@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.services.errors import Kind, ServiceError, safe_text
+from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,10 @@ class Answer:
 
     def json(self) -> Any:
         """The body as JSON, or ValueError."""
-        return json.loads(self.body)
+        try:
+            return json.loads(self.body)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
 
 # Turns an answer with an error status into a more exact error than its status alone says; None: the status decides.
@@ -45,7 +48,10 @@ _BY_STATUS: dict[int, tuple[Kind, bool]] = {
 
 def error_by_status(service: str, answer: Answer, secrets: tuple[str, ...] = ()) -> ServiceError:
     """The error an HTTP status alone speaks of."""
-    if answer.status in _BY_STATUS:
+    kind: Kind
+    if answer.status == 403 and "html" in answer.content_type.lower():
+        kind, retryable = "outage", True  # a page for people: a firewall or proxy on the way, not the service
+    elif answer.status in _BY_STATUS:
         kind, retryable = _BY_STATUS[answer.status]
     elif answer.status >= 500:
         kind, retryable = "outage", True
@@ -53,6 +59,8 @@ def error_by_status(service: str, answer: Answer, secrets: tuple[str, ...] = ())
         kind, retryable = "rejected", False
     else:
         # 1xx and 3xx: we follow no redirect, since it could carry a key to another host
-        kind, retryable = "bad_response", False
+        target = safe_url(answer.headers.get("location", ""))[:200]
+        message = f"{answer.url} leads elsewhere{f', to {target}' if target else ''}; redirects are not followed"
+        return ServiceError(service, "blocked", safe_text(message, secrets), status=answer.status)
     said = safe_text(answer.body[:2000].decode("utf-8", "replace"), secrets)
     return ServiceError(service, kind, f"{answer.url} said: {said}", status=answer.status, retryable=retryable)

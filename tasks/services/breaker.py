@@ -11,6 +11,11 @@ State = Literal["closed", "open", "probing"]
 class Out(Exception):
     """The service is held to be out, and was not asked."""
 
+    def __init__(self, since_s: float, last: str) -> None:
+        super().__init__(since_s, last)
+        self.since_s = since_s  # how long ago the first of its outages was
+        self.last = last  # what the last one was
+
 
 class Breaker:
     """One for a service's host in one event loop.
@@ -32,7 +37,7 @@ class Breaker:
         self._after, self._first_pause_s, self._longest_pause_s = after, pause_s, max(pause_s, longest_pause_s)
         self._patience_s, self._clock = patience_s, clock
         self.state: State = "closed"
-        self._failures = 0
+        self._failures, self._failing_since_s, self._last = 0, 0.0, ""
         self._pause_s = pause_s
         self._ask_at_s = 0.0
         self._ever_answered = False
@@ -50,7 +55,7 @@ class Breaker:
                 self.state = "probing"
                 return True
             if now_s >= give_up_s:
-                raise Out
+                raise Out(now_s - self._failing_since_s, self._last)
             until_s = give_up_s if self.state == "probing" else min(give_up_s, self._ask_at_s)
             try:
                 async with asyncio.timeout(max(0.001, until_s - now_s)):
@@ -64,9 +69,11 @@ class Breaker:
         self._failures, self._pause_s, self._ever_answered = 0, self._first_pause_s, True
         self._become("closed")
 
-    def failed(self, is_probe: bool = False) -> None:
+    def failed(self, is_probe: bool = False, why: str = "") -> None:
         """Nothing came, or word of an outage."""
-        self._failures += 1
+        if not self._failures:
+            self._failing_since_s = self._clock()
+        self._failures, self._last = self._failures + 1, why
         if is_probe:
             self._pause_s = min(self._longest_pause_s, self._pause_s * 2)
         elif self.state != "closed" or self._failures < self._after:

@@ -160,9 +160,9 @@ class Http:
             passage.ends_outage = await host.breaker.enter()
             await self._permit(kind)
             yield passage
-        except Out:
-            message = f"{safe_url(address)}: not asked, the service has been out for some time"
-            raise self._error("outage", message, True) from None
+        except Out as out:
+            message = f"{safe_url(address)}: not asked, the service has been out for {out.since_s:.0f} s"
+            raise self._error("outage", f"{message}; at last: {out.last}", True) from None
         finally:
             # Without effect where the attempt was reported.
             if passage.ends_limit:
@@ -226,7 +226,7 @@ class Http:
             if error.kind in ("rate_limit", "timeout"):
                 host.gate.too_much(sent_at_s)
             if error.kind in ("outage", "timeout"):
-                host.breaker.failed(passage.ends_outage)
+                host.breaker.failed(passage.ends_outage, error.message)
                 return answer, error
             host.breaker.answered()
             if error.kind == "rate_limit" and error.retryable:

@@ -21,7 +21,7 @@ from schemas.messages import Usage
 from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from tasks.errors import AccountingError, GeofixError, StageRefused
+from tasks.errors import AccountingError, GeofixError, LakeUnwritable, StageRefused
 from tasks.frame import ColumnStage, Context, Inputs, Kept, Rejected, Resources, Row, Stage, Tick, Workshop, run
 from tasks.lake import Lake
 from tasks.ray_home import stop_ray
@@ -249,6 +249,15 @@ def test_an_unexpected_error_is_a_failure_without_secrets(context: Context) -> N
     result = run(replace(STAGE, work=leak), Numbers(count=2), context)
     assert result.failures == {"ValueError": 2}
     assert not context.lake.read("failures")["message"].str.contains(secret, literal=True).any()
+
+
+def test_a_lake_that_takes_nothing_more_stops_the_stage(context: Context) -> None:
+    def full(item: Row, settings: Numbers) -> Kept:
+        raise LakeUnwritable("image store '/x' cannot be written: No space left on device")
+
+    with pytest.raises(GeofixError, match=r"numbers stopped: .*No space left on device"):
+        run(replace(STAGE, work=full), Numbers(count=200), context)
+    assert context.lake.read("failures").is_empty(), "no item is to blame"
 
 
 def test_two_items_that_write_one_row_are_named(context: Context) -> None:

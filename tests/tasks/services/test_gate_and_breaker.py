@@ -257,13 +257,14 @@ class TestBreaker:
             failures.append(caught.value)
         assert len(server.asked) == 2 and {error.kind for error in failures} == {"outage"}
         assert "not asked" in str(failures[-1]) and "hidden" not in str(failures[-1])
+        assert "HTTP 503" in str(failures[0]) and "at last" in str(failures[-1]) and "/x said" in str(failures[-1])
 
     async def test_a_wrong_address_is_not_waited_for(self, server):
         client = server.client(Http, base_url="http://127.0.0.1:9", max_attempts=2, outage_after=3, outage_pause_s=30)
         for _ in range(4):
             with pytest.raises(ServiceError) as caught:
                 await asyncio.wait_for(client.request("GET", "/x"), 20)
-            assert caught.value.kind == "outage"
+            assert caught.value.kind == "outage" and "cannot be reached (ConnectError)" in str(caught.value)
 
     async def test_refusals_are_no_outage(self, server, reply):
         server.says(reply(404))

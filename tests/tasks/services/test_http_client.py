@@ -52,7 +52,7 @@ async def test_we_say_who_we_are_and_where_to_reach_us_on_every_request(server, 
         (404, "not_found", False),
         (413, "too_big", False),
         (418, "rejected", False),
-        (302, "bad_response", False),
+        (302, "blocked", False),
         (408, "timeout", True),
         (429, "rate_limit", True),
         (500, "outage", True),
@@ -66,6 +66,25 @@ async def test_status_decides_kind_and_whether_to_try_again(server, reply, statu
     error = await failure(server.client(Http, max_attempts=3, limit_patience_s=0).request("GET", "/x"))
     assert (error.kind, error.status, error.retryable) == (kind, status, retryable)
     assert len(server.asked) == error.attempts == (3 if retryable else 1)
+
+
+async def test_a_page_of_a_firewall_does_not_speak_of_our_key(server, reply):
+    server.says(reply(403, b"<html>Access denied</html>", "text/html"))
+    error = await failure(server.client(Http, max_attempts=3).request("GET", "/x"))
+    assert (error.kind, error.retryable, len(server.asked)) == ("outage", True, 3)
+
+
+async def test_a_redirect_says_where_it_would_lead_and_no_secret(server, reply):
+    server.says(reply(302, headers={"Location": "https://login.example/in?token=hidden"}))
+    error = await failure(server.client(Http).request("GET", "/x"))
+    assert "to https://login.example/in" in str(error) and "hidden" not in str(error)
+    assert error.kind == "blocked" and len(server.asked) == 1
+
+
+async def test_json_nested_without_end_is_a_bad_answer(server, reply):
+    server.says(reply(body=b"[" * 200_000 + b"]" * 200_000))
+    error = await failure(server.client(Http, max_attempts=2, backoff_s=0).request_json("GET", "/x"))
+    assert error.kind == "bad_response" and len(server.asked) == 2
 
 
 async def test_it_recovers_and_counts_its_attempts(server, reply):

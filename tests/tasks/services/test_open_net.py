@@ -96,7 +96,7 @@ async def test_what_is_not_fetched_for_a_service_on_the_open_net(url: str) -> No
     stac = Stac(Connection("stac", StacEndpoint(base_url="https://stac.example.org/v1")))
     with pytest.raises(ServiceError) as caught:
         await stac.read(url, 0, 10)
-    assert caught.value.kind == "rejected"
+    assert caught.value.kind == "blocked"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ async def test_a_picture_comes_under_any_media_type(server: Any, reply: Any, med
         (404, "not_found", False, 1),
         (410, "not_found", False, 1),
         (403, "auth", False, 1),
-        (301, "bad_response", False, 1),
+        (301, "blocked", False, 1),
         (400, "rejected", False, 1),
         (429, "rate_limit", True, 2),
         (500, "outage", True, 2),
