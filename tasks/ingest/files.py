@@ -6,11 +6,12 @@ is read only if, with all links followed, it lies in the folder the user named.
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from tasks.ingest.contents import Contents, subfolders
 from tasks.ingest.refusal import Refusal
 
 
@@ -39,15 +40,21 @@ class PictureFolder:
     def find_by_id(self, names: Sequence[str], in_subfolders: bool) -> Found | Refusal:
         """The first of several names that is there, in the folder or one folder deeper."""
         refusal: Refusal | None = None
-        folders = ["", *self._subfolders] if in_subfolders else [""]
-        for folder in folders:
-            for name in names:
-                found = self._look(f"{folder}/{name}" if folder else name, name)
-                if isinstance(found, Found):
-                    return found
-                refusal = refusal if found.reason == "missing_file" and refusal else found
+        for folder, name in self._places(names, in_subfolders):
+            found = self._look(f"{folder}/{name}" if folder else name, name)
+            if isinstance(found, Found):
+                return found
+            refusal = refusal if found.reason == "missing_file" and refusal else found
         assert refusal is not None
         return refusal
+
+    def _places(self, names: Sequence[str], in_subfolders: bool) -> Iterator[tuple[str, str]]:
+        yield from (("", name) for name in names)
+        if in_subfolders:
+            for name in names:
+                # What lies still deeper is not listed; datasets with such names have few folders.
+                folders = self._subfolders if "/" in name else self._contents.folders_of(name)
+                yield from ((folder, name) for folder in folders)
 
     def read(self, name: str, max_bytes: int) -> bytes | Refusal:
         """The bytes of a file that was found before. It is looked at again: between the two it may have changed."""
@@ -64,11 +71,11 @@ class PictureFolder:
 
     @cached_property
     def _subfolders(self) -> list[str]:
-        try:
-            with os.scandir(self._real) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-        except OSError:
-            return []
+        return subfolders(self._real)
+
+    @cached_property
+    def _contents(self) -> Contents:
+        return Contents(self._real, self._subfolders)
 
     def _look(self, name: str, given: str) -> Found | Refusal:
         if "\0" in name or len(name) > 4096:
