@@ -8,8 +8,9 @@ check; they wait in the spool for its place.
 A picture whose metadata lives, but which its host does not have or the service does not offer, is `unavailable`. That
 is no news: nobody has deleted it, we have its bytes, and a later check may find it again.
 
-A picture is due when it was last seen `collect.refresh.after_days` ago. `nth` counts how often that came to pass, so
-an item that was looked at is finished until it is due again, and a run without anything due asks nothing.
+A picture is due when it was last seen `collect.refresh.after_days` ago; or at once, when its file is lost, or when it
+was found to be deleted for another place. `nth` counts how often that came to pass, so an item that was looked at is
+finished until it is due again, and a run without anything due asks nothing.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from tasks.collect import street_view
 from tasks.collect.batches import Batches
 from tasks.collect.download import FRESH_URLS, GONE
 from tasks.collect.keeping import DELETED
+from tasks.collect.lost import is_lost
 from tasks.collect.spool import Came, Spool
 from tasks.frame import Inputs, Kept, Outcome, Resources, Stage, Workshop
 from tasks.services import Mapillary, ServiceError, safe_url
@@ -30,7 +32,7 @@ from tasks.services import Mapillary, ServiceError, safe_url
 FIELDS = ("id", "thumb_original_url")
 AT_ONCE = 50  # ids of one request
 KEPT_S = 24 * 3600.0  # that a changed picture waits for its place: a check of everything takes hours
-_NEWS = frozenset({"changed", "deleted", "look_again"})
+_NEWS = frozenset({"changed", "deleted", "lost", "look_again"})
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -62,7 +64,8 @@ def _images(inputs: Inputs) -> pl.DataFrame:
         (pl.col("stage") == street_view.STAGE.name) & (pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED))
     )
     names = ("kind", "place_id", "source_id", "etag", "source_sha256", "fetched_at", "written_at", "tombstone")
-    return rows.select(pl.col("image_id").alias("id"), *names).collect()
+    found = rows.select(pl.col("image_id").alias("id"), "sha256", "extension", *names).collect()
+    return found.with_columns(is_lost(found, inputs.lake.images) & found["tombstone"].is_null())
 
 
 def _due_images(images: pl.DataFrame, checks: pl.DataFrame, before: datetime) -> pl.DataFrame:
@@ -75,10 +78,17 @@ def _due_images(images: pl.DataFrame, checks: pl.DataFrame, before: datetime) ->
         .then("check_sha256")
         .otherwise("source_sha256"),
     )
-    due = pl.col("tombstone").is_null() & (pl.max_horizontal("fetched_at", "checked_at") <= before)
+    seen_at = pl.max_horizontal("fetched_at", "checked_at")
+    due = pl.col("tombstone").is_null() & (seen_at <= before)
+    # Once told, its place is redone until it has the picture, or another: then the row is a newer one, or ended.
+    told_lost = ((pl.col("status") == "lost") & (pl.col("checked_at") > pl.col("written_at"))).fill_null(False)
+    lost = pl.col("lost") & ~told_lost
+    # The same picture serves several places, and one of them has been told that it is gone.
+    ended_at = pl.col("written_at").filter(pl.col("tombstone").is_not_null()).max().over("source_id")
+    ended_elsewhere = pl.col("tombstone").is_null() & (ended_at > seen_at).fill_null(False)
     # Killed between the end of a picture and the note of it: its place would never learn.
     untold = pl.col("tombstone").is_not_null() & (pl.col("status").fill_null("") != "deleted")
-    return _as_items(rows.filter(due | untold), "image")
+    return _as_items(rows.filter(due | lost | ended_elsewhere | untold), "image")
 
 
 def _due_places(
@@ -109,6 +119,7 @@ def _due_places(
             source_id=pl.lit(None, pl.String),
             etag=pl.lit(None, pl.String),
             source_sha256=pl.lit(None, pl.String),
+            lost=pl.lit(False),
         )
     )
     return _as_items(rows, "place")
@@ -121,6 +132,7 @@ def _as_items(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
         "source_id",
         "etag",
         "source_sha256",
+        "lost",
         subject=pl.lit(subject),
         news=pl.col("news").fill_null(0),
         nth=pl.col("nth").fill_null(0) + 1,
@@ -140,6 +152,8 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     found = await bench.known.get(item["source_id"]) or await _alone(bench.mapillary, item["source_id"])
     if found is None:
         return Kept({"checks": [_row(item, "deleted")]}, gone={"images": {item["id"]: DELETED}})
+    if item["lost"]:
+        return Kept({"checks": [_row(item, "lost")]})  # its place fetches it
     if bench.settings.refresh.bytes == "never":
         return Kept({"checks": [_row(item, "same")]})
     return Kept({"checks": [await _compared(item, found.get("thumb_original_url"), bench)]})

@@ -23,11 +23,12 @@ class Seen:
     place_id: str
     source_id: str
     gone: bool
+    lost: bool = False  # its file: then not the check fetches it, but its place
     whole_bytes: float = 0.0  # that a check would receive, where there is no validator or it has changed
 
     @property
     def is_news(self) -> bool:
-        return self.gone or self.whole_bytes > 0
+        return self.gone or self.lost or self.whole_bytes > 0
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Ahead:
             )
         }
         if self.asks_host:
-            asked = self._total([float(not one.gone) for one in self.seen])
+            asked = self._total([float(not (one.gone or one.lost)) for one in self.seen])
             found["picture"] = asked, self._total([one.whole_bytes for one in self.seen])
         return found
 
@@ -64,11 +65,12 @@ class Ahead:
         return self.images / max(1, len(self.seen))
 
     def notes(self) -> list[str]:
-        gone, changed = (
+        gone, lost, changed = (
             round(self.scale * sum(news))
-            for news in ([one.gone for one in self.seen], [one.is_news and not one.gone for one in self.seen])
+            for news in zip(*((one.gone, one.lost, one.whole_bytes > 0) for one in self.seen), strict=True)
         )
         found = [f"about {gone:,} pictures are gone upstream"] if gone else []
+        found += [f"the files of about {lost:,} pictures are lost"] if lost else []
         found += [f"about {changed:,} pictures have changed upstream, or cannot tell and come again"] if changed else []
         return [f"{note}; their places are done again" for note in found]
 
@@ -83,8 +85,8 @@ async def look_ahead(due: pl.DataFrame, streets: DryStreets, settings: CollectSe
 
     async def one(item: dict[str, Any]) -> Seen:
         row = known.get(item["source_id"])
-        seen = Seen(item["place_id"], item["source_id"], row is None)
-        if row is not None and found.asks_host:
+        seen = Seen(item["place_id"], item["source_id"], row is None, row is not None and item["lost"])
+        if row is not None and not seen.lost and found.asks_host:
             seen.whole_bytes = await _whole_bytes(streets, row.get("thumb_original_url"), item["etag"])
         return seen
 

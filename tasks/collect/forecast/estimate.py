@@ -15,6 +15,7 @@ import polars as pl
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import is_loopback
 from tasks.collect import STAGES, recheck, satellite, street_view
+from tasks.collect.forecast.budgets import left_today
 from tasks.collect.forecast.dry import DryScenes, DryStreets
 from tasks.collect.forecast.dry_recheck import Ahead, look_ahead
 from tasks.collect.forecast.meter import Tally
@@ -26,6 +27,7 @@ from tasks.services import Connection
 
 AT_ONCE = 16  # sampled items under way, at most
 SIGNATURE_S = 2400.0  # a signature is renewed after about 40 minutes
+SHARE_OF_DAY = 0.1  # of the requests left today, at most so many for finding out
 REDONE = 12  # places of pictures that are gone or changed, at most so many of them sampled
 
 
@@ -118,15 +120,20 @@ async def _streets(settings: CollectSettings, context: Context, streets: DryStre
     stage, wanted = street_view.STAGE, settings.estimate
     unfinished, again = await asyncio.to_thread(_places, settings, context)
     redone = _without_news(again, ahead)
-    streets.came = frozenset(one.source_id for one in ahead.seen if one.is_news and not one.gone)
+    streets.came = frozenset(one.source_id for one in ahead.seen if one.whole_bytes)
     extra = redone.height * ahead.scale
     found = StageEstimate(stage.name, unfinished.height + round(extra))
     if found.items:
         await asyncio.to_thread(context.ready)
     at_once = min(AT_ONCE, parallel(stage, context))
     options: dict[str, Any] = {"precision": wanted.precision, "seed": wanted.seed, "at_once": at_once}
-    main = await sample(unfinished, streets.place, first=wanted.places, most=wanted.most_places, **options)
+    afford = SHARE_OF_DAY * left_today(context.connections.mapillary)
+    main = await sample(
+        unfinished, streets.place, first=wanted.places, most=wanted.most_places, afford=afford, **options
+    )
     found.add_sample(main)
+    if main.cut_short:
+        found.notes.append(f"{found.sampled} sampled, not more: that would take over a tenth of what is left of today")
     beside = await sample(redone, streets.place, first=REDONE, most=REDONE, population=extra, **options)
     found.add_sample(beside)
     pictures, size = found.kinds.get("picture", (0.0, 0.0))

@@ -7,11 +7,15 @@ from typing import Any
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect import recheck, street_view
+from tasks.collect.lost import is_lost
+from tasks.errors import LakeError
 from tasks.frame import Context, StageResult, run
+from tasks.image_store import ImageStore
 from tasks.lake import Commit, Lake
 from tasks.services import connect
 
@@ -102,3 +106,66 @@ async def test_whether_a_deleted_picture_is_back_cannot_be_told_by_a_service_tha
     streets.shots["11"].fault = "metadata_outage"
     _, redone = await refreshes.collect(failing=True)
     assert (redone.failed, redone.rejected) == (1, 0) and refreshes.live() == []
+
+
+async def test_a_picture_found_deleted_for_one_place_is_asked_for_at_once_for_the_others(refreshes: Refreshes) -> None:
+    streets = refreshes.streets
+    await refreshes.collect()
+    refreshes.plan("q", 50.0002)
+    await refreshes.collect(settings(30))
+    assert refreshes.live() == ["11", "11"]
+    long_ago = {"fetched_at": "fetched_at - INTERVAL '40 days'"}
+    DeltaTable(str(refreshes.lake.root / "tables" / "images")).update(long_ago, predicate="place_id = 'p'")
+    streets.shots["11"].fault = "deleted"
+    await refreshes.collect(settings(30))
+    assert refreshes.live() == ["11"], "of the other place nothing was due"
+    await refreshes.collect(settings(30))
+    assert refreshes.live() == [] and refreshes.status() == [("deleted", 1), ("deleted", 1)]
+    assert all(result.nothing_to_do for result in await refreshes.collect(settings(30)))
+
+
+@pytest.mark.parametrize("days", [30, None])
+async def test_a_picture_whose_file_is_lost_is_fetched_again_by_the_next_run(
+    refreshes: Refreshes, days: float | None
+) -> None:
+    streets, lake = refreshes.streets, refreshes.lake
+    streets.put("21", lat=50.5, lon=8.0)
+    refreshes.plan("q", 50.5)
+    await refreshes.collect(settings(days))
+    (row,) = lake.read("images").filter(source_id="11").rows(named=True)
+    path = lake.images.path(row["sha256"], row["extension"])
+    path.unlink()
+    checked, redone = await refreshes.collect(settings(days))
+    assert (checked.kept, redone.kept, redone.skipped) == (1, 1, 1) and refreshes.status() == [("lost", 1)]
+    assert lake.images.read(row["sha256"], row["extension"])
+    assert (streets.asked["picture 11"], streets.asked["picture 21"]) == (1, 0)
+    assert all(result.nothing_to_do for result in await refreshes.collect(settings(days))) and not streets.asked
+    # It is lost once more while its host is out: told once, tried by every run until it is there.
+    path.unlink()
+    streets.shots["11"].fault = "outage"
+    for _ in range(2):
+        await refreshes.collect(settings(days), failing=True)
+        assert refreshes.status() == [("lost", 2)] and refreshes.live() == ["11", "21"]
+    streets.shots["11"].fault = None
+    await refreshes.collect(settings(days))
+    assert path.exists() and refreshes.live() == ["11", "21"]
+    assert all(result.nothing_to_do for result in await refreshes.collect(settings(days)))
+
+
+async def test_a_lost_picture_that_is_deleted_too_ends(refreshes: Refreshes) -> None:
+    await refreshes.collect(settings(30))
+    for path in refreshes.lake.images.root.rglob("*.jpg"):
+        path.unlink()
+    refreshes.streets.shots["11"].fault = "deleted"
+    await refreshes.collect(settings(30))
+    assert refreshes.live() == [] and refreshes.status() == [("deleted", 1)]
+
+
+def test_a_store_that_cannot_be_looked_at_has_lost_nothing(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path / "images")
+    kept, gone = store.put(b"kept", "jpg"), "ab" * 32
+    images = pl.DataFrame({"sha256": [gone, kept, kept], "extension": ["jpg", "png", "jpg"]})
+    assert is_lost(images, store).to_list() == [True, True, False]
+    (store.root / gone[:2]).write_text("a file where a folder should be")
+    with pytest.raises(LakeError, match="cannot be read"):
+        is_lost(images, store)
