@@ -1,5 +1,6 @@
 """What the services allow, and how much of it a run would use."""
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,13 @@ def limits(kinds: Mapping[str, tuple[float, float]], context: Context) -> list[L
         for connection, names in ((context.connections.mapillary, _MAPILLARY), (context.connections.stac, _STAC))
         for limit in _of(connection, names, kinds)
     ]
+
+
+def left_today(connection: Connection) -> float:
+    """Requests a day's budgets of the service still allow, by the tightest of them."""
+    every = dict.fromkeys(_MAPILLARY, (0.0, 0.0))
+    left = [limit.left_today for limit in _of(connection, _MAPILLARY, every) if limit.left_today is not None]
+    return float(min(left, default=math.inf))
 
 
 def _of(connection: Connection, names: Mapping[str, str], kinds: Mapping[str, tuple[float, float]]) -> Iterator[Limit]:

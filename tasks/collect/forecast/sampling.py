@@ -13,6 +13,9 @@ from tasks.collect.forecast.meter import Tally, tally
 from tasks.collect.forecast.tempo import Stretch, in_stretches, side_by_side
 from tasks.services import ServiceError
 
+FEWEST = 4  # items sampled, whatever they cost
+REQUESTS_EACH = 5.0  # of an item, before it is known: with it the first draw is bounded
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -41,6 +44,7 @@ class Sample:
     tallies: list[Tally] = field(default_factory=list)
     stretches: list[Stretch] = field(default_factory=list)  # how long they took, but for the first, which warms up
     failed: list[ServiceError] = field(default_factory=list)  # what they cost counts all the same
+    cut_short: bool = False  # it would have been larger, but for what could be afforded
 
     def requests(self) -> Figure:
         return total([cost.total_requests for cost in self.tallies], self.population)
@@ -100,11 +104,13 @@ async def sample(
     seed: int,
     at_once: int,
     population: float | None = None,
+    afford: float = math.inf,
 ) -> Sample:
     """The cost of items, of `first` of them and then of twice as many, until the totals are tight or `most` are done.
 
     What `work` sends is counted for its item by whatever meters the services. `population` counts what the items
-    stand for, where they are themselves only a part of it. A failed item is sampled as one: a run would go on.
+    stand for, where they are themselves only a part of it. A failed item is sampled as one: a run would go on. No more
+    requests than `afford` are meant to be made, but for the fewest that say anything.
     """
     found = Sample(float(items.height) if population is None else population)
     drawn = draw(items, seed)
@@ -122,7 +128,8 @@ async def sample(
             tally.reset(token)
         return cost
 
-    done, wanted = 0, min(first, most, items.height)
+    few = int(min(max(FEWEST, afford / REQUESTS_EACH), first))
+    done, wanted = 0, min(few, most, items.height)
     while done < wanted:
         for count, beside in [(wanted - done, at_once)] if done else in_stretches(wanted, at_once):
             part = drawn.slice(done, count).iter_rows(named=True)
@@ -134,5 +141,8 @@ async def sample(
         if len(found.failed) == done:
             raise found.failed[0]  # nothing can be said about a service that answers nobody
         if not (found.requests().is_tight(precision) and found.bytes().is_tight(precision)):
-            wanted = min(2 * wanted, most, items.height)
+            each = max(sum(cost.total_requests for cost in found.tallies) / done, 1e-9)
+            affordable = done if done * each >= afford else int(min(afford / each, items.height))
+            found.cut_short = affordable < min(2 * wanted, most, items.height)
+            wanted = min(2 * wanted, most, items.height, max(done, affordable))
     return found

@@ -218,9 +218,9 @@ class Earth:
     world: World
     http: httpx.Client
 
-    def context(self, lake: Lake) -> Context:
+    def context(self, lake: Lake, **mapillary: Any) -> Context:
         services = ServicesSettings(
-            mapillary=MapillaryEndpoint(base_url=f"{self.url}/mapillary", backoff_s=0),
+            mapillary=MapillaryEndpoint(base_url=f"{self.url}/mapillary", backoff_s=0, **mapillary),
             stac=StacEndpoint(base_url=f"{self.url}/stac/api/stac/v1", backoff_s=0),
         )
         return Context(lake, connect(services, {}))

@@ -96,6 +96,15 @@ def test_the_estimate_is_right_and_fetches_and_writes_nothing(earth: Any, contex
     assert total_of(nothing) == (0, 0) and sent(earth) == (0, 0)
 
 
+def test_finding_out_takes_a_small_part_of_the_day(earth: Any, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    earth.plan(lake, 50, empty=6)
+    found = estimated(SETTINGS, earth.context(lake, requests_per_day=400))
+    street = found.stages[1]
+    assert street.sampled < 30 and "a tenth of what is left of today" in str(street.notes)
+    assert found.asked.total_requests - found.asked.requests["picture"] <= 60
+
+
 def test_satellite_pictures_are_estimated_by_their_scenes(earth: Any, tmp_path: Path) -> None:
     # Small, of few scenes, and with a single band: the world paints what is read of it.
     small = {"size_px": 64, "assets": "visual", "max_scenes": 2, "tries": 2}

@@ -95,6 +95,16 @@ def test_more_is_sampled_only_while_the_total_is_loose() -> None:
     assert done == [] and nothing.requests() == Figure() and nothing.by_kind() == {}
 
 
+@given(st.integers(1, 12), st.integers(0, 600), st.integers(2, 300))
+def test_no_more_is_asked_than_can_be_afforded(each: int, afford: int, count: int) -> None:
+    found, done = sampled([each, 2 * each] * count, precision=0.0001, afford=float(afford))
+    fewest = min(4, 2 * count)
+    assert len(done) >= fewest
+    assert len(done) == fewest or sum(done) <= max(2 * afford, 2 * each * afford / 5)
+    whole, every = sampled([each, 2 * each] * count, precision=0.0001)
+    assert found.cut_short == (len(done) < len(every)) and not whole.cut_short
+
+
 def test_each_item_is_billed_for_its_own() -> None:
     found, _ = sampled(list(range(20)), at_once=20)
     assert sorted(cost.total_requests for cost in found.tallies) == list(range(20))
