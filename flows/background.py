@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import yaml
 
 from flows.command import DONE, Call
 from flows.printing import print_json
-from flows.servers import answers, free_port, is_free, offline_command
+from flows.servers import answers, free_port, is_free, listening, offline_command, through
 from schemas.config import Config
 from tasks.errors import GeofixError
 from tasks.lake import Lake
@@ -88,20 +89,21 @@ def _start(config: Config, lake: Lake) -> None:
     prefect = [sys.executable, "-m", "prefect"]
     state: dict[str, Any] = {"api": api, "processes": {}, "deployments": {}}
 
-    def launch(name: str, command: list[str]) -> None:
+    def launch(name: str, command: list[str], door: socket.socket | None = None) -> subprocess.Popen[bytes]:
         with (folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+                command + through(door), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, pass_fds=[door.fileno()] if door else [],
             )  # fmt: skip
         state["processes"][name] = process.pid
         # Written after each start: `down` must find whatever was started, also when a later step fails.
         file = state_file(lake)
         file.with_suffix(".tmp").write_text(json.dumps(state))
         file.with_suffix(".tmp").replace(file)
+        return process
 
-    launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
-    _wait_for(f"{api}/health", folder / "prefect-server.log")
+    server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
+    _wait_for(f"{api}/health", server, folder / "prefect-server.log")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
     options = {"recipe": config.recipe, "profile": config.profile, "lake": str(lake.root)}
     for deployment in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]:
@@ -111,7 +113,8 @@ def _start(config: Config, lake: Lake) -> None:
         crons = [f"cron {s['cron']} {s.get('timezone', 'UTC')}" for s in deployment.get("schedules", [])]
         state["deployments"][f"{flow}/{deployment['name']}"] = ", ".join(crons) or "by hand"
     if config.offline.serve and is_free(config.offline.port):
-        launch("offline-world", offline_command(config.offline, config.offline.port))
+        with listening(config.offline.port) as door:  # or a run that begins now could take it meanwhile
+            launch("offline-world", offline_command(config.offline, config.offline.port), door)
     launch("prefect-worker", [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
 
 
@@ -122,9 +125,11 @@ def _say(command: list[str], environment: dict[str, str]) -> None:
         raise GeofixError(f"`{' '.join(command[2:5])}` failed: {''.join(last)[:300]}")
 
 
-def _wait_for(url: str, log: Path) -> None:
+def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + START_S
     while time.monotonic() < end:
+        if server.poll() is not None:
+            raise GeofixError(f"the Prefect server did not start (exit code {server.returncode}); its log is {log}")
         if answers(url):
             return
         time.sleep(0.3)

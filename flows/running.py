@@ -14,7 +14,7 @@ from flows.command import DONE, FAILED_ROWS, Call, UsageError
 from flows.display import make_display
 from flows.order import PARTS, parts_between
 from flows.printing import print_json
-from flows.servers import Server, free_port
+from flows.servers import Server, listening
 from flows.session import check_before, display
 from flows.starts import note_start
 from tasks.lake import Lake
@@ -85,10 +85,11 @@ def prefect_ready(lake: Lake, debug: bool = False) -> Iterator[None]:
         return
     api, server = running_api(lake), None
     if api is None:
-        port = free_port()
+        door = listening(0)
+        port = door.getsockname()[1]
         api = f"http://127.0.0.1:{port}/api"
         command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port)]
-        server = Server(command, f"{api}/health", lake.root / ".state" / "prefect-server.log")
+        server = Server(command, f"{api}/health", lake.root / ".state" / "prefect-server.log", door)
         server.ensure()
     os.environ["PREFECT_API_URL"] = api
     try:

@@ -21,15 +21,21 @@ from tasks.errors import GeofixError
 
 START_S = 180.0  # a busy machine takes its time
 SAY_EVERY_S = 30.0
+PANO_WIDTH = 4096  # of the offline world's panoramas, unless it is told otherwise
 
 logger = logging.getLogger("geofix.servers")
 
 
 class Server:
-    """A server that is started when it is first needed and ends with us, also when we are killed."""
+    """A server that is started when it is first needed and ends with us, also when we are killed.
 
-    def __init__(self, command: list[str], health_url: str, log: Path) -> None:
+    `door` is the socket it is to serve on (see `listening`). Without one it opens its port itself, which somebody else
+    may have taken by then.
+    """
+
+    def __init__(self, command: list[str], health_url: str, log: Path, door: socket.socket | None = None) -> None:
         self._command, self._health_url, self._log = [*command, "--lifeline"], health_url, log
+        self._door = door
         self._process: subprocess.Popen[bytes] | None = None
 
     def ensure(self) -> None:
@@ -39,15 +45,18 @@ class Server:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command,
+                self._command + through(self._door),
+                pass_fds=[self._door.fileno()] if self._door else [],
                 stdin=subprocess.PIPE,  # its lifeline: closes when we end, however we end
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C in the terminal is for us: the server stops when our work is saved
             )
+        self._close_door()  # the server's alone from now on: when it ends, callers hear so at once
         _wait_until_healthy(self._process, self._health_url, self._log)
 
     def stop(self) -> None:
+        self._close_door()
         if self._process is None:
             return
         self._process.terminate()
@@ -57,23 +66,69 @@ class Server:
             self._process.kill()
             self._process.wait()
 
+    def _close_door(self) -> None:
+        if self._door is not None:
+            self._door.close()
+
 
 @contextlib.contextmanager
 def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[[], None]]]:
     """The configuration with the offline world's real port, and what to call before it is first asked."""
     wanted = config.offline
-    running = _health(wanted.port) if wanted.serve else None
     if not wanted.serve:
         yield config, lambda: None
-    elif running and (running.get("seed"), running.get("size")) == (wanted.seed, wanted.size):
+        return
+    if _is_the_wanted_one(_health(wanted.port), wanted):
         yield _at_port(config, wanted.port), lambda: None
-    else:
-        port = wanted.port if is_free(wanted.port) else free_port()
-        server = Server(offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log)
+        return
+    # From now on the port is ours, although the server starts only when it is needed: two commands at once would
+    # choose the same one, and the second would work on the first one's Earth until that command ends.
+    door = listening(wanted.port, 0)
+    port = door.getsockname()[1]
+    server = Server(offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log, door)
+    try:
+        yield _at_port(config, port), server.ensure
+    finally:
+        server.stop()
+
+
+def _is_the_wanted_one(found: dict[str, Any] | None, wanted: OfflineSettings) -> bool:
+    """Whether a world that runs already can be used: the same Earth, and one that does not end with another command."""
+    if found is None or found.get("passing", True):
+        return False
+    if (found.get("seed"), found.get("size")) != (wanted.seed, wanted.size):
+        return False
+    odd = []
+    if found.get("faults"):
+        odd.append(f"{found['faults']} fault rules")
+    if found.get("pano_width") != PANO_WIDTH:
+        odd.append(f"panoramas {found.get('pano_width')} wide")
+    if odd:  # somebody set it up so, which is fine, but not to be found out from the results
+        logger.warning("using the offline world that runs at port %d, with %s", wanted.port, " and ".join(odd))
+    return True
+
+
+def listening(*ports: int) -> socket.socket:
+    """A loopback socket that listens on the first of these ports that nobody has; 0 is any.
+
+    Who connects waits, until the socket is handed to a `Server` or closed.
+    """
+    for port in ports:
+        door = socket.socket()
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            yield _at_port(config, port), server.ensure
-        finally:
-            server.stop()
+            door.bind(("127.0.0.1", port))
+            door.listen(2048)
+        except OSError:
+            door.close()
+        else:
+            return door
+    raise GeofixError(f"somebody else listens on port {', '.join(map(str, ports))} of this machine")
+
+
+def through(door: socket.socket | None) -> list[str]:
+    """The options that let a server of ours serve on an open socket, which it must inherit."""
+    return ["--listening-fd", str(door.fileno())] if door else []
 
 
 def free_port() -> int:
@@ -94,7 +149,7 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
     while (now := time.monotonic()) < begin + START_S:
         if process.poll() is not None:
             raise GeofixError(f"a server did not start (exit code {process.returncode}); its log is {log}")
-        if answers(url):
+        if answers(url) and process.poll() is None:
             return
         if now - said >= SAY_EVERY_S:
             said = now

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-from flows.servers import Server, free_port
+from flows.servers import Server, listening
 from flows.session import Session
 from schemas.config import Config
 from schemas.settings.services import TrainedEndpoint
@@ -25,9 +25,10 @@ def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callabl
         yield config, session.ready
         return
     checkpoint = session.lake.root / models.row(-1, named=True)["checkpoint"]
-    port = free_port()
+    door = listening(0)
+    port = door.getsockname()[1]
     command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port)]
-    server = Server(command, f"http://127.0.0.1:{port}/health", session.state / "trained-model.log")
+    server = Server(command, f"http://127.0.0.1:{port}/health", session.state / "trained-model.log", door)
     services = config.services.model_copy(update={"trained": TrainedEndpoint(base_url=f"http://127.0.0.1:{port}/v1")})
 
     def ready() -> None:

@@ -1,8 +1,11 @@
-"""A server that ends with the program that started it, even when that program is killed."""
+"""A server that ends with the program that started it, even when that program is killed, and listens where it says."""
 
 import os
+import socket
 import sys
 import threading
+
+import uvicorn
 
 
 def exit_when_stdin_closes() -> None:
@@ -14,3 +17,12 @@ def exit_when_stdin_closes() -> None:
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True, name="lifeline").start()
+
+
+def serve_at(server: uvicorn.Server, listening_fd: int | None) -> None:
+    """Serve on the socket the starter opened, so that nobody takes the port in between; else on the server's own."""
+    if listening_fd is None:
+        server.run()
+    else:
+        # Not uvicorn's own `fd`: it takes the socket for a Unix one, which leaves Nagle's delay on.
+        server.run(sockets=[socket.socket(fileno=listening_fd)])

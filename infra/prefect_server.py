@@ -9,20 +9,21 @@ import sys
 
 import uvicorn
 
-from infra.lifeline import exit_when_stdin_closes
+from infra.lifeline import exit_when_stdin_closes, serve_at
 
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until the starter ends."""
     parser = argparse.ArgumentParser(prog="python -m infra.prefect_server")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--listening-fd", type=int, help="serve on this open socket instead")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     options = parser.parse_args(argv)
     # What Prefect sets for its own temporary server: no pages, no schedulers, only the API.
     os.environ.update({"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"})
     if options.lifeline:
         exit_when_stdin_closes()
-    uvicorn.run(
+    config = uvicorn.Config(
         "prefect.server.api.server:create_app",
         factory=True,
         host="127.0.0.1",
@@ -30,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         log_level="error",
         lifespan="on",
     )
+    serve_at(uvicorn.Server(config), options.listening_fd)
     return 0
 
 

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from infra.lifeline import exit_when_stdin_closes
+from infra.lifeline import exit_when_stdin_closes, serve_at
 from infra.offline.fault_layer import FaultyWorld
 from infra.offline.faults import Faults, parse
 from infra.offline.names import NameIndex
@@ -53,11 +53,12 @@ def create_app(
     url_lifetime_s: float = DEFAULT_LIFETIME_S,
     tokens: frozenset[str] = frozenset((TOKEN,)),
     warm: bool = True,
+    passing: bool = False,
 ) -> Application:
     """The ASGI application that serves a world; chat models are part of it and never see the world.
 
     `warm` builds the name and sign indices in the background as soon as somebody asks a model or looks something up;
-    else the first search waits for them.
+    else the first search waits for them. `passing` is said by /health: this one ends with the command it serves.
     """
     faults = faults if faults is not None else Faults()
     names, signs = NameIndex(world.gazetteer), SignIndex(world)
@@ -65,10 +66,7 @@ def create_app(
     lookup, web = Nominatim(world, names, signs), Tavily(world, names, signs)
     graph = Mapillary(world, host, limits or Limits(), tokens)
     routes: list[BaseRoute] = [
-        Route(
-            "/health",
-            lambda request: JSONResponse({"service": "geofix-offline", "seed": world.seed, "size": world.size}),
-        ),
+        Route("/health", lambda request: JSONResponse(_health(world, faults, passing))),
         *MapillaryObjects(world, graph).routes(),
         *graph.routes(),
         *MapillaryTiles(world, graph).routes(),
@@ -113,6 +111,12 @@ def _chat_routes() -> list[BaseRoute]:
     if importlib.util.find_spec("infra.offline.chat") is None:
         return []
     return list(importlib.import_module("infra.offline.chat").routes())
+
+
+def _health(world: World, faults: Faults, passing: bool) -> dict[str, Any]:
+    """Which Earth this is, and how it behaves: who would use it must be able to tell it from another."""
+    earth = {"seed": world.seed, "size": world.size, "pano_width": world.pano_width}
+    return {"service": "geofix-offline", **earth, "faults": len(faults.rules), "passing": passing}
 
 
 def _control_routes(faults: Faults) -> list[BaseRoute]:
@@ -193,6 +197,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="geofix offline", description="Serve the offline world on loopback.")
     parser.add_argument("--host", default=DEFAULT_HOST)
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
+    parser.add_argument("--listening-fd", type=int, help="serve on this open socket instead")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--size", type=int, default=DEFAULT_SIZE, help="places that have imagery")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
@@ -219,10 +224,10 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"offline world: {error}", file=sys.stderr)
         return 2
-    app = create_app(world, faults, url_lifetime_s=options.url_lifetime)
+    app = create_app(world, faults, url_lifetime_s=options.url_lifetime, passing=options.lifeline)
     if options.lifeline:
         exit_when_stdin_closes()
     print(f"offline world: seed {world.seed}, {world.size:,} places, http://{options.host}:{options.port}", flush=True)
     server = make_server(app, options.host, options.port)
-    server.run()
+    serve_at(server, options.listening_fd)
     return 0 if server.started else 1

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from infra.lifeline import exit_when_stdin_closes
+from infra.lifeline import exit_when_stdin_closes, serve_at
 from infra.serve.request import ChatRequest, Refused, conversation, read_request
 from tasks.agent.tagged import split_calls
 
@@ -146,6 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, required=True, help="folder of a Qwen2.5-VL checkpoint")
     parser.add_argument("--name", help="name it is served under (default: the folder's)")
     parser.add_argument("--port", type=int, default=8761)
+    parser.add_argument("--listening-fd", type=int, help="serve on this open socket instead")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; more only pay for large models")
     parser.add_argument("--max-context", type=int, default=8192, help="tokens of prompt and answer together, at most")
     parser.add_argument("--key-env", help="environment variable with the key clients must send (default: no key)")
@@ -166,5 +167,6 @@ def main(arguments: list[str] | None = None) -> int:
     model = Model(options.model.resolve(), options.threads, options.max_context)
     name = options.name or options.model.resolve().name
     app = Service(model, name, key).app()
-    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning", access_log=False)
+    config = uvicorn.Config(app, host="127.0.0.1", port=options.port, log_level="warning", access_log=False)
+    serve_at(uvicorn.Server(config), options.listening_fd)
     return 0

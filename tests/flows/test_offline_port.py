@@ -1,0 +1,83 @@
+"""Commands at the same time: each works on the Earth it asked for, and keeps it to the end."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.servers import Server, answers, listening, offline_world
+from infra.offline.faults import Faults
+from infra.offline.server import create_app, make_server, serving
+from infra.offline.server import main as offline_main
+from infra.offline.world import World
+from infra.prefect_server import main as prefect_main
+from infra.serve.server import main as serve_main
+from schemas.config import Config
+
+SEED, SIZE = 7, 20
+ONE_RULE = '{"rules": [{"service": "mapillary", "kind": "status", "status": 500, "rate": 0.1}]}'
+
+
+def config(port: int, seed: int = SEED) -> Config:
+    return Config.model_validate({"offline": {"serve": True, "port": port, "seed": seed, "size": SIZE}})
+
+
+def port_of(reachable: Config) -> int:
+    return int(reachable.services.mapillary.base_url.split(":")[2].split("/")[0])
+
+
+@contextlib.contextmanager
+def world(seed: int = SEED, *, passing: bool = False, faults: Faults | None = None) -> Iterator[int]:
+    """A world somebody else runs; gives its port."""
+    with serving(create_app(World(seed, SIZE), faults, passing=passing, warm=False)) as url:
+        yield int(url.rpartition(":")[2])
+
+
+def test_nobody_takes_the_port_between_the_choice_and_the_start(tmp_path: Path) -> None:
+    with listening(0) as probe:
+        port = probe.getsockname()[1]
+    with offline_world(config(port), tmp_path / "log") as (reachable, start):
+        port = port_of(reachable)
+        other = make_server(create_app(World(99, SIZE), warm=False), port=port)
+        with pytest.raises(SystemExit):
+            other.run()  # address in use
+        with offline_world(config(port), tmp_path / "other.log") as (elsewhere, _):
+            assert port_of(elsewhere) != port
+        start()
+        assert answers(f"http://127.0.0.1:{port}/health")
+    assert not answers(f"http://127.0.0.1:{port}/health")
+
+
+def test_a_world_that_ends_with_another_command_is_not_used(tmp_path: Path) -> None:
+    with world(passing=True) as port, offline_world(config(port), tmp_path / "log") as (reachable, _):
+        assert port_of(reachable) != port
+
+
+def test_a_world_somebody_keeps_is_used_and_its_oddities_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with world() as port, offline_world(config(port), tmp_path / "log") as (reachable, _):
+        assert port_of(reachable) == port and not caplog.text
+    with world() as port, offline_world(config(port, seed=8), tmp_path / "log") as (reachable, _):
+        assert port_of(reachable) != port
+    with (
+        world(faults=Faults.from_json(ONE_RULE)) as port,
+        offline_world(config(port), tmp_path / "log") as (reachable, _),
+    ):
+        assert port_of(reachable) == port
+        assert f"using the offline world that runs at port {port}, with 1 fault rules" in caplog.text
+
+
+@pytest.mark.parametrize("main", [offline_main, prefect_main, serve_main])
+def test_every_server_of_ours_takes_an_open_socket(
+    main: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "--listening-fd" in capsys.readouterr().out
+
+
+def test_the_socket_is_closed_although_the_server_was_never_needed(tmp_path: Path) -> None:
+    door = listening(0)
+    Server([sys.executable, "-c", ""], "http://127.0.0.1:9/health", tmp_path / "log", door).stop()
+    assert door.fileno() == -1
