@@ -12,6 +12,7 @@ at which requests arrive with it.
 import json
 import logging
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from bench.goals import Goal, judge
 from bench.offline_server import OfflineServer, offline_server
 from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
@@ -38,6 +40,7 @@ LIMIT_PER_MINUTE, LIMITED_PLACES = 600, 500
 SEED, SIZE, WIDTH = 7, 2_000, 512
 NEAR_M = 500.0
 GOAL_RATIO, GOAL_RATE = 25.0, 0.95
+TOO_FAST = 1.01  # never over the limit: what looking five times a second can err by
 
 Spot = tuple[float, float]
 
@@ -137,7 +140,7 @@ class Arrivals(threading.Thread):
         return 60 * (last - first) / (end_s - start_s)
 
 
-def quick_part(folder: Path, server: OfflineServer, near: list[Spot]) -> None:
+def quick_part(folder: Path, server: OfflineServer, near: list[Spot]) -> Goal:
     server.latency(LATENCY_S)
     server.ask("/control/log", "DELETE")
     start = time.perf_counter()
@@ -151,9 +154,10 @@ def quick_part(folder: Path, server: OfflineServer, near: list[Spot]) -> None:
     print(f"   stage collect: {PLACES:,} panoramas in {seconds:.1f} s, {ours:.3f} s each ({requests} requests)")
     print(f"   mapillary SDK: {SDK_PLACES} panoramas in a loop, {theirs:.2f} s each")
     print(f"   collect is {theirs / ours:.0f} times the SDK (at least {GOAL_RATIO:.0f} wanted)")
+    return speed_goal(theirs, ours)
 
 
-def limited_part(folder: Path, server: OfflineServer, near: list[Spot]) -> None:
+def limited_part(folder: Path, server: OfflineServer, near: list[Spot]) -> Goal:
     server.latency(LATENCY_S)
     server.ask("/control/log", "DELETE")
     arrivals = Arrivals(server)
@@ -164,19 +168,30 @@ def limited_part(folder: Path, server: OfflineServer, near: list[Spot]) -> None:
     share = rate / LIMIT_PER_MINUTE
     print(f"   limit of {LIMIT_PER_MINUTE:,} requests a minute: {rate:,.0f} a minute arrive")
     print(f"   {100 * share:.1f} % of the limit (at least {100 * GOAL_RATE:.0f} wanted, never over 100)")
+    return rate_goal(rate)
 
 
-def main() -> None:
+def speed_goal(theirs_s: float, ours_s: float) -> Goal:
+    """Seconds a picture, the SDK's over ours."""
+    return Goal("SDK / collect, seconds a panorama", theirs_s / ours_s, at_least=GOAL_RATIO)
+
+
+def rate_goal(per_minute: float) -> Goal:
+    """The rate at which requests arrive where the limit binds, as a share of the limit."""
+    return Goal("share of the rate limit", per_minute / LIMIT_PER_MINUTE, at_least=GOAL_RATE, at_most=TOO_FAST)
+
+
+def main() -> int:
     near = spots()
     options = ("--seed", str(SEED), "--size", str(SIZE), "--pano-width", str(WIDTH))
     with tempfile.TemporaryDirectory() as name, offline_server(*options) as server:
         folder = Path(name)
         start_ray(SpreadSettings())
         collect(folder / "painted", server, near, SPOTS)
-        quick_part(folder / "quick", server, near)
-        limited_part(folder / "limited", server, near)
+        found = [quick_part(folder / "quick", server, near), limited_part(folder / "limited", server, near)]
     stop_ray()
+    return judge(found)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,6 +9,7 @@ only the reading differs. They take turns, each with addresses it has not seen. 
 
 import asyncio
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.goals import Goal, judge
 from bench.scene_archive import EPSG, FRAMES, LEFT, NAMES, TOP, items, running, write
 from schemas.settings.satellite import SatelliteSettings
 from schemas.settings.services import StacEndpoint
@@ -154,7 +156,15 @@ def timed(work: Callable[[], Picture]) -> tuple[float, Picture]:
     return time.perf_counter() - start, made
 
 
-def main() -> None:
+def goals(bytes_ratio: float, speed: float) -> list[Goal]:
+    """Bytes read over those needed, and the faster odc-stac's time over ours."""
+    return [
+        Goal("bytes read / needed", bytes_ratio, at_most=GOAL_BYTES),
+        Goal("odc-stac / geofix, time", speed, at_least=GOAL_SPEED),
+    ]
+
+
+def main() -> int:
     import odc.stac
 
     odc.stac.configure_rio(cloud_defaults=True)
@@ -197,7 +207,8 @@ def main() -> None:
                 f"{reading['odc-stac']:.2f} s"
             )
             print("   all three pictures are equal but for the balance, which odc-stac takes from more pixels")
+            return judge(goals(ratio, best / own))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

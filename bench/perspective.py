@@ -9,6 +9,7 @@ with one thread, as in a worker (by processor time).
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ import cv2
 import numpy as np
 import py360convert
 
+from bench.goals import Goal, judge
 from bench.panorama import best_of, natural_panorama
 from tasks.perspective import MAPS, Panorama, View
 
@@ -28,6 +30,8 @@ VIEWS = (
 )
 AROUND = tuple(View(yaw, 0, 60, 1024, 768) for yaw in range(0, 360, 30))
 REPEATS = 30
+# "As fast as OpenCV": less than a twentieth is what two runs of the same thing differ by.
+GOAL_OPENCV, GOAL_PY360CONVERT, GOAL_GREY = 0.95, 5.0, 1
 
 
 def by_py360convert(panorama: np.ndarray, view: View) -> np.ndarray:
@@ -61,18 +65,32 @@ def compare(picture: np.ndarray, view: View, clock: Callable[[], float]) -> tupl
     return ratios
 
 
-def main() -> None:
+def goals(threads: int, ratios: list[tuple[float, float]]) -> list[Goal]:
+    """The views in the middle: OpenCV's and py360convert's time over ours."""
+    opencv, other = (float(np.median(column)) for column in zip(*ratios, strict=True))
+    return [
+        Goal(f"OpenCV remap / geofix on {threads} threads", opencv, at_least=GOAL_OPENCV),
+        Goal(f"py360convert / geofix on {threads} threads", other, at_least=GOAL_PY360CONVERT),
+    ]
+
+
+def main() -> int:
+    found = []
     picture = natural_panorama(4096, 2048)
     noise = np.random.default_rng(0).integers(0, 256, picture.shape, dtype=np.uint8)
     for name, given in (("photo-like", picture), ("noise", noise)):
         apart = [Panorama(given).view(view).astype(int) - by_py360convert(given, view) for view in VIEWS]
-        print(f"  grey levels between geofix and py360convert, {name}: at most {max(np.abs(d).max() for d in apart)}")
+        most = max(int(np.abs(d).max()) for d in apart)
+        print(f"  grey levels between geofix and py360convert, {name}: at most {most}")
+        found.append(Goal(f"grey levels apart, {name}", most, at_most=GOAL_GREY))
     for threads, clock in ((os.cpu_count() or 1, time.perf_counter), (1, time.thread_time)):
         cv2.setNumThreads(threads)
         print(f"  {threads} thread{'s' if threads > 1 else ''}")
         ratios = [compare(picture, view, clock) for view in VIEWS]
-        print(f"    OpenCV remap / geofix: {np.median([a for a, _ in ratios]):.2f} in the middle (at least 0.95)")
-        print(f"    py360convert / geofix: {np.median([b for _, b in ratios]):.1f} in the middle (at least 5)")
+        opencv, other = goals(threads, ratios)
+        print(f"    OpenCV remap / geofix: {opencv.found:.2f} in the middle (at least {GOAL_OPENCV})")
+        print(f"    py360convert / geofix: {other.found:.1f} in the middle (at least {GOAL_PY360CONVERT:g})")
+        found += [opencv, other]
     panorama = Panorama(picture)
     around = best_of(
         {
@@ -85,7 +103,8 @@ def main() -> None:
         f"    twelve views around, 1024 x 768: geofix {around['geofix'] * 1000:.0f} ms, "
         f"py360convert {around['py360convert'] * 1000:.0f} ms, {around['py360convert'] / around['geofix']:.0f} times"
     )
+    return judge(found)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
