@@ -35,8 +35,8 @@ def prepared_with(settings: CollectSettings, version: int) -> str:
 def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared: str) -> pl.DataFrame:
     """The places (`id`) with `news`, which makes a place another item, and with what makes it quicker (`BESIDE`).
 
-    `had` are the facts of its good pictures, `changed` the sha256 that the last check saw of the others, `news_at` is
-    the moment of that check.
+    `had` are the facts of its good pictures, `changed` those of the others with the sha256 that the last check saw,
+    `news_at` is the moment of that check.
     """
     checks = inputs.frame("checks")
     news = checks.group_by(id="place_id").agg(pl.col("news").sum(), news_at=pl.col("checked_at").max())
@@ -52,10 +52,11 @@ def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared:
     )
     had = rows.filter(~pl.col("is_changed"), pl.col("prepared") == prepared)
     changed = rows.filter("is_changed")
+    facts = ("source_id", "kind", *FACTS)
     return (
         places.join(news, on="id", how="left")
-        .join(had.group_by("id").agg(had=pl.struct("source_id", "kind", *FACTS)), on="id", how="left")
-        .join(changed.group_by("id").agg(changed=pl.struct("source_id", "seen_sha256")), on="id", how="left")
+        .join(had.group_by("id").agg(had=pl.struct(facts)), on="id", how="left")
+        .join(changed.group_by("id").agg(changed=pl.struct("seen_sha256", *facts)), on="id", how="left")
         .with_columns(pl.col("news").fill_null(0))
     )
 
@@ -68,7 +69,17 @@ def ended_upstream(lake: Lake, stage: str) -> frozenset[str]:
 
 def facts_had(item: dict[str, Any], source_id: str, kind: str, lake: Lake) -> dict[str, Any] | None:
     """The facts of a picture that the place has already, if its bytes are there; else it is to be fetched."""
-    for facts in item.get("had") or ():
+    return _facts(item.get("had"), source_id, kind, lake)
+
+
+def facts_before(item: dict[str, Any], source_id: str, kind: str, prepared: str, lake: Lake) -> dict[str, Any] | None:
+    """The facts of a picture as it was before a check saw other bytes of it, if those we have are there."""
+    facts = _facts(item.get("changed"), source_id, kind, lake)
+    return facts if facts is not None and facts["prepared"] == prepared else None
+
+
+def _facts(rows: list[dict[str, Any]] | None, source_id: str, kind: str, lake: Lake) -> dict[str, Any] | None:
+    for facts in rows or ():
         if (facts["source_id"], facts["kind"]) == (source_id, kind):
             there = lake.images.path(facts["sha256"], facts["extension"]).exists()
             return {name: facts[name] for name in FACTS} if there else None

@@ -5,15 +5,15 @@ is new raises the `news` of a picture or a place; places whose sum of news has g
 stage, which keeps what it has and fetches what is new or missing. The bytes of a changed picture have come with the
 check; they wait in the spool for its place.
 
-A picture whose metadata lives, but which its host does not have or the service does not offer, is `unavailable`. That
-is no news: nobody has deleted it, we have its bytes, and a later check may find it again.
+A picture whose metadata lives, but which its host does not have or gives only broken, or which the service does not
+offer, is `unavailable`. That is no news: nobody has deleted it, we have its bytes, and a later check may find it again.
 
 A picture is due when it was last seen `collect.refresh.after_days` ago; or at once, when its file is lost, or when it
 was found to be deleted for another place. `nth` counts how often that came to pass, so an item that was looked at is
 finished until it is due again, and a run without anything due asks nothing.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,16 +22,16 @@ import polars as pl
 from schemas.settings.collect import CollectSettings
 from tasks.collect import street_view
 from tasks.collect.batches import Batches
-from tasks.collect.download import FRESH_URLS, GONE
+from tasks.collect.compare import Known, compared
+from tasks.collect.download import ADDRESS
 from tasks.collect.keeping import DELETED
 from tasks.collect.lost import is_lost
-from tasks.collect.spool import Came, Spool
+from tasks.collect.spool import Spool
 from tasks.frame import Inputs, Kept, Outcome, Resources, Stage, Workshop
-from tasks.services import Mapillary, ServiceError, safe_url
+from tasks.services import Mapillary, ServiceError
 
-FIELDS = ("id", "thumb_original_url")
+FIELDS = ADDRESS
 AT_ONCE = 50  # ids of one request
-KEPT_S = 24 * 3600.0  # that a changed picture waits for its place: a check of everything takes hours
 _NEWS = frozenset({"changed", "deleted", "lost", "look_again"})
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -170,36 +170,12 @@ async def _alone(mapillary: Mapillary, source_id: str) -> dict[str, Any] | None:
 
 
 async def _compared(item: dict[str, Any], url: Any, bench: Bench) -> dict[str, Any]:
-    """Whether the bytes are still those that were fetched; only without the host's mark of them do they come again."""
-    source_id = item["source_id"]
-    left = bench.spool.find(source_id)  # by a check that was killed: the host says whether it still is the picture
-    mark = left.etag if left is not None and left.etag else item["etag"]
-    fetched = None
-    for attempt in range(1 + FRESH_URLS):
-        if not isinstance(url, str):
-            return _row(item, "unavailable")
-        try:
-            fetched = await bench.mapillary.fetch_if_changed(url, mark)
-            break
-        except ServiceError as error:
-            if error.kind == "not_found" or (error.status == GONE and attempt == FRESH_URLS):
-                return _row(item, "unavailable")
-            if error.kind != "expired" or attempt == FRESH_URLS:
-                raise
-        url = (await bench.mapillary.image(source_id, FIELDS)).get("thumb_original_url")
-    if fetched is None and (left is None or mark != left.etag):
-        return _row(item, "same")
-    if fetched is None:
-        assert left is not None
-        came = replace(left, at=datetime.now(UTC))
-    else:
-        came = Came.now(fetched.data, fetched.etag or None, safe_url(url))
-    # Rows from before these marks were kept have nothing to compare with; now they have.
-    same = item["source_sha256"] in (None, came.sha256)
-    if not same:
-        bench.spool.put(source_id, came, KEPT_S)
-    seen = {**item, "etag": came.etag, "source_sha256": came.sha256}
-    return _row(seen, "same" if same else "changed", came.at)
+    known = Known(item["source_id"], item["etag"], item["source_sha256"])
+    found = await compared(known, url, bench.mapillary, bench.spool, bench.settings.downloads)
+    came = found.came
+    if came is None:
+        return _row(item, found.status)
+    return _row({**item, "etag": came.etag, "source_sha256": came.sha256}, found.status, came.at)
 
 
 def _row(item: dict[str, Any], status: str, at: datetime | None = None) -> dict[str, Any]:

@@ -16,7 +16,15 @@ import polars as pl
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
 from tasks.collect.download import ADDRESS, Downloads, Unusable
-from tasks.collect.keeping import BESIDE, ended_upstream, facts_had, prepared_with, seen_changed, with_what_it_has
+from tasks.collect.keeping import (
+    BESIDE,
+    ended_upstream,
+    facts_before,
+    facts_had,
+    prepared_with,
+    seen_changed,
+    with_what_it_has,
+)
 from tasks.collect.notes import Notes, RecallingMapillary
 from tasks.collect.search import Asked, Search
 from tasks.collect.spool import Spool
@@ -162,13 +170,24 @@ async def _collect(item: dict[str, Any], bench: Bench) -> Outcome:
             return await bench.take(candidate, bench)
         return await fetch_and_store(candidate, bench, since_s, seen_changed(item, candidate.source_id))
 
+    async def fetch_or_keep(candidate: Candidate) -> dict[str, Any]:
+        try:
+            return await fetch(candidate)
+        except Unusable:
+            # What came instead is of no use, and nobody has deleted it: the bytes we have are still its picture.
+            prepared = prepared_with(bench.settings, VERSION)
+            facts = facts_before(item, candidate.source_id, str(candidate.kind), prepared, bench.lake)
+            if facts is None:
+                raise
+            return facts
+
     async def take(candidate: Candidate) -> dict[str, Any]:
         if candidate.source_id in bench.ended:
             await _is_back(candidate.source_id, bench.mapillary)
         row = image_row(item["id"], candidate, bench.lake)
         facts = facts_had(item, candidate.source_id, str(candidate.kind), bench.lake)
         if facts is None:
-            facts = await fetch(candidate)
+            facts = await fetch_or_keep(candidate)
         return row | facts
 
     await fulfil(wishes, bench.settings.half_sizes_m, open_search, take)

@@ -190,7 +190,7 @@ def test_a_picture_that_is_unavailable_is_kept_when_its_place_is_redone(earth: A
     assert set(lake.read("checks").filter(pl.col("subject") == "image")["status"]) == {"unavailable"}
 
 
-@pytest.mark.parametrize("breaks_at", ["checks", "decoding", "images"])
+@pytest.mark.parametrize("breaks_at", ["looking", "checks", "decoding", "images"])
 @pytest.mark.parametrize("days", [0, 1])
 def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
     earth: Any, context: Context, breaks_at: str, days: float, monkeypatch: pytest.MonkeyPatch
@@ -208,17 +208,19 @@ def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
             raise KeyboardInterrupt
         return upsert(self, name, *arguments)
 
-    async def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
+    async def interrupted(function: Any, *arguments: Any) -> Any:
+        if function.__name__ == {"looking": "_is_picture", "decoding": "_store"}[breaks_at]:
+            raise KeyboardInterrupt
+        return function(*arguments)
 
     with earth.journal() as asked:
         with monkeypatch.context() as patch:
             patch.setattr(Lake, "upsert", dying)
-            if breaks_at == "decoding":
+            if breaks_at in ("looking", "decoding"):
                 patch.setattr("tasks.collect.download.computing.run", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 collect(context, due())
-        collect(context, due(0 if breaks_at == "checks" else days))
+        collect(context, due(0 if breaks_at in ("looking", "checks") else days))
     came = [request for _, service, request, outcome in asked if (service, outcome) == ("mapillary-cdn", "ok")]
     fetched = Counter(name for name in changed for request in came if f"/{name}/" in request)
     assert len(came) == len(changed)

@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import io
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +12,26 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.keeping import DELETED
 from tasks.collect.recheck import FIELDS, Bench, work
-from tasks.collect.spool import Spool
+from tasks.collect.spool import Came, Spool
 from tasks.frame import Kept
 from tasks.services import ServiceError
 from tasks.services.mapillary import Fetched
 
-OLD, NEW = b"as it was", b"as it is now"
+
+def picture(seed: int) -> bytes:
+    out = io.BytesIO()
+    Image.frombytes("RGB", (8, 4), random.Random(seed).randbytes(96)).save(out, "JPEG")
+    return out.getvalue()
+
+
+OLD, NEW, NEWER = picture(1), picture(2), picture(3)
+BROKEN = (NEW[:-30], NEW[:20], b"<html>try later</html>", b"")
 NOT_FOUND = ServiceError("mapillary", "not_found", "no such image", status=400)
 EXPIRED = ServiceError("mapillary", "expired", "past its time", status=403)
 
@@ -88,6 +99,25 @@ async def test_other_bytes_are_a_change(etag: str | None) -> None:
     assert found["source_sha256"] == hashlib.sha256(NEW).hexdigest()
 
 
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("etag", ['"e1"', None])
+async def test_bytes_that_are_no_picture_change_nothing(broken: bytes, etag: str | None) -> None:
+    bad = Fetched(broken, '"e2"')
+    outcome = await checked(Source(host=[bad, bad]), etag)
+    found = row(outcome)
+    assert (found["status"], found["news"], found["etag"]) == ("unavailable", 2, etag) and not outcome.gone
+    assert found["source_sha256"] == hashlib.sha256(OLD).hexdigest()
+    # Fetched once more it is whole: as it was, or another one.
+    for second, status in ((None, "same"), (Fetched(OLD, ""), "same"), (Fetched(NEW, ""), "changed")):
+        assert row(await checked(Source(host=[bad, second]), etag))["status"] == status
+
+
+async def test_what_a_killed_run_had_not_decoded_is_not_believed(tmp_path: Path) -> None:
+    Spool(tmp_path).put("7", Came.now(NEW[:-30], '"e2"', "https://host/7.jpg"))
+    source = Source(host=[Fetched(NEW, '"e2"')])
+    assert row(await checked(source, spool=Spool(tmp_path)))["status"] == "changed" and source.etags == ['"e1"']
+
+
 async def test_a_list_that_lacks_a_picture_ends_nothing_by_itself() -> None:
     there = await checked(Source(listed={}, alone=[{"id": "7", "thumb_original_url": "u"}], host=[None]))
     assert row(there)["status"] == "same" and not there.gone
@@ -150,7 +180,7 @@ async def test_a_check_that_was_killed_does_not_fetch_again_what_it_had(tmp_path
     came = Spool(tmp_path).find("7")
     assert came is not None and (came.data, came.at) == (NEW, again["checked_at"])
     # It has changed once more since, or back to what it was.
-    assert row(await checked(Source(host=[Fetched(b"newer", '"e3"')]), spool=Spool(tmp_path)))["etag"] == '"e3"'
+    assert row(await checked(Source(host=[Fetched(NEWER, '"e3"')]), spool=Spool(tmp_path)))["etag"] == '"e3"'
     assert row(await checked(Source(host=[Fetched(OLD, '"e1"')]), spool=Spool(tmp_path)))["status"] == "same"
 
 

@@ -169,3 +169,23 @@ def test_a_store_that_cannot_be_looked_at_has_lost_nothing(tmp_path: Path) -> No
     (store.root / gone[:2]).write_text("a file where a folder should be")
     with pytest.raises(LakeError, match="cannot be read"):
         is_lost(images, store)
+
+
+@pytest.mark.parametrize("fault", ["truncated", "html", "small"])
+async def test_what_comes_instead_of_a_picture_and_is_none_costs_nothing(refreshes: Refreshes, fault: str) -> None:
+    streets = refreshes.streets
+    await refreshes.collect()
+    before = refreshes.lake.read("images")
+    streets.shots["11"].fault = fault
+    for _ in range(2):
+        await refreshes.collect()
+        after = refreshes.lake.read("images")
+        assert after["sha256"].equals(before["sha256"]) and refreshes.ended() == {}
+        assert refreshes.lake.read("rejects").is_empty()
+    status = {"small": ("same", 1)}.get(fault, ("unavailable", 0))  # a small picture is one: looked at, not taken
+    assert refreshes.status() == [status]
+    streets.shots["11"].fault = None
+    streets.shots["11"].data = streets.original("11") + b"changed"
+    await refreshes.collect()
+    assert refreshes.status() == [("changed", status[1] + 1)]
+    assert refreshes.lake.read("images")["source_sha256"][0] != before["source_sha256"][0]

@@ -1,0 +1,100 @@
+"""Whether the source still has the bytes of a collected picture, or others.
+
+Others count only if they are a picture: half a file, or a page in its place, changes nothing that the lake has.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from tasks.collect.download import ADDRESS, FRESH_URLS, GONE
+from tasks.collect.spool import Came, Spool
+from tasks.decode import BadImage, Encoded
+from tasks.pace import computing
+from tasks.services import Mapillary, ServiceError, safe_url
+from tasks.services.mapillary import Fetched
+
+KEPT_S = 24 * 3600.0  # that a changed picture waits for its place: a check of everything takes hours
+
+
+@dataclass(frozen=True)
+class Known:
+    """A picture as it was seen last."""
+
+    source_id: str
+    etag: str | None
+    sha256: str | None  # of the bytes that came; none in rows from before it was kept
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of it, and the bytes that came, if any did that are a picture."""
+
+    status: Literal["same", "changed", "unavailable"]
+    came: Came | None = None
+
+
+class _Unavailable(Exception):
+    """Its host does not have it, or the service offers no address."""
+
+
+async def compared(known: Known, url: object, mapillary: Mapillary, spool: Spool, downloads: int) -> Found:
+    """Whether the bytes are still those that are known; only without the host's mark of them do they come again.
+
+    What cannot be read is asked for again, `downloads` times in all, and is `unavailable` then.
+    """
+    left = spool.find(known.source_id)  # by a run that was killed: the host says whether it still is the picture
+    if left is not None and not await _counts(left, known):
+        left = None
+    mark = left.etag if left is not None and left.etag else known.etag
+    try:
+        for _ in range(downloads):
+            fetched, url = await _asked(known.source_id, url, mark, mapillary)
+            if fetched is not None:
+                came = Came.now(fetched.data, fetched.etag or None, safe_url(url))
+            elif left is not None and mark == left.etag:
+                came = replace(left, at=datetime.now(UTC))
+            else:
+                return Found("same")
+            if came.sha256 == known.sha256:
+                return Found("same", came)
+            spool.put(known.source_id, came, KEPT_S)  # before it is decoded: whoever is killed there has it still
+            if await _counts(came, known):
+                if known.sha256 is not None:
+                    return Found("changed", came)
+                # Rows from before these marks were kept have nothing to compare with; now they have.
+                spool.drop(known.source_id)
+                return Found("same", came)
+            spool.drop(known.source_id)
+    except _Unavailable:
+        pass
+    return Found("unavailable")
+
+
+async def _counts(came: Came, known: Known) -> bool:
+    """Whether bytes are those that were fetched, or at least a picture."""
+    return came.sha256 == known.sha256 or await computing.run(_is_picture, came.data)
+
+
+def _is_picture(data: bytes) -> bool:
+    try:
+        Encoded.open(data).check()
+    except BadImage:
+        return False
+    return True
+
+
+async def _asked(source_id: str, url: object, mark: str | None, mapillary: Mapillary) -> tuple[Fetched | None, str]:
+    """What the host says, and under which address: new ones are asked for where one is past its time."""
+    for attempt in range(1 + FRESH_URLS):
+        if not isinstance(url, str):
+            break
+        try:
+            return await mapillary.fetch_if_changed(url, mark), url
+        except ServiceError as error:
+            if error.kind == "not_found" or (error.status == GONE and attempt == FRESH_URLS):
+                break
+            if error.kind != "expired" or attempt == FRESH_URLS:
+                raise
+        url = (await mapillary.image(source_id, ADDRESS)).get("thumb_original_url")
+    raise _Unavailable
