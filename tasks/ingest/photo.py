@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from schemas.settings.ingest import PictureRules
-from tasks.decode import BadImage, Encoded
+from tasks.decode import MAX_DECODED_PIXELS, BadImage, Encoded, ImageFacts
 from tasks.geo import distance_km
 from tasks.gpano import refuse_part
 from tasks.images import equirectangular
 from tasks.ingest.refusal import Refusal
+from tasks.ingest.room import Room
 from tasks.ingest.tags import Tags, read_tags
 from tasks.metadata import cleaned
 
@@ -32,8 +33,11 @@ class Photo:
     notes: list[str] = field(default_factory=list)
 
 
-def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo | Refusal:
-    """The picture to store for a row, every pixel of which was decoded once."""
+ROOM = Room(MAX_DECODED_PIXELS)  # of this process: the largest picture alone, or many usual ones
+
+
+def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules, room: Room = ROOM) -> Photo | Refusal:
+    """The picture to store for a row, every pixel of which was decoded once. Waits for room to decode it."""
     try:
         picture = Encoded.open(data)  # before its tags are read: its size may forbid to look any further
         tags = read_tags(data)
@@ -43,23 +47,15 @@ def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo 
         stays = tags.already_turned and rules.orientation == "ignore"
         notes = _notes(tags, stays)
         kind = _kind(picture, item.get("kind"), tags)
-        if kind == "panorama":
-            refuse_part(data)
-            width, height = rules.panorama_width, rules.panorama_width // 2
-            lying = cleaned(data, turn=False)[0] if stays else data
-            stored, extension = equirectangular(lying, width, height, rules.panorama_min_pixels), "jpg"
-        else:
-            stored, facts = cleaned(data, turn=not stays)
-            width, height, extension = facts.width, facts.height, facts.extension
-            if width * height < rules.min_pixels:
-                raise BadImage("too_small", f"{width} x {height}, at least {rules.min_pixels:,} pixels are needed")
+        with room.take(picture.facts.width * picture.facts.height):
+            stored, facts = _stored(data, kind, stays, rules)
     except BadImage as error:
         return _refusal_of(error, data)
     return Photo(
         data=stored,
-        extension=extension,
-        width=width,
-        height=height,
+        extension=facts.extension,
+        width=facts.width,
+        height=facts.height,
         kind=kind,
         taken_at=tags.taken_at,
         compass_angle=tags.compass_angle,
@@ -67,6 +63,20 @@ def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo 
         source_bytes=len(data),
         notes=notes,
     )
+
+
+def _stored(data: bytes, kind: str, stays: bool, rules: PictureRules) -> tuple[bytes, ImageFacts]:
+    if kind == "panorama":
+        refuse_part(data)
+        width, height = rules.panorama_width, rules.panorama_width // 2
+        lying = cleaned(data, turn=False)[0] if stays else data
+        panorama = equirectangular(lying, width, height, rules.panorama_min_pixels)
+        return panorama, ImageFacts(width, height, "JPEG", "jpg")
+    stored, facts = cleaned(data, turn=not stays)
+    if facts.width * facts.height < rules.min_pixels:
+        said = f"{facts.width} x {facts.height}, at least {rules.min_pixels:,} pixels are needed"
+        raise BadImage("too_small", said)
+    return stored, facts
 
 
 # What the first bytes of other formats look like: named, so that nobody takes such a file for damaged.

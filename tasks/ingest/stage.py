@@ -20,6 +20,7 @@ from tasks.ingest.files import PictureFolder
 from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import Refusal
 from tasks.lake import Lake
+from tasks.pace import computing
 from tasks.services import ServiceError, safe_url
 from tasks.services.limit import Till
 from tasks.services.web import NotPublic, Pictures
@@ -65,8 +66,9 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
         return Rejected(evidence.pop("reason"), evidence)
     got = await _fetch(item["url"], bench) if item["url"] else await asyncio.to_thread(_read, item["file"], bench)
     if isinstance(got, bytes):
-        # Decoding takes long enough to keep the other rows of this worker waiting.
-        picture = await asyncio.to_thread(prepare, got, item, bench.job.settings.picture)
+        # Decoding takes long enough to keep the other rows of this worker waiting. In few threads: each keeps some of
+        # the memory it once needed.
+        picture = await computing.run(prepare, got, item, bench.job.settings.picture)
     else:
         picture = got
     if isinstance(picture, Refusal):
