@@ -44,7 +44,8 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
     if call.demo or any(result.stage.startswith("evaluate") for result in results):
         lines += _made(lake)
     elif any(result.stage.split(".")[0] == "collect" for result in results):
-        lines += ["What the places got:", *(f"  {line}" for line in _coverage(lake))]
+        got = _coverage(lake) or ["nothing yet: no picture, and no reason why not"]
+        lines += ["What the places got:", *(f"  {line}" for line in got)]
     lines += _where_to_look(results, lake, call)
     return "\n".join(lines)
 

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from schemas.settings.review import ReviewSettings
 from tasks.errors import LakeError
 from tasks.lake import Lake
+from tasks.report import report_folder
 from tasks.review import worldmap
 from tasks.review.checks import SPLITS, Check
 from tasks.review.coverage import coverage
@@ -72,6 +73,7 @@ def render(
             counts=json.loads(snapshot["counts_json"]),
             versions=json.loads(snapshot["table_versions_json"]),
             as_of=_newest(images, labels),
+            plan_files=_plan_files(lake),
             stages=funnel(evidence),
             world=worldmap,
             coverage=coverage(places, images, evidence["gaps"], evidence["rejects"]),
@@ -143,7 +145,14 @@ def _by_country(labels: pl.DataFrame) -> dict[str, Any]:
 def _newest(images: pl.DataFrame, labels: pl.DataFrame) -> str:
     """When the data was last written: the page says this rather than when it was made, which matters to nobody."""
     moments = [*images["written_at"].drop_nulls(), *labels["written_at"].drop_nulls()]
-    return f"{max(moments):%Y-%m-%d %H:%M} UTC" if moments else "never"
+    return f"{max(moments):%Y-%m-%d %H:%M} UTC" if moments else ""
+
+
+def _plan_files(lake: Lake) -> list[str]:
+    """The plan's map and tables, which lie in the folder beside the page's."""
+    folder = report_folder(lake, "plan")
+    names = {path.name for path in folder.iterdir() if path.suffix in (".png", ".csv")} if folder.is_dir() else set()
+    return sorted(names, key=lambda name: (not name.endswith(".png"), name))
 
 
 def _replace(path: Path, text: str) -> None:

@@ -45,6 +45,11 @@ def test_what_was_rejected_is_told_with_reasons_and_where_to_look(tmp_path: Path
     assert "curate" not in words
 
 
+def test_places_that_got_nothing_are_not_a_heading_with_nothing_under_it(tmp_path: Path) -> None:
+    words = closing_words([result("collect", {})], Lake(tmp_path / "lake"), Call()).splitlines()
+    assert words[words.index("What the places got:") + 1] == "  nothing yet: no picture, and no reason why not"
+
+
 def test_many_reasons_are_cut_and_none_is_no_line(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     many = {f"reason_{n}": 10 - n for n in range(6)}
