@@ -21,7 +21,7 @@ class Viewport(Settings):
         NATIVE_M,
         ge=1,
         le=320,
-        description="ground resolution; multiples of 10 up to 60 are copied from scenes of the same zone unchanged",
+        description="ground resolution; 10 and 20 are copied from scenes of the same zone unchanged, others resampled",
     )
     east: float = Field(0, ge=-2, le=2, description="shift of the middle to the east, in sides of the picture")
     north: float = Field(0, ge=-2, le=2, description="shift of the middle to the north, in sides of the picture")

@@ -63,7 +63,10 @@ class Stac:
     async def search(
         self, collection: str, box: Box, start: datetime, end: datetime, max_cloud_percent: float = 100.0
     ) -> list[dict[str, Any]]:
-        """Every item of a collection that touches a box between two times, each once. The box has west <= east."""
+        """Every item of a collection that touches a box between two times, each once. The box has west <= east.
+
+        Items are as they came: one without an id is among them, for whoever counts.
+        """
         body: dict[str, Any] = {
             "collections": [collection],
             "bbox": [round(edge, 7) for edge in box],
@@ -81,9 +84,10 @@ class Stac:
             if not isinstance(rows, list):
                 raise self._http.bad_response("no list under 'features'", answer, retryable=True)
             for row in rows:
-                if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not row["id"]:
-                    raise self._http.bad_response("an item without an id", answer)
-                found.setdefault(row["id"], row)
+                if not isinstance(row, dict):
+                    raise self._http.bad_response("an item that is no object", answer)
+                name = row.get("id")
+                found.setdefault(name if isinstance(name, str) and name else f"{len(found)} without an id", row)
             token = self._next_token(page, answer)
             if token is None:
                 return list(found.values())
@@ -91,7 +95,12 @@ class Stac:
                 raise self._http.bad_response("the next page is one that was read before", answer)
             asked.add(token)
             body = {**body, "token": token}
-        raise ServiceError("stac", "too_dense", f"more than {MAX_PAGES * PAGE} items; shorten the search's dates")
+        raise ServiceError(
+            "stac",
+            "too_dense",
+            f"{MAX_PAGES} pages with {len(found)} items and no end; shorten the search's dates "
+            "(collect.satellite.start, end)",
+        )
 
     def _next_token(self, page: dict[str, Any], answer: Answer) -> str | None:
         """What the link to the next page adds to our request. Its address is not followed: it could lead elsewhere."""

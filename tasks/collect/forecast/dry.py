@@ -21,7 +21,7 @@ from tasks.collect.satellite.grid import Grid, grid_around
 from tasks.collect.satellite.layers import Layer
 from tasks.collect.satellite.raster import Mask, OnGrid, blocks_of, on_grid
 from tasks.collect.satellite.scenes import BANDS, VISUAL, UnusableScene
-from tasks.collect.satellite.search import find_scenes
+from tasks.collect.satellite.search import find_scenes, newest_processing
 from tasks.collect.satellite.together import together
 from tasks.image_store import ImageStore
 from tasks.lake import Lake
@@ -106,7 +106,7 @@ class DryScenes:
         scenes, _, _ = await find_scenes(self.stac, grid, settings)
         if not scenes:
             return
-        choice = await choose(self.stac, scenes, grid, settings)
+        choice = await choose(self.stac, newest_processing(scenes), grid, settings)
         if not choice.layers:
             return
         owner, _ = owners(choice.layers)

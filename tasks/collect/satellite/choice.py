@@ -15,6 +15,7 @@ from tasks.collect.satellite.scenes import Scene, UnusableScene
 from tasks.collect.satellite.together import together
 from tasks.services import Stac
 
+MOST_UNUSABLE = 50  # scenes of a picture whose class maps are missing or damaged, before it is given up
 COVERS = 4  # sets of scenes compared before the best is taken
 NOBODY = -1
 Owner = NDArray[np.int8]  # the number of the layer a pixel is taken from, or NOBODY
@@ -27,15 +28,17 @@ class Choice:
     layers: list[Layer] = field(default_factory=list)
     looked_at: int = 0
     unusable: dict[str, str] = field(default_factory=dict)  # scene id -> why
+    needed: int = 0  # scenes of the set it began with, before it was cut to as many as may be
 
 
 class _Looker:
     """Looks at each scene once."""
 
-    def __init__(self, stac: Stac, grid: Grid, settings: SatelliteSettings) -> None:
+    def __init__(self, stac: Stac, grid: Grid, settings: SatelliteSettings, known: dict[str, Layer]) -> None:
         self._stac, self._grid, self._settings = stac, grid, settings
-        self.known: dict[str, Layer] = {}
+        self.known = known
         self.unusable: dict[str, str] = {}
+        self.needed = 0
 
     @property
     def tried(self) -> set[str]:
@@ -43,7 +46,8 @@ class _Looker:
 
     @property
     def tired(self) -> bool:
-        return len(self.tried) >= self._settings.tries
+        # A file that is missing says nothing about clouds: it does not count as a try of those.
+        return len(self.known) >= self._settings.tries or len(self.unusable) >= MOST_UNUSABLE
 
     async def layers(self, scenes: Sequence[Scene]) -> list[Layer]:
         await together(self._look(scene) for scene in scenes if scene.id not in self.tried)
@@ -56,17 +60,22 @@ class _Looker:
             self.unusable[scene.id] = str(why)
 
 
-async def choose(stac: Stac, scenes: Sequence[Scene], grid: Grid, settings: SatelliteSettings) -> Choice:
-    """The fewest scenes that show the picture, and further ones only for what they leave unclear."""
+async def choose(
+    stac: Stac, scenes: Sequence[Scene], grid: Grid, settings: SatelliteSettings, known: dict[str, Layer] | None = None
+) -> Choice:
+    """The fewest scenes that show the picture, and further ones only for what they leave unclear.
+
+    `known` are the layers looked at before, by scene; what is looked at now is added.
+    """
     found = candidates(scenes, grid)
-    looker = _Looker(stac, grid, settings)
+    looker = _Looker(stac, grid, settings, {} if known is None else known)
     chosen = await _best_cover(found, looker, settings)
     if not chosen and len(looker.unusable) < len(found):
         # All the first choices were unusable files: one after the other, then.
         chosen = await _any_layer(found, looker)
     if chosen:
         await _patch(found, looker, chosen, settings)
-    return Choice(chosen, len(looker.tried), looker.unusable)
+    return Choice(chosen, len(looker.tried), looker.unusable, looker.needed)
 
 
 async def _best_cover(found: list[Candidate], looker: _Looker, settings: SatelliteSettings) -> list[Layer]:
@@ -77,7 +86,7 @@ async def _best_cover(found: list[Candidate], looker: _Looker, settings: Satelli
         layers = await looker.layers([one.scene for one in cover])
         share = _clear_share(layers)
         if layers and share > best_share:
-            best, best_share = layers, share
+            best, best_share, looker.needed = layers, share, len(layers)
         if share >= settings.good_share or looker.tired:
             break
     return _by_clear_share(best)[: settings.max_scenes]

@@ -176,7 +176,7 @@ def _level(page: Any, step_m: float) -> Level:
     if min(sizes) < 1 or max(sizes[:2]) > MOST_SIDE or max(sizes[2:]) > MOST_TILE_SIDE or not 1 <= level.bands <= 4:
         raise UnusableScene(f"the file's sizes make no sense: {sizes}")
     if level.dtype.kind != "u" or level.dtype.itemsize > 2:
-        raise UnusableScene(f"the file's numbers are {level.dtype}, not 8 or 16 bits")
+        raise UnusableScene(f"the file's numbers are {level.dtype}, not unsigned ones of 8 or 16 bits")
     if len(level.offsets) != tiles or len(level.counts) != tiles or max(level.counts) > MOST_TILE_BYTES:
         raise UnusableScene("the file's index does not fit its size")
     return level

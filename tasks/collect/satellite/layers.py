@@ -1,6 +1,6 @@
 """What a scene shows of a picture: which pixels were seen, and which of them are clear of clouds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import cv2
@@ -25,6 +25,10 @@ class Layer:
     scene: Scene
     seen: Mask  # there is data
     clear: Mask  # and it shows the ground
+
+    def without(self, lacking: Mask) -> "Layer":
+        """The same, less what its bands turned out to lack."""
+        return replace(self, seen=self.seen & ~lacking, clear=self.clear & ~lacking)
 
 
 async def look(stac: Stac, scene: Scene, grid: Grid, settings: SatelliteSettings) -> Layer:

@@ -1,8 +1,8 @@
 """One picture from several scenes."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -37,6 +37,8 @@ class Mosaic:
     parts: tuple[Part, ...]
     clear_share: float
     no_data_share: float
+    lacking: Mapping[str, Mask] = field(default_factory=dict)  # scene id -> where its bands lack what it promised
+    lacking_share: float = 0.0  # of the picture, for which no other scene at hand made up
 
 
 class BadBands(Exception):
@@ -110,10 +112,15 @@ def put_together(reading: Reading, max_gain: float) -> Mosaic:
     for number, values, rect in zip(reading.numbers, balanced, rects, strict=True):
         np.copyto(pixels[rect], values, where=(owner[rect] == number)[..., None])
     # Bands may lack what the class map promised: another scene that was read there may have it.
-    holes = (pixels[..., 0] == 0) & (owner != NOBODY)
+    clear, holes = reading.clear.copy(), (pixels[..., 0] == 0) & (owner != NOBODY)
+    lacking = {}
     if holes.any():
-        for values, rect in zip(balanced, rects, strict=True):
-            np.copyto(pixels[rect], values, where=(holes[rect] & (pixels[rect][..., 0] == 0))[..., None])
+        for layer, number in zip(layers, reading.numbers, strict=True):
+            lacking[layer.scene.id] = holes & (owner == number)
+        for layer, values, rect in zip(layers, balanced, rects, strict=True):
+            filled = holes[rect] & (pixels[rect][..., 0] == 0) & (values[..., 0] != 0)
+            np.copyto(pixels[rect], values, where=filled[..., None])
+            clear[rect] &= layer.clear[rect] | ~filled
     empty = pixels[..., 0] == 0
     counts = np.bincount(owner.ravel() + 1, minlength=max(reading.numbers) + 2)
     parts = [
@@ -123,6 +130,8 @@ def put_together(reading: Reading, max_gain: float) -> Mosaic:
     return Mosaic(
         pixels=pixels,
         parts=tuple(sorted(parts, key=lambda part: (-part.share, part.scene.id))),
-        clear_share=float((reading.clear & ~empty).mean()),
+        clear_share=float((clear & ~empty).mean()),
         no_data_share=float(empty.mean()),
+        lacking=lacking,
+        lacking_share=float((holes & (empty | ~clear)).mean()),
     )

@@ -36,6 +36,7 @@ class Scene:
     geometry: Any = field(repr=False, compare=False)  # GeoJSON, longitudes as they came
     hrefs: dict[str, str] = field(repr=False, compare=False)
     tile: str | None = None
+    baseline: float = 0.0  # of the processing
 
     def footprint(self, near_lon: float) -> Any:
         """The part of the Earth it shows, in (lon, lat), longitudes the short way round from `near_lon`.
@@ -61,6 +62,8 @@ def read_scene(item: dict[str, Any], assets: tuple[str, ...]) -> Scene:
         raise UnusableScene("no datetime" if captured_at is None else "no eo:cloud_cover")
     if not _outer_rings(item.get("geometry")):
         raise UnusableScene("no footprint")
+    if not isinstance(item.get("id"), str) or not item["id"]:
+        raise UnusableScene("no id")
     hrefs = {name: _href(item, name) for name in assets}
     tile = properties.get("s2:mgrs_tile")
     return Scene(
@@ -72,6 +75,7 @@ def read_scene(item: dict[str, Any], assets: tuple[str, ...]) -> Scene:
         geometry=item["geometry"],
         hrefs=hrefs,
         tile=tile if isinstance(tile, str) else None,
+        baseline=_baseline(properties.get("s2:processing_baseline")) or 0.0,
     )
 
 
@@ -86,11 +90,18 @@ def _href(item: dict[str, Any], name: str) -> str:
 
 def _offset(baseline: Any, captured_at: datetime) -> int:
     """What the ground processor added; the archive's own word before the calendar's, for old scenes are made anew."""
-    try:
-        number = float(baseline)
-    except (TypeError, ValueError):
+    number = _baseline(baseline)
+    if number is None:
         return OFFSET if captured_at >= OFFSET_SINCE else 0
     return OFFSET if number >= OFFSET_BASELINE else 0
+
+
+def _baseline(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _epsg(properties: dict[str, Any]) -> int | None:

@@ -1,6 +1,7 @@
 """The scenes that may show a picture."""
 
-from datetime import UTC, datetime, time
+from collections.abc import Sequence
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 from schemas.settings.satellite import SatelliteSettings
@@ -16,12 +17,34 @@ async def find_scenes(stac: Stac, grid: Grid, settings: SatelliteSettings) -> tu
     found: dict[str, dict[str, Any]] = {}
     for box in grid.boxes():
         for row in await stac.search(settings.collection, box, start, end, settings.max_cloud_percent):
-            found.setdefault(row["id"], row)
+            name = row.get("id")
+            found.setdefault(name if isinstance(name, str) and name else f"(no id, item {len(found) + 1})", row)
     assets = (CLASSES, VISUAL) if settings.assets == "visual" else (CLASSES, *BANDS)
     scenes, unusable = [], {}
     for name, row in sorted(found.items()):
         try:
-            scenes.append(read_scene(row, assets))
+            scene = read_scene(row, assets)
+            _check_answers(scene, start, end, settings)
+            scenes.append(scene)
         except UnusableScene as why:
             unusable[name] = str(why)
     return scenes, len(found), unusable
+
+
+def _check_answers(scene: Scene, start: datetime, end: datetime, settings: SatelliteSettings) -> None:
+    """An archive may pass over a part of the question."""
+    if not start <= scene.captured_at <= end + timedelta(seconds=1):
+        raise UnusableScene(f"of {scene.captured_at:%Y-%m-%d}, which was not asked for")
+    if scene.cloud_percent > settings.max_cloud_percent:
+        raise UnusableScene(f"{scene.cloud_percent:.0f} % cloud, which was not asked for")
+
+
+def newest_processing(scenes: Sequence[Scene]) -> list[Scene]:
+    """Of scenes that are one picture processed several times, the last one."""
+    newest: dict[object, Scene] = {}
+    for scene in scenes:
+        key = (scene.tile, scene.captured_at) if scene.tile else scene.id
+        known = newest.get(key)
+        if known is None or (scene.baseline, scene.id) > (known.baseline, known.id):
+            newest[key] = scene
+    return list(newest.values())

@@ -17,9 +17,10 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.choice import choose
 from tasks.collect.satellite.grid import Grid, grid_around
+from tasks.collect.satellite.layers import Layer
 from tasks.collect.satellite.mosaic import BadBands, Mosaic, make_mosaic
 from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene
-from tasks.collect.satellite.search import find_scenes
+from tasks.collect.satellite.search import find_scenes, newest_processing
 from tasks.collect.satellite.tone import jpeg, shown
 from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop, digest
 from tasks.lake import Lake
@@ -28,7 +29,7 @@ from tasks.services import ServiceError, Stac, safe_url
 KIND = "satellite"
 LICENCE = "Copernicus Sentinel Data Legal Notice (free, full and open)"
 CREATOR = "European Union, Copernicus Sentinel-2"
-BAD_SCENES = 5  # scenes with unreadable bands before an item is given up
+ROUNDS = 20  # of choosing, each without the scenes whose bands turned out to be unreadable or to lack something
 _ITEM_COLUMNS = ("id", "place_id", "viewport", "lat", "lon", "metres_per_pixel", "size_px", "east", "north")
 
 
@@ -111,21 +112,27 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     }  # fmt: skip
     if not scenes:
         return Rejected("no_scenes", {**evidence, **_some(unusable)})
-    mosaic = None
-    looked_at = 0
-    for _ in range(BAD_SCENES):
-        left = [scene for scene in scenes if scene.id not in unusable]
-        choice = await choose(bench.stac, left, grid, settings)
+    mosaic, known, before = None, dict[str, Layer](), len(unusable)
+    for _ in range(ROUNDS):
+        left = newest_processing([scene for scene in scenes if scene.id not in unusable])
+        choice = await choose(bench.stac, left, grid, settings, known)
         unusable |= choice.unusable
-        looked_at += choice.looked_at
-        evidence["scenes_looked_at"] = looked_at
+        evidence["scenes_looked_at"] = len(known) + len(unusable) - before
         if not choice.layers:
+            if choice.unusable and any(scene.id not in unusable for scene in scenes):
+                continue  # an older processing of one of them may be there
             return _no_usable_scene(evidence, unusable)
+        if choice.needed > settings.max_scenes:
+            evidence |= {"scenes_needed": choice.needed, "max_scenes": settings.max_scenes}
         try:
             mosaic = await make_mosaic(bench.stac, choice.layers, grid, settings)
-            break
         except BadBands as bad:
             unusable[bad.scene_id] = bad.why
+            known.pop(bad.scene_id, None)
+            continue
+        if mosaic.lacking_share < settings.worth_share:
+            break
+        known.update({name: known[name].without(lacking) for name, lacking in mosaic.lacking.items()})
     if mosaic is None:
         return _no_usable_scene(evidence, unusable)
     evidence |= {

@@ -98,7 +98,7 @@ async def test_a_refused_search_says_why(server: Any, reply: Any) -> None:
     [
         b'{"type": "FeatureCollection"}',
         b"[]",
-        b'{"features": [{"id": 7}], "links": []}',
+        b'{"features": [7], "links": []}',
         b'{"features": ["x"], "links": []}',
         b'{"features": [{"id": "a"}], "links": [{"rel": "next", "href": "https://x.example"}]}',
         b'{"features": [{"id": "a"}], "links": [{"rel": "next", "body": {"token": ""}}]}',

@@ -145,7 +145,7 @@ def _small() -> bytes:
         (lambda: b"", "cannot be read|damaged|ends"),
         (lambda: _tiff(np.zeros((64, 64), np.uint16)), "not in tiles|where it lies"),
         (lambda: written(np.ones((64, 64), np.float32), driver="GTiff", tiled=True, blockxsize=64, blockysize=64),
-         "not 8 or 16 bits"),
+         "not unsigned ones of 8 or 16 bits"),
         (lambda: written(np.ones((64, 64), np.uint16), driver="GTiff"), "tiles"),
         (lambda: written(np.ones((64, 64), np.uint16), transform=rasterio.Affine(10, 0, 0, 0, -20, 0)), "square"),
     ],

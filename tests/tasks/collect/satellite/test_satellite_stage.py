@@ -15,6 +15,7 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.satellite import SatelliteSettings, Viewport
 from schemas.tables import TABLES
 from tasks.collect.satellite.grid import grid_around
+from tasks.collect.satellite.search import find_scenes
 from tasks.collect.satellite.stage import Bench, identity, items, work
 from tasks.frame import Kept, Rejected
 from tasks.lake import Lake
@@ -277,6 +278,92 @@ async def test_a_place_may_fail_by_a_file_that_is_gone_only_if_no_other_is_there
     outcome = await work(ITEM, bench(archive, tmp_path))
     assert isinstance(outcome, Rejected) and outcome.reason == "no_usable_scene"
     assert "not_found" in outcome.evidence["unusable_scenes"]["gone"]
+
+
+@pytest.mark.parametrize(("missing", "count"), [("SCL", 15), ("B03", 8)])
+async def test_missing_files_do_not_use_up_what_is_meant_for_clouds(
+    archive: Any, frame: Any, tmp_path: Any, missing: str, count: int
+) -> None:
+    for number in range(count):
+        archive.put(f"gone{number:02d}", frame, 0.1)
+        del archive.files[f"gone{number:02d}/{missing}.tif"]
+    archive.put("there", frame, 0.1, cloud=9.0)
+    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    assert [scene["id"] for scene in about["scenes"]] == ["there"]
+    assert about["scenes_looked_at"] == count + 1
+
+
+async def test_what_the_bands_of_a_scene_lack_is_had_from_another(archive: Any, frame: Any, tmp_path: Any) -> None:
+    red = np.full((frame.size, frame.size), 0.1)
+    red[:, 200:] = 0.0  # its class map says otherwise
+    archive.put("torn", frame, red, red, red)
+    archive.put("whole", frame, 0.1, cloud=9.0)
+    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    assert about["no_data_share"] == 0.0 and about["clear_share"] == 1.0
+    assert "whole" in [scene["id"] for scene in about["scenes"]]
+    archive.items.pop()
+    outcome = await work(ITEM, bench(archive, tmp_path))
+    assert isinstance(outcome, Rejected) and outcome.reason == "no_data"
+    assert outcome.evidence["no_data_share"] > 0.05
+
+
+async def test_a_hole_filled_with_cloud_is_not_clear(archive: Any, frame: Any, tmp_path: Any) -> None:
+    red = np.full((frame.size, frame.size), 0.1)
+    red[:, 150:] = 0.0
+    archive.put("torn", frame, red, red, red, classes=cloudy(frame, 0.0, 0.2))
+    archive.put("patch", frame, 0.1, classes=cloudy(frame, 0.2, 1.0), cloud=9.0)
+    outcome = await work(ITEM, bench(archive, tmp_path, min_clear_share=0.9))
+    assert isinstance(outcome, Rejected) and outcome.reason == "cloudy"
+
+
+async def test_of_one_scene_processed_twice_the_last_is_taken(archive: Any, frame: Any, tmp_path: Any) -> None:
+    for name, baseline in (("S2_T33UUU_20210603", "03.01"), ("S2_T33UUU_20230811", "05.00")):
+        archive.put(name, frame, 0.1, baseline=baseline, properties={"s2:mgrs_tile": "33UUU"})
+    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    assert [scene["id"] for scene in about["scenes"]] == ["S2_T33UUU_20230811"]
+    del archive.files["S2_T33UUU_20230811/SCL.tif"]
+    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    assert [scene["id"] for scene in about["scenes"]] == ["S2_T33UUU_20210603"]
+
+
+async def test_an_archive_that_answers_another_question_is_not_believed(
+    archive: Any, frame: Any, tmp_path: Any
+) -> None:
+    archive.put("asked for", frame, 0.1, cloud=19.0)
+    archive.put("cloud", frame, 0.1, cloud=20.0)
+    archive.put("old", frame, 0.1)
+    archive.put("nameless", frame, 0.1)
+    archive.items[1]["properties"]["eo:cloud_cover"] = 20.0
+    archive.items[3]["id"] = 7
+    served = archive.client()
+    search = served.search
+
+    async def careless(*args: Any) -> list[dict[str, Any]]:
+        rows = await search(*args)
+        for row in rows:
+            if row["id"] == "cloud":
+                row["properties"]["eo:cloud_cover"] = 95.0
+            if row["id"] == "old":
+                row["properties"]["datetime"] = "2019-07-01T10:00:00Z"
+        return rows
+
+    served.search = careless
+    table = bench(archive, tmp_path)
+    scenes, seen, unusable = await find_scenes(served, GRID, table.settings)
+    assert ([scene.id for scene in scenes], seen) == (["asked for"], 4)
+    assert sorted(unusable.values()) == ["95 % cloud, which was not asked for", "no id",
+                                         "of 2019-07-01, which was not asked for"]  # fmt: skip
+
+
+async def test_a_picture_of_more_scenes_than_may_be_says_so(archive: Any, ground: Any, tmp_path: Any) -> None:
+    left, top = GRID.left_m // 60 * 60, -(-GRID.top_m // 60) * 60
+    for row in range(2):
+        for column in range(2):
+            part = ground(GRID.epsg, left - 60 + column * 960, top + 60 - row * 960, 96)
+            archive.put(f"part{row}{column}", part, 0.1)
+    outcome = await work(ITEM, bench(archive, tmp_path, max_scenes=2))
+    assert isinstance(outcome, Rejected) and outcome.reason == "no_data"
+    assert (outcome.evidence["scenes_needed"], outcome.evidence["max_scenes"]) == (4, 2)
 
 
 async def test_damaged_files_and_strange_items_are_passed_over(archive: Any, frame: Any, tmp_path: Any) -> None:
