@@ -19,6 +19,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from tasks.identity import code_version
+
+        print(code_version())
+        raise typer.Exit
+
+
+@app.callback()
+def geofix(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="The version of geofix, and exit.")
+    ] = False,
+) -> None:
+    """Open street-view and satellite imagery in, a trained geo-localization agent out."""
+
+
 ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="A YAML file of settings.")]
 Recipe = Annotated[str | None, typer.Option(help="Which published system to follow (spotagent).")]
 Profile = Annotated[str | None, typer.Option(help="offline or production.")]
@@ -175,7 +193,7 @@ def ingest(
 
 @app.command()
 def approve(
-    snapshot: Annotated[str, typer.Argument(help="The snapshot's id, as the report shows it.")],
+    snapshot: Annotated[str, typer.Argument(help="The snapshot's id, or its first 6 letters or more.")],
     why: Annotated[str | None, typer.Option(help="A word on the decision; needed to overrule failed checks.")] = None,
     reviewer: Annotated[str | None, typer.Option(help="Who decides; default: the user's login name.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Approve although a check failed.")] = False,
@@ -194,7 +212,7 @@ def approve(
 
 @app.command()
 def reject(
-    snapshot: Annotated[str, typer.Argument(help="The snapshot's id, as the report shows it.")],
+    snapshot: Annotated[str, typer.Argument(help="The snapshot's id, or its first 6 letters or more.")],
     why: Annotated[str, typer.Option(help="Why it must not be used.")],
     reviewer: Annotated[str | None, typer.Option(help="Who decides; default: the user's login name.")] = None,
     config: ConfigFile = None,
@@ -260,7 +278,7 @@ def show(
 @app.command()
 def trace(
     row_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Any row's id: sample, trajectory, image, place, model …")
+        str, typer.Argument(metavar="ID", help="Any row's id, or its beginning: sample, trajectory, image, place …")
     ],
     config: ConfigFile = None,
     profile: Profile = None,

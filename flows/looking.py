@@ -3,6 +3,7 @@
 import dataclasses
 import getpass
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.command import DONE, Call, UsageError
+from flows.command import DONE, Call
 from flows.printing import print_json
+from flows.rows import check_table, count_words, read_rows
 from schemas.tables import SYSTEM_COLUMNS, TABLES
 from tasks.errors import LakeError
 from tasks.lake import Lake
@@ -48,16 +50,10 @@ def list_tables(call: Call) -> int:
 
 def show_table(call: Call, name: str, limit: int, version: int | None, where: list[str]) -> int:
     """Rows of a table, one block a row."""
-    if name not in TABLES:
-        raise UsageError(f"there is no table '{name}'; the tables are {', '.join(TABLES)}")
+    check_table(name)
     lake = existing_lake(call, read_only=True)
-    rows = lake.read(name, version)
-    for condition in where:
-        column, sign, value = condition.partition("=")
-        if not sign or column not in rows.columns:
-            raise UsageError(f"--where {condition}: must be COLUMN=VALUE with a column of {name}")
-        rows = rows.filter(pl.col(column).cast(pl.String, strict=False) == value)
-    total, rows = rows.height, rows.head(limit)
+    found, total = read_rows(lake, name, version, where)
+    rows = found.head(limit)
     if call.as_json:
         print_json(rows.to_dicts())
         return DONE
@@ -71,9 +67,7 @@ def show_table(call: Call, name: str, limit: int, version: int | None, where: li
             if not (value is None or column in TABLES[name].key or (column in SYSTEM_COLUMNS and column != "run_id"))
         }
         _print_block(console, shown)
-    console.print(
-        f"{rows.height} of {total} rows of {name}" + (f" at version {version}" if version is not None else "")
-    )
+    console.print(Text(count_words(rows.height, found.height, total, name, version, where)), soft_wrap=True)
     return DONE
 
 
@@ -151,6 +145,8 @@ def _print_block(console: Console, values: dict[str, str]) -> None:
 
 
 def _one_line(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}" + (" UTC" if value.utcoffset() == timedelta(0) else "")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -9,6 +9,9 @@ import polars as pl
 from tasks.errors import GeofixError
 from tasks.lake import Lake
 
+SHORTEST = 6  # letters of an id that is cut short
+SHOWN = 5  # ids that share a beginning
+
 
 @dataclass(frozen=True)
 class Step:
@@ -75,13 +78,34 @@ def trace(lake: Lake, row_id: str) -> list[Step]:
     """The steps from the row with this id back to its origin, each table once for each row."""
     steps: list[Step] = []
     seen: set[tuple[str, str]] = set()
-    start = next((table for table in _WAYS if _row(lake, table, row_id) is not None), None)
+    start = _table_of(lake, row_id)
     if start is None:
-        raise GeofixError(
-            f"no row has the id '{row_id[:80]}'; looked in {', '.join(_WAYS)} (`geofix show TABLE` lists ids)"
-        )
+        row_id = _whole_id(lake, row_id)
+        start = _table_of(lake, row_id)
+        assert start is not None
     _follow(lake, start, row_id, steps.append, seen)
     return steps
+
+
+def _table_of(lake: Lake, row_id: str) -> str | None:
+    return next((table for table in _WAYS if _row(lake, table, row_id) is not None), None)
+
+
+def _whole_id(lake: Lake, beginning: str) -> str:
+    """The one id that begins so."""
+    found: set[str] = set()
+    if len(beginning) >= SHORTEST:
+        for table, (key, _, _) in _WAYS.items():
+            found.update(lake.scan(table).filter(pl.col(key).str.starts_with(beginning)).collect()[key])
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        some = ", ".join(sorted(found)[:SHOWN]) + (", …" if len(found) > SHOWN else "")
+        raise GeofixError(f"{len(found)} ids begin with '{beginning[:80]}': {some}")
+    raise GeofixError(
+        f"no row has the id '{beginning[:80]}', nor one that begins so ({SHORTEST} letters are needed); looked in "
+        f"{', '.join(_WAYS)} (`geofix show TABLE` lists ids)"
+    )
 
 
 def _follow(lake: Lake, table: str, row_id: str, found: Callable[[Step], None], seen: set[tuple[str, str]]) -> None:

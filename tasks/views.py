@@ -15,6 +15,7 @@ from tasks.panorama import STORED_QUALITY
 from tasks.perspective import Panorama, View, yaw_of_bearing
 
 VERSION = 1  # raise it when the same view would come out otherwise
+_WORDS = {"satellite": "satellite picture"}
 _CHANGED = "perspective view cut from the panorama"  # the licences ask that changes be named
 
 
@@ -73,7 +74,7 @@ def _panorama(lake: Lake, image_id: str) -> dict[str, Any]:
         raise ViewRefused(f"image {image_id} is gone: {image['tombstone']}")
     if image["kind"] != "panorama":
         raise ViewRefused(
-            f"image {image_id} is a {image['kind']}, views are cut from panoramas; "
+            f"image {image_id} is a {_WORDS.get(image['kind'], image['kind'])}, views are cut from panoramas; "
             "`geofix show images --where kind=panorama` lists them"
         )
     return image

@@ -11,6 +11,7 @@ from tasks.lake import Commit, Lake
 from tasks.review.evidence import snapshot_id as snapshot_id_of
 from tasks.review.report import restamp
 
+SHORTEST = 6  # letters of an id that is cut short
 RULE = "rule: auto_approve"  # the reviewer's name when nobody looked
 
 
@@ -63,7 +64,8 @@ def _known(lake: Lake, wanted: str) -> dict[str, Any]:
     """The one snapshot whose id is, or begins with, what was given."""
     snapshots = lake.read("snapshots").sort("written_at", descending=True)
     # An id may be cut short, but not so short that a slip of the hand approves something.
-    found = snapshots.filter(pl.col("snapshot_id").str.starts_with(wanted)) if len(wanted) >= 6 else snapshots.clear()
+    short = len(wanted) < SHORTEST
+    found = snapshots.clear() if short else snapshots.filter(pl.col("snapshot_id").str.starts_with(wanted))
     exact = found.filter(pl.col("snapshot_id") == wanted)
     found = exact if exact.height else found
     if found.height == 1:
@@ -73,7 +75,8 @@ def _known(lake: Lake, wanted: str) -> dict[str, Any]:
     if snapshots.is_empty():
         raise ReviewRefused(f"there is no snapshot '{wanted[:80]}', nor any other yet; run: geofix review")
     known = ", ".join(f"{row['snapshot_id']} ({row['status']})" for row in snapshots.head(10).to_dicts())
-    raise ReviewRefused(f"there is no snapshot '{wanted[:80]}'; known: {known}")
+    hint = f" (at least {SHORTEST} letters of its id are needed)" if short else ""
+    raise ReviewRefused(f"there is no snapshot '{wanted[:80]}'{hint}; known: {known}")
 
 
 def _set(lake: Lake, row: dict[str, Any], status: str, reviewer: str, why: str | None) -> dict[str, Any]:

@@ -285,8 +285,11 @@ def test_unknown_snapshots_are_refused_and_known_ones_named(make_lake: MakeLake,
     for wrong in ("0" * 24, "", snapshot[:3]):
         with pytest.raises(ReviewRefused, match=f"known: {snapshot} \\(pending\\)"):
             approve(lake, wrong, "Ada")
+    with pytest.raises(ReviewRefused, match=f"no snapshot '{snapshot[:5]}' .at least 6 letters of its id are needed"):
+        approve(lake, snapshot[:5], "Ada")
     with pytest.raises(ReviewRefused, match="name"):
         approve(lake, snapshot, " ")
+    assert approve(lake, snapshot[:6], "Ada")["snapshot_id"] == snapshot
 
 
 def test_failed_checks_need_force_and_a_reason(make_lake: MakeLake, quick: list[Check]) -> None:
