@@ -7,9 +7,10 @@ in is curated with what they found.
 from pathlib import Path
 
 from schemas.settings.ingest import TAKEN, IngestSettings, is_dataset_name
+from tasks.ingest.presence import survey_with_pictures as survey
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.run import IngestResult, check_dataset, ingest_table
-from tasks.ingest.survey import Survey, survey
+from tasks.ingest.survey import Survey
 
 __all__ = ["IngestResult", "Survey", "TableRefused", "check_dataset", "dataset_name", "ingest_table", "survey"]
 

@@ -165,6 +165,9 @@ class Checker:
     def _picture(self, found: dict[str, Any], fields: Fields) -> None:
         path, url, by_id = fields.get("path"), fields.get("url"), self.layout.files
         if path is not None:
+            if is_web_address(path):
+                said = "is an address, not a path: call the column url"
+                raise Refused(Refusal("missing_file", said, self.names["path"], safe_url(path)))
             self._take(found, self.folder.find(path), self.names["path"])
             return
         refusal = None

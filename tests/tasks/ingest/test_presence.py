@@ -1,0 +1,56 @@
+"""A table whose pictures lie elsewhere is refused before anything is written; one that lacks some of them is not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.settings.ingest import IngestSettings
+from tasks.ingest import TableRefused, survey
+from tasks.ingest.files import PictureFolder
+
+SETTINGS = IngestSettings(keep_lat_lon=True)
+
+
+def test_pictures_that_lie_elsewhere(darkroom: Any, tmp_path: Path) -> None:
+    darkroom.save("a.jpg", b"x")
+    path = darkroom.plain([{} for _ in range(5)])
+    (tmp_path / "empty").mkdir()
+    said = r"none of the pictures of its 5 rows is there \(first: line 2, path 'a.jpg': .*\); name .* with --images"
+    with pytest.raises(TableRefused, match=said):
+        survey(path, IngestSettings(keep_lat_lon=True, images=str(tmp_path / "empty")))
+    assert survey(path, IngestSettings(keep_lat_lon=True, images=str(tmp_path / "empty"), replace=True)).rows == 5
+    away = darkroom.plain([{"path": f"/srv/photos/{n}.jpg"} for n in range(5)])
+    with pytest.raises(TableRefused, match=r"first: line 2, path '/srv/photos/0.jpg': is absolute"):
+        survey(away, SETTINGS)
+
+
+def test_addresses_in_a_column_of_paths(darkroom: Any) -> None:
+    path = darkroom.plain([{"path": f"https://host/{n}.jpg?sig=SECRET"} for n in range(5)])
+    with pytest.raises(
+        TableRefused, match=r"path 'https://host/0.jpg': is an address, not a path: call the column url"
+    ):
+        survey(path, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"path": "no.jpg"}, {"path": "no.jpg"}, {"path": "no.jpg"}, {}],  # one is there
+        [{"path": "no.jpg"}, {"path": "no.jpg"}],  # too few to be sure
+        [{"path": "no.jpg"}, *({"licence": ""} for _ in range(5))],  # most have another fault, to be told by row
+        [{"path": "", "url": "https://host/a.jpg"} for _ in range(4)],
+    ],
+)
+def test_tables_that_are_taken(darkroom: Any, rows: list[dict[str, Any]]) -> None:
+    darkroom.save("a.jpg", b"x")
+    assert survey(darkroom.plain(rows), SETTINGS).rows == len(rows)
+
+
+def test_the_first_picture_that_is_there_ends_the_search(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    darkroom.save("a.jpg", b"x")
+    asked: list[str] = []
+    find = PictureFolder.find
+    monkeypatch.setattr(PictureFolder, "find", lambda self, path: asked.append(path) or find(self, path))
+    survey(darkroom.plain([{"path": "no.jpg"}, *({} for _ in range(50))]), SETTINGS)
+    assert asked == ["no.jpg", "a.jpg"]
