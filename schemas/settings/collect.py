@@ -61,7 +61,7 @@ class CollectSettings(Settings):
         "auto",
         description="boxes: search the Graph API; tiles: look at vector tiles first and ask only for what they show; "
         "auto: boxes, and tiles where a box is crowded",
-        json_schema_extra=OPERATIONAL,  # each finds the same pictures
+        json_schema_extra=OPERATIONAL,  # each finds the same pictures, unless `search_requests` cuts it short
     )
     crowded_rows: int = Field(
         500,

@@ -5,7 +5,8 @@ they can have. A picture comes out when nothing that waits can beat it; until th
 looked into. So what comes out is what a search of everything would put first, mostly for one request.
 
 A box that answers with many pictures is not believed: the service silently leaves some out where it is crowded, and
-says so only when it is very crowded. Such a box is looked at by its tiles, which are complete, or in quarters.
+says so only when it is very crowded. Such a box is looked at by its tiles, which are complete, or in quarters, as long
+as these leave enough of the search's requests for the tiles of all that is still to be searched.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from tasks.collect.boxes import Box, boxes_around
 from tasks.collect.candidates import FIELDS, Candidate, Kind, kind_of, read_candidate
 from tasks.collect.choose import Queue, best_scores_m, usable
 from tasks.collect.tile_cache import TileCache
-from tasks.collect.tiles import TileImages, tiles_of
+from tasks.collect.tiles import TileImages, TileName, by_tile, tiles_of
 from tasks.geo import distance_km
 from tasks.services import Mapillary, ServiceError
 
@@ -75,9 +76,11 @@ class Search:
         self._mapillary, self._tiles, self._settings = mapillary, tiles, settings
         self._lat, self._lon = lat, lon
         self._area = boxes_around(lat, lon, half_size_m)
-        self._boxes: list[tuple[float, Box]] = []
-        for box in self._area if settings.find != "tiles" else self._tile_boxes():
-            self._push(box)
+        self._boxes: list[tuple[float, Box, bool]] = []  # the best score in it; whether it is searched by its tile
+        for box in self._area:
+            self._push([box] if settings.find != "tiles" else by_tile(box), on_one_tile=settings.find == "tiles")
+        self._read: set[TileName] = set()
+        self._tile_trouble: ServiceError | None = None
         # Images on tiles: the best score each can have, and its id.
         self._sightings: dict[Kind, list[tuple[float, int]]] = {kind: [] for kind in _KINDS}
         self._details_left = dict.fromkeys(_KINDS, settings.looked_at)
@@ -90,6 +93,7 @@ class Search:
         self.unsearched = 0  # boxes that were given up
         self.odd: Counter[str] = Counter()  # pictures that answer no wish: of no clear kind or place, gone, ...
         self._placed = 0  # pictures that say where they are
+        self._answers = 0  # boxes and tiles that were not refused
 
     async def next(self, kind: Kind) -> Candidate | None:
         """The best picture that has not come out yet; None when there is no more."""
@@ -111,7 +115,12 @@ class Search:
 
     @property
     def trouble(self) -> ServiceError | None:
-        """Set when pictures were found, and not one says where it is: then it is the service that speaks otherwise."""
+        """Set when what was found, or not found, says more about the service than about the place."""
+        if self.unsearched and self._tile_trouble is not None and self._tile_trouble.retryable:
+            return self._tile_trouble
+        if self.unsearched and not self._answers:
+            said = f"none of the boxes around a place was answered, {self.unsearched} were given up"
+            return ServiceError("mapillary", "too_dense", said)
         lost = self.odd["no_position"] + self.odd["elsewhere"]
         if not lost or self._placed:
             return None
@@ -123,44 +132,38 @@ class Search:
         if candidate.kind is not None:
             self._queues[candidate.kind].take(candidate)
 
-    def _tile_boxes(self) -> list[Box]:
-        """The area, tile by tile."""
-        pieces = []
-        for box in self._area:
-            for name in tiles_of(box):
-                tile = name.box
-                pieces.append(
-                    Box(
-                        max(box.south, tile.south), max(box.west, tile.west),
-                        min(box.north, tile.north), min(box.east, tile.east),
-                    )
-                )  # fmt: skip
-        return pieces
-
-    def _push(self, box: Box) -> None:
-        distance_m = max(0.0, box.distance_m(self._lat, self._lon) - SHIFT_M)
-        # The newest there can be: a box does not say how old its pictures are.
-        heapq.heappush(self._boxes, (distance_m - self._settings.quality_bonus_m, box))
+    def _push(self, boxes: list[Box], on_one_tile: bool = False) -> None:
+        for box in boxes:
+            distance_m = max(0.0, box.distance_m(self._lat, self._lon) - SHIFT_M)
+            # The newest there can be: a box does not say how old its pictures are.
+            heapq.heappush(self._boxes, (distance_m - self._settings.quality_bonus_m, box, on_one_tile))
 
     async def _look_into_boxes(self) -> None:
         """Search all boxes that are nearest: those that touch the place are needed in any case."""
         nearest_m = self._boxes[0][0]
-        together: list[Box] = []
-        while self._boxes and self._boxes[0][0] == nearest_m and len(together) < 4:
-            together.append(heapq.heappop(self._boxes)[1])
-        left = self._settings.search_requests - self._requests
-        if left <= 0:
-            self.unsearched += len(together) + len(self._boxes)
+        if self._left <= 0:
+            self.unsearched += len(self._boxes)
             self._boxes.clear()
             return
-        await asyncio.gather(*(self._search(box) for box in together))
+        together: list[tuple[Box, bool]] = []
+        while self._boxes and self._boxes[0][0] == nearest_m and len(together) < 4:
+            together.append(heapq.heappop(self._boxes)[1:])
+        crowded = await asyncio.gather(*(self._search(*one) for one in together))
+        # Only now is it known what all of them need.
+        self._split([box for box in crowded if box is not None])
 
-    async def _search(self, box: Box) -> None:
-        find, tiles = self._settings.find, tiles_of(box)
+    @property
+    def _left(self) -> int:
+        return self._settings.search_requests - self._requests
+
+    async def _search(self, box: Box, on_one_tile: bool) -> Box | None:
+        """Look into a box; it comes back if it is to be looked at in pieces."""
+        find = self._settings.find
+        if on_one_tile:
+            if not await self._search_tiles(box):
+                self._push([box])
+            return None
         # Also where its tiles are remembered a box is asked first: what a place gets must not depend on its neighbours.
-        if find == "tiles":
-            await self._search_tiles(box)
-            return
         self._requests += 1
         self.asked.boxes += 1
         rows: list[dict[str, Any]] | None = None
@@ -172,30 +175,48 @@ class Search:
             if error.kind not in ("too_big", "too_dense"):
                 raise
         if rows is not None:
+            self._answers += 1
             self._add_rows(rows)
             if len(rows) < self._settings.crowded_rows:
-                return
-        trouble: ServiceError | None = None
-        if find == "auto" and len(tiles) <= TILES_FOR_QUARTERS:
-            try:
-                await self._search_tiles(box)
-                return
-            except ServiceError as error:
-                trouble = error
+                return None
+        if find == "auto" and len(tiles_of(box)) <= TILES_FOR_QUARTERS and await self._search_tiles(box):
+            return None
         if box.height_m >= 2 * SMALLEST_BOX_M:
-            for quarter in box.quarters():
-                self._push(quarter)
-        elif trouble is not None:
-            raise trouble  # what boxes cannot tell, tiles may another time
-        else:
-            self.unsearched += 1
+            return box
+        if self._tile_trouble is not None:
+            raise self._tile_trouble  # what boxes cannot tell, tiles may another time
+        self.unsearched += 1
+        return None
 
-    async def _search_tiles(self, box: Box) -> None:
+    def _split(self, crowded: list[Box]) -> None:
+        """Crowded boxes in quarters; or tile by tile, once quarters would leave too little for the tiles."""
+        needed = {name for _, box, _ in self._boxes for name in tiles_of(box)}
+        needed |= {name for box in crowded for name in tiles_of(box)}
+        needed -= self._read
+        for box in crowded:
+            is_now_or_never = len(needed) <= self._left < len(needed) + 4 * len(crowded)
+            if self._settings.find == "auto" and self._tile_trouble is None and is_now_or_never:
+                self._push(by_tile(box), on_one_tile=True)
+            else:
+                self._push(box.quarters())
+
+    async def _search_tiles(self, box: Box) -> bool:
+        """Look at a box's tiles; False if they cannot be had and boxes must do."""
         for name in tiles_of(box):
-            images, asked = await self._tiles.get(name)
-            self._requests += asked
+            try:
+                images, asked = await self._tiles.get(name)
+            except ServiceError as error:
+                if self._settings.find == "tiles":
+                    raise
+                self._tile_trouble = error
+                return False
+            # Also one that was remembered: how far a search goes must not depend on the places before it.
+            self._requests += name not in self._read
+            self._read.add(name)
+            self._answers += 1
             self.asked.tiles += asked
             self._sight(images, images.inside(box, _TILE_MARGIN_DEG))
+        return True
 
     def _sight(self, images: TileImages, which: NDArray[np.intp]) -> None:
         names = images.ids[which].tolist()
@@ -218,6 +239,7 @@ class Search:
         batch = [heapq.heappop(sightings) for _ in range(count)]
         self._details_left[kind] -= count
         if not batch:
+            self.odd["not_looked_at"] += len(sightings)
             sightings.clear()
             return
         self.asked.details += 1

@@ -81,6 +81,15 @@ def tiles_of(box: Box, z: int = ZOOM) -> list[TileName]:
     return [TileName(x, y, z) for y in range(north, south + 1) for x in range(west, east + 1)]
 
 
+def by_tile(box: Box) -> list[Box]:
+    """The box in pieces that lie on one tile each."""
+    tiles = [name.box for name in tiles_of(box)]
+    return [
+        Box(max(box.south, one.south), max(box.west, one.west), min(box.north, one.north), min(box.east, one.east))
+        for one in tiles
+    ]
+
+
 def in_tile_order(lat: pl.Series, lon: pl.Series) -> pl.Series:
     """A number for each point that grows along the tiles so that neighbours mostly follow each other (Morton order)."""
     side = 1 << ZOOM

@@ -59,6 +59,8 @@ class Wish:
     @property
     def reason(self) -> str:
         """Why the wish is not fulfilled, in one word."""
+        if self.last is not None and self.last.unsearched and not self.over:
+            return "not_all_searched"  # whatever there is: that there is no more would be a guess
         if self.last is None or not any(seen.pictures for seen in self.last.seen.values()):
             return "no_imagery_near"
         if self.rows:
