@@ -1,42 +1,63 @@
-"""A plan of 1,000,000 places beside one of 100,000: seconds and memory, each in a fresh process."""
+"""A plan of 1,000,000 places beside one of 100,000: seconds and memory of the whole command, each in a fresh lake.
 
-import json
-import subprocess
-import sys
-
-# What `geofix plan` does before its rows go into the lake, with nothing warm.
-PROGRAM = """
-import json, resource, sys, time
-begin = time.perf_counter()
-from schemas.settings.plan import PlanSettings
-from tasks.plan.stage import plan_places
-places, refused = plan_places(PlanSettings(places=int(sys.argv[1])))
-print(json.dumps({
-    "seconds": time.perf_counter() - begin,
-    "cpu_seconds": time.process_time(),
-    "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
-    "placed": places.height,
-    "refused": refused.height,
-}))
+What is measured is what a user runs, `geofix plan`: quotas, draws, digests, the rows' way into the lake, the accounts
+and the report. Memory is the most that the command's process ever held. The Prefect page that it starts is a program
+of its own, smaller and not counted.
 """
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-def measure(places: int) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(places)], capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout))
+GOAL_MB, GOAL_TIMES = 1500, 12.0
 
 
-def main() -> int:
-    small, large = measure(100_000), measure(1_000_000)
-    for places, found in ((100_000, small), (1_000_000, large)):
+@dataclass(frozen=True)
+class Found:
+    """What a plan took, and what came of it."""
+
+    seconds: float
+    cpu_seconds: float
+    megabytes: float
+    placed: int
+    refused: int
+
+
+def measure(places: int, geofix: Sequence[str] = (sys.executable, "-m", "flows.cli")) -> Found:
+    """Run `geofix plan` in a process and a lake of its own."""
+    with tempfile.TemporaryDirectory(prefix="geofix-bench-") as folder:
+        words = ["plan", "--lake", f"{folder}/lake", "--set", f"plan.places={places}", "--json"]
+        begin = time.perf_counter()
+        command = subprocess.Popen([*geofix, *words], stdout=subprocess.PIPE, text=True)
+        assert command.stdout is not None
+        said = command.stdout.read()
+        # Asked of the system for this one process, as it ends: nobody has to look at the right moment.
+        _, status, used = os.wait4(command.pid, 0)
+        command.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - begin
+    if command.returncode:
+        raise SystemExit(f"geofix {' '.join(words)} ended with code {command.returncode}")
+    [stage] = json.loads(said)["stages"]
+    cpu_seconds, megabytes = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6
+    return Found(seconds, cpu_seconds, megabytes, stage["kept"], stage["rejected"])
+
+
+def main(few: int = 100_000, many: int = 1_000_000) -> int:
+    small, large = measure(few), measure(many)
+    for places, found in ((few, small), (many, large)):
         print(
-            f"  {places:9,} places  {found['seconds']:6.1f} s  {found['cpu_seconds']:6.1f} s of CPU"
-            f"  {found['megabytes']:6.0f} MB  {found['placed']:,} placed, {found['refused']:,} without room"
+            f"  {places:9,} places  {found.seconds:6.1f} s  {found.cpu_seconds:6.1f} s of CPU"
+            f"  {found.megabytes:6.0f} MB  {found.placed:,} placed, {found.refused:,} without room"
         )
-    times = large["seconds"] / small["seconds"]
-    print(f"  {times:.1f} times the time (at most 12), memory limit 1,500 MB")
-    return int(times > 12 or large["megabytes"] > 1500)
+    times = large.seconds / small.seconds
+    print(f"  {times:.1f} times the time (at most {GOAL_TIMES:g}), memory limit {GOAL_MB:,} MB")
+    return int(times > GOAL_TIMES or large.megabytes > GOAL_MB)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(*map(int, sys.argv[1:])))

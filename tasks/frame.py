@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from schemas.messages import Usage
-from tasks.batch import Batch, Progress
+from tasks.batch import BATCH_ITEMS, Batch, Progress
 from tasks.chunk import ChunkJob, ChunkResult, Failure
 from tasks.errors import AccountingError, GeofixError, LakeError, StageRefused
 from tasks.identity import digest, new_run_id, with_made_from
@@ -153,8 +153,10 @@ def _run_columns(
     todo = ledger.unfinished(items)
     progress = Progress(context.progress, stage.name, items.height, items.height - todo.height, began_s)
     batch = Batch(ledger, progress)
-    batch.add(ledger.column_result(stage.writes[0], kept, rejects, todo))
+    for result in ledger.column_results(stage.writes[0], kept, rejects, todo, BATCH_ITEMS):
+        batch.add(result)
     batch.commit()
+    del kept, rejects  # written; what follows reads its part of them from the lake
     _check_accounts(stage.name, todo, batch)
     return _finish(stage, items, ledger, progress, batch)
 
@@ -186,14 +188,15 @@ def _finish(
 
 def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
     """In = kept + rejected + failed, item by item."""
-    seen = Counter([*batch.kept, *(row["item_id"] for row in batch.rejected), *(f.item_id for f in batch.failed)])
-    wanted = set(todo["id"])
-    lost, strange = wanted - seen.keys(), seen.keys() - wanted
-    twice = [item for item, times in seen.items() if times > 1]
+    names = (batch.kept, [row["item_id"] for row in batch.rejected], [f.item_id for f in batch.failed])
+    seen = pl.concat([pl.Series("id", part, dtype=pl.String) for part in names]).to_frame()
+    wanted = todo.select("id")
+    lost, strange = wanted.join(seen, on="id", how="anti").height, seen.join(wanted, on="id", how="anti").height
+    twice = seen.height - seen.n_unique()
     if lost or strange or twice:
         raise AccountingError(
-            f"{stage}: {len(wanted)} in, {len(batch.kept)} kept, {len(batch.rejected)} rejected, "
-            f"{len(batch.failed)} failed: {len(lost)} lost, {len(strange)} from nowhere, {len(twice)} twice"
+            f"{stage}: {wanted.height} in, {len(batch.kept)} kept, {len(batch.rejected)} rejected, "
+            f"{len(batch.failed)} failed: {lost} lost, {strange} from nowhere, {twice} twice"
         )
 
 

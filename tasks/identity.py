@@ -16,6 +16,7 @@ import polars as pl
 from tasks.errors import GeofixError
 
 LENGTH = 24
+SLICE = 20_000  # rows written as text together: a million at once would take more memory than the table
 
 
 def digest(*parts: Any) -> str:
@@ -35,14 +36,19 @@ def with_made_from(items: pl.DataFrame, config_hash: str, stage: str, aside: Col
         raise GeofixError(f"stage {stage}: an item has no id")
     # JSON lines rather than Polars' own hash, which may change between its versions and would redo everything.
     counted = items.select(sorted(set(items.columns) - set(aside)))
-    lines = counted.write_ndjson().encode().splitlines() if items.height else []
     seed = hashlib.sha256(config_hash.encode())
-    names = []
-    for line in lines:
-        state = seed.copy()
-        state.update(line)
-        names.append(state.hexdigest()[:LENGTH])
-    return items.with_columns(pl.Series("made_from", names, dtype=pl.String))
+    names = [pl.Series("made_from", [], dtype=pl.String)]
+    for part in counted.iter_slices(SLICE) if items.height else ():
+        names.append(
+            pl.Series("made_from", [_line_name(seed, line) for line in part.write_ndjson().encode().splitlines()])
+        )
+    return items.with_columns(pl.concat(names))
+
+
+def _line_name(seed: "hashlib._Hash", line: bytes) -> str:
+    state = seed.copy()
+    state.update(line)
+    return state.hexdigest()[:LENGTH]
 
 
 def new_run_id(stage: str) -> str:

@@ -6,6 +6,7 @@ versions. A commit of the same run and batch is made once, however often it is a
 
 import json
 import random
+import re
 import shutil
 import time
 import uuid
@@ -17,6 +18,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
@@ -27,6 +29,7 @@ from tasks.names import Names
 from tasks.table_schema import check_stored_schema, to_arrow
 
 LEAST_FREE_BYTES = 4_000_000  # for a commit
+PLAIN_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")  # stands in a predicate as it is, whoever parses it
 COMMIT_TRIES = 12  # concurrent writers conflict and try again on the new version
 # Snapshots are read by version for years: the log that describes them must not expire.
 TABLE_CONFIGURATION = {
@@ -131,7 +134,7 @@ class Lake:
             (
                 table.merge(
                     data,
-                    predicate=_key_predicate(contract),
+                    predicate=_key_predicate(contract, data),
                     source_alias="source",
                     target_alias="target",
                     commit_properties=commit.properties("upsert"),
@@ -165,7 +168,7 @@ class Lake:
             (
                 table.merge(
                     data,
-                    predicate=_key_predicate(contract),
+                    predicate=_key_predicate(contract, data),
                     source_alias="source",
                     target_alias="target",
                     commit_properties=commit.properties("tombstone"),
@@ -299,8 +302,17 @@ def _conform(rows: pl.LazyFrame, name: str) -> pl.LazyFrame:
     )
 
 
-def _key_predicate(contract: Table) -> str:
-    return " AND ".join(f"target.{column} = source.{column}" for column in contract.key)
+def _key_predicate(contract: Table, data: pa.Table) -> str:
+    """Rows with the same key, and from where to where keys go: files that hold only others are not read for them.
+
+    Who writes much in parts sorted by key then reads what is there once, not once for every part.
+    """
+    terms = [f"target.{column} = source.{column}" for column in contract.key]
+    for column in contract.key:
+        ends = [str(end) for end in pc.min_max(data[column]).values()]
+        if all(PLAIN_KEY.fullmatch(end) for end in ends) and pa.types.is_string(data[column].type):
+            terms.append(f"target.{column} BETWEEN {_quoted(ends[0])} AND {_quoted(ends[1])}")
+    return " AND ".join(terms)
 
 
 def _refuse_repeated_keys(contract: Table, data: pa.Table) -> None:

@@ -1,7 +1,7 @@
 """A stage's bookkeeping in the lake: what is finished, what is written, what is swept away."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -13,8 +13,10 @@ from schemas.tables import TABLES
 from tasks.chunk import REJECTED, ChunkResult
 from tasks.errors import LakeError
 from tasks.lake import Commit, Lake
-from tasks.outcome import Row, StageResult, Tick
+from tasks.outcome import StageResult, Tick
 from tasks.table_schema import to_arrow
+
+BURIED_ROWS = 100_000  # at once: ending a row rewrites its file
 
 
 @dataclass
@@ -147,8 +149,9 @@ class Ledger:
                     self._bury(table.name, ended, f"its row in {table.lives_with} is gone: {why}")
 
     def _bury(self, table: str, rows: pl.DataFrame, why: str) -> None:
-        if rows.height:
-            self.lake.tombstone(table, rows, why, self._next_commit())
+        key = list(TABLES[table].key)
+        for part in rows.select(key).sort(key).iter_slices(BURIED_ROWS) if rows.height else ():
+            self.lake.tombstone(table, part, why, self._next_commit())
 
     def standing(self) -> tuple[dict[str, int], dict[str, int]]:
         """Over all runs: items kept and rejected, live rows by table; and rejects by reason."""
@@ -163,20 +166,26 @@ class Ledger:
         }
         return counts, dict(reasons.sort(["len", "reason"], descending=[True, False]).iter_rows())
 
-    def column_result(self, table: str, kept: pl.DataFrame, rejects: pl.DataFrame, todo: pl.DataFrame) -> ChunkResult:
-        """The changed rows of a columnar stage, as if they had come out of one chunk."""
+    def column_results(
+        self, table: str, kept: pl.DataFrame, rejects: pl.DataFrame, todo: pl.DataFrame, size: int
+    ) -> Iterator[ChunkResult]:
+        """The changed rows of a columnar stage in parts of `size`, as if they had come out of chunks.
+
+        Sorted by key, so that a part meets only those files of the table that hold keys of its own. The sorted whole
+        is never there: a second copy of a large table.
+        """
         system = {
             "stage": pl.lit(self.stage),
             "item_id": pl.col("id"),
             "run_id": pl.lit(self.run_id),
             "written_at": pl.lit(datetime.now(UTC)),
         }
-        changed = kept.join(todo, on=["id", "made_from"], how="semi").with_columns(**system)
-        refused = rejects.join(todo, on=["id", "made_from"], how="semi").with_columns(**system)
-        rows = changed if "id" in TABLES[table].columns else changed.drop("id")
-        refused_rows: list[Row] = refused.drop("id").to_dicts()
-        tables = {table: to_arrow(TABLES[table], rows)} if rows.height else {}
-        return ChunkResult(kept=changed["id"].to_list(), rejected=refused_rows, tables=tables)
+        for part in _sorted_parts(kept, list(TABLES[table].key), todo, size):
+            rows = part.with_columns(**system)
+            rows = rows if "id" in TABLES[table].columns else rows.drop("id")
+            yield ChunkResult(kept=part["id"].to_list(), tables={table: to_arrow(TABLES[table], rows)})
+        for part in _sorted_parts(rejects, ["id"], todo, size):
+            yield ChunkResult(rejected=part.with_columns(**system).drop("id").to_dicts())
 
     def close(
         self,
@@ -259,3 +268,11 @@ class Ledger:
             self.code_version,
             dict(self.input_versions),
         )
+
+
+def _sorted_parts(rows: pl.DataFrame, key: list[str], todo: pl.DataFrame, size: int) -> Iterator[pl.DataFrame]:
+    """Those of the rows that are to be done, sorted, some at a time."""
+    names = list(dict.fromkeys([*key, "id", "made_from"]))
+    wanted = rows.select(names).with_row_index("row").join(todo, on=["id", "made_from"], how="semi").sort(key)["row"]
+    for begin in range(0, len(wanted), size):
+        yield rows[wanted[begin : begin + size]]

@@ -15,7 +15,7 @@ PARTS = 10  # squares of the border index along a side of a cell
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-__all__ = ["CELLS", "CELL_COLUMNS", "CELL_ROWS", "PARTS", "Cells", "cell_corner", "cell_number", "cells"]
+__all__ = ["CELLS", "CELL_COLUMNS", "CELL_ROWS", "PARTS", "Cells", "Ints", "cell_corner", "cell_number", "cells"]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from tasks.report import Report, markdown_table, report_folder, write_files
 SCALE = 2  # drawn twice as large and reduced: smooth lines without a plotting library
 VERSION = 2  # raise it when the files look different for the same plan
 SHOWN = 25  # rows of a table in the page; the files hold all
+COLUMNS = ("place_id", "country", "city_id", "lat", "lon", "split")  # of places: what a report shows
+SLICE = 50_000
 CONTINENTS = {
     "AF": "Africa",
     "AN": "Antarctica",
@@ -38,7 +40,7 @@ POLE_LAT = -90.0  # unless there are places
 
 def report(lake: Lake, settings: PlanSettings) -> Report:
     """The report of the plan that stands in the lake."""
-    return write_report(lake.read("places"), settings, report_folder(lake, "plan"))
+    return write_report(lake.read("places", columns=COLUMNS), settings, report_folder(lake, "plan"))
 
 
 def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path) -> Report:
@@ -60,10 +62,18 @@ def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path) -> 
         by_city = city_table(places, settings)
         make["cities.csv"] = lambda: by_city.write_csv().encode()
         text += [f"## Cities: {by_city.height}", markdown_table(by_city.head(SHOWN))]
-    content = hashlib.sha256(places.select("place_id", "lat", "lon", "split").sort("place_id").write_csv().encode())
-    files = write_files(folder, digest("plan report", VERSION, plan_identity(settings), content.hexdigest()), make)
+    files = write_files(folder, digest("plan report", VERSION, plan_identity(settings), _content(places)), make)
     text.append("\n".join(f"- `{path}`" for path in files.values()))
     return Report("\n\n".join(text) + "\n", files)
+
+
+def _content(places: pl.DataFrame) -> str:
+    """What the files show of the places, in a few letters. A slice at a time: as one text it would be a large one."""
+    found = hashlib.sha256()
+    rows = places.select("place_id", "lat", "lon", "split").sort("place_id")
+    for number, part in enumerate(rows.iter_slices(SLICE)):
+        found.update(part.write_csv(include_header=number == 0).encode())
+    return found.hexdigest()
 
 
 def _drawn(places: pl.DataFrame, by: str) -> pl.DataFrame:

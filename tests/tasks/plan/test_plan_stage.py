@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
+import pytest
 
+import tasks.plan.table
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
@@ -14,7 +16,7 @@ from tasks.frame import Context, Inputs, Tick, run
 from tasks.lake import Lake
 from tasks.plan import STAGES
 from tasks.plan.quota import country_quotas
-from tasks.plan.stage import compute
+from tasks.plan.stage import compute, plan_places
 from tasks.services import connect
 
 
@@ -76,3 +78,19 @@ def test_geoseek_loc_is_the_same_with_one_worker_and_with_two(tmp_path: Path) ->
     drawn = dict(tables[0].group_by("country").len().iter_rows())
     assert drawn == {code: quota for code, quota in country_quotas(countries(), settings).items() if quota}
     assert len(drawn) > 150 and sum(drawn.values()) == 20_000
+
+
+def test_rows_are_the_same_however_many_are_made_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = (PlanSettings(places=40, countries=("FR", "AW"), spacing_km=5), PlanSettings(preset="geobench"))
+    whole = [plan_places(settings) for settings in plans]
+    monkeypatch.setattr(tasks.plan.table, "SLICE", 7)
+    for settings, (places, refused) in zip(plans, whole, strict=True):
+        again, lost = plan_places(settings)
+        assert again.equals(places) and lost.equals(refused)
+        assert places.rows() == places.sort("country", "place_id").rows()
+
+
+def test_a_plan_without_any_place_is_a_table_without_rows() -> None:
+    hemmed = {"train": 0.4, "validation": 0.3, "benchmark": 0.3}  # San Marino's neighbour cell is of another split
+    places, refused = plan_places(PlanSettings(places=1, countries=("SM",), buffer_km=50, split=hemmed))
+    assert (places.height, refused.height) == (0, 1) and "probability" in places.columns
