@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from tasks.collect.download import ADDRESS, FRESH_URLS, GONE
+from tasks.collect.download import ADDRESS, FRESH_URLS
+from tasks.collect.hosts import GONE, Hosts, Refused, is_refusal
 from tasks.collect.spool import Came, Spool
 from tasks.decode import BadImage, Encoded
 from tasks.pace import computing
@@ -38,10 +39,13 @@ class _Unavailable(Exception):
     """Its host does not have it, or the service offers no address."""
 
 
-async def compared(known: Known, url: object, mapillary: Mapillary, spool: Spool, downloads: int) -> Found:
+async def compared(
+    known: Known, url: object, mapillary: Mapillary, spool: Spool, hosts: Hosts, downloads: int
+) -> Found:
     """Whether the bytes are still those that are known; only without the host's mark of them do they come again.
 
-    What cannot be read is asked for again, `downloads` times in all, and is `unavailable` then.
+    What cannot be read is asked for again, `downloads` times in all, and is `unavailable` then. `Refused` where the
+    host does not give it, and does not say why.
     """
     left = spool.find(known.source_id)  # by a run that was killed: the host says whether it still is the picture
     if left is not None and not await _counts(left, known):
@@ -49,7 +53,7 @@ async def compared(known: Known, url: object, mapillary: Mapillary, spool: Spool
     mark = left.etag if left is not None and left.etag else known.etag
     try:
         for _ in range(downloads):
-            fetched, url = await _asked(known.source_id, url, mark, mapillary)
+            fetched, url = await _asked(known.source_id, url, mark, mapillary, hosts)
             if fetched is not None:
                 came = Came.now(fetched.data, fetched.etag or None, safe_url(url))
             elif left is not None and mark == left.etag:
@@ -84,17 +88,24 @@ def _is_picture(data: bytes) -> bool:
     return True
 
 
-async def _asked(source_id: str, url: object, mark: str | None, mapillary: Mapillary) -> tuple[Fetched | None, str]:
+async def _asked(
+    source_id: str, url: object, mark: str | None, mapillary: Mapillary, hosts: Hosts
+) -> tuple[Fetched | None, str]:
     """What the host says, and under which address: new ones are asked for where one is past its time."""
+    since = hosts.so_far()
     for attempt in range(1 + FRESH_URLS):
         if not isinstance(url, str):
             break
         try:
-            return await mapillary.fetch_if_changed(url, mark), url
+            fetched = await mapillary.fetch_if_changed(url, mark)
+            hosts.answered(url)
+            return fetched, url
         except ServiceError as error:
             if error.kind == "not_found" or (error.status == GONE and attempt == FRESH_URLS):
                 break
             if error.kind != "expired" or attempt == FRESH_URLS:
+                if is_refusal(error):
+                    raise Refused(error, url, since) from error
                 raise
         url = (await mapillary.image(source_id, ADDRESS)).get("thumb_original_url")
     raise _Unavailable

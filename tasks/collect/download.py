@@ -1,11 +1,12 @@
 """One picture from its address to the image store, or why it cannot be used."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.candidates import Candidate, Kind
+from tasks.collect.hosts import GONE, Hosts, Refused, is_refusal
 from tasks.collect.spool import Came, Spool
 from tasks.gpano import refuse_part
 from tasks.image_store import ImageStore
@@ -19,7 +20,6 @@ from tasks.services.mapillary import MAX_IDS
 # better later: taking another picture instead would make the result depend on the weather.
 _THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big"})
 FRESH_URLS = 3  # times a new address is asked for when one is past its time
-GONE = 410  # of a fresh address: the host no longer has the picture
 ADDRESS = ("id", "thumb_original_url")
 
 
@@ -52,6 +52,7 @@ class Downloads:
     settings: CollectSettings
     store: ImageStore
     spool: Spool
+    hosts: Hosts = field(default_factory=Hosts)
 
     async def get(self, candidate: Candidate, came: Came | None = None) -> Picture:
         """The candidate's picture, fully decoded once; `Unusable`, or ServiceError when the service is out.
@@ -85,19 +86,22 @@ class Downloads:
     async def _fetch(self, source_id: str, url: str | None) -> tuple[Came, str]:
         """The bytes, and the address that gave them: addresses are signed and expire while an item waits its turn."""
         url = url or await self._fresh_url(source_id)
-        for _ in range(FRESH_URLS):
+        since = self.hosts.so_far()
+        for attempt in range(1 + FRESH_URLS):
             try:
                 return await self._whole(url), url
             except ServiceError as error:
-                if error.kind != "expired":
+                if error.kind != "expired" or attempt == FRESH_URLS:
+                    if is_refusal(error):
+                        raise Refused(error, url, since) from error
                     raise
             url = await self._fresh_url(source_id)
-        # Still expired: the host's trouble, so it fails and is tried again later.
-        return await self._whole(url), url
+        raise AssertionError("the last attempt returns or raises")
 
     async def _whole(self, url: str) -> Came:
         came = await self.mapillary.fetch_if_changed(url, None)
         assert came is not None, "nothing was asked on condition"
+        self.hosts.answered(url)
         return Came.now(came.data, came.etag or None, safe_url(url))
 
     @cached_property
@@ -106,7 +110,14 @@ class Downloads:
         return Batches(lambda ids: self.mapillary.images_by_id(ids, ADDRESS), MAX_IDS)
 
     async def _fresh_url(self, source_id: str) -> str:
-        row = await self._addresses.get(source_id) or await self.mapillary.image(source_id, ADDRESS)
+        row = None
+        try:
+            row = await self._addresses.get(source_id)
+        except ServiceError as error:
+            if error.retryable or error.kind not in _THIS_PICTURE_ONLY:
+                raise
+            # Of a whole list, which one odd id may spoil: it says nothing of each.
+        row = row or await self.mapillary.image(source_id, ADDRESS)
         url = row.get("thumb_original_url")
         if not isinstance(url, str):
             raise Unusable("no_url", "the service offers no picture for this id")

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.collect import CollectSettings
+from tasks.collect.hosts import REFUSALS
 from tasks.frame import Inputs, digest
 from tasks.lake import Lake
 
@@ -24,7 +25,7 @@ FACTS = (
 )  # fmt: skip
 
 DELETED = "deleted upstream"  # the tombstone of a picture its source no longer has
-BESIDE = ("had", "changed", "news_at")  # columns of an item that make it quicker, not another
+BESIDE = ("had", "changed", "news_at", "refused")  # columns of an item that make it quicker, not another
 
 
 def prepared_with(settings: CollectSettings, version: int) -> str:
@@ -36,7 +37,7 @@ def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared:
     """The places (`id`) with `news`, which makes a place another item, and with what makes it quicker (`BESIDE`).
 
     `had` are the facts of its good pictures, `changed` those of the others with the sha256 that the last check saw,
-    `news_at` is the moment of that check.
+    `news_at` is the moment of that check. `refused`: the place could not be done because a host refused a picture.
     """
     checks = inputs.frame("checks")
     news = checks.group_by(id="place_id").agg(pl.col("news").sum(), news_at=pl.col("checked_at").max())
@@ -57,8 +58,15 @@ def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared:
         places.join(news, on="id", how="left")
         .join(had.group_by("id").agg(had=pl.struct(facts)), on="id", how="left")
         .join(changed.group_by("id").agg(changed=pl.struct("seen_sha256", *facts)), on="id", how="left")
-        .with_columns(pl.col("news").fill_null(0))
+        .join(refused_before(inputs, stage), on="id", how="left")
+        .with_columns(pl.col("news").fill_null(0), pl.col("refused").fill_null(False))
     )
+
+
+def refused_before(inputs: Inputs, stage: str) -> pl.DataFrame:
+    """The items (`id`) that failed the last time because an image host refused a picture."""
+    failed = inputs.frame("failures").filter(pl.col("stage") == stage, pl.col("kind").is_in(sorted(REFUSALS)))
+    return failed.select(id="item_id", refused=pl.lit(True))
 
 
 def ended_upstream(lake: Lake, stage: str) -> frozenset[str]:

@@ -24,12 +24,14 @@ from tasks.collect import street_view
 from tasks.collect.batches import Batches
 from tasks.collect.compare import Known, compared
 from tasks.collect.download import ADDRESS
-from tasks.collect.keeping import DELETED
+from tasks.collect.hosts import Hosts, Refused
+from tasks.collect.keeping import DELETED, refused_before
 from tasks.collect.lost import is_lost
 from tasks.collect.spool import Spool
 from tasks.frame import Inputs, Kept, Outcome, Resources, Stage, Workshop
 from tasks.services import Mapillary, ServiceError
 
+NAME = "collect.recheck"
 FIELDS = ADDRESS
 AT_ONCE = 50  # ids of one request
 _NEWS = frozenset({"changed", "deleted", "lost", "look_again"})
@@ -44,6 +46,7 @@ class Bench:
     known: Batches  # metadata by source id
     settings: CollectSettings
     spool: Spool = field(default_factory=Spool)  # of the stage that redoes places
+    hosts: Hosts = field(default_factory=Hosts)
 
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
@@ -55,7 +58,8 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     )
     images = _images(inputs)
     found = pl.concat([_due_images(images, checks, before), _due_places(inputs, images, checks, before, settings)])
-    return found.sort("id")
+    rows = found.join(refused_before(inputs, NAME), on="id", how="left")
+    return rows.with_columns(pl.col("refused").fill_null(False)).sort("id")
 
 
 def _images(inputs: Inputs) -> pl.DataFrame:
@@ -171,7 +175,13 @@ async def _alone(mapillary: Mapillary, source_id: str) -> dict[str, Any] | None:
 
 async def _compared(item: dict[str, Any], url: Any, bench: Bench) -> dict[str, Any]:
     known = Known(item["source_id"], item["etag"], item["source_sha256"])
-    found = await compared(known, url, bench.mapillary, bench.spool, bench.settings.downloads)
+    try:
+        found = await compared(known, url, bench.mapillary, bench.spool, bench.hosts, bench.settings.downloads)
+    except Refused as refused:
+        # The first time it is the weather; and where the host gives nothing to anybody, it is that too.
+        if not item["refused"] or not refused.is_its_own(bench.hosts):
+            raise
+        return _row(item, "unavailable")
     came = found.came
     if came is None:
         return _row(item, found.status)
@@ -193,8 +203,8 @@ def _row(item: dict[str, Any], status: str, at: datetime | None = None) -> dict[
 
 
 STAGE = Stage(
-    name="collect.recheck",
-    reads=("images", "places", "rejects", "checks"),
+    name=NAME,
+    reads=("images", "places", "rejects", "checks", "failures"),
     writes=("images", "checks"),  # of `images` it only ends rows
     items=items,
     work=work,
@@ -204,4 +214,5 @@ STAGE = Stage(
     services=("mapillary",),
     keeps_history=True,  # what was said of a picture stands while nothing else is said
     identity=lambda settings: {},  # what is due says all
+    aside=("refused",),
 )

@@ -50,7 +50,8 @@ class Shot:
     is_pano: bool = True
     width: int = 1600
     height: int = 800
-    # truncated, once_truncated, html, gone, 410, outage, expired, small; of its metadata: deleted, metadata_outage
+    # truncated, once_truncated, html, gone, 410, outage, expired, forbidden, elsewhere, small
+    # of its metadata: deleted, metadata_outage
     fault: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
     data: bytes | None = None  # its bytes; none: painted
@@ -174,6 +175,10 @@ class Streets:
             return Response("URL signature expired", 403)
         if shot.fault == "outage":
             return Response("try later", 503)
+        if shot.fault == "forbidden":
+            return Response("Forbidden", 403)
+        if shot.fault == "elsewhere":
+            return Response("", 302, headers={"location": "http://portal.example/sign-in?from=cdn"})
         if shot.fault in ("gone", "410"):
             return Response("gone", 404 if shot.fault == "gone" else 410)
         width, height = (400, 200) if shot.fault == "small" else (shot.width, shot.height)

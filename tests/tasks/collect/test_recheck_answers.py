@@ -66,7 +66,7 @@ async def checked(
     source: Any, etag: str | None = '"e1"', sha256: str | None = None, spool: Spool | None = None, **refresh: Any
 ) -> Kept:
     item = {"id": "i1", "subject": "image", "place_id": "p1", "source_id": "7", "etag": etag, "news": 2, "nth": 5}
-    item["lost"] = False
+    item |= {"lost": False, "refused": False}
     item["source_sha256"] = sha256 or hashlib.sha256(OLD).hexdigest()
     wanted = CollectSettings(refresh=refresh)
     known = Batches(lambda ids: source.images_by_id(ids, FIELDS), 50, 0.0)

@@ -189,3 +189,27 @@ async def test_what_comes_instead_of_a_picture_and_is_none_costs_nothing(refresh
     await refreshes.collect()
     assert refreshes.status() == [("changed", status[1] + 1)]
     assert refreshes.lake.read("images")["source_sha256"][0] != before["source_sha256"][0]
+
+
+async def test_a_picture_that_its_host_refuses_holds_nothing_up_for_ever(refreshes: Refreshes) -> None:
+    streets = refreshes.streets
+    streets.put("12", **FARTHER)
+    refreshes.plan("q", 50.003)
+    streets.shots["11"].fault = "forbidden"
+    _, first = await refreshes.collect(failing=True)
+    assert (first.kept, first.failed) == (1, 1)
+    _, second = await refreshes.collect(settings(30))
+    assert (second.kept, second.failed) == (1, 0) and refreshes.live() == ["12", "12"]
+
+
+async def test_a_check_that_its_host_refuses_holds_nothing_up_for_ever(refreshes: Refreshes) -> None:
+    streets = refreshes.streets
+    streets.put("12", **FARTHER)
+    refreshes.plan("q", 50.003)
+    await refreshes.collect()
+    streets.shots["11"].fault = "forbidden"
+    for fault, failed in (("forbidden", 2), ("forbidden", 2), (None, 0)):  # all of them: the host's own trouble
+        streets.shots["12"].fault = fault
+        checked, _ = await refreshes.collect(failing=failed > 0)
+        assert checked.failed == failed
+    assert refreshes.live() == ["11", "12"] and refreshes.status() == [("same", 0), ("unavailable", 0)]

@@ -11,7 +11,7 @@ from PIL import Image, ImageChops, ImageOps, ImageStat
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import read_candidate
-from tasks.collect.download import FRESH_URLS, Picture
+from tasks.collect.download import FRESH_URLS, Picture, Unusable
 from tasks.collect.street_view import STAGE, Bench, work
 from tasks.frame import Kept, Rejected, run
 from tasks.lake import Lake
@@ -160,6 +160,51 @@ async def test_an_outage_is_a_failure_to_retry_not_a_reject(streets: Any, tmp_pa
     with pytest.raises(ServiceError) as caught:
         await work(PLACE, table)
     assert caught.value.kind == "outage"
+
+
+@pytest.mark.parametrize(("fault", "fetches"), [("forbidden", 1 + FRESH_URLS), ("elsewhere", 1)])
+async def test_a_host_that_refuses_everything_is_in_trouble(
+    streets: Any, tmp_path: Path, fault: str, fetches: int
+) -> None:
+    """Whether it failed before or not: a wall around the host must not reject every place for good."""
+    for number in range(3):
+        streets.put(str(11 + number), **NEAR, fault=fault)
+    table = bench(streets, tmp_path)
+    with pytest.raises(ServiceError) as caught:
+        await work(PLACE, table)
+    assert sum(streets.asked[f"picture {11 + number}"] for number in range(3)) == fetches
+    with pytest.raises(ServiceError) as again:
+        await work({**PLACE, "refused": True}, table)
+    assert caught.value.kind == again.value.kind and again.value.kind in ("expired", "blocked")
+    if fault == "elsewhere":
+        assert caught.value.status == 302 and "portal.example" in caught.value.message
+        assert "sign-in?from" not in caught.value.message
+
+
+@pytest.mark.parametrize("fault", ["forbidden", "elsewhere"])
+async def test_one_picture_that_is_refused_makes_room_for_the_next_in_the_second_run(
+    streets: Any, tmp_path: Path, fault: str
+) -> None:
+    streets.put("11", **NEAR, fault=fault)
+    streets.put("12", **FAR)
+    table = bench(streets, tmp_path, panoramas=2)
+    with pytest.raises(ServiceError):
+        await work(PLACE, table)
+    assert streets.asked["picture 12"] == 0, "it may be the weather"
+    outcome = await work({**PLACE, "refused": True}, table)
+    assert [row["source_id"] for row in outcome.rows["images"]] == ["12"]
+    (gap,) = outcome.rows["gaps"]
+    assert json.loads(gap["evidence_json"])["problems"] == {"forbidden": 1}
+
+
+async def test_an_odd_id_in_a_list_of_addresses_spoils_none_of_the_others(streets: Any, tmp_path: Path) -> None:
+    table = bench(streets, tmp_path)
+    streets.put("31", **NEAR)
+    streets.put("32", **FAR)
+    rows = [{**streets.row(name, shot), "thumb_original_url": None} for name, shot in streets.shots.items()]
+    candidates = [read_candidate(row, 50.0, 8.0) for row in [*rows, {**rows[0], "id": "33x"}]]
+    ends = await asyncio.gather(*(table.downloads.get(one) for one in candidates if one), return_exceptions=True)
+    assert [end.kind if isinstance(end, Unusable) else type(end) for end in ends] == [Picture, Picture, "rejected"]
 
 
 async def test_only_so_many_pictures_are_tried(streets: Any, tmp_path: Path) -> None:

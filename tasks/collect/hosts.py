@@ -1,0 +1,50 @@
+"""Which image hosts answer, as far as a worker has seen: one that is refused wants to know whether others are too."""
+
+from collections import Counter
+from urllib.parse import urlsplit
+
+from tasks.services import ServiceError
+
+GONE = 410  # of a fresh address: the host no longer has the picture
+# As these kinds the failure of a place or a check is kept, where its host refused one of its pictures.
+REFUSALS = frozenset({"expired", "blocked"})
+
+
+class Hosts:
+    """How many pictures each host has given, or said to be as they were."""
+
+    def __init__(self) -> None:
+        self._answers: Counter[str] = Counter()
+
+    def answered(self, url: str) -> None:
+        self._answers[_host(url)] += 1
+
+    def so_far(self) -> dict[str, int]:
+        """What `Refused` compares with."""
+        return dict(self._answers)
+
+
+class Refused(ServiceError):
+    """A host gives one picture under no address: 401, 403, or another way to go. The host's trouble, or the picture's.
+
+    Which of the two shows by what it answers to others from `since` on.
+    """
+
+    def __init__(self, error: ServiceError, url: str, since: dict[str, int]) -> None:
+        super().__init__(error.service, error.kind, error.message, status=error.status, retryable=error.retryable)
+        self.attempts = error.attempts
+        self._host, self._since = _host(url), since
+
+    def is_its_own(self, hosts: Hosts) -> bool:
+        """Whether its host has answered others meanwhile."""
+        return hosts.so_far().get(self._host, 0) > self._since.get(self._host, 0)
+
+
+def is_refusal(error: ServiceError) -> bool:
+    """Whether an answer leaves open whose trouble it is; a picture that is gone for good leaves nothing open."""
+    leads_elsewhere = error.kind == "blocked" and error.status is not None
+    return leads_elsewhere or (error.kind == "expired" and error.status != GONE)
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc
