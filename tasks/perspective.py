@@ -23,6 +23,7 @@ MIN_FOV, MAX_FOV = 1.0, 170.0  # beyond, the edges are stretched over nearly all
 MIN_SIDE, MAX_SIDE = 16, 8192
 _MAX_SAMPLES = 32_000_000
 _MAX_FINER = 8
+_MAX_CUT = 32_766  # pixels on a side that OpenCV cuts in one go: its maps count in 16 bits
 _CACHE_BYTES = 128_000_000
 _STRIP_SAMPLES = 500_000  # rays computed at a time: memory stays small whatever the view's size
 
@@ -90,7 +91,7 @@ class Panorama:
         """
         ahead = self.width / (2 * math.pi) / _focal(view)  # panorama pixels to a pixel in the view's middle
         most = math.isqrt(_MAX_SAMPLES // (view.width * view.height))
-        return max(1, min(round(ahead), most, _MAX_FINER))
+        return max(1, min(round(ahead), most, _MAX_FINER, _MAX_CUT // max(view.width, view.height)))
 
 
 def perspective_view(

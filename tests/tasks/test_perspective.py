@@ -221,3 +221,12 @@ def test_the_cache_keeps_its_bound_and_the_last_used(asked: list[int], max_bytes
         if size <= max_bytes:
             assert cache.get(64, 32, View(yaw, 0, 90, 100, 80), 1) is maps
     assume(asked)
+
+
+@pytest.mark.parametrize(("width", "height"), [(8192, 64), (64, 8192)])
+def test_a_long_view_of_a_fine_panorama_is_sampled_no_finer_than_can_be_cut(width: int, height: int) -> None:
+    panorama = Panorama(noise(64))
+    panorama.width, panorama.height = 16_384, 8192  # as fine as one can be stored, without its 400 MB
+    view = View(0, 0, 170, width, height)
+    assert panorama.fineness(view) == 3
+    assert panorama.view(view, panorama.fineness(view)).shape == (height, width, 3)
