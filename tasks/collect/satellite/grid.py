@@ -5,7 +5,7 @@ pixels of 10 m and, made smaller, of 20 m: these are copied as they are within a
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -55,6 +55,11 @@ class Grid:
     top_m: float
     step_m: float
     size: int
+
+    def wider(self, pixels: int) -> "Grid":
+        """The same grid with so many pixels more on every side."""
+        more_m = pixels * self.step_m
+        return replace(self, left_m=self.left_m - more_m, top_m=self.top_m + more_m, size=self.size + 2 * pixels)
 
     @property
     def transform(self) -> list[float]:

@@ -1,5 +1,6 @@
 """What a scene shows of a picture: which pixels were seen, and which of them are clear of clouds."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -33,14 +34,18 @@ class Layer:
 
 async def look(stac: Stac, scene: Scene, grid: Grid, settings: SatelliteSettings) -> Layer:
     """The scene's class map on the grid, or UnusableScene."""
+    # Clouds just outside are widened into the picture, and a spot cut by its edge is as wide as it is.
+    edge = math.ceil((settings.buffer_m + settings.speck_m) / grid.step_m)
+    wider = grid.wider(edge)
     try:
-        file = await on_grid(partial(stac.read, scene.hrefs[CLASSES]), grid, scene.epsg)
+        file = await on_grid(partial(stac.read, scene.hrefs[CLASSES]), wider, scene.epsg)
         if file.level.dtype != np.uint8 or file.level.bands != 1:
             raise UnusableScene("the class map is not one band of 8 bits")
-        classes = await file.pixels(all_blocks(grid), whole(grid), nearest=True)
+        classes = await file.pixels(all_blocks(wider), whole(wider), nearest=True)
     except ServiceError as error:
         raise lasting(error) from error
-    return Layer(scene, classes != 0, ~clouds(classes, grid.step_m, settings))
+    inner = (slice(edge, edge + grid.size),) * 2
+    return Layer(scene, (classes != 0)[inner], ~clouds(classes, grid.step_m, settings)[inner])
 
 
 def lasting(error: ServiceError) -> Exception:

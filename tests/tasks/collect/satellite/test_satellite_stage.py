@@ -214,6 +214,16 @@ async def test_what_nobody_saw_is_rejected_with_figures(archive: Any, ground: An
     assert outcome.evidence["no_data_share"] == pytest.approx(0.5, abs=0.05)
 
 
+async def test_clouds_just_outside_are_widened_into_the_picture(archive: Any, frame: Any, tmp_path: Any) -> None:
+    archive.put("scene", frame, 0.1, classes=cloudy(frame, -0.2, 0.0))
+    shares = [
+        metadata(await work(ITEM, bench(archive, tmp_path, buffer_m=metres, min_clear_share=0)))["clear_share"]
+        for metres in (0, 60)
+    ]
+    assert shares[0] == pytest.approx(1.0, abs=0.007)  # the grid may begin inside a pixel of 20 m
+    assert shares[0] - shares[1] == pytest.approx(6 / SIZE, abs=0.007)
+
+
 @pytest.mark.parametrize("narrow", [1, 2])
 async def test_a_strip_between_the_points_is_filled_too(archive: Any, frame: Any, tmp_path: Any, narrow: int) -> None:
     classes = np.full((frame.size // 2, frame.size // 2), 4, np.uint8)
