@@ -9,7 +9,7 @@ from typing import Any
 
 from schemas.settings.services import MapillaryEndpoint
 from tasks.services.addresses import may_fetch
-from tasks.services.errors import ServiceError, safe_text, safe_url
+from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
 from tasks.services.http import Answer, Connection, Http
 from tasks.services.open_net import way_out
 
@@ -18,6 +18,12 @@ MAX_LIMIT = 2000  # both the default and the most the service gives; there is no
 MAX_IDS = 50  # of one request
 MAX_TILE_ZOOM = 14
 _TILE_TYPES = ("application/x-protobuf", "application/vnd.mapbox-vector-tile", "application/octet-stream")
+# What the service says of a box that must be split. Our own area check is first, so the second comes only if the
+# service lowers its limit.
+_BOX_ERRORS: tuple[tuple[str, Kind], ...] = (
+    ("reduce the amount of data", "too_dense"),
+    ("area is too large", "too_big"),
+)
 # A validator as RFC 9110 writes it: only such a text is sent back to the service.
 _ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]*"')
 
@@ -250,13 +256,14 @@ class Mapillary:
         error = _error_object(answer)
         if known is not None or error is None or answer.status != 500:
             return known
-        # Of the errors of a box only "too big" comes without a code. Our own area check is first, so this happens
-        # only if the service lowers its limit; either way the remedy is to split.
-        kinds: dict[Any, Any] = {None: "too_big", 1: "too_dense"}
-        if error.get("code") not in kinds:
+        # By their words: code 1 is also any unknown error, and others come without a code. Taking an outage for a box
+        # that is too full would make hundreds of requests of one.
+        message = str(error.get("message", ""))
+        kind: Kind | None = next((kind for words, kind in _BOX_ERRORS if words in message.lower()), None)
+        if kind is None:
             return None
-        said = safe_text(f"{answer.url} said: {error.get('message', '')}", self._http.secrets, limit=400)
-        return ServiceError("mapillary", kinds[error.get("code")], said, status=answer.status)
+        said = safe_text(f"{answer.url} said: {message}", self._http.secrets, limit=400)
+        return ServiceError("mapillary", kind, said, status=answer.status)
 
     def _classify_file(self, answer: Answer) -> ServiceError | None:
         if answer.status in (401, 403, 410):

@@ -246,3 +246,17 @@ async def test_a_tile_that_fails_is_asked_for_again(streets: Any) -> None:
     streets.tile_fault = None
     images, asked = await cache.get(TileName(1, 1))
     assert asked and len(images) == 0
+
+
+@pytest.mark.parametrize("find", ["auto", "boxes"])
+async def test_a_service_that_is_down_is_not_asked_for_quarters(
+    streets: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: Any
+) -> None:
+    """Its error of no known cause has the code of a crowded box."""
+    monkeypatch.setattr(streets, "max_in_box", -1)
+    said = streets.error
+    monkeypatch.setattr(streets, "error", lambda status, code, _: said(status, code, "An unknown error occurred"))
+    table = Bench(streets.client(), Lake(tmp_path / "lake"), CollectSettings(find=find))
+    with pytest.raises(ServiceError) as caught:
+        await work({"id": "p", "lat": LAT, "lon": LON}, table)
+    assert caught.value.kind == "outage" and caught.value.retryable and streets.asked["images"] == 2  # once again

@@ -18,6 +18,10 @@ async def failure(awaitable) -> ServiceError:
     return caught.value
 
 
+TOO_BIG = "Bounding box area is too large. Maximum allowed area is 0.010 square degrees, but got 0.022"
+TOO_DENSE = "Please reduce the amount of data you're asking for, then retry your request"
+
+
 def mapillary_error(code=None, kind="MLYApiException", **more):
     error = {"message": "says the service", "type": kind, "code": code, "fbtrace_id": "A1", **more}
     return {"error": {name: value for name, value in error.items() if value is not None}}
@@ -55,8 +59,11 @@ class TestMapillary:
             (403, mapillary_error(4), "rate_limit", 3),
             (500, mapillary_error(2), "outage", 3),
             (500, mapillary_error(777, is_transient=True), "outage", 3),
-            (500, mapillary_error(None, None), "too_big", 1),
-            (500, mapillary_error(1), "too_dense", 1),
+            (500, mapillary_error(None, None, message=TOO_BIG), "too_big", 1),
+            (500, mapillary_error(1, message=TOO_DENSE), "too_dense", 1),
+            (500, mapillary_error(None, None), "outage", 3),  # of which we know nothing: not a box to be split
+            (500, mapillary_error(1, message="An unknown error occurred"), "outage", 3),
+            (500, mapillary_error(1, message=None), "outage", 3),
             (500, {"odd": 1}, "outage", 3),
         ],
     )
