@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ import polars as pl
 
 HEADER = ("row", "id", "outcome", "reason", "column", "given", "what is wrong", "what to do")
 AGAIN = "run the same command again: it is tried again"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[-+]?[\d.]+(?:, [-+]?[\d.]+)?")  # a position south or west is none
 EXAMPLES = 3  # of each reason, for the summary
 
 
@@ -49,15 +52,18 @@ class Report:
         for row, source_id, reason, text in refused.iter_rows():
             evidence = json.loads(text or "{}")
             told = {name: evidence.get(name) or "" for name in ("column", "given", "problem", "fix")}
-            self._writer.writerow((row, source_id or "", "refused", reason, *told.values()))
+            self._write(row, source_id, "refused", reason, *told.values())
             self.refused.add(reason, {"row": row, "id": source_id, **told})
         for row, source_id, kind, message in failed.iter_rows():
-            self._writer.writerow((row, source_id or "", "failed", kind, "", "", message or "", AGAIN))
+            self._write(row, source_id, "failed", kind, "", "", message, AGAIN)
             self.failed.add(kind, {"row": row, "id": source_id, "column": "", "given": "", "problem": message or ""})
         for row, source_id, note in noted.iter_rows():
             reason, _, given = note.partition(": ")
-            self._writer.writerow((row, source_id, "kept", reason, "", given, "", ""))
+            self._write(row, source_id, "kept", reason, "", given, "", "")
             self.noted.add(reason, {"row": row, "id": source_id, "given": given})
+
+    def _write(self, row: int, *texts: str | None) -> None:
+        self._writer.writerow((row, *(_no_formula(text or "") for text in texts)))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
@@ -65,3 +71,8 @@ class Report:
             self._part.replace(self.path)
         else:
             self._part.unlink(missing_ok=True)
+
+
+def _no_formula(text: str) -> str:
+    """Text that a spreadsheet shows as it is. It computes what begins like a formula, and a table is from outside."""
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text

@@ -6,6 +6,7 @@ damaged cannot be mended.
 
 import codecs
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,12 @@ FORMATS = {
     **{".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
     **{".parquet": "parquet", ".pq": "parquet"},
 }
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MARKS = {  # that of UTF-32 begins like that of UTF-16
+    **{codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"},
+    **{codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"},
+}
+
+_FOR_EXCEL = re.compile(r"\s*\"?sep=.\"?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,11 @@ def _open_csv(table: Table, layout: Layout | None) -> Table:
         raise TableRefused(f"{table.path}: the file is empty")
     if len(first) >= LONGEST_LINE:
         raise TableRefused(f"{table.path}: its first line has no end; is it a {table.format} file?")
+    if _FOR_EXCEL.fullmatch(first):
+        raise TableRefused(
+            f"{table.path}: its first line, {first.strip()!r}, is for Excel alone; delete it, so that the column names "
+            "come first"
+        )
     notes: list[str] = []
     separator = table.separator
     if separator not in first:
@@ -149,7 +160,10 @@ def _csv_rows(
             yield number, fields
         elif len(fields) != width:
             shown = table.separator.join(fields)
-            yield number, Refusal("ragged_row", f"{len(fields)} fields, the header has {width}", given=shown)
+            said = f"{len(fields)} fields, the header has {width}"
+            if len(fields) == width + 1 and not fields[-1].strip():
+                said += f", because of a {table.separator!r} too many at the end"
+            yield number, Refusal("ragged_row", said, given=shown)
         else:
             yield number, tuple(text_or_none(fields[place]) for place in places)
 

@@ -135,6 +135,22 @@ def test_notes_are_kept_and_progress_adds_up(darkroom: Any, lake: Lake) -> None:
     assert result.standing.to_dicts() == [{"kind": "photo", "split": "validation", "photos": 2}]
 
 
+def test_the_report_holds_no_formulas(darkroom: Any, lake: Lake) -> None:
+    darkroom.save("a.jpg")
+    rows = [
+        {"id": "=HYPERLINK(1)", "lat": 95},
+        {"id": "@x", "path": "+no.jpg"},
+        {"lat": -33.5, "lon": 999},
+        {"id": "-5", "lat": ""},
+        {},
+    ]
+    told = report_of(ingest(darkroom.plain(rows), lake))
+    assert [(row["id"], row["given"]) for row in told] == [
+        ("'=HYPERLINK(1)", "95, 2.5"), ("'@x", "'+no.jpg"), ("p2", "-33.5, 999"), ("-5", "")
+    ]  # fmt: skip
+    assert lake.read("rejects").filter(item_id="set/=HYPERLINK(1)").height == 1, "the lake has it as it is"
+
+
 @dataclass
 class Host:
     """A host of pictures that can be told to fail."""

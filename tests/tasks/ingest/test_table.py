@@ -42,7 +42,7 @@ def test_every_format_gives_the_same_text(tmp_path: Path, name: str) -> None:
     assert list(table.rows(["lon", "id"]))[1][1] == ("0.125", "9007199254740993")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_marked_encodings_are_read(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "t.csv").write_bytes("id,path,lat,lon\né,ü.jpg,1,2\n".encode(encoding))
     table = open_table(tmp_path / "t.csv")
@@ -113,6 +113,8 @@ def test_json_lines_with_flaws(tmp_path: Path) -> None:
         ("t.csv", b"i\0d\0,\0l\0", ["zero bytes", "--encoding"]),
         ("t.csv", b"id,path,lat,lon,licence,creator\n" + b"a;b;1;2;CC0;x\n" * 5, ["5 of 5 rows cannot be read"]),
         ("t.csv", b"id,path,\x1b]0;pwn\x07,lon\na,b,1,2\n", ["no column lat", "]0;pwn"]),
+        ("t.csv", b"id,path,lat,lon,licence,creator\n" + b"a,b,1,2,CC0,x,\n" * 5, ["a ',' too many at the end"]),
+        ("t.csv", b"sep=;\nid;path;lat;lon\na;b;1;2\n", ["its first line, 'sep=;', is for Excel alone; delete it"]),
         ("t.jsonl", b"hello\n", ["line 1 is not JSON", "one JSON object a line"]),
         ("t.jsonl", b"\n\n", ["holds no rows"]),
         ("t.parquet", b"PAR1 but not really", ["not a readable Parquet file"]),
