@@ -276,6 +276,23 @@ def show(
 
 
 @app.command()
+def settings(
+    name: Annotated[str | None, typer.Argument(help="A section or a field, such as plan or plan.places.")] = None,
+    config: ConfigFile = None,
+    recipe: Recipe = None,
+    profile: Profile = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """What can be set: fields, values, meanings."""
+    from flows.settings import show_settings
+
+    call = Call(config, recipe, profile, None, overrides, as_json, True, debug)
+    run_command(call, lambda: show_settings(call, name))
+
+
+@app.command()
 def trace(
     row_id: Annotated[
         str, typer.Argument(metavar="ID", help="Any row's id, or its beginning: sample, trajectory, image, place …")

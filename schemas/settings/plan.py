@@ -48,9 +48,9 @@ class QuotaWeights(Settings):
 class SplitShares(Settings):
     """Which share of the one-degree cells belongs to each split. A cell is never divided."""
 
-    train: float = Field(0.8, ge=0, le=1)
-    validation: float = Field(0.1, ge=0, le=1)
-    benchmark: float = Field(0.1, ge=0, le=1)
+    train: float = Field(0.8, ge=0, le=1, description="share of the cells to train on")
+    validation: float = Field(0.1, ge=0, le=1, description="share of the cells to choose models by")
+    benchmark: float = Field(0.1, ge=0, le=1, description="share of the cells that are only for the final score")
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

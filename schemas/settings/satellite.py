@@ -71,7 +71,7 @@ class SatelliteSettings(Settings):
     white: float = Field(0.4, gt=0, le=2, description="reflectance shown as full white: bright sand lies just below")
     gamma: float = Field(1.5, ge=1, le=3, description="above 1, dark ground is shown lighter")
     max_gain: float = Field(1.5, ge=1, le=4, description="most that balancing may lighten or darken a scene")
-    jpeg_quality: int = Field(92, ge=50, le=100)
+    jpeg_quality: int = Field(92, ge=50, le=100, description="of the stored picture")
 
     @field_validator("viewports")
     @classmethod

@@ -23,22 +23,22 @@ class TinySettings(Settings):
 class LoraSettings(Settings):
     """Low-rank adapters; GeoAgent trains with rank 64, alpha 128."""
 
-    rank: int = Field(64, ge=1)
-    alpha: int = Field(128, ge=1)
-    dropout: float = Field(0.0, ge=0, lt=1)
+    rank: int = Field(64, ge=1, description="columns of each adapter")
+    alpha: int = Field(128, ge=1, description="an adapter counts alpha / rank")
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of an adapter's input left out in training")
 
 
 class TunerSettings(Settings):
     """What SFT and cold start share."""
 
-    epochs: float = Field(1.0, gt=0)
+    epochs: float = Field(1.0, gt=0, description="times every sample is seen")
     max_steps: int | None = Field(None, ge=1, description="so many optimizer steps, in place of epochs")
     batch_size: int = Field(32, ge=1, description="sequences in one optimizer step")
     micro_batch: int = Field(8, ge=1, description="sequences in one forward pass on one device")
-    learning_rate: float = Field(1e-5, gt=0)
+    learning_rate: float = Field(1e-5, gt=0, description="of AdamW, at its highest")
     warmup_share: float = Field(0.05, ge=0, lt=1, description="share of the steps in which the rate rises")
-    schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = Field("cosine", description="how the rate falls")
+    weight_decay: float = Field(0.0, ge=0, description="of AdamW")
 
     @model_validator(mode="after")
     def _whole_batches(self) -> "TunerSettings":
@@ -61,18 +61,18 @@ class ColdStartSettings(TunerSettings):
 class GrpoSettings(Settings):
     """GRPO with the recipe's reward; the defaults are SpotAgent's Table 7."""
 
-    epochs: float = Field(1.0, gt=0)
+    epochs: float = Field(1.0, gt=0, description="times every sample is seen")
     max_steps: int | None = Field(None, ge=1, description="so many optimizer steps, in place of epochs")
     group_size: int = Field(8, ge=2, description="G: completions sampled for one prompt")
     prompts_per_generation: int = Field(256, ge=1, description="verl's train_batch_size: prompts sampled at once")
     prompts_per_step: int = Field(128, ge=1, description="verl's ppo_mini_batch_size: prompts in one optimizer step")
     micro_batch: int = Field(8, ge=1, description="completions in one forward pass on one device")
-    learning_rate: float = Field(1e-6, gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    learning_rate: float = Field(1e-6, gt=0, description="of AdamW, at its highest")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="how the rate falls")
     kl: float = Field(0.001, ge=0, description="weight of the low-variance KL to the stage's starting model")
-    clip: float = Field(0.2, gt=0, lt=1)
-    temperature: float = Field(1.0, gt=0)
-    max_completion_tokens: int = Field(4096, ge=1)
+    clip: float = Field(0.2, gt=0, lt=1, description="how far the ratio to the sampling policy counts")
+    temperature: float = Field(1.0, gt=0, description="of sampling")
+    max_completion_tokens: int = Field(4096, ge=1, description="longer completions are cut")
     loss: Literal["grpo", "dapo", "bnpo", "dr_grpo"] = Field(
         "grpo", description="how token losses are averaged; grpo is the mean over each completion, then over the group"
     )
@@ -95,19 +95,21 @@ class GrpoSettings(Settings):
 class TrainSettings(Settings):
     """The three training stages of a recipe, in the order they run."""
 
-    recipe: str = "spotagent"
+    recipe: str = Field("spotagent", description="whose trajectories are trained on, with its reward")
     base: str = Field("tiny", min_length=1, description='"tiny", or the path or hub name of a Qwen2.5-VL')
-    stages: tuple[TrainingStage, ...] = ("sft", "cold_start", "grpo")
-    seed: int = Field(0, ge=0)
+    stages: tuple[TrainingStage, ...] = Field(
+        ("sft", "cold_start", "grpo"), description="which of the three run, in this order"
+    )
+    seed: int = Field(0, ge=0, description="of the order of samples, of sampling and of new weights")
     # Two threads wait for each other at every small matrix: beside other work they took seven times the CPU of one.
     threads: int = Field(1, ge=1, description="CPU threads of the training process")
-    precision: Literal["bf16", "fp32"] = "bf16"
-    gradient_checkpointing: bool = True
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="of the weights in training")
+    gradient_checkpointing: bool = Field(True, description="compute activations twice rather than keep them")
     save_steps: int = Field(
         100, ge=1, description="optimizer steps between two resumable checkpoints", json_schema_extra=OPERATIONAL
     )
-    image_min_pixels: int = Field(40_000, ge=784)
-    image_max_pixels: int = Field(2_000_000, ge=784)
+    image_min_pixels: int = Field(40_000, ge=784, description="smaller pictures are enlarged for the model")
+    image_max_pixels: int = Field(2_000_000, ge=784, description="larger pictures are shrunk for the model")
     answer_decimals: int = Field(4, ge=0, le=8, description="decimals of the coordinates in SFT answers")
     tiny: TinySettings = TinySettings()
     lora: LoraSettings | None = None
