@@ -14,6 +14,7 @@ from tasks.outcome import StageResult
 from tasks.report import report_folder
 from tasks.review.coverage import coverage, coverage_lines
 
+SPLITS = ("train", "validation", "benchmark")
 MOST_REASONS = 4  # of a stage, named in the last words
 
 
@@ -41,6 +42,8 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
             f"lower its budgets (services.{service}.…_per_minute, …_per_day) if that happens again"
         )
     lines += _refused(results, call)
+    if any(result.stage == "plan" for result in results):
+        lines += _plan(lake)
     if call.demo or any(result.stage.startswith("evaluate") for result in results):
         lines += _made(lake)
     elif any(result.stage.split(".")[0] == "collect" for result in results):
@@ -48,6 +51,20 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
         lines += ["What the places got:", *(f"  {line}" for line in got)]
     lines += _where_to_look(results, lake, call)
     return "\n".join(lines)
+
+
+def _plan(lake: Lake) -> list[str]:
+    """What was drawn, by split: the shares come from a profile as often as from the user."""
+    rows = lake.scan("places").filter(pl.col("tombstone").is_null())
+    splits = dict(rows.group_by("split").len().collect().iter_rows())
+    countries, seeds = rows.select(pl.col("country").n_unique(), pl.col("seed").unique().implode()).collect().row(0)
+    if not splits:
+        return []
+    shares = ", ".join(f"{splits[split]:,} {split}" for split in SPLITS if split in splits)
+    seed = f"seed {seeds[0]}; " if len(seeds) == 1 else ""
+    return [
+        f"The plan: {sum(splits.values()):,} places in {countries:,} countries: {shares} ({seed}geofix settings plan)"
+    ]
 
 
 def _paused(results: Sequence[StageResult]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from flows.closing import closing_words
 from flows.command import Call
 from schemas.messages import Usage
-from tasks.lake import Lake
+from tasks.lake import Commit, Lake
 from tasks.outcome import StageResult
 
 
@@ -43,6 +43,20 @@ def test_what_was_rejected_is_told_with_reasons_and_where_to_look(tmp_path: Path
     line = next(line for line in words.splitlines() if line.startswith("  plan"))
     assert line.split(None, 1)[1] == "14: 12 no_place_too_close, 2 no_place_near_other_split"
     assert "curate" not in words
+
+
+def test_a_plan_names_its_splits_and_seed(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    splits = ["train"] * 3 + ["benchmark"]
+    rows = [
+        {"place_id": f"p{n}", "country": "FR" if n else "DE", "lat": 1.0, "lon": 2.0, "split": split, "seed": 12}
+        for n, split in enumerate(splits)
+    ]
+    assert "The plan" not in closing_words([result("plan", {})], lake, Call())
+    lake.upsert("places", rows, Commit("plan", 1))
+    told = "The plan: 4 places in 2 countries: 3 train, 1 benchmark (seed 12; geofix settings plan)"
+    assert told in closing_words([result("plan", {})], lake, Call()).splitlines()
+    assert "The plan" not in closing_words([result("collect", {})], lake, Call())
 
 
 def test_places_that_got_nothing_are_not_a_heading_with_nothing_under_it(tmp_path: Path) -> None:
