@@ -260,10 +260,11 @@ class Search:
         for row in rows:
             if row["id"] in self._met:
                 continue
-            self._met.add(row["id"])
-            candidate = read_candidate(row, self._lat, self._lon)
+            if row["id"]:
+                self._met.add(row["id"])
+            candidate = read_candidate(row, self._lat, self._lon) if row["id"] else None
             if candidate is None:
-                self.odd["no_position"] += 1
+                self.odd["no_position" if row["id"] else "bad_id"] += 1
                 kind = kind_of(row.get("is_pano"), row.get("camera_type"))
                 if kind is not None:
                     self.seen[kind].pictures += 1  # somewhere in the box: the service searches by position

@@ -1,16 +1,17 @@
 """Street-level images from the Mapillary API v4."""
 
 import asyncio
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from schemas.settings.services import MapillaryEndpoint
 from tasks.services.addresses import may_fetch
-from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
-from tasks.services.http import Answer, Connection, Http
+from tasks.services.errors import ServiceError, safe_url
+from tasks.services.http import Answer, Classify, Connection, Http
+from tasks.services.mapillary_answers import box_error, error_in, error_object, graph_error, is_image_id, row_of
 from tasks.services.open_net import way_out
 
 MAX_BOX_AREA_DEG2 = 0.01
@@ -18,12 +19,6 @@ MAX_LIMIT = 2000  # both the default and the most the service gives; there is no
 MAX_IDS = 50  # of one request
 MAX_TILE_ZOOM = 14
 _TILE_TYPES = ("application/x-protobuf", "application/vnd.mapbox-vector-tile", "application/octet-stream")
-# What the service says of a box that must be split. Our own area check is first, so the second comes only if the
-# service lowers its limit.
-_BOX_ERRORS: tuple[tuple[str, Kind], ...] = (
-    ("reduce the amount of data", "too_dense"),
-    ("area is too large", "too_big"),
-)
 # A validator as RFC 9110 writes it: only such a text is sent back to the service.
 _ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]*"')
 
@@ -87,7 +82,8 @@ class Mapillary:
         """The images in a box, at most `limit`.
 
         A large box silently returns fewer than there are, so a caller that wants all of them splits the box until the
-        answer is well under the limit. Raises ServiceError of kind too_big or too_dense if the box must be split.
+        answer is well under the limit. Raises ServiceError of kind too_big or too_dense if the box must be split. A
+        record without a sound id has an empty one: it spoils no other.
         """
         area = (east - west) * (north - south)
         if not (west < east and south < north):
@@ -101,25 +97,35 @@ class Mapillary:
         }
         if is_pano is not None:
             params["is_pano"] = "true" if is_pano else "false"
-        value, answer = await self._http.request_json(
-            "GET", "/images", params=params, kind="search", classify=self._classify_box
+        value, answer = await self._json(
+            "/images", params, partial(box_error, secrets=self._http.secrets), kind="search"
         )
-        rows = value.get("data") if isinstance(value, dict) else None
-        if not isinstance(rows, list):
+        data = value.get("data") if isinstance(value, dict) else None
+        if not isinstance(data, list):
             raise self._http.bad_response("no list under 'data'", answer)
-        return [self._row(row, answer) for row in rows]
+        rows = [row_of(row) for row in data]
+        if rows and not any(row["id"] for row in rows):
+            raise self._http.bad_response(f"not one of {len(rows)} images has an id", answer)
+        paging = value.get("paging")
+        if isinstance(paging, dict) and paging.get("next"):
+            # There is no such link today. If there is one, this is not all, and smaller boxes are.
+            raise ServiceError("mapillary", "too_dense", f"{answer.url} has more than one page", status=answer.status)
+        return rows
 
     async def image(self, image_id: str, fields: Sequence[str] = IMAGE_FIELDS) -> dict[str, Any]:
         """One image, or ServiceError of kind not_found."""
-        if not image_id.isascii() or not image_id.isdigit():
+        if not is_image_id(image_id):
             raise ServiceError("mapillary", "rejected", "an image id is a string of digits")
         params = {"fields": ",".join(fields)}
-        value, answer = await self._http.request_json("GET", f"/{image_id}", params=params, classify=self._classify)
-        return self._row(value, answer)
+        value, answer = await self._json(f"/{image_id}", params, partial(graph_error, secrets=self._http.secrets))
+        row = row_of(value)
+        if not row["id"]:
+            raise self._http.bad_response("an image without an id", answer)
+        return row
 
     async def images_by_id(self, ids: Sequence[str], fields: Sequence[str] = IMAGE_FIELDS) -> dict[str, dict[str, Any]]:
         """The images that exist of these, by id: an id that is not there is unknown to the service now."""
-        if any(not one.isascii() or not one.isdigit() for one in ids):
+        if not all(is_image_id(one) for one in ids):
             raise ServiceError("mapillary", "rejected", "an image id is a string of digits")
         unique = list(dict.fromkeys(ids))
         groups = [unique[i : i + MAX_IDS] for i in range(0, len(unique), MAX_IDS)]
@@ -134,13 +140,13 @@ class Mapillary:
         named: list[str] = []
 
         def classify(answer: Answer) -> ServiceError | None:
-            said = str((_error_object(answer) or {}).get("message", ""))
+            said = str((error_object(answer) or {}).get("message", ""))
             named[:] = [one for one in re.findall(r"\d+", said) if one in ids]
-            return self._classify(answer)
+            return graph_error(answer, self._http.secrets)
 
         params = {"ids": ",".join(ids), "fields": ",".join(fields)}
         try:
-            value, answer = await self._http.request_json("GET", "/", params=params, classify=classify)
+            value, answer = await self._json("/", params, classify)
         except ServiceError as error:
             if error.kind != "not_found":
                 raise
@@ -151,10 +157,39 @@ class Mapillary:
             return {} if half == 0 else await self._known(ids[:half], fields) | await self._known(ids[half:], fields)
         if not isinstance(value, dict):
             raise self._http.bad_response("not an object of images by id", answer)
-        rows = {key: self._row(row, answer) for key, row in value.items() if key in ids}
+        rows = {key: row_of(row) for key, row in value.items() if key in ids}
         if any(key != row["id"] for key, row in rows.items()):
             raise self._http.bad_response("an image under another image's id", answer)
-        return rows
+        # The service says which ids it does not know; an answer without any of them says nothing about them.
+        if not rows and len(ids) > 1:
+            raise self._http.bad_response(f"an answer without any of the {len(ids)} images asked for", answer)
+        return rows or await self._alone(ids[0], fields)
+
+    async def _alone(self, image_id: str, fields: Sequence[str]) -> dict[str, dict[str, Any]]:
+        try:
+            return {image_id: await self.image(image_id, fields)}
+        except ServiceError as error:
+            if error.kind != "not_found":
+                raise
+            return {}
+
+    async def _json(
+        self, path: str, params: Mapping[str, str | int], classify: Classify, kind: str = ""
+    ) -> tuple[Any, Answer]:
+        """The JSON value answered. An error object is an error under any status, and is tried again like one."""
+        parsed: list[Any] = []
+
+        def check(answer: Answer) -> None:
+            try:
+                parsed[:] = [answer.json()]
+            except (ValueError, RecursionError):
+                raise self._http.bad_response("the body is not JSON", answer, retryable=True) from None
+            if error_in(parsed[0]) is not None:
+                unknown = self._http.bad_response("an error of no known kind", answer, retryable=True)
+                raise classify(answer) or unknown
+
+        answer = await self._http.request("GET", path, params=params, kind=kind, classify=classify, check=check)
+        return parsed[0], answer
 
     async def fetch(self, url: str) -> bytes:
         """The picture at a thumb URL, or ServiceError of kind expired: then ask for the image's URL again."""
@@ -208,74 +243,15 @@ class Mapillary:
             accept=_TILE_TYPES,
             kind="tiles",
             also=(204,),
-            classify=self._classify,
+            classify=partial(graph_error, secrets=self._http.secrets),
         )
         return answer.body
 
     async def close(self) -> None:
         await self._http.close()
 
-    def _row(self, value: Any, answer: Answer) -> dict[str, Any]:
-        image_id = value.get("id") if isinstance(value, dict) else None
-        if isinstance(image_id, int) and not isinstance(image_id, bool):
-            # JSON integers are exact in Python; a float would already have lost digits and is refused below.
-            image_id = str(image_id)
-        if not isinstance(image_id, str) or not image_id:
-            raise self._http.bad_response("an image without an id", answer)
-        row: dict[str, Any] = {**value, "id": image_id}
-        if isinstance(row.get("sequence"), int):
-            row["sequence"] = str(row["sequence"])
-        return row
-
-    def _classify(self, answer: Answer) -> ServiceError | None:
-        error = _error_object(answer)
-        if error is None:
-            return None
-        said = safe_text(f"{answer.url} said: {error.get('message', '')}", self._http.secrets, limit=400)
-
-        def of(kind: Any, retryable: bool) -> ServiceError:
-            return ServiceError("mapillary", kind, said, status=answer.status, retryable=retryable)
-
-        match error.get("code"), error.get("error_subcode"):
-            case 190, _:
-                return of("auth", False)
-            case 4, _:
-                return of("rate_limit", True)
-            case 100, 33:
-                return of("not_found", False)
-            case 100, _:
-                return of("rejected", False)
-            case 2, _:
-                return of("outage", True)
-        if error.get("is_transient") is True:
-            return of("outage", True)
-        return None
-
-    def _classify_box(self, answer: Answer) -> ServiceError | None:
-        known = self._classify(answer)
-        error = _error_object(answer)
-        if known is not None or error is None or answer.status != 500:
-            return known
-        # By their words: code 1 is also any unknown error, and others come without a code. Taking an outage for a box
-        # that is too full would make hundreds of requests of one.
-        message = str(error.get("message", ""))
-        kind: Kind | None = next((kind for words, kind in _BOX_ERRORS if words in message.lower()), None)
-        if kind is None:
-            return None
-        said = safe_text(f"{answer.url} said: {message}", self._http.secrets, limit=400)
-        return ServiceError("mapillary", kind, said, status=answer.status)
-
     def _classify_file(self, answer: Answer) -> ServiceError | None:
         if answer.status in (401, 403, 410):
             said = f"{answer.url}: the signed address is past its time"
             return ServiceError("mapillary", "expired", said, status=answer.status)
         return None
-
-
-def _error_object(answer: Answer) -> dict[str, Any] | None:
-    try:
-        value = json.loads(answer.body)
-    except ValueError:
-        return None
-    error = value.get("error") if isinstance(value, dict) else None
-    return error if isinstance(error, dict) else None

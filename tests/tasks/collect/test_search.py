@@ -260,3 +260,11 @@ async def test_a_service_that_is_down_is_not_asked_for_quarters(
     with pytest.raises(ServiceError) as caught:
         await work({"id": "p", "lat": LAT, "lon": LON}, table)
     assert caught.value.kind == "outage" and caught.value.retryable and streets.asked["images"] == 2  # once again
+
+
+async def test_a_record_without_a_sound_id_is_counted_and_spoils_no_other(streets: Any) -> None:
+    streets.put("11", lat=LAT, lon=LON)
+    streets.put("12", lat=LAT + 0.0005, lon=LON, extra={"id": 1.23e17})
+    found = search(streets.client())
+    assert [one.source_id for one in await drain(found)] == ["11"]
+    assert found.odd["bad_id"] == 1 and found.seen["panorama"].pictures == 2

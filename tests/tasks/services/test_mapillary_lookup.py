@@ -89,7 +89,7 @@ class TestFetchIfChanged:
 
     async def test_unchanged_that_was_not_asked_for_is_refused(self, server, reply):
         server.says(reply(304, b"", None))
-        assert (await failure(server.client(Mapillary).fetch(f"{server.url}/p.jpg"))).kind == "bad_response"
+        assert (await failure(server.client(Mapillary).fetch(f"{server.url}/p.jpg"))).kind == "blocked"
 
     async def test_a_validator_that_is_none_is_not_kept(self, server, reply):
         server.says(reply(200, b"jpeg", "image/jpeg", {"ETag": "nonsense"}))
