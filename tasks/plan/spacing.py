@@ -9,6 +9,7 @@ from scipy.spatial import cKDTree
 from tasks.geo import EARTH_RADIUS_KM
 
 MANY_TREES = 8  # more are asked faster as one
+BLOCK = 200_000  # points taken in together
 
 Floats = NDArray[np.float64]
 
@@ -32,10 +33,12 @@ class Spacing:
         taken = np.ones(len(lat), dtype=bool)
         if not self._wanted or not len(lat):
             return taken
-        # Neighbours in space side by side in memory: the trees are built and asked several times faster.
-        order = np.lexsort((lon, np.floor(lat * 2)))
-        points, rank = on_sphere(lat[order], lon[order]), order
-        taken[order] = self._accept(points, rank)
+        # One block after another is the same as all at once, but for the close pairs there are to hold in memory.
+        for begin in range(0, len(lat), BLOCK):
+            block = slice(begin, begin + BLOCK)
+            # Neighbours in space side by side in memory: the trees are built and asked several times faster.
+            order = np.lexsort((lon[block], np.floor(lat[block] * 2)))
+            taken[begin + order] = self._accept(on_sphere(lat[block][order], lon[block][order]), order)
         return taken
 
     def is_free(self, lat: Floats, lon: Floats) -> NDArray[np.bool_]:
