@@ -99,7 +99,8 @@ class PlanSettings(Settings):
         100.0,
         ge=0,
         allow_inf_nan=False,
-        description="people added to every land cell without a raster: gazetteers miss the countryside",
+        description="people added to a cell of land without a raster, to one that is part sea or another country's "
+        "in proportion: gazetteers miss the countryside",
     )
     within_cell: Literal["gazetteer", "uniform"] = Field(
         "gazetteer", description="near the cell's towns, log-weighted by people; or anywhere on the cell's land alike"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tasks.atlas import gazetteer
 from tasks.boundaries import COLUMNS, country_codes, country_number, country_of_label, index
 from tasks.cell_split import CELL_COLUMNS, CELL_ROWS, CELLS, cell_corner, cell_number
+from tasks.plan.land_share import land_share
 
 PARTS = 10  # squares of the border index along a side of a cell
 
@@ -24,7 +25,7 @@ class Cells:
 
     Country c owns rows `first[c]:first[c + 1]`. The towns of row k are `town_lat[town_first[k]:town_first[k + 1]]`, and
     `town_sum` runs up their weights log(1 + people). `land` runs up, over the 100 squares of the cell, the share of
-    the cell's area in squares that hold land of the country.
+    the cell's area in squares that hold land of the country; `share` is the exact share of the cell that is its land.
     """
 
     country: Ints
@@ -32,6 +33,7 @@ class Cells:
     people: Floats
     first: Ints
     land: NDArray[np.float32]
+    share: Floats
     town_first: Ints
     town_lat: Floats
     town_lon: Floats
@@ -40,9 +42,11 @@ class Cells:
     def weights(self, floor_people: float) -> Floats:
         """log(1 + P_c) for every row, P_c being the cell's people with the floor added.
 
-        Where a country has nobody at all, as may be outside a raster, its cells weigh the same.
+        The floor is what a gazetteer misses in a whole cell of land; a rock in the sea, or the corner of a cell beyond
+        a border, has its part of it. Where a country has nobody at all, as may be outside a raster, its cells weigh the
+        same.
         """
-        weights = np.log1p(self.people + floor_people)
+        weights = np.log1p(self.people + floor_people * self.share)
         empty = np.bincount(self.country, weights=weights)[self.country] == 0
         return np.where(empty, 1.0, weights)
 
@@ -102,6 +106,7 @@ def cells() -> Cells:
         people=counted,
         first=np.searchsorted(keys // CELLS, np.arange(len(codes) + 1)),
         land=land,
+        share=land_share(keys // CELLS, keys % CELLS),
         town_first=np.searchsorted(place[ashore], np.arange(len(keys) + 1)),
         town_lat=lat[ashore],
         town_lon=lon[ashore],

@@ -129,10 +129,13 @@ def _version(slots: Slots, found: Ints, settings: PlanSettings) -> str:
 
 
 def _rules(slots: Slots, cell: Ints, settings: PlanSettings) -> int:
-    """By which rules the places were drawn: 2 where small countries were given room (`tasks.cell_split`), else 1.
+    """By which rules the places were drawn.
 
-    A plan that did not need it is the same plan as before there was such a rule, and keeps its version.
+    3 where the floor goes by a cell's land; else 2 where small countries were given room (`tasks.cell_split`), else 1.
+    A plan that did not need a rule is the same plan as before there was one, and keeps its version.
     """
+    if settings.mode == "world" and settings.floor_people:
+        return 3
     parted = rejoined(settings.seed, settings.split, settings.buffer_km)
     return 2 if slots.late.any() or np.isin(cell, parted).any() else 1
 

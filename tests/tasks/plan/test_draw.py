@@ -5,16 +5,18 @@ import polars as pl
 import pytest
 import shapely
 
+import tasks.plan.spacing
 from bench.plan_small_worlds import shapes
 from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.atlas import countries
-from tasks.boundaries import country_codes, country_of
+from tasks.boundaries import country_codes, country_number, country_of
 from tasks.cell_split import split_of_cells
 from tasks.geo import cell_bounds, cell_of, distance_km
 from tasks.identity import digest
-from tasks.plan.cells import cell_number, cells
+from tasks.plan.cells import cell_corner, cell_number, cells
 from tasks.plan.draw import draw
 from tasks.plan.quota import country_quotas
+from tasks.plan.spacing import Spacing
 from tasks.plan.stage import plan_places
 
 
@@ -116,14 +118,45 @@ def test_islands_near_the_edge_of_a_cell_keep_their_quota(shares: tuple[float, f
     assert late > 40
 
 
-def test_only_plans_that_gave_islands_room_have_another_version() -> None:
+def test_only_plans_that_a_new_rule_changed_have_another_version() -> None:
     """What was planned before there was such a rule keeps its version."""
-    plain = PlanSettings(places=40, countries=("FR", "PL"))
+    plain = PlanSettings(places=40, countries=("FR", "PL"), cell_floor_people=0)
     places, _ = plan_places(plain)
     assert set(places["plan_version"]) == {digest("plan", 1, plain.identity())}
-    island = PlanSettings(places=1, countries=("VA",), seed=1)
+    island = PlanSettings(places=1, countries=("VA",), seed=1, cell_floor_people=0)
     places, _ = plan_places(island)
     assert set(places["plan_version"]) == {digest("plan", 2, island.identity())}
+    floor = PlanSettings(places=40, countries=("FR", "PL"))
+    assert set(plan_places(floor)[0]["plan_version"]) == {digest("plan", 3, floor.identity())}
+    cities = PlanSettings(mode="cities", places=4, cities={"count": 2}, countries=("FR",))
+    assert set(plan_places(cities)[0]["plan_version"]) == {digest("plan", 1, cities.identity())}
+
+
+def test_specks_of_land_with_nobody_on_them_get_hardly_a_place() -> None:
+    """Rocks and corners beyond a border: under a hundredth of a cell, and nobody in the gazetteer."""
+    table, codes = cells(), country_codes()
+    quotas = country_quotas(countries(), PlanSettings(places=20_000))
+    weight = table.weights(PlanSettings().floor_people)
+    chance = weight / np.bincount(table.country, weights=weight)[table.country]
+    expected = np.array([quotas.get(codes[c], 0) for c in table.country]) * chance
+    speck = (table.share < 0.01) & (table.people == 0)
+    assert speck.sum() > 900 and expected[speck].sum() < 50
+    inland = (table.share > 0.99) & (table.people == 0)
+    assert np.allclose(weight[inland], np.log1p(100), rtol=0.01), "a whole cell of land has the whole floor"
+
+
+def test_the_share_of_land_is_what_random_points_say() -> None:
+    table, random = cells(), np.random.default_rng(4)
+    rows = np.concatenate([random.choice(len(table.cell), 300), np.flatnonzero(table.share < 1e-3)[:20]])
+    south, west = cell_corner(table.cell[rows])
+    hits = np.zeros(len(rows))
+    for _ in range(100):
+        lat, lon = south + random.random(len(rows)), west + random.random(len(rows))
+        hits += country_number(lat, lon) == table.country[rows]
+    share = table.share[rows]
+    assert (np.abs(hits / 100 - share) < 5 * np.sqrt(share * (1 - share) / 100) + 0.03).all()
+    whole = np.bincount(table.cell, weights=table.share)
+    assert whole.max() < 1 + 1e-6, "countries share a cell, they do not overlap"
 
 
 def test_uniform_draws_are_even_by_area_not_by_degree() -> None:
@@ -153,5 +186,18 @@ def test_cells_are_drawn_by_log_of_people() -> None:
     assert ((seen["len"] - expected).abs() < 6 * expected.sqrt() + 3).mean() > 0.95
     table = cells()
     spain = country_codes().index("ES")
-    total = np.log1p(table.people + 100)[table.first[spain] : table.first[spain + 1]].sum()
+    total = np.log1p(table.people + 100 * table.share)[table.first[spain] : table.first[spain + 1]].sum()
     assert np.allclose(seen["weight"] / total, seen["probability"])
+
+
+def test_points_taken_in_block_by_block_are_those_taken_in_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    lat, lon = random.uniform(40, 41, 3000), random.uniform(2, 3, 3000)
+
+    def taken() -> list[bool]:
+        spacing = Spacing(1.0)
+        return [*spacing.accept(lat[:2000], lon[:2000]).tolist(), *spacing.accept(lat[2000:], lon[2000:]).tolist()]
+
+    at_once = taken()
+    monkeypatch.setattr(tasks.plan.spacing, "BLOCK", 137)
+    assert taken() == at_once and 1000 < sum(at_once) < 3000
