@@ -45,7 +45,7 @@ def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules, room: Roo
         if refusal is not None:
             return refusal
         stays = tags.already_turned and rules.orientation == "ignore"
-        notes = _notes(tags, stays)
+        notes = _notes(tags, stays, item.get("compass_angle") is None)
         kind = _kind(picture, item.get("kind"), tags)
         with room.take(picture.facts.width * picture.facts.height):
             stored, facts = _stored(data, kind, stays, rules)
@@ -126,7 +126,7 @@ def _refused_for_tags(tags: Tags, item: Mapping[str, Any], rules: PictureRules) 
     )
 
 
-def _notes(tags: Tags, stays: bool) -> list[str]:
+def _notes(tags: Tags, stays: bool, own_angle: bool) -> list[str]:
     notes = []
     if tags.unreadable:
         notes.append("metadata_unreadable")
@@ -136,6 +136,8 @@ def _notes(tags: Tags, stays: bool) -> list[str]:
         notes.append(f"turned_upright: orientation {tags.orientation}")
     if tags.already_turned:
         notes.append("orientation_contradicts")
+    if tags.magnetic and own_angle:
+        notes.append("compass_angle_magnetic")
     return notes
 
 

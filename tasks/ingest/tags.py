@@ -37,6 +37,7 @@ class Tags:
     lon: float | None = None
     taken_at: datetime | None = None
     compass_angle: float | None = None
+    magnetic: bool = False  # that angle is from the magnetic pole, some degrees beside the true one
     equirectangular: bool = False  # XMP GPano says so
     unreadable: bool = False
 
@@ -53,6 +54,7 @@ def read_tags(data: bytes) -> Tags:
     tag = main.get(_ORIENTATION)
     valid = isinstance(tag, int) and 1 <= tag <= 8
     position = _position(gps)
+    angle, of_gps = _angle(said(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17)))
     return Tags(
         orientation=tag if valid else None,
         orientation_invalid=None if valid or tag is None else str(tag)[:20],
@@ -60,7 +62,8 @@ def read_tags(data: bytes) -> Tags:
         lat=position[0] if position else None,
         lon=position[1] if position else None,
         taken_at=_taken_at(camera),
-        compass_angle=_angle(said(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17))),
+        compass_angle=angle,
+        magnetic=of_gps and _letter(gps.get(16)) == "M",
         equirectangular=(said(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
     )
 
@@ -79,13 +82,13 @@ def _position(gps: Mapping[int, Any]) -> tuple[float, float] | None:
 
 
 def _degrees(parts: Any, side: Any, negative: str) -> float | None:
-    if not isinstance(parts, tuple | list) or len(parts) != 3 or not isinstance(side, str | bytes):
+    if not isinstance(parts, tuple | list) or len(parts) != 3:
         return None
     numbers = [_rational(part) for part in parts]
     if any(number is None or number < 0 for number in numbers):
         return None
     degrees, minutes, seconds = (number or 0.0 for number in numbers)
-    letter = (side.decode("ascii", "replace") if isinstance(side, bytes) else side).strip("\0 ").upper()
+    letter = _letter(side)
     if letter not in ("N", "S", "E", "W"):
         return None
     value = degrees + minutes / 60 + seconds / 3600
@@ -109,8 +112,16 @@ def _taken_at(camera: Mapping[int, Any]) -> datetime | None:
     return read_time(text + zone) or read_time(text)
 
 
-def _angle(xmp: str | None, exif: float | None) -> float | None:
+def _angle(xmp: str | None, exif: float | None) -> tuple[float | None, bool]:
+    """The direction, and whether it is the one of EXIF's GPS part."""
     pose = _rational(xmp) if xmp is not None else None
     # Cameras that do not know their pose write 0 there, beside a direction in EXIF that they do know.
-    found = pose if pose or exif is None else exif
-    return found % 360.0 if found is not None and -360 <= found <= 360 else None
+    of_gps = not pose and exif is not None
+    found = exif if of_gps else pose
+    angle = found % 360.0 if found is not None and -360 <= found <= 360 else None
+    return angle, of_gps and angle is not None
+
+
+def _letter(side: Any) -> str:
+    text = side.decode("ascii", "replace") if isinstance(side, bytes) else side if isinstance(side, str) else ""
+    return text.strip("\0 ").upper()

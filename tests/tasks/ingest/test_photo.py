@@ -246,6 +246,19 @@ def test_time_and_direction_of_the_camera(darkroom: Any) -> None:
     assert taken(darkroom.jpeg(exif=darkroom.exif(taken="0000:00:00 00:00:00"))).taken_at is None
 
 
+@pytest.mark.parametrize(("reference", "noted"), [("M", True), ("T", False), (None, False)])
+def test_a_direction_from_the_magnetic_pole_is_noted(darkroom: Any, reference: str | None, noted: bool) -> None:
+    exif = darkroom.exif()
+    exif.get_ifd(0x8825)[17] = 123.5
+    if reference:
+        exif.get_ifd(0x8825)[16] = reference
+    data = darkroom.jpeg(exif=exif)
+    assert (read_tags(data).compass_angle, read_tags(data).magnetic) == (123.5, noted)
+    item = {"lat": 48.5, "lon": 2.5, "kind": None}
+    notes = [prepare(data, {**item, "compass_angle": angle}, PictureRules()).notes for angle in (None, 90.0)]  # type: ignore[union-attr]
+    assert notes == [["compass_angle_magnetic"] if noted else [], []], "the table's own angle is taken, if it has one"
+
+
 def test_nothing_of_the_metadata_is_left(darkroom: Any) -> None:
     exif = darkroom.exif(position=(48.8566, 2.3522), taken="2019:06:07 08:09:10")
     exif[0x010F] = "SecretCamera"
