@@ -87,13 +87,16 @@ def read_candidate(row: dict[str, Any], place_lat: float, place_lon: float) -> C
 
 
 def kind_of(is_pano: Any, camera_type: Any) -> Kind | None:
-    """What a picture is; None when its two fields contradict each other."""
+    """What a picture is; None when its two fields contradict each other, or neither says it."""
     camera_type = camera_type if isinstance(camera_type, str) else None
     if camera_type in _SPHERES:
         return None if is_pano is False else "panorama"
     if camera_type in _FLAT:
         return None if is_pano is True else "photo"
-    return "panorama" if is_pano is True else "photo"
+    # Not known is not False: a sphere taken for a flat picture would go to models as one.
+    if is_pano is True:
+        return "panorama"
+    return "photo" if is_pano is False else None
 
 
 def _point(geometry: Any) -> tuple[float, float] | None:

@@ -83,6 +83,8 @@ class Search:
         self._tile_trouble: ServiceError | None = None
         # Images on tiles: the best score each can have, and its id.
         self._sightings: dict[Kind, list[tuple[float, int]]] = {kind: [] for kind in _KINDS}
+        self._open: set[int] = set()  # those whose kind their tile does not say: they stand in both lines
+        self._detailed: set[int] = set()  # of these, asked for
         self._details_left = dict.fromkeys(_KINDS, settings.looked_at)
         self._queues = {kind: Queue(settings) for kind in _KINDS}
         self._met: set[str] = set()  # each picture counts once, though boxes share edges and tiles overlap
@@ -225,25 +227,32 @@ class Search:
         self._met.update(str(names[k]) for k in new)
         distances_m = distance_km(self._lat, self._lon, images.lat[which], images.lon[which]) * 1000.0
         scores_m = best_scores_m(np.maximum(distances_m - SHIFT_M, 0.0), images.captured_at_ms[which], self._settings)
-        is_pano = images.is_pano[which] == 1
+        said = images.is_pano[which]
         for kind in _KINDS:
-            mine = is_pano if kind == "panorama" else ~is_pano
+            mine = said == (1 if kind == "panorama" else 0)
             self.seen[kind].add(distances_m[mine])
+            # What a tile leaves open may be of either kind; it is counted once its details are known.
+            mine |= said == -1
             self._sightings[kind] += zip(scores_m[mine].tolist(), images.ids[which][mine].tolist(), strict=True)
             heapq.heapify(self._sightings[kind])
+        self._open.update(images.ids[which][said == -1].tolist())
 
     async def _look_into_sightings(self, kind: Kind) -> None:
         """Ask for the details of the most promising images."""
-        sightings = self._sightings[kind]
-        count = min(AT_ONCE, len(sightings), self._details_left[kind])
-        batch = [heapq.heappop(sightings) for _ in range(count)]
-        self._details_left[kind] -= count
+        sightings, wanted = self._sightings[kind], min(AT_ONCE, self._details_left[kind])
+        batch: list[int] = []
+        while sightings and len(batch) < wanted:
+            batch.append(heapq.heappop(sightings)[1])
+            if batch[-1] in self._detailed:  # asked for as one of the other kind
+                batch.pop()
         if not batch:
-            self.odd["not_looked_at"] += len(sightings)
+            self.odd["not_looked_at"] += sum(name not in self._detailed for _, name in sightings)
             sightings.clear()
             return
+        self._details_left[kind] -= len(batch)
+        self._detailed.update(self._open.intersection(batch))
         self.asked.details += 1
-        rows = await self._mapillary.images_by_id([str(name) for _, name in batch], FIELDS)
+        rows = await self._mapillary.images_by_id([str(name) for name in batch], FIELDS)
         self.odd["gone"] += len(batch) - len(rows)
         for row in rows.values():
             candidate = read_candidate(row, self._lat, self._lon)
@@ -252,6 +261,8 @@ class Search:
                 continue
             if not self._is_around(candidate):
                 continue
+            if candidate.kind is not None and int(candidate.source_id) in self._open:
+                self.seen[candidate.kind].add([candidate.distance_m])
             # A tile's position is rounded: only now is it known which side of the edge a picture is on.
             if any(box.holds(*candidate.found_at) for box in self._area):
                 self._queue(candidate)

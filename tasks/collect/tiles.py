@@ -140,7 +140,8 @@ def _read_layer(layer: TileMessage.layer, name: TileName) -> TileImages:
             east.append((geometry[1] >> 1) ^ -(geometry[1] & 1))  # zigzag
             south.append((geometry[2] >> 1) ^ -(geometry[2] & 1))
             times.append(UNKNOWN_TIME if moment is None else moment)
-            panos.append(int(values[said[pano_key]].bool_value) if pano_key in said else -1)
+            pano = values[said[pano_key]] if pano_key in said else None
+            panos.append(int(pano.bool_value) if pano is not None and pano.HasField("bool_value") else -1)
         side = 1 << name.z
         return TileImages(
             ids=np.array(ids, dtype=np.uint64),

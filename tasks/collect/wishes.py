@@ -61,11 +61,12 @@ class Wish:
         """Why the wish is not fulfilled, in one word."""
         if self.last is not None and self.last.unsearched and not self.over:
             return "not_all_searched"  # whatever there is: that there is no more would be a guess
-        if self.last is None or not any(seen.pictures for seen in self.last.seen.values()):
+        unclear = self.last.odd["unclear_kind"] if self.last is not None else 0  # each may be of the kind wanted
+        if self.last is None or not (unclear or any(seen.pictures for seen in self.last.seen.values())):
             return "no_imagery_near"
         if self.rows:
             return "too_few_near"
-        if not self.last.seen[self.kind].pictures:
+        if not self.last.seen[self.kind].pictures and not unclear:
             return f"no_{self.kind}_near"
         kinds = {problem["kind"] for problem in self.problems}
         return "corrupt_image" if kinds and kinds <= _BROKEN else "no_usable_image"

@@ -66,6 +66,7 @@ class Streets:
     crowd: int = 10_000  # a box with more is answered with this many, and with no word about it
     outage: bool = False
     tile_fault: str | None = None  # missing, outage, forbidden, garbage
+    tiles_tell_kinds: bool = True
     asked: Counter[str] = field(default_factory=Counter)
     url: str = ""
     signature: int = 1  # only addresses with the newest one are answered
@@ -154,7 +155,7 @@ class Streets:
                 features.append(
                     {
                         "geometry": {"type": "Point", "coordinates": point},
-                        "properties": shown | {"is_pano": shot.is_pano},
+                        "properties": shown | ({"is_pano": shot.is_pano} if self.tiles_tell_kinds else {}),
                     }
                 )
         data = encode([{"name": "image", "features": features}], default_options={"y_coord_down": True})

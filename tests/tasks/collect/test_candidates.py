@@ -36,7 +36,7 @@ def test_strange_values_are_absent_values() -> None:
         camera_type=["spherical"], **dict.fromkeys(("captured_at", "quality_score", "compass_angle"), 10**400)
     )
     assert (huge.camera_type, huge.captured_at, huge.quality, huge.compass_angle) == (None, None, 0.0, None)
-    assert huge.kind == "photo" and candidate(camera_type={}, is_pano=True).kind == "panorama"
+    assert huge.kind is None and candidate(camera_type={}, is_pano=True).kind == "panorama"
     assert read_candidate({"id": "1", "geometry": {"coordinates": [10**400, 1]}}, 50.0, 8.0) is None
 
 
@@ -77,12 +77,16 @@ def test_the_heading_is_the_corrected_one_within_the_circle(row: dict[str, Any],
         (False, "perspective", "photo"),
         (False, "fisheye", "photo"),
         (False, None, "photo"),
-        (None, None, "photo"),
+        (None, None, None),
+        (1, None, None),
+        (1, "spherical", "panorama"),
+        (0, "perspective", "photo"),
+        (None, "camera of tomorrow", None),
         (True, "perspective", None),
         (True, "fisheye", None),
         (False, "spherical", None),
         (False, "equirectangular", None),
-        ("true", None, "photo"),
+        ("true", None, None),
         (True, "camera of tomorrow", "panorama"),
     ],
 )

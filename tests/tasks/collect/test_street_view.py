@@ -255,7 +255,7 @@ async def test_what_a_place_lacks_stands_beside_what_it_has(streets: Any, tmp_pa
         ([{"width": 400, "height": 200}], "no_usable_image"),
         ([{"fault": "small"}, {"fault": "html"}], "no_usable_image"),
         ([{"fault": "truncated"}, {"fault": "html"}], "corrupt_image"),
-        ([{"extra": {"camera_type": "perspective"}}], "no_imagery_near"),
+        ([{"extra": {"camera_type": "perspective"}}], "no_usable_image"),
     ],
 )
 async def test_every_reason_for_nothing(streets: Any, tmp_path: Path, shots: list[Any], reason: str) -> None:
