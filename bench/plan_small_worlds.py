@@ -24,6 +24,8 @@ from tasks.plan.stage import plan_places
 
 PROBES = 200  # points of a country that are looked at for room,
 ROOM = 10  # of which so many, 5 %, are more than a thousand tries may miss
+SMALL = 5  # a country no wider than so many buffers keeps at least half of its land,
+HALF = 0.6  # and points say so but for chance
 SQUARE_KM = 15.8  # diagonal of a tenth of a degree, by which the plan knows land from sea
 
 
@@ -89,6 +91,9 @@ def has_room(code: str, settings: PlanSettings, places: pl.DataFrame) -> bool:
     free = apart.reshape(len(lat), len(taken_lat)).min(axis=1, initial=np.inf) >= settings.spacing_km
     if not settings.buffer_km:
         return int(free.sum()) >= ROOM
+    # A small country is not to be hemmed in by its own cells: what they take of its land is less than half.
+    if _width_km(code) <= SMALL * settings.buffer_km and not _foreign_land_near(code, settings.buffer_km):
+        return bool(free.mean() > HALF)
     splits = split_of_cells(settings.seed, settings.split, settings.buffer_km).reshape(180, 360)
     found = 0
     for y, x in zip(lat[free].tolist(), lon[free].tolist(), strict=True):
@@ -96,6 +101,23 @@ def has_room(code: str, settings: PlanSettings, places: pl.DataFrame) -> bool:
         if found == ROOM:
             return True
     return False
+
+
+def _width_km(code: str) -> float:
+    """The diagonal of the country's box."""
+    west, south, east, north = shapely.bounds(shapes()[code])
+    return float(distance_km(south, west, north, east))
+
+
+def _foreign_land_near(code: str, buffer_km: float) -> bool:
+    """Whether other countries' land is so near that their cells may take land of this one."""
+    west, south, east, north = shapely.bounds(shapes()[code])
+    high = np.degrees((buffer_km + SQUARE_KM) / EARTH_RADIUS_KM)
+    wide = high / np.cos(np.radians(min(max(abs(south), abs(north)) + high, 89)))
+    around = shapely.box(west - wide, south - high, east + wide, north + high)
+    return any(
+        _land()[n] is not shapes()[code] and shapely.intersects(_land()[n], around) for n in _tree().query(around)
+    )
 
 
 def _points_in(shape: shapely.Geometry, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """Which cells are for training, validation and the benchmark, and how far apart those keep."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from schemas.settings.plan import MOST_BUFFER_KM, SplitShares
 from tasks.atlas import outlines
-from tasks.boundaries import COLUMNS, ROWS, land_squares, square_of
+from tasks.boundaries import COLUMNS, ROWS, country_of, land_squares, square_of
 from tasks.chance import key, uniform
 from tasks.geo import EARTH_RADIUS_KM, distance_km
 
@@ -16,7 +17,9 @@ SPLITS = ("train", "validation", "benchmark")
 CELL_ROWS, CELL_COLUMNS = 180, 360
 CELLS = CELL_ROWS * CELL_COLUMNS
 SQUARES = ROWS // CELL_ROWS  # of the border index, along a side of a cell
-NARROW = 3  # a country no wider than so many buffers may have no room between two of its cells
+NARROW = 5  # a country no wider than so many buffers may have too little room between its own cells,
+ROOM = 0.5  # which is less than this share of its land
+PROBES = 60  # points along a side of its box, to find that share
 SEA = -1  # in the place of a split: nothing to keep clear of
 
 Ints = NDArray[np.int64]
@@ -39,7 +42,7 @@ def cell_corner(cell: Ints) -> tuple[Ints, Ints]:
 def split_of_cells(seed: int, shares: SplitShares, buffer_km: float) -> Splits:
     """For every cell of the Earth the place of its split in SPLITS. It depends on nothing but these and the cell.
 
-    A country so small that the buffer would leave no room between its own cells has them all in one split.
+    A country so small that the buffer between its own cells would take most of its land has them all in one split.
     """
     splits = split_of_lone_cells(seed, shares)
     for cells in joined_cells(buffer_km):
@@ -65,16 +68,33 @@ def rejoined(seed: int, shares: SplitShares, buffer_km: float) -> Ints:
 def joined_cells(buffer_km: float) -> tuple[tuple[int, ...], ...]:
     """Cells that have one split: those of every country too narrow for the buffer, lowest number first."""
     joined: list[frozenset[int]] = []
-    for width_km, cells in _small_countries():
-        if width_km <= NARROW * buffer_km:
+    for country in _small_countries():
+        cells = country.cells
+        if country.width_km <= NARROW * buffer_km and country.room(buffer_km) < ROOM:
             touching = [other for other in joined if other & cells]
             joined = [other for other in joined if not other & cells] + [cells.union(*touching)]
     return tuple(sorted(tuple(sorted(cells)) for cells in joined))
 
 
+@dataclass(frozen=True)
+class _Small:
+    """A country in several cells that may be too narrow for some buffer; `lat`, `lon` are points on its land."""
+
+    width_km: float
+    cells: frozenset[int]
+    lat: Floats
+    lon: Floats
+
+    def room(self, buffer_km: float) -> float:
+        """The share of its land that places can have if no two of its cells are of one split."""
+        splits = np.full(CELLS, SEA, dtype=np.int8)
+        splits[sorted(self.cells)] = np.arange(len(self.cells))
+        return float(keeps_clear_of_land(self.lat, self.lon, splits, buffer_km).mean())
+
+
 @cache
-def _small_countries() -> list[tuple[float, frozenset[int]]]:
-    """Diagonal in km and cells of the countries that lie in several cells and may be too narrow for some buffer."""
+def _small_countries() -> list[_Small]:
+    """All such countries."""
     shape = outlines()
     codes, of_region = np.unique(shape.country, return_inverse=True)
     of_ring = of_region[shape.ring_region]
@@ -94,7 +114,13 @@ def _small_countries() -> list[tuple[float, frozenset[int]]]:
         points = np.vstack([(ring[:-1] + steps * (ring[1:] - ring[:-1])).reshape(-1, 2) for ring in rings])
         cells = frozenset(np.unique(cell_number(points[:, 0], points[:, 1])).tolist())
         if len(cells) > 1:
-            found.append((float(width_km[country]), cells))
+            grid = np.meshgrid(*(np.linspace(low[country, axis], high[country, axis], PROBES) for axis in (0, 1)))
+            lat, lon = (side.ravel() for side in grid)
+            own = country_of(lat, lon) == codes[country]
+            # Of islets that no point of the grid meets, the outline stands for the land.
+            lat, lon = (lat[own], lon[own]) if own.sum() >= PROBES else points.T
+            inside = np.isin(cell_number(lat, lon), sorted(cells))
+            found.append(_Small(float(width_km[country]), cells, lat[inside], lon[inside]))
     return found
 
 

@@ -131,13 +131,16 @@ def _version(slots: Slots, found: Ints, settings: PlanSettings) -> str:
 def _rules(slots: Slots, cell: Ints, settings: PlanSettings) -> int:
     """By which rules the places were drawn.
 
-    3 where the floor goes by a cell's land; else 2 where small countries were given room (`tasks.cell_split`), else 1.
-    A plan that did not need a rule is the same plan as before there was one, and keeps its version.
+    3 where the floor goes by a cell's land; else 4 where cells of small countries were joined (`tasks.cell_split`), 2
+    where places kept clear of land only, else 1. A plan that did not need a rule is the same plan as before there was
+    one, and keeps its version.
     """
     if settings.mode == "world" and settings.floor_people:
         return 3
     parted = rejoined(settings.seed, settings.split, settings.buffer_km)
-    return 2 if slots.late.any() or np.isin(cell, parted).any() else 1
+    if np.isin(cell, parted).any():
+        return 4
+    return 2 if slots.late.any() else 1
 
 
 def compute(inputs: Inputs, settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:

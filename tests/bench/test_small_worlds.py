@@ -38,6 +38,17 @@ def test_what_is_wrong_with_a_plan_is_found() -> None:
     assert breaches(settings, places.head(19), lost) == ["FR was refused a place but has room"]
 
 
+def test_an_island_hemmed_in_by_its_own_cells_is_found() -> None:
+    """Aruba as it was: all places in a strip of the larger cell, and most of the island empty."""
+    settings = PlanSettings(places=16, countries=("AW",), seed=12)
+    places, refused = plan_places(settings)
+    assert (places.height, refused.height) == (16, 0)
+    strip = places.with_columns(lon=pl.Series(np.linspace(-69.906, -69.885, 16)), lat=pl.lit(12.45))
+    assert has_room("AW", settings, strip.head(13))
+    crowded = settings.model_copy(update={"places": 200, "spacing_km": 3.0})
+    assert not has_room("AW", crowded, plan_places(crowded)[0])
+
+
 def test_a_country_that_is_full_or_hemmed_in_has_no_room() -> None:
     crowded = PlanSettings(places=2, countries=("MC",), spacing_km=10)
     assert not has_room("MC", crowded, plan_places(crowded)[0])

@@ -99,6 +99,14 @@ def test_small_countries_keep_their_quota() -> None:
         assert (draw(cells(), wanted, PlanSettings(seed=seed)).row >= 0).all()
 
 
+def test_islands_as_wide_as_a_few_buffers_keep_a_quota_of_many() -> None:
+    """Aruba and Saint Lucia, with their places of a plan of a million: one cell of several would be too small."""
+    wanted = {"AW": 16, "LC": 21}
+    for seed in range(1, 13):
+        slots = draw(cells(), wanted, PlanSettings(seed=seed))
+        assert (slots.row >= 0).all(), seed
+
+
 @pytest.mark.parametrize("shares", [(0.8, 0.1, 0.1), (0.6, 0.15, 0.25)])
 def test_islands_near_the_edge_of_a_cell_keep_their_quota(shares: tuple[float, float, float]) -> None:
     """Norfolk Island lies in two cells, Sint Maarten by the edge of one, and Vatican City is drawn 100 m wide."""

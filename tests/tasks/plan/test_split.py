@@ -6,7 +6,6 @@ import pytest
 from schemas.settings.plan import SplitShares
 from tasks.boundaries import country_codes, country_number, land_squares, square_of
 from tasks.cell_split import (
-    NARROW,
     SPLITS,
     joined_cells,
     keeps_clear,
@@ -106,11 +105,12 @@ def test_the_cells_of_a_narrow_country_have_one_split() -> None:
         return set(table.cell[table.first[number] : table.first[number + 1]].tolist())
 
     assert own("NF") in [set(group) for group in joined_cells(10.0)] and joined_cells(0.0) == ()
-    # 46 km of Saint Pierre and Miquelon, 23 by 23 km of Aruba: by their boxes, against the buffer.
-    for code, width_km in (("PM", 47.3), ("AW", 31.3), ("NF", 12.3), ("LC", 49.0)):
-        joined = [set(group) for group in joined_cells(width_km / NARROW + 0.5)]
-        assert any(own(code) <= group for group in joined), code
-        assert not any(own(code) <= set(group) for group in joined_cells(width_km / NARROW - 0.5)), code
+    # Of Aruba and Saint Lucia 10 km would leave a strip, of Saint Pierre and Miquelon and of Malta more than half.
+    joined = [set(group) for group in joined_cells(10.0)]
+    for code, one_split in (("AW", True), ("LC", True), ("NU", True), ("PM", False), ("MT", False), ("LU", False)):
+        assert any(own(code) <= group for group in joined) == one_split, code
+    for code in ("PM", "MT", "LU", "HK"):
+        assert any(own(code) <= set(group) for group in joined_cells(30.0)), code
     for seed in range(20):
         splits, lone = split_of_cells(seed, SHARES, 30.0), split_of_lone_cells(seed, SHARES)
         for group in joined_cells(30.0):
