@@ -36,6 +36,22 @@ def test_a_file_may_name_recipe_and_profile(tmp_path: Path) -> None:
     assert load_config(file=file, profile="offline").profile == "offline"
 
 
+def test_production_never_sends_the_offline_worlds_keys() -> None:
+    """Also to a tunnel or a mirror on this machine, which looks like the offline world by its address."""
+    tunnels = [f"services.{service}.base_url=http://127.0.0.1:9000/api" for service in ("mapillary", "search", "chat")]
+    services = load_config(profile="production", overrides=tunnels).services
+    for service, variable in (
+        (services.mapillary, "MAPILLARY_TOKEN"),
+        (services.search, "TAVILY_API_KEY"),
+        (services.chat, "OPENAI_API_KEY"),
+    ):
+        assert (service.base_url, service.public_key) == ("http://127.0.0.1:9000/api", None)
+        assert service.key_env == variable
+    assert services.mapillary.tiles_url.startswith("https://tiles.mapillary.com/")
+    assert services.mapillary.search_per_minute == 9_000
+    assert load_config(profile="offline").services.mapillary.public_key is not None
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
