@@ -4,6 +4,7 @@ import numpy as np
 from PIL import Image
 
 from tasks.decode import BadImage, Encoded, Pixels, jpeg
+from tasks.gpano import refuse_part
 from tasks.resample import shrink
 
 STORED_QUALITY = 92
@@ -11,7 +12,7 @@ _BORDER = 16  # pixels from beyond the edge, more than the widest filter reaches
 
 
 def equirectangular(data: bytes, width: int = 4096, height: int = 2048, min_pixels: int = 1_000_000) -> bytes:
-    """A full panorama as a JPEG of exactly width x height; `BadImage` if it is too small or not 2:1.
+    """A full panorama as a JPEG of exactly width x height; `BadImage` if it is too small, not 2:1, or says it is a part.
 
     Columns keep their direction: the left edge stays the left edge, and the picture still closes around it.
     """
@@ -20,6 +21,7 @@ def equirectangular(data: bytes, width: int = 4096, height: int = 2048, min_pixe
     if facts.width * facts.height < min_pixels:
         raise BadImage("too_small", f"{facts.width} x {facts.height}, at least {min_pixels} pixels are needed")
     # A partial panorama stretched to 2:1 would bend every road in it, so it is refused, not resized.
+    refuse_part(data)
     if abs(facts.width / facts.height - 2.0) > 0.02:
         raise BadImage("not_equirectangular", f"{facts.width} x {facts.height} is not 2:1")
     pixels = picture.pixels(least=(2 * width, 2 * height))

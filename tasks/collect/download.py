@@ -8,7 +8,6 @@ from tasks.collect.batches import Batches
 from tasks.collect.candidates import Candidate, Kind
 from tasks.collect.hosts import GONE, Hosts, Refused, is_refusal
 from tasks.collect.spool import Came, Spool
-from tasks.gpano import refuse_part
 from tasks.image_store import ImageStore
 from tasks.images import BadImage, equirectangular
 from tasks.metadata import cleaned
@@ -132,7 +131,6 @@ def _store(came: Came, kind: Kind, settings: CollectSettings, store: ImageStore)
 def prepare(data: bytes, kind: Kind, settings: CollectSettings) -> tuple[bytes, str, int, int]:
     """The bytes to store, without anything that tells of their maker; their extension, width and height."""
     if kind == "panorama":
-        refuse_part(data)  # here, where its metadata is last seen
         width, height = settings.panorama_width, settings.panorama_width // 2
         return equirectangular(data, width, height, settings.panorama_min_pixels), "jpg", width, height
     clean, facts = cleaned(data)

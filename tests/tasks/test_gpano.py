@@ -14,6 +14,7 @@ from tasks.gpano import refuse_part
 from tasks.ingest.photo import Photo
 from tasks.ingest.photo import prepare as ingested
 from tasks.ingest.refusal import Refusal
+from tasks.panorama import equirectangular
 
 SIDES = ("FullPanoWidth", "FullPanoHeight", "CroppedAreaImageWidth", "CroppedAreaImageHeight")
 
@@ -88,6 +89,8 @@ def test_collected_and_ingested_panoramas_are_asked() -> None:
     whole, part = picture(xmp(512, 256, 512, 256)), picture(PART)
     wanted = CollectSettings(panorama_width=512, panorama_min_pixels=1)
     assert collected(whole, "panorama", wanted)[2:] == (512, 256)
+    with pytest.raises(BadImage, match="180 x 90 degrees"):
+        equirectangular(part, 512, 256, 1)
     with pytest.raises(BadImage, match="180 x 90 degrees"):
         collected(part, "panorama", wanted)
     rules = PictureRules(panorama_width=512, panorama_min_pixels=1)
