@@ -12,7 +12,7 @@ _BORDER = 16  # pixels from beyond the edge, more than the widest filter reaches
 
 
 def equirectangular(data: bytes, width: int = 4096, height: int = 2048, min_pixels: int = 1_000_000) -> bytes:
-    """A full panorama as a JPEG of exactly width x height; `BadImage` if it is too small, not 2:1, or says it is a part.
+    """A full panorama as a JPEG of exactly width x height; `BadImage` if it is too small, not 2:1 or only a part.
 
     Columns keep their direction: the left edge stays the left edge, and the picture still closes around it.
     """
