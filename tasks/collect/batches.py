@@ -4,20 +4,26 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from tasks.services import ServiceError
+
 Answer = dict[str, Any]
+Batch = dict[str, asyncio.Future[Answer | None]]
+# What a request is refused with that one of its keys may be the cause of. A wrong token or a spent budget is not.
+_MAY_BE_ONE_KEYS = frozenset({"rejected", "bad_response", "too_big"})
 
 
 class Batches:
     """Answers by key, asked for together: at most `most` keys a request, none waits longer than `linger_s` for others.
 
-    A key that several ask for at once is asked for once. What the request raises, everybody who waited gets.
+    A key that several ask for at once is asked for once. What the request raises, everybody who waited gets; but where
+    the service refuses it for good, one key may have spoiled it, and halves find out which.
     """
 
     def __init__(
         self, ask: Callable[[list[str]], Awaitable[Mapping[str, Answer]]], most: int, linger_s: float = 0.25
     ) -> None:
         self._ask, self._most, self._linger_s = ask, most, linger_s
-        self._waiting: dict[str, asyncio.Future[Answer | None]] = {}
+        self._waiting: Batch = {}
         self._timer: asyncio.TimerHandle | None = None
         self._asking: set[asyncio.Task[None]] = set()  # a task nobody holds may be collected before it is done
 
@@ -42,12 +48,23 @@ class Batches:
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _answer(self, batch: dict[str, "asyncio.Future[Answer | None]"]) -> None:
+    async def _answer(self, batch: Batch) -> None:
         try:
             found = await self._ask(list(batch))
+        except ServiceError as error:
+            if error.kind in _MAY_BE_ONE_KEYS and not error.retryable and len(batch) > 1:
+                keys = list(batch)
+                halves = keys[: len(keys) // 2], keys[len(keys) // 2 :]
+                await asyncio.gather(*(self._answer({key: batch[key] for key in half}) for half in halves))
+                return
+            _raise(error, batch)
         except Exception as error:  # noqa: BLE001 - it is raised again by everyone who waits
-            for future in batch.values():
-                future.set_exception(error)
-            return
-        for key, future in batch.items():
-            future.set_result(found.get(key))
+            _raise(error, batch)
+        else:
+            for key, future in batch.items():
+                future.set_result(found.get(key))
+
+
+def _raise(error: Exception, batch: Batch) -> None:
+    for future in batch.values():
+        future.set_exception(error)
