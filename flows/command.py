@@ -1,7 +1,9 @@
 """How a command is called and how it ends: one line for a person, a code for a machine."""
 
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from schemas.load import ConfigError
 from tasks.errors import GeofixError, InputError
 from tasks.services.errors import ServiceError
 
-DONE, FAILED, USAGE, FAILED_ROWS, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, USAGE, FAILED_ROWS, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 
 
 @dataclass(frozen=True)
@@ -48,24 +50,34 @@ class UsageError(Exception):
 
 def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     """Run the action and exit with its code, or say in one line why not."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)  # what a scheduler or the system sends: it ends like Ctrl-C
     try:
         code = action()
     except (ConfigError, UsageError, InputError) as error:
         code = _say(call, error, USAGE)
     except (GeofixError, ServiceError) as error:
         code = _say(call, error, FAILED)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         print("interrupted: what was finished is saved; run the same command again to go on", file=sys.stderr)
-        code = INTERRUPTED
+        code = TERMINATED if isinstance(interruption, _Terminated) else INTERRUPTED
     except OSError as error:
         code = _say(call, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED)
     except Exception as error:  # noqa: BLE001 - the last guard: a bug, said in one line, with the way to see more
         code = _say(call, f"{type(error).__name__}: {error} (a bug in geofix; --debug shows where)", FAILED)
     sys.stdout.flush()
     sys.stderr.flush()
-    if code == INTERRUPTED:
+    if code in (INTERRUPTED, TERMINATED):
         os._exit(code)  # threads of Prefect and Ray would keep a second Ctrl-C waiting
     raise SystemExit(code)
+
+
+class _Terminated(KeyboardInterrupt):
+    """The process was asked to end by somebody else than its user."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise _Terminated
 
 
 def _say(call: Call, error: BaseException | str, code: int) -> int:

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,12 +48,24 @@ def start_ray(settings: SpreadSettings) -> None:
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     # Ray prints what its servers report on standard output, where our own result goes.
     worker.print_to_stdstream = _note_report
-    if settings.address:
-        join_cluster(settings.address, _stay_on_loopback)
-    else:
-        _start_private(settings)
-        atexit.register(stop_ray)
+    with _own_sigterm():
+        if settings.address:
+            join_cluster(settings.address, _stay_on_loopback)
+        else:
+            _start_private(settings)
+            atexit.register(stop_ray)
     _ours = settings
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    # Ray's handler leaves at once, in the middle of a commit; ours and the flow's let what is finished be saved.
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _named(address: str | None) -> str:

@@ -326,7 +326,10 @@ def test_a_column_stage_writes_only_what_changed(context: Context) -> None:
     assert sums(run(stage, Numbers(speed=1), context)) == (7, 7, 0, 0, 3), "n0 stays 0, rejects are the same"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+ENDS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
+
+
+@pytest.mark.parametrize("how", list(ENDS))
 def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path, how: signal.Signals) -> None:
     program = tmp_path / "slow.py"
     program.write_text(
@@ -334,6 +337,7 @@ def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path,
             """
             import pathlib, sys, time
             import polars as pl
+            from flows.command import Call, run_command
             from schemas.settings.base import Settings
             from schemas.settings.services import ServicesSettings
             from tasks.frame import Context, Kept, Resources, Stage, run
@@ -350,12 +354,16 @@ def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path,
                 row = {"place_id": item["id"], "country": "FR", "lat": 1.0, "lon": 1.0, "split": "train"}
                 return Kept({"places": [row]})
 
-            if __name__ == "__main__":
+            def main():
                 stage = Stage("slow", (), ("places",), items, work, lambda s, w: None, resources=Resources(chunk=2))
                 tell = lambda tick: print(tick.done, flush=True)
                 context = Context(Lake(sys.argv[1]), connect(ServicesSettings(), {}), progress=tell)
                 result = run(stage, Settings(), context)
                 print("result", result.items_in, result.kept, result.skipped, flush=True)
+                return 0
+
+            if __name__ == "__main__":
+                run_command(Call(), main)
             """
         ).replace("GO", str(tmp_path / "go"))
     )
@@ -369,9 +377,9 @@ def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path,
             process.send_signal(how)
             break
     process.communicate(timeout=60)
-    assert process.returncode != 0
+    assert process.returncode == ENDS[how]
     saved = Lake(tmp_path / "lake").read("places").height
-    if how is signal.SIGINT:
+    if how is not signal.SIGKILL:
         assert done <= saved < 60, "all that was done is saved"
         assert Lake(tmp_path / "lake").read("runs")["status"].to_list() == ["interrupted"]
     (tmp_path / "go").touch()
