@@ -1,8 +1,12 @@
-"""ICC colour profiles reduced to their numbers: no description, copyright, device, maker or date."""
+"""ICC colour profiles: reduced to their numbers (no description, copyright, device, maker or date), and applied."""
 
+import io
 import struct
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageCms
 
 _HEADER = 128
 _MAX_TAGS = 100
@@ -11,6 +15,7 @@ _CURVES = (b"rTRC", b"gTRC", b"bTRC", b"kTRC")
 _COLOUR = {b"rXYZ", b"gXYZ", b"bXYZ", b"rTRC", b"gTRC", b"bTRC"}
 _PARAMETERS = (1, 3, 4, 5, 7)  # of a curve, by its kind
 _LARGEST = 20.0  # of a number that can be; text read as numbers is in the thousands
+_NO_DIFFERENCE = 2  # levels of 255 that two ways to compute the same colours may lie apart
 _D50 = bytes.fromhex("0000f6d6000100000000d32d")
 
 
@@ -43,6 +48,32 @@ def plain_profile(profile: bytes) -> bytes | None:
     tags = {name: body for name, body in tags.items() if body}
     tags |= {b"desc": _description(is_v4), b"cprt": _copyright(is_v4)}  # the standard asks for them
     return _assembled(_header(profile, is_v4), dict(sorted(tags.items())))
+
+
+def as_srgb(pixels: NDArray[np.uint8], profile: bytes | None) -> NDArray[np.uint8]:
+    """RGB pixels in the colours that all programs assume where no profile says otherwise.
+
+    Only a profile that could be written anew is applied; the pixels stay as they are where it is another one, or sRGB.
+    """
+    plain = plain_profile(profile) if profile and profile[16:20] == b"RGB " else None
+    change = _to_srgb(plain) if plain else None
+    if change is None:
+        return pixels
+    return np.array(ImageCms.applyTransform(Image.fromarray(pixels), change))
+
+
+@lru_cache(maxsize=16)
+def _to_srgb(plain: bytes) -> ImageCms.ImageCmsTransform | None:
+    """The way from a profile's colours to sRGB; none if there is nothing to change, or it cannot be applied."""
+    levels = np.linspace(0, 255, 9).round().astype(np.uint8)
+    probe = np.stack(np.meshgrid(levels, levels, levels), axis=-1).reshape(27, 27, 3)
+    try:
+        given = ImageCms.ImageCmsProfile(io.BytesIO(plain))
+        change = ImageCms.buildTransform(given, ImageCms.createProfile("sRGB"), "RGB", "RGB")
+        changed = np.array(ImageCms.applyTransform(Image.fromarray(probe), change))
+    except (ImageCms.PyCMSError, OSError):
+        return None
+    return change if np.abs(changed.astype(int) - probe).max() > _NO_DIFFERENCE else None
 
 
 def _header(profile: bytes, is_v4: bool) -> bytearray:
