@@ -58,6 +58,16 @@ class SplitShares(Settings):
         return self
 
 
+def _set_by_preset(settings: dict[str, Any], fields: Mapping[str, Any], preset: str, section: str = "") -> None:
+    """Fill the preset's fields in; one that is there already and says something else is refused."""
+    for name, value in fields.items():
+        if settings.setdefault(name, value) != value:
+            raise ValueError(
+                f"{section}{name} is {settings[name]!r}, but preset {preset} sets it to {value!r}: "
+                "leave one of the two out"
+            )
+
+
 def _is_country_code(code: str) -> str:
     if not (len(code) == 2 and code.isascii() and code.isalpha() and code.isupper()):
         raise ValueError(f"'{code}' is not an ISO 3166 alpha-2 code such as FR or BR")
@@ -121,14 +131,11 @@ class PlanSettings(Settings):
             return given
         filled = {"split": preset["split"]} if "split" in preset else {}
         filled |= given
-        for name in ("mode", "places"):
-            if name in preset and filled.setdefault(name, preset[name]) != preset[name]:
-                raise ValueError(
-                    f"{name} is {filled[name]!r}, but preset {given['preset']} sets it to {preset[name]!r}: "
-                    "leave one of the two out"
-                )
+        fixed = {name: value for name, value in preset.items() if name in ("mode", "places")}
+        _set_by_preset(filled, fixed, given["preset"])
         if "cities" in preset and isinstance(filled.setdefault("cities", {}), dict):
-            filled["cities"] = {**preset["cities"], **filled["cities"]}
+            filled["cities"] = dict(filled["cities"])
+            _set_by_preset(filled["cities"], preset["cities"], given["preset"], "cities.")
         return filled
 
     @model_validator(mode="after")

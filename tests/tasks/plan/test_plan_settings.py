@@ -26,6 +26,7 @@ from schemas.settings.plan import PRESETS, PlanSettings
         ({"plaecs": 3}, "plaecs"),
         ({"preset": "geoseek-val", "places": 9}, "places is 9, but preset geoseek-val sets it to 3000"),
         ({"preset": "geobench", "mode": "world"}, "mode is 'world', but preset geobench"),
+        ({"preset": "geobench", "cities": {"count": 50}}, "cities.count is 50, but preset geobench sets it to 108"),
         ({"mode": "cities", "places": 5, "cities": {"count": 6}}, "5 places cannot lie in 6 cities"),
         ({"mode": "cities", "population_raster": "people.tif"}, "population_raster is for mode world"),
         ({"mode": "town"}, "world"),
@@ -72,6 +73,10 @@ def test_a_preset_in_a_later_layer_makes_earlier_values_give_way(tmp_path: Path)
     assert load_config(file=own).plan.places == 3_000
     with pytest.raises(ConfigError, match="places is 9, but preset geoseek-val sets it to 3000"):
         load_config(file=own, overrides=["plan.places=9"])
-    for order in (["plan.places=9", "plan.preset=geobench"], ["plan.preset=geobench", "plan.places=9"]):
+    for order in (
+        ["plan.places=9", "plan.preset=geobench"],
+        ["plan.preset=geobench", "plan.places=9"],
+        ["plan.preset=geobench", "plan.cities.count=50"],
+    ):
         with pytest.raises(ConfigError, match="leave one of the two out"):
             load_config(overrides=order)
