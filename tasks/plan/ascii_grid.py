@@ -1,5 +1,6 @@
 """ASCII grids: what GDAL would read without a word although header and numbers say something else."""
 
+import codecs
 import re
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +23,14 @@ def read_header(path: str) -> dict[str, str] | None:
     """The words of the file's header by their names in lower case; none if it is no ASCII grid."""
     found = {}
     with Path(path).open("rb") as file:
+        begin = file.read(4)
+        if begin.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            refuse(
+                path,
+                "begins with a byte-order mark, as Excel and Notepad write it, which no reader of grids expects; "
+                "save it as plain text (ANSI, or UTF-8 without BOM)",
+            )
+        file.seek(0)
         while words := file.readline(LONGEST_LINE).split():
             name = words[0].decode(errors="replace").lower()
             if name not in KEYS:

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import rasterio
 from numpy.typing import NDArray
+from rasterio._err import CPLE_BaseError
+from rasterio.crs import CRS
 from rasterio.io import DatasetReader
+from rasterio.warp import transform
 from rasterio.windows import Window
 
 from tasks.boundaries import wrap
@@ -19,6 +22,8 @@ CACHE_MB = 256  # of decoded blocks; GDAL's default is a twentieth of the machin
 LARGEST_BLOCK_MB = 200
 COARSEST_DEG = 0.5  # a pixel counts where its middle lies, so it must be well below the one-degree cells
 MOST_PEOPLE = 1e9  # on one pixel: more is a mark for no data that nobody declared
+PROBE_LAT, PROBE_LON = 50.0, 10.0  # a point that says by which numbers a reference system goes:
+DATUM_DEG = 0.05  # one ellipsoid or another moves it by a kilometre, another unit or meridian by hundreds
 LEEWAY_DEG = 0.01  # corners are often rounded
 
 Floats = NDArray[np.float64]
@@ -51,6 +56,12 @@ def _check_place(source: DatasetReader, path: str) -> None:
     west, south, east, north = source.bounds
     if source.crs is not None and not source.crs.is_geographic:
         refuse(path, f"is in {source.crs.to_string()[:60]}; reproject it to EPSG:4326 (summing people, not averaging)")
+    if source.crs is not None and not _is_plain_degrees(source.crs):
+        refuse(
+            path,
+            f"is in {source.crs.to_string()[:60]}, whose numbers are not degrees from Greenwich; "
+            "reproject it to EPSG:4326 (summing people, not averaging)",
+        )
     grid = source.transform
     if grid.b or grid.d:
         refuse(path, "is rotated; warp it to a grid whose rows run from west to east (gdalwarp -t_srs EPSG:4326)")
@@ -78,6 +89,15 @@ def _check_place(source: DatasetReader, path: str) -> None:
         )
     if max(grid.a, -grid.e) > COARSEST_DEG:
         refuse(path, f"has pixels of {max(grid.a, -grid.e):g} degrees; at most {COARSEST_DEG} fit one-degree cells")
+
+
+def _is_plain_degrees(crs: CRS) -> bool:
+    """Whether a geographic system counts in degrees from Greenwich; some count in grads, or from Paris or Ferro."""
+    try:
+        [lon], [lat], *_ = transform(crs, "EPSG:4326", [PROBE_LON], [PROBE_LAT])
+    except (rasterio.errors.RasterioError, CPLE_BaseError):
+        return False  # no system of this Earth
+    return abs(lon - PROBE_LON) < DATUM_DEG and abs(lat - PROBE_LAT) < DATUM_DEG
 
 
 def _check_layout(source: DatasetReader, path: str) -> None:

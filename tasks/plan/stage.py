@@ -4,7 +4,6 @@ It works on whole columns in one process: a million places take seconds, and pla
 borders too, which no country could see to alone.
 """
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,17 +14,15 @@ from schemas.settings.plan import PlanSettings
 from tasks.atlas import countries
 from tasks.boundaries import country_codes
 from tasks.cell_split import rejoined
-from tasks.errors import GeofixError
+from tasks.errors import InputError
 from tasks.frame import ColumnStage, Inputs, digest
-from tasks.plan.cells import Cells, Ints, cell_number, cells
+from tasks.plan.cells import Ints, cell_number, cells
 from tasks.plan.cities import choose_cities, draw_in_cities
 from tasks.plan.draw import draw
-from tasks.plan.population import raster_cells, raster_digest
+from tasks.plan.population import raster_cells, raster_digest, tell_gaps
 from tasks.plan.quota import country_quotas
 from tasks.plan.rounds import Slots
 from tasks.plan.table import place_rows, refusal_rows
-
-logger = logging.getLogger("geofix.plan")
 
 
 def plan_places(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -61,7 +58,7 @@ def _on_earth(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     quotas = country_quotas(countries(), settings)
     table = raster_cells(settings.population_raster) if settings.population_raster else cells()
     if settings.population_raster:
-        _tell_empty(table, quotas, settings.population_raster)
+        tell_gaps(settings.population_raster, [code for code, quota in quotas.items() if quota])
     slots = draw(table, quotas, settings)
     weight = table.weights(settings.floor_people)
     share = weight / np.bincount(table.country, weights=weight)[table.country]
@@ -77,19 +74,6 @@ def _on_earth(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     places = place_rows(slots, found, country, odds, settings, _version(slots, found, settings))
     names = country(lost).to_list()
     return places, refusal_rows(slots, lost, names, [{"country": code, "quota": quotas[code]} for code in names])
-
-
-def _tell_empty(table: Cells, quotas: Mapping[str, int], path: str) -> None:
-    """Say for which countries the raster is of no use."""
-    people = np.bincount(table.country, weights=table.people, minlength=len(country_codes()))
-    wanted = [code for code, quota in quotas.items() if quota]
-    empty = [code for code in wanted if not people[country_codes().index(code)]]
-    if empty:
-        named = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
-        logger.warning(
-            f"plan.population_raster: {path} has nobody in {len(empty)} of {len(wanted)} planned countries ({named}): "
-            "their cells count alike"
-        )
 
 
 def _in_cities(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -147,7 +131,11 @@ def compute(inputs: Inputs, settings: PlanSettings) -> tuple[pl.DataFrame, pl.Da
     """Kept places and refused slots; together they are exactly M."""
     places, refusals = plan_places(settings)
     if not places.height:
-        raise GeofixError("the plan found no place at all: lower plan.spacing_km or plan.buffer_km")
+        why = refusals["reason"].value_counts(sort=True)["reason"][0].removeprefix("no_place_")
+        raise InputError(
+            f"plan.buffer_km {settings.buffer_km:g}, plan.spacing_km {settings.spacing_km:g}: "
+            f"none of the {refusals.height} places finds room ({why}); lower one of the two, or plan for more countries"
+        )
     return places, refusals
 
 

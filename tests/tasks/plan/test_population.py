@@ -138,9 +138,26 @@ def test_countries_without_people_in_the_raster_are_named(tmp_path: Path, caplog
     path = write_tiff(tmp_path / "paris.tif", np.full((10, 10), 9, dtype=np.float32), 2.0, 49.0, 0.05)
     plan_places(PlanSettings(places=30, countries=("FR", "BR", "JP"), population_raster=path))
     assert "has nobody in 2 of 3 planned countries (BR, JP)" in caplog.text
+    assert "covers 1 of 98 cells of FR: it counts nobody in the others, and no place is drawn there" in caplog.text
     caplog.clear()
-    plan_places(PlanSettings(places=30, countries=("FR",), population_raster=path))
+    whole = write_tiff(tmp_path / "france.tif", np.full((26, 40), 9, dtype=np.float32), -8.0, 53.0, 0.5)
+    plan_places(PlanSettings(places=30, countries=("FR",), population_raster=whole))
     assert not caplog.records
+
+
+def test_a_raster_from_0_to_360_degrees_covers_both_halves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_tiff(tmp_path / "world.tif", np.full((360, 720), 9, dtype=np.float32), 0.0, 90.0, 0.5)
+    plan_places(PlanSettings(places=30, countries=("FR", "BR", "FJ"), population_raster=path))
+    assert not caplog.records
+
+
+def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
+    grid = "ncols 2\nnrows 1\nxllcorner 2\nyllcorner 44\ncellsize 0.125\n1 2\n"
+    for encoding in ("utf-8-sig", "utf-16"):
+        path = tmp_path / f"{encoding}.asc"
+        path.write_text(grid, encoding=encoding)
+        with pytest.raises(InputError, match=r"plan\.population_raster: .* begins with a byte-order mark, as Excel"):
+            raster_cells(str(path))
 
 
 HEADER = "ncols 3\nnrows 2\nxllcorner 2\nyllcorner 44\ncellsize 0.125\nNODATA_value "
@@ -191,6 +208,9 @@ def test_words_in_an_ascii_grid_are_refused(tmp_path: Path, body: str, words: st
         ("text", "cannot be read"),
         ("no_crs", "no coordinate reference system"),
         ("mercator", "reproject it to EPSG:4326"),
+        ("grads", "is in EPSG:4807, whose numbers are not degrees from Greenwich; reproject it to EPSG:4326"),
+        ("ferro", "is in EPSG:4805, whose numbers are not degrees from Greenwich"),
+        ("mars", "whose numbers are not degrees from Greenwich"),
         ("nan", "holds nan people at 44.9"),
         ("negative", "holds -3 people"),
         ("coarse", "at most 0.5"),
@@ -214,6 +234,10 @@ def test_files_that_will_not_do_are_refused_in_one_line(tmp_path: Path, case: st
         write_tiff(path, values, 2, 45, 0.1, crs=None)
     elif case == "mercator":
         write_tiff(path, values, 2, 45, 0.1, crs="EPSG:3857")
+    elif case in ("grads", "ferro"):
+        write_tiff(path, values, 2, 45, 0.1, crs="EPSG:4807" if case == "grads" else "EPSG:4805")
+    elif case == "mars":
+        write_tiff(path, values, 2, 45, 0.1, crs="+proj=longlat +a=3396190 +b=3376200 +no_defs")
     elif case == "coarse":
         write_tiff(path, values, 2, 45, 1.0)
     elif case in ("nan", "negative"):
