@@ -58,9 +58,23 @@ def chosen_countries(table: pl.DataFrame, settings: PlanSettings) -> pl.DataFram
     return table.filter(pl.col("iso2").is_in(sorted(wanted))).sort("iso2")
 
 
+def _refuse_what_none_has(chosen: pl.DataFrame, weights: QuotaWeights) -> None:
+    """Refuse weights by which no country would get anything."""
+    columns = {"roads": "road_km", "people": "population", "land": "land_km2"}
+    counted = [name for name, weight in weights.model_dump().items() if weight]
+    if any(chosen[columns[name]].sum() for name in counted):
+        return
+    codes = chosen["iso2"].to_list()
+    named = ", ".join(codes[:5]) + (", …" if len(codes) > 5 else "")
+    other = [name for name in columns if name not in counted and chosen[columns[name]].sum()]
+    way = f"give {' or '.join(other)} a weight" if other else "name other countries in plan.countries"
+    raise InputError(f"plan.weights: only {' and '.join(counted)} count, of which {named} have none; {way}")
+
+
 def country_quotas(table: pl.DataFrame, settings: PlanSettings) -> Mapping[str, int]:
     """Places per ISO code, summing to exactly M; a country too small for one place is there with 0."""
     chosen = chosen_countries(table, settings)
+    _refuse_what_none_has(chosen, settings.weights)
     roads, people, land = (chosen[name].to_numpy().astype(np.float64) for name in ("road_km", "population", "land_km2"))
     quotas = whole_quotas(shares(roads, people, land, settings.weights), settings.places)
     return dict(zip(chosen["iso2"].to_list(), quotas.tolist(), strict=True))

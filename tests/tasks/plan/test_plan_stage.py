@@ -12,6 +12,7 @@ from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.atlas import countries
+from tasks.errors import InputError
 from tasks.frame import Context, Inputs, Tick, run
 from tasks.lake import Lake
 from tasks.plan import STAGES
@@ -94,3 +95,14 @@ def test_a_plan_without_any_place_is_a_table_without_rows() -> None:
     hemmed = {"train": 0.4, "validation": 0.3, "benchmark": 0.3}  # San Marino's neighbour cell is of another split
     places, refused = plan_places(PlanSettings(places=1, countries=("SM",), buffer_km=50, split=hemmed))
     assert (places.height, refused.height) == (0, 1) and "probability" in places.columns
+
+
+def test_a_plan_without_any_place_names_the_settings_and_writes_nothing(tmp_path: Path) -> None:
+    hemmed = {"train": 0.4, "validation": 0.3, "benchmark": 0.3}
+    settings = PlanSettings(places=1, countries=("SM",), buffer_km=50, split=hemmed)
+    lake = Lake(tmp_path / "lake")
+    with pytest.raises(
+        InputError, match=r"plan\.buffer_km 50, plan\.spacing_km 1: none of the 1 places finds room \(near"
+    ):
+        run(STAGES[0], settings, Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1)))
+    assert lake.existing() == []

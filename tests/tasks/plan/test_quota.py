@@ -94,8 +94,20 @@ def test_unknown_countries_are_named() -> None:
 
 def test_a_world_without_people_roads_or_land_is_refused() -> None:
     table = pl.DataFrame({"iso2": ["AA"], "road_km": [0.0], "population": [0.0], "land_km2": [0.0]})
-    with pytest.raises(GeofixError, match="no quota"):
+    with pytest.raises(InputError, match=r"plan\.weights: only roads and people and land count, of which AA have none"):
         country_quotas(table, PlanSettings(exclude=()))
+
+
+def test_weights_by_which_nobody_gets_anything_are_refused_with_a_way_out() -> None:
+    roads = {"roads": 1, "people": 0, "land": 0}
+    with pytest.raises(
+        InputError, match=r"plan\.weights: only roads count, of which GS, UM have none; give people or land a weight"
+    ):
+        country_quotas(countries(), PlanSettings(countries=("GS", "UM"), weights=roads))
+    assert country_quotas(countries(), PlanSettings(places=3, countries=("GS", "FR"), weights=roads)) == {
+        "FR": 3,
+        "GS": 0,
+    }
 
 
 def test_figures_that_are_no_numbers_are_refused() -> None:
