@@ -29,8 +29,6 @@ _OF_OSV5M = (
 )
 _LEAST_OF_OSV5M, _LEAST_OF_ADDRESS = 2, 3  # columns: a single one may be anybody's
 
-_ONE_ONLY = ("lat", "lon", "licence", "split")
-
 
 @dataclass(frozen=True)
 class Recognised:
@@ -73,26 +71,6 @@ def recognise(table: Table, settings: IngestSettings) -> Recognised:
         f"{file_name}: no column {' and no column '.join(missing)} among {listed(names)}; name the columns as in the "
         f"plain layout ({PLAIN.about})"
     )
-
-
-def passed_over(layout: Layout, table: Table) -> list[str]:
-    """Columns that are not read because another one is taken for the same; TableRefused where that is no small thing.
-
-    Positions would be mixed from two columns, and rows of JSON lines may name their licence in either.
-    """
-    have = {name.casefold(): name for name in table.columns}
-    notes = []
-    for wanted, aliases in layout.columns.items():
-        taken, *others = [have[alias] for alias in aliases if alias in have] or [""]
-        if not others or wanted == "country":
-            continue
-        if wanted in _ONE_ONLY:
-            raise TableRefused(
-                f"{table.path}: columns {listed([taken, *others])} may each be the {wanted}; delete or rename all but "
-                "the right one"
-            )
-        notes.append(f"column {listed(others)} is not read: {listed([taken])} is taken for {wanted}")
-    return notes
 
 
 def benchmark_named(file_name: str, layout: Layout) -> str | None:

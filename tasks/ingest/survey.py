@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest import parquet_rows
+from tasks.ingest.columns import check_columns, passed_over
 from tasks.ingest.ids import MOST, LongIds, has_letters, may_be_hexadecimal, written_as_float
-from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout, listed
-from tasks.ingest.recognise import benchmark_named, passed_over, recognise
+from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout
+from tasks.ingest.recognise import benchmark_named, recognise
 from tasks.ingest.refusal import Refusal, TableRefused
 from tasks.ingest.sameness import read_degrees, row_content, row_id
 from tasks.ingest.swap import LEAST_ROWS, Positions, country_named
@@ -89,34 +89,10 @@ def survey(path: Path, settings: IngestSettings) -> Survey:
     names = layout.pick(table.columns)
     if settings.swap_lat_lon:
         names["lat"], names["lon"] = names["lon"], names["lat"]
-    _check_columns(table, layout, names, settings)
+    check_columns(table, layout, names, settings)
     notes = (*table.notes, *recognised.notes(settings), *passed_over(layout, table))
     first = Survey(table, layout, names, 0, notes, picture_folder(path, settings), stamp)
     return _Count(first, settings).done()
-
-
-def _check_columns(table: Table, layout: Layout, names: Mapping[str, str], settings: IngestSettings) -> None:
-    path = table.path
-    if not layout.files and not {"path", "url"} & names.keys():
-        raise TableRefused(
-            f"{path}: no column path or url, so no picture; call the column that names the pictures so; the columns "
-            f"are {listed(table.columns)}"
-        )
-    if "id" not in names and "path" not in names:
-        raise TableRefused(f"{path}: no column id; give every row the id of its picture, in a column of that name")
-    if not ("licence" in names or settings.licence or layout.licence):
-        raise TableRefused(
-            f"{path}: no column licence; every picture needs one: give --licence, such as --licence 'CC BY 4.0'"
-        )
-    if not ({"attribution", "creator"} & names.keys() or settings.attribution or layout.attribution):
-        raise TableRefused(
-            f"{path}: no column attribution or creator; every picture needs one: give --attribution, such as "
-            "--attribution 'Photo {id} by Jane Doe, {licence}'"
-        )
-    if settings.images is not None and not Path(settings.images).expanduser().is_dir():
-        raise TableRefused(f"--images {settings.images}: there is no such folder")
-    if table.format == "parquet":
-        parquet_rows.check_types(path, names, settings.check_ids)
 
 
 class _Count:
