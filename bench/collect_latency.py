@@ -1,10 +1,10 @@
 """Panoramas from a service that takes a second for every answer, beside the official SDK in a loop; then at its limit.
 
 The first part runs the real stage `collect` of street view (frame, Ray workers, budgets, store and tables) over 2,000
-places, one panorama each, and the `mapillary` package in a loop over a few of them: find what is near, get the
-address of the original, download it. Pictures are small and painted beforehand, and Ray's workers are started: what
-is measured is how the waiting is spent. The second part gives the service a budget that binds, and compares the rate
-at which requests arrive with it.
+places, each in a street of its own, one panorama each, and the `mapillary` package in a loop over a few of them: find
+what is near, get the address of the original, download it. Pictures are small and painted beforehand, and Ray's workers
+are started: what is measured is how the waiting is spent. The second part gives the service a budget that binds, and
+compares the rate at which requests arrive with it.
 
     python -m bench collect_latency
 """
@@ -34,10 +34,10 @@ from tasks.lake import Commit, Lake
 from tasks.ray_home import start_ray, stop_ray
 from tasks.services import connect
 
-PLACES, SPOTS, SDK_PLACES = 2_000, 100, 15
+PLACES, SDK_PLACES = 2_000, 15
 LATENCY_S = 1.0
 LIMIT_PER_MINUTE, LIMITED_PLACES = 600, 500
-SEED, SIZE, WIDTH = 7, 2_000, 512
+SEED, SIZE, WIDTH = 7, 3_000, 512  # of its places, four of five have a good panorama
 NEAR_M = 500.0
 GOAL_RATIO, GOAL_RATE = 25.0, 0.95
 TOO_FAST = 1.01  # never over the limit: what looking five times a second can err by
@@ -45,25 +45,24 @@ TOO_FAST = 1.01  # never over the limit: what looking five times a second can er
 Spot = tuple[float, float]
 
 
-def spots() -> list[Spot]:
-    """Points of the offline world with a good panorama at hand."""
+def spots(count: int) -> list[Spot]:
+    """Points of the offline world with a good panorama at hand, each in a street of its own."""
     world = World(SEED, SIZE, WIDTH)
-    found = []
+    found: list[Spot] = []
     for index in range(SIZE):
         good = [r for r in world.images(index) if r.is_pano and r.condition == "clear"]
         if good:
             found.append((good[0].lat, good[0].lon))
-        if len(found) == SPOTS:
+        if len(found) == count:
             return found
     raise SystemExit("the world has too few panoramas")
 
 
-def places(lake: Lake, near: list[Spot], count: int) -> None:
-    """Write planned places, a few steps from the spots."""
+def places(lake: Lake, near: list[Spot]) -> None:
+    """Write planned places, each a few steps from its spot."""
     chance = random.Random(1)
     rows = []
-    for number in range(count):
-        lat, lon = near[number % len(near)]
+    for number, (lat, lon) in enumerate(near):
         step = chance.uniform(-1e-4, 1e-4)
         rows.append(
             {"place_id": f"p{number:05d}", "country": "FR", "lat": lat + step, "lon": lon + step, "split": "train"}
@@ -71,10 +70,10 @@ def places(lake: Lake, near: list[Spot], count: int) -> None:
     lake.upsert("places", rows, Commit("bench", 1))
 
 
-def collect(folder: Path, server: OfflineServer, near: list[Spot], count: int, **limits: float) -> StageResult:
-    """The stage over so many places, into a new lake."""
+def collect(folder: Path, server: OfflineServer, near: list[Spot], **limits: float) -> StageResult:
+    """The stage over a place for each spot, into a new lake."""
     lake = Lake(folder)
-    places(lake, near, count)
+    places(lake, near)
     services = ServicesSettings.model_validate({"mapillary": {"base_url": f"{server.url}/mapillary", **limits}})
     settings = CollectSettings(photos=0, panorama_width=WIDTH, panorama_min_pixels=1, half_sizes_m=(NEAR_M,))
     return run(STAGE, settings, Context(lake, connect(services, {}), SpreadSettings()))
@@ -144,14 +143,16 @@ def quick_part(folder: Path, server: OfflineServer, near: list[Spot]) -> Goal:
     server.latency(LATENCY_S)
     server.ask("/control/log", "DELETE")
     start = time.perf_counter()
-    result = collect(folder, server, near, PLACES)
+    result = collect(folder, server, near)
     seconds = time.perf_counter() - start
     asked = server.ask("/control/log")["requests"]
-    assert result.kept == PLACES, result
+    assert result.kept == len(near), result
+    different = Lake(folder).read("images", columns=["sha256"])["sha256"].n_unique()
     theirs = sdk_loop(server, near[:SDK_PLACES])
-    ours = seconds / PLACES
+    ours = seconds / len(near)
     requests = ", ".join(f"{count:,} {name}" for name, count in sorted(asked.items()))
-    print(f"   stage collect: {PLACES:,} panoramas in {seconds:.1f} s, {ours:.3f} s each ({requests} requests)")
+    print(f"   stage collect: {len(near):,} panoramas, {different:,} different, in {seconds:.1f} s, {ours:.3f} s each")
+    print(f"     asked for: {requests}")
     print(f"   mapillary SDK: {SDK_PLACES} panoramas in a loop, {theirs:.2f} s each")
     print(f"   collect is {theirs / ours:.0f} times the SDK (at least {GOAL_RATIO:.0f} wanted)")
     return speed_goal(theirs, ours)
@@ -162,9 +163,9 @@ def limited_part(folder: Path, server: OfflineServer, near: list[Spot]) -> Goal:
     server.ask("/control/log", "DELETE")
     arrivals = Arrivals(server)
     arrivals.start()
-    result = collect(folder, server, near, LIMITED_PLACES, requests_per_minute=LIMIT_PER_MINUTE)
+    result = collect(folder, server, near[:LIMITED_PLACES], requests_per_minute=LIMIT_PER_MINUTE)
     rate = arrivals.per_minute()
-    assert result.kept == LIMITED_PLACES, result
+    assert result.kept == len(near[:LIMITED_PLACES]), result
     share = rate / LIMIT_PER_MINUTE
     print(f"   limit of {LIMIT_PER_MINUTE:,} requests a minute: {rate:,.0f} a minute arrive")
     print(f"   {100 * share:.1f} % of the limit (at least {100 * GOAL_RATE:.0f} wanted, never over 100)")
@@ -182,12 +183,12 @@ def rate_goal(per_minute: float) -> Goal:
 
 
 def main() -> int:
-    near = spots()
+    near = spots(PLACES)
     options = ("--seed", str(SEED), "--size", str(SIZE), "--pano-width", str(WIDTH))
     with tempfile.TemporaryDirectory() as name, offline_server(*options) as server:
         folder = Path(name)
         start_ray(SpreadSettings())
-        collect(folder / "painted", server, near, SPOTS)
+        collect(folder / "painted", server, near)
         found = [quick_part(folder / "quick", server, near), limited_part(folder / "limited", server, near)]
     stop_ray()
     return judge(found)
