@@ -12,7 +12,6 @@ as these leave enough of the search's requests for the tiles of all that is stil
 import asyncio
 import heapq
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,48 +21,21 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.boxes import Box, boxes_around
 from tasks.collect.candidates import FIELDS, Candidate, Kind, kind_of, read_candidate
 from tasks.collect.choose import Queue, best_scores_m, usable
+from tasks.collect.sightings import KINDS, Asked, Seen, Sightings
 from tasks.collect.tile_cache import TileCache
 from tasks.collect.tiles import TileImages, TileName, by_tile, tiles_of
 from tasks.geo import distance_km
 from tasks.services import Mapillary, ServiceError
 
+__all__ = ["Asked", "Search", "Seen"]
+
 FULL_PAGE = 2000  # the service's limit: a page this long has left pictures out
-AT_ONCE = 50  # details a request
 TILES_FOR_QUARTERS = 4  # tiles are taken where they cost no more requests than the quarters of a box
 SMALLEST_BOX_M = 50.0  # not split further
 # How far the position corrected by matching may lie from the one that boxes and tiles go by. Farther off, a picture
 # may come out later than its score deserves; it is found all the same.
 SHIFT_M = 50.0
 _TILE_MARGIN_DEG = 5e-5  # of a tile's whole units, at any latitude with roads
-_KINDS: tuple[Kind, Kind] = ("panorama", "photo")
-
-
-@dataclass
-class Asked:
-    """Requests that a place has cost."""
-
-    boxes: int = 0
-    tiles: int = 0
-    details: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.boxes + self.tiles + self.details
-
-
-@dataclass
-class Seen:
-    """What there was of one kind, for the record."""
-
-    pictures: int = 0
-    nearest_m: float | None = None
-    too_small: int = 0
-
-    def add(self, distances_m: NDArray[np.float64] | list[float]) -> None:
-        if len(distances_m):
-            nearest_m = float(min(distances_m))
-            self.pictures += len(distances_m)
-            self.nearest_m = nearest_m if self.nearest_m is None else min(nearest_m, self.nearest_m)
 
 
 class Search:
@@ -81,17 +53,13 @@ class Search:
             self._push([box] if settings.find != "tiles" else by_tile(box), on_one_tile=settings.find == "tiles")
         self._read: set[TileName] = set()
         self._tile_trouble: ServiceError | None = None
-        # Images on tiles: the best score each can have, and its id.
-        self._sightings: dict[Kind, list[tuple[float, int]]] = {kind: [] for kind in _KINDS}
-        self._open: set[int] = set()  # those whose kind their tile does not say: they stand in both lines
-        self._detailed: set[int] = set()  # of these, asked for
-        self._details_left = dict.fromkeys(_KINDS, settings.looked_at)
-        self._queues = {kind: Queue(settings) for kind in _KINDS}
+        self._sightings = Sightings(settings.looked_at)
+        self._queues = {kind: Queue(settings) for kind in KINDS}
         self._met: set[str] = set()  # each picture counts once, though boxes share edges and tiles overlap
         self._requests = 0
         self._lock = asyncio.Lock()  # both kinds come from the same answers
         self.asked = asked if asked is not None else Asked()
-        self.seen: dict[Kind, Seen] = {kind: Seen() for kind in _KINDS}
+        self.seen: dict[Kind, Seen] = {kind: Seen() for kind in KINDS}
         self.unsearched = 0  # boxes that were given up
         self.odd: Counter[str] = Counter()  # pictures that answer no wish: of no clear kind or place, gone, ...
         self._placed = 0  # pictures that say where they are
@@ -100,17 +68,18 @@ class Search:
     async def next(self, kind: Kind) -> Candidate | None:
         """The best picture that has not come out yet; None when there is no more."""
         async with self._lock:
-            queue, sightings = self._queues[kind], self._sightings[kind]
+            queue = self._queues[kind]
             while True:
                 best = queue.best()
                 limit_m = None if best is None or best[0] or best[1] else best[2]
                 if self._boxes and (limit_m is None or self._boxes[0][0] <= limit_m):
-                    promising = sightings[0][0] if sightings else None
+                    promising = self._sightings.best(kind)
                     # A nearer sighting can save the search of a farther box, never the other way round.
                     if promising is None or self._boxes[0][0] <= promising:
                         await self._look_into_boxes()
                         continue
-                if sightings and (limit_m is None or sightings[0][0] <= limit_m):
+                promising = self._sightings.best(kind)
+                if promising is not None and (limit_m is None or promising <= limit_m):
                     await self._look_into_sightings(kind)
                     continue
                 return None if best is None else queue.pop()
@@ -118,8 +87,9 @@ class Search:
     @property
     def trouble(self) -> ServiceError | None:
         """Set when what was found, or not found, says more about the service than about the place."""
-        if self.unsearched and self._tile_trouble is not None and self._tile_trouble.retryable:
-            return self._tile_trouble
+        tiles = self._tile_trouble
+        if self.unsearched and tiles is not None and (tiles.retryable or tiles.kind == "rate_limit"):
+            return tiles  # out, or the day's are used up: another time they settle it
         if self.unsearched and not self._answers:
             said = f"none of the boxes around a place was answered, {self.unsearched} were given up"
             return ServiceError("mapillary", "too_dense", said)
@@ -228,29 +198,16 @@ class Search:
         distances_m = distance_km(self._lat, self._lon, images.lat[which], images.lon[which]) * 1000.0
         scores_m = best_scores_m(np.maximum(distances_m - SHIFT_M, 0.0), images.captured_at_ms[which], self._settings)
         said = images.is_pano[which]
-        for kind in _KINDS:
-            mine = said == (1 if kind == "panorama" else 0)
-            self.seen[kind].add(distances_m[mine])
-            # What a tile leaves open may be of either kind; it is counted once its details are known.
-            mine |= said == -1
-            self._sightings[kind] += zip(scores_m[mine].tolist(), images.ids[which][mine].tolist(), strict=True)
-            heapq.heapify(self._sightings[kind])
-        self._open.update(images.ids[which][said == -1].tolist())
+        for kind, flag in zip(KINDS, (1, 0), strict=True):
+            self.seen[kind].add(distances_m[said == flag])  # those of neither, once their details are known
+        self._sightings.add(images.ids[which], scores_m, said)
 
     async def _look_into_sightings(self, kind: Kind) -> None:
         """Ask for the details of the most promising images."""
-        sightings, wanted = self._sightings[kind], min(AT_ONCE, self._details_left[kind])
-        batch: list[int] = []
-        while sightings and len(batch) < wanted:
-            batch.append(heapq.heappop(sightings)[1])
-            if batch[-1] in self._detailed:  # asked for as one of the other kind
-                batch.pop()
+        batch = self._sightings.next_batch(kind)
         if not batch:
-            self.odd["not_looked_at"] += sum(name not in self._detailed for _, name in sightings)
-            sightings.clear()
+            self.odd["not_looked_at"] += self._sightings.give_up(kind)
             return
-        self._details_left[kind] -= len(batch)
-        self._detailed.update(self._open.intersection(batch))
         self.asked.details += 1
         rows = await self._mapillary.images_by_id([str(name) for name in batch], FIELDS)
         self.odd["gone"] += len(batch) - len(rows)
@@ -261,7 +218,7 @@ class Search:
                 continue
             if not self._is_around(candidate):
                 continue
-            if candidate.kind is not None and int(candidate.source_id) in self._open:
+            if candidate.kind is not None and self._sightings.is_open(candidate.source_id):
                 self.seen[candidate.kind].add([candidate.distance_m])
             # A tile's position is rounded: only now is it known which side of the edge a picture is on.
             if any(box.holds(*candidate.found_at) for box in self._area):

@@ -24,7 +24,7 @@ class Town:
         self.lon = np.append(LON + chance.uniform(-0.068, 0.068, photos), LON + 0.055)
         self.is_pano = np.append(np.zeros(photos, np.int8), np.int8(1))  # one, in the far corner of the widest box
         self.thins_at, self.refuses_at = thins_at, refuses_at
-        self.tiles_out = False
+        self.tiles_out: ServiceError | None = None
         self.asked = Asked()
         self.remembered: set[TileName] = set()
 
@@ -44,8 +44,8 @@ class Town:
         return {one: self.row(int(one) - 1) for one in ids}
 
     async def get(self, name: TileName) -> tuple[TileImages, bool]:
-        if self.tiles_out:
-            raise ServiceError("mapillary", "outage", "try later", retryable=True)
+        if self.tiles_out is not None:
+            raise self.tiles_out
         box = name.box
         inside = (self.lat >= box.south) & (self.lat < box.north) & (self.lon >= box.west) & (self.lon < box.east)
         k = np.flatnonzero(inside)
@@ -103,11 +103,14 @@ async def test_where_nothing_was_answered_the_place_fails() -> None:
         await Town(300, refuses_at=0).panorama(find="boxes", search_requests=10)
 
 
-async def test_where_tiles_are_out_and_boxes_do_not_suffice_the_place_waits() -> None:
+@pytest.mark.parametrize(("kind", "retryable"), [("outage", True), ("rate_limit", False)])
+async def test_where_tiles_are_out_and_boxes_do_not_suffice_the_place_waits(kind: Any, retryable: bool) -> None:
     town = Town(3_000)
-    town.tiles_out = True
+    town.tiles_out = ServiceError("mapillary", kind, "try later", retryable=retryable)
     with pytest.raises(ServiceError, match="try later"):
         await town.panorama()
+    town.tiles_out = ServiceError("mapillary", "auth", "no tiles for you")  # and never will be
+    assert (await town.panorama()).reason == "not_all_searched"
 
 
 async def test_pictures_that_were_not_looked_at_are_counted() -> None:
