@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect import recheck, street_view
+from tasks.collect.forecast.estimate import estimate
 from tasks.collect.lost import is_lost
 from tasks.errors import LakeError
 from tasks.frame import Context, StageResult, run
@@ -213,3 +214,18 @@ async def test_a_check_that_its_host_refuses_holds_nothing_up_for_ever(refreshes
         checked, _ = await refreshes.collect(failing=failed > 0)
         assert checked.failed == failed
     assert refreshes.live() == ["11", "12"] and refreshes.status() == [("same", 0), ("unavailable", 0)]
+
+
+async def test_a_dry_run_counts_what_lost_files_will_cost(refreshes: Refreshes) -> None:
+    streets, wanted = refreshes.streets, settings(30, satellite={"enabled": False})
+    streets.put("21", lat=50.5, lon=8.0)
+    refreshes.plan("q", 50.5)
+    await refreshes.collect(wanted)
+    (row,) = refreshes.lake.read("images").filter(source_id="11").rows(named=True)
+    refreshes.lake.images.path(row["sha256"], row["extension"]).unlink()
+    found = await asyncio.to_thread(lambda: asyncio.run(estimate(wanted, refreshes.context)))
+    checks, places = ({kind: cost[0] for kind, cost in stage.kinds.items()} for stage in found.stages[:2])
+    assert "the files of about 1 pictures are lost" in found.stages[0].notes[0]
+    await refreshes.collect(wanted)
+    assert checks == {"entity": streets.asked["many"], "picture": 0} and streets.asked["many"] == 1
+    assert places == {"search": streets.asked["images"], "picture": streets.asked["picture 11"]}
