@@ -52,7 +52,7 @@ def chosen_countries(table: pl.DataFrame, settings: PlanSettings) -> pl.DataFram
         unknown = sorted(set(given) - known)
         if unknown:
             raise InputError(
-                f"plan.{field}: given {', '.join(unknown)}; no country has this ISO 3166 alpha-2 code, such as FR or BR"
+                f"plan.{field}: given {', '.join(unknown)}; no country has this ISO 3166 alpha-2 code, such as FR or BR (XK: Kosovo)"
             )
     wanted = set(settings.countries or known) - set(settings.exclude)
     return table.filter(pl.col("iso2").is_in(sorted(wanted))).sort("iso2")
