@@ -1,5 +1,7 @@
 """Ten thousand random small worlds: every place in its country, spacing and buffer kept, none refused without cause.
 
+Every fifth is of cities: its places lie in their viewports, and no city is in two splits.
+
 `python -m bench.plan_small_worlds [WORLDS]` prints a line every thousand worlds and stops at the first breach. What is
 checked is found by other means than the plan's: countries by shapely on the same polygons, splits cell by cell from
 the tables, and for a refused place whether its country had room left.
@@ -19,9 +21,11 @@ from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.atlas import countries
 from tasks.boundaries import country_codes
 from tasks.cell_split import split_of_cells
+from tasks.errors import InputError
 from tasks.geo import EARTH_RADIUS_KM, distance_km
 from tasks.plan.stage import plan_places
 
+CITIES_EVERY = 5  # of the worlds one is of cities
 PROBES = 200  # points of a country that are looked at for room,
 ROOM = 10  # of which so many, 5 %, are more than a thousand tries may miss
 SMALL = 5  # a country no wider than so many buffers keeps at least half of its land,
@@ -43,6 +47,25 @@ def random_world(random: np.random.Generator, codes: list[str]) -> PlanSettings:
     )
 
 
+def random_cities(random: np.random.Generator, codes: list[str]) -> PlanSettings:
+    held_out, count = float(random.uniform(0, 0.4)), int(random.integers(1, 12))
+    return PlanSettings(
+        mode="cities",
+        places=int(random.integers(count, 60)),
+        seed=int(random.integers(0, 2**60)),
+        countries=tuple(random.choice(codes, int(random.integers(3, 20)), replace=False).tolist()),
+        spacing_km=float(random.choice([0, 0.5, 1, 3])),
+        buffer_km=float(random.choice([0, 2, 10, 30, 50])),
+        split=SplitShares(train=1 - 2 * held_out, validation=held_out, benchmark=held_out),
+        cities={
+            "count": count,
+            "min_people": int(random.choice([15_000, 100_000])),
+            "viewport_km": [None, 5.0, 40.0, 100.0][int(random.integers(4))],
+            "evenness": float(random.choice([0, 0.2, 1])),
+        },
+    )
+
+
 def breaches(settings: PlanSettings, places: pl.DataFrame, refused: pl.DataFrame) -> list[str]:
     """What is wrong with a plan of these settings."""
     found = []
@@ -61,8 +84,25 @@ def breaches(settings: PlanSettings, places: pl.DataFrame, refused: pl.DataFrame
         found.append(f"two places {apart.min()} km apart")
     if apart[other].min(initial=np.inf) < settings.buffer_km:
         found.append(f"two splits {apart[other].min()} km apart")
+    if settings.mode == "cities":
+        return found + city_breaches(places)
     short = sorted(set(refused["id"].str.slice(0, 2)))
     return found + [f"{code} was refused a place but has room" for code in short if has_room(code, settings, places)]
+
+
+def city_breaches(places: pl.DataFrame) -> list[str]:
+    """What is wrong with the places of cities: outside the viewport, or a city in two splits."""
+    found = []
+    if (places.group_by("city_id").agg(pl.col("split").n_unique())["split"] > 1).any():
+        found.append("a city in two splits")
+    lat, lon, city_lat, city_lon, side_km = (
+        places[name].to_numpy() for name in ("lat", "lon", "city_lat", "city_lon", "viewport_km")
+    )
+    away = np.abs((lon - city_lon + 180) % 360 - 180) * np.cos(np.radians(city_lat))
+    farthest_km = np.radians(np.maximum(away, np.abs(lat - city_lat))) * EARTH_RADIUS_KM
+    if (farthest_km > side_km / 2 + 0.002).any():
+        found.append("a place outside its city's viewport")
+    return found
 
 
 @cache
@@ -156,19 +196,26 @@ def main(worlds: int = 10_000) -> int:
     random = np.random.default_rng(2026)
     codes = [code for code in countries()["iso2"].to_list() if code != "AQ"]
     begin = time.perf_counter()
-    placed, reasons = 0, Counter[str]()
+    placed, without, reasons = 0, 0, Counter[str]()
     for done in range(1, worlds + 1):
-        settings = random_world(random, codes)
-        places, refused = plan_places(settings)
-        found = breaches(settings, places, refused)
-        if found:
-            print(f"world {done}: {'; '.join(found)}\n{settings!r}")
-            return 1
-        placed += places.height
-        reasons.update(refused["reason"].to_list())
+        settings = (random_cities if done % CITIES_EVERY == 0 else random_world)(random, codes)
+        try:
+            places, refused = plan_places(settings)
+        except InputError as error:
+            if "plan.cities.count" not in str(error):
+                raise
+            without += 1  # fewer cities than asked for: refused as a whole
+        else:
+            found = breaches(settings, places, refused)
+            if found:
+                print(f"world {done}: {'; '.join(found)}\n{settings!r}")
+                return 1
+            placed += places.height
+            reasons.update(refused["reason"].to_list())
         if done % 1000 == 0 or done == worlds:
             print(f"  {done:,} worlds hold, {time.perf_counter() - begin:.0f} s", flush=True)
     why = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+    print(f"  {worlds // CITIES_EVERY:,} worlds of cities, of which {without:,} have too few and were refused")
     print(f"  {placed:,} places; refused for want of room: {why or 'none'}")
     return 0
 

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bench.plan_small_worlds import breaches, has_room, main, random_world
+from bench.plan_small_worlds import breaches, has_room, main, random_cities, random_world
 from schemas.settings.plan import PlanSettings
 from tasks.atlas import countries
 from tasks.plan.stage import plan_places
@@ -36,6 +36,19 @@ def test_what_is_wrong_with_a_plan_is_found() -> None:
     assert breaches(settings.model_copy(update={"buffer_km": 500.0}), mixed, refused)[0].startswith("two splits ")
     lost = pl.DataFrame({"id": ["FR-0000019"], "reason": ["no_place_too_close"], "evidence_json": ["{}"]})
     assert breaches(settings, places.head(19), lost) == ["FR was refused a place but has room"]
+
+
+def test_what_is_wrong_with_a_plan_of_cities_is_found() -> None:
+    random = np.random.default_rng(3)
+    drawn = random_cities(random, ["FR", "DE", "IN", "CN", "JP"] * 4)
+    assert drawn.mode == "cities" and drawn.places >= drawn.cities.count
+    settings = PlanSettings(mode="cities", places=12, countries=("FR", "DE"), cities={"count": 3})
+    places, refused = plan_places(settings)
+    assert breaches(settings, places, refused) == []
+    other = pl.Series(["train", "benchmark"] * 6)
+    assert "a city in two splits" in breaches(settings, places.with_columns(split=other), refused)
+    moved = places.with_columns(city_lat=pl.col("city_lat") + 0.5)
+    assert breaches(settings, moved, refused) == ["a place outside its city's viewport"]
 
 
 def test_an_island_hemmed_in_by_its_own_cells_is_found() -> None:
