@@ -26,7 +26,9 @@ def shares(
             total += weight * factor / factor.sum()
             used += weight
     if not used:
-        raise GeofixError("no quota can be computed: the planned countries have no road, no people and no land")
+        raise InputError(
+            "plan.weights: the planned countries have nothing of what is weighed; weigh something else too"
+        )
     return total / used
 
 
@@ -52,7 +54,8 @@ def chosen_countries(table: pl.DataFrame, settings: PlanSettings) -> pl.DataFram
         unknown = sorted(set(given) - known)
         if unknown:
             raise InputError(
-                f"plan.{field}: given {', '.join(unknown)}; no country has this ISO 3166 alpha-2 code, such as FR or BR (XK: Kosovo)"
+                f"plan.{field}: given {', '.join(unknown)}; no country has this ISO 3166 alpha-2 code, such as FR "
+                "or BR (Kosovo, which has none, is XK)"
             )
     wanted = set(settings.countries or known) - set(settings.exclude)
     return table.filter(pl.col("iso2").is_in(sorted(wanted))).sort("iso2")
