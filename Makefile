@@ -25,7 +25,7 @@ bench: $(READY)
 chaos: $(READY)
 	$(BIN)/python -m bench.chaos --kills 20
 
-# Collects 5,000 pictures while a fifth of all requests go wrong and the command is killed thirty times. Half an hour.
+# Collects 5,000 pictures while a fifth of all requests go wrong and the command is killed thirty times. About an hour.
 campaign: $(READY)
 	$(BIN)/python -m bench.campaign --images 5000 --kills 30
 

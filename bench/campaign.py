@@ -2,18 +2,21 @@
 
     python -m bench.campaign --images 5000 --kills 30 [--faults 0.2] [--seed 1] [--keep]
 
-One offline world answers a fifth of all requests wrong (429, 403 rate limits, 500, 502, 504, resets, cut bodies, half
-JPEGs and half JSON under the right length, wrong content types, expired addresses) and another share slowly. `geofix
-collect` runs against it and is killed with SIGKILL, its whole process group, at random moments: in every stretch of
-the work, and every sixth time while it starts. Then it runs undisturbed until no row is left to retry.
+One offline world answers a fifth of all requests wrong, in every way it knows (`bench/campaign_faults.py`): statuses,
+resets, cut bodies, half JPEGs and half JSON under the right length, wrong content types, fields renamed, retyped or
+gone, records twice, expired addresses; pictures that are gone, or replaced halfway through the campaign; clocks that go
+wrong; slow answers. `geofix collect` runs against it and is killed with SIGKILL, its whole process group, at random
+moments: in every stretch of the street-view pictures, and every sixth time while it starts. Then it runs undisturbed
+until no row is left to retry; only then come the satellite scenes, which meet all faults but no kill.
 
 It fails unless, at the end,
-- every place has a picture or a reject with a reason, and none stands among the failures;
+- every place has a picture or a reject with a reason, of the streets and from above, and none is among the failures;
 - every stored picture has the sha256, the size and the measures of its row, and decodes;
 - no image id, and no picture of a place, stands twice;
 - repeats beyond the faults are under 5 % of what was asked (`bench/campaign_repeats.py`): an answer asked for again
-  carelessly, with nothing in between, or because a kill had lost it. Most that has come at a kill stands in the notes
-  (`tasks/collect/notes.py`) and the spool (`tasks/collect/spool.py`) of the killed run.
+  carelessly, with nothing in between, or because a kill had lost it; in a later run, for a place that had not failed.
+  Most that has come at a kill stands in the notes (`tasks/collect/notes.py`) and the spool (`tasks/collect/spool.py`)
+  of the killed run.
 """
 
 import argparse
@@ -31,14 +34,20 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+
+import polars as pl
 
 from bench.campaign_checks import MOST_REPEATS, wrong_pictures, wrong_requests, wrong_rows
-from bench.campaign_repeats import Repeats, count_repeats
-from flows.servers import Server, free_port
+from bench.campaign_faults import rules
+from bench.campaign_repeats import LaterRun, Repeats, by_part, count_repeats
+from flows.servers import Server, listening
+from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN
 from tasks.lake import Lake
 
 WORKERS = 2
-PICTURES_PER_PLACE = 1.84  # as planned below, places without imagery counted in: measured on the offline world
+PICTURES_PER_PLACE = 2.8  # as planned below, places without imagery counted in: measured on the offline world
 LONGEST_S = 900.0  # without a new picture: something hangs
 TRIES = 3  # at a kill: on a machine that is busy elsewhere a command may not even come up
 LAST_RUNS = 4  # a place whose every try met a fault is left for the next run
@@ -57,7 +66,7 @@ class Campaign:
     after_kills: list[float] = field(
         default_factory=list
     )  # when the next run began: the world answers a dead client too
-    later_runs: list[float] = field(default_factory=list)
+    later_runs: list[LaterRun] = field(default_factory=list)
 
     @property
     def lake(self) -> Path:
@@ -67,9 +76,10 @@ class Campaign:
         settings = {
             "plan.places": round(self.images / PICTURES_PER_PLACE),
             "plan.seed": 12,
-            "plan.spacing_km": 15,  # search boxes do not overlap: no two places want the same picture
             "offline.serve": "false",
             "services.mapillary.base_url": f"{self.world}/mapillary",
+            "services.stac.base_url": f"{self.world}/stac/api/stac/v1",
+            "services.stac.backoff_s": 0.2,
             "services.mapillary.timeout_s": 60,
             "services.mapillary.backoff_s": 0.2,
             "collect.panoramas": 2,
@@ -77,7 +87,7 @@ class Campaign:
             "collect.panorama_width": 512,
             "collect.panorama_min_pixels": 1,
             "collect.photo_min_pixels": 1,
-            "collect.satellite.enabled": "false",
+            "collect.satellite.size_px": 64,
             "collect.refresh.after_days": "null",
             "spread.workers": WORKERS,
         }
@@ -112,6 +122,23 @@ class Campaign:
             raise SystemExit(f"geofix {part} ended with {done.returncode}: {done.stderr[-2000:]}")
         return done.returncode
 
+    def left_over(self) -> LaterRun:
+        """What failed, and so may be asked for again by the run that begins now."""
+        lake = Lake(self.lake)
+        failed = lake.read("failures", columns=["stage", "item_id"])
+        streets = failed.filter(stage="collect").select(place_id="item_id")
+        points = lake.read("places").join(streets, on="place_id").select("lat", "lon").rows()
+        return LaterRun(time.time(), tuple(points), scenes="collect.satellite" in failed["stage"])
+
+    def locate(self, image_id: str) -> tuple[float, float] | None:
+        """Where the world has a picture; no fault may be in force."""
+        try:
+            found = self.ask(f"/mapillary/{image_id}?fields=geometry&access_token={quote(OFFLINE_MAPILLARY_TOKEN)}")
+        except HTTPError:
+            return None
+        lon, lat = found["geometry"]["coordinates"]
+        return lat, lon
+
     def run_and_kill(self, pictures: int, seconds: float) -> str:
         """Kill the command's process group once it has got so many more pictures, and some seconds later."""
         self.begin()
@@ -140,35 +167,16 @@ class Campaign:
         return "killed"
 
 
-def rules(share: float) -> list[dict[str, Any]]:
-    """Faults of every kind, each as often as the others, together the share of requests; and slow answers besides."""
-    statuses: list[dict[str, Any]] = [{"kind": "status", "status": status} for status in (429, 403, 500, 502, 504)]
-    every: dict[str, list[dict[str, Any]]] = {
-        # 403 of the image host is not a rate limit but an address it does not know; such never pass.
-        "mapillary": [*statuses, *({"kind": k} for k in ("reset", "truncate", "content_type", "invalid_json"))],
-        "mapillary-cdn": [
-            *({"kind": "status", "status": status} for status in (429, 500, 502, 504)),
-            # invalid_json halves any body and gives its length as right: half a JPEG.
-            *({"kind": k} for k in ("reset", "truncate", "content_type", "invalid_json", "expired_url")),
-        ],
-    }
-    every["mapillary-tiles"] = every["mapillary"][:-1]
-    found: list[dict[str, Any]] = []
-    for service, kinds in every.items():
-        # Each rule draws for itself: the shares of all together are 1 - (1 - rate) ** number.
-        rate = 1 - (1 - share) ** (1 / len(kinds))
-        found += [{"service": service, "rate": rate, **kind} for kind in kinds]
-        found.append({"service": service, "kind": "slow_drip", "seconds": 2.0, "rate": 0.02})
-    return found
-
-
 def carry_out(campaign: Campaign, kills: int, share: float, seed: int) -> None:
     """Plan, then collect under faults and kills, then to the end."""
     campaign.run("plan")
     campaign.ask("/control/faults", {"seed": seed, "rules": rules(share)}, "POST")
     campaign.ask("/control/journal", {}, "POST")
-    stretch = campaign.images / (kills + 2)
+    # Scenes, a third of the pictures, come last: no kill is to wait for more of the others than there are.
+    stretch = campaign.images * 0.65 / (kills + 2)
     for number in range(1, kills + 1):
+        if number == kills // 2 + 1:
+            campaign.ask("/control/faults", {"seed": seed, "rules": rules(share, late=True)}, "POST")
         for _ in range(TRIES):
             if number % 6 == 0:  # while it starts, before it has asked for anything
                 said = campaign.run_and_kill(0, campaign.chance.uniform(0.5, 12.0))
@@ -182,7 +190,7 @@ def carry_out(campaign: Campaign, kills: int, share: float, seed: int) -> None:
     for _ in range(LAST_RUNS):
         if campaign.run("collect") == 0:
             break
-        campaign.later_runs.append(time.time())
+        campaign.later_runs.append(campaign.left_over())
         print("  some places met nothing but faults; again …", flush=True)
 
 
@@ -196,13 +204,15 @@ def main() -> None:
     options = parser.parse_args()
     begin = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="geofix-campaign-"))
-    port, api_port = free_port(), free_port()
+    door, api_door = listening(0), listening(0)
+    port, api_port = door.getsockname()[1], api_door.getsockname()[1]
     url, api = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{api_port}/api"
     here = [sys.executable, "-m"]
     size = ["--size", "200000", "--pano-width", "512"]
-    world = Server([*here, "infra.offline", "--port", str(port), *size], f"{url}/health", folder / "world.log")
+    world = Server([*here, "infra.offline", "--port", str(port), *size], f"{url}/health", folder / "world.log", door)
     # One for all runs: a start costs more than the work between two kills.
-    prefect = Server([*here, "infra.prefect_server", "--port", str(api_port)], f"{api}/health", folder / "prefect.log")
+    server = [*here, "infra.prefect_server", "--port", str(api_port)]
+    prefect = Server(server, f"{api}/health", folder / "prefect.log", api_door)
     os.environ["PREFECT_HOME"] = str(folder / "prefect")
     campaign = Campaign(folder, url, os.environ | {"PREFECT_API_URL": api}, options.images, random.Random(options.seed))
     try:
@@ -211,12 +221,19 @@ def main() -> None:
         print(f"{options.images:,} pictures, {options.faults:.0%} faults, {options.kills} kills", flush=True)
         carry_out(campaign, options.kills, options.faults, options.seed)
         journal, log = campaign.ask("/control/journal"), campaign.ask("/control/log")
+        campaign.ask("/control/faults", method="DELETE")
+        entries = [tuple(entry) for entry in journal]
+        # Apart: scenes need many requests and meet no kill, and would hide what is asked again of the streets.
+        repeats = {
+            part: count_repeats(mine, campaign.after_kills, campaign.later_runs, campaign.locate)
+            for part, mine in by_part(entries).items()
+        }
     finally:
         world.stop()
         prefect.stop()
     lake = Lake(campaign.lake)
-    repeats = count_repeats([tuple(entry) for entry in journal], campaign.after_kills, campaign.later_runs)
-    found = wrong_rows(lake) + wrong_pictures(lake) + wrong_requests(repeats)
+    found = wrong_rows(lake) + wrong_pictures(lake)
+    found += [f"{part}: {line}" for part, one in repeats.items() for line in wrong_requests(one)]
     if len(campaign.kills) < options.kills:
         found.append(f"only {len(campaign.kills)} of {options.kills} kills fell into a running command")
     _tell(lake, repeats, log, len(journal), time.monotonic() - begin)
@@ -232,16 +249,24 @@ def main() -> None:
     print("  nothing lost, nothing twice, nothing damaged")
 
 
-def _tell(lake: Lake, repeats: Repeats, log: dict[str, Any], asked: int, seconds: float) -> None:
-    images, rejects = lake.read("images"), lake.read("rejects").filter(stage="collect")
+def _tell(lake: Lake, repeats: dict[str, Repeats], log: dict[str, Any], asked: int, seconds: float) -> None:
+    images = lake.read("images")
+    rejects = lake.read("rejects").filter(pl.col("stage").is_in(["collect", "collect.satellite"]))
     kinds = Counter(kind.split(":")[1] for kind, times in log["faults"].items() for _ in range(times))
-    lost = sum(repeats.by_kill)
+    faults = sum(one.faults for one in repeats.values())
     print(f"  {images.height:,} pictures of {images['place_id'].n_unique():,} places, {seconds / 60:.1f} min")
-    print(f"  {rejects.height:,} places rejected: {dict(Counter(rejects['reason'].to_list()))}")
-    print(f"  {asked:,} requests, {repeats.faults:,} ({repeats.faults / max(asked, 1):.1%}) not answered well")
+    print(f"  by kind: {dict(Counter(images['kind'].to_list()))}")
+    print(f"  {rejects.height:,} rejected: {dict(Counter(rejects['reason'].to_list()))}")
+    print(f"  {asked:,} requests, {faults:,} ({faults / max(asked, 1):.1%}) not answered well")
     print(f"  faults by kind: {dict(kinds)}")
+    for part, one in repeats.items():
+        _tell_repeats(part, one)
+
+
+def _tell_repeats(part: str, repeats: Repeats) -> None:
+    lost = sum(repeats.by_kill)
     print(
-        f"  {repeats.distinct:,} different things answered; asked for again: {repeats.careless:,} "
+        f"  {part}: {repeats.distinct:,} different things answered; asked for again: {repeats.careless:,} "
         f"({repeats.careless_share:.2%}) carelessly, {repeats.by_fault:,} after faults, {lost:,} after kills "
         f"({lost / max(len(repeats.by_kill), 1):.1f} a kill, at most {max(repeats.by_kill, default=0)}); "
         f"{repeats.all_share:.2%} beyond the faults (under {MOST_REPEATS:.0%} wanted), and "

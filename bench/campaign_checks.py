@@ -1,6 +1,8 @@
 """What must hold at the end of a campaign: accounts, pictures, requests."""
 
 import io
+import json
+from typing import Any
 
 from PIL import Image
 
@@ -8,6 +10,7 @@ from bench.campaign_repeats import Repeats
 from tasks.errors import LakeError
 from tasks.lake import Lake
 
+STAGES = ("collect", "collect.satellite")
 MOST_REPEATS = 0.05  # of what was asked: an answer asked for again although neither fault nor error spoilt it
 
 
@@ -15,21 +18,29 @@ def wrong_rows(lake: Lake) -> list[str]:
     """Breaches of the accounts: places lost, left or twice, ids twice."""
     places = set(lake.read("places", columns=["place_id"])["place_id"])
     images = lake.read("images")
-    rejects = lake.read("rejects").filter(stage="collect")
-    kept, rejected = set(images["place_id"]), set(rejects["item_id"])
-    left = lake.read("failures").filter(stage="collect")
-    found = [f"{len(left)} places failed: {left['kind'].value_counts().to_dicts()}"] if left.height else []
-    for what, ids in {
-        "places neither kept nor rejected": places - kept - rejected,
-        "places both kept and rejected": kept & rejected,
-        "pictures or rejects of no place": (kept | rejected) - places,
-    }.items():
-        found += [f"{len(ids)} {what}: {sorted(ids)[:3]}"] if ids else []
-    found += ["a reject has no reason"] if (rejects["reason"].str.len_chars() == 0).any() else []
+    found = []
+    for stage in STAGES:
+        mine, rejects = images.filter(stage=stage), lake.read("rejects").filter(stage=stage)
+        kept, rejected = set(mine["place_id"]), {_place(row) for row in rejects.iter_rows(named=True)}
+        left = lake.read("failures").filter(stage=stage)
+        if left.height:
+            found.append(f"{stage}: {len(left)} places failed: {left['kind'].value_counts().to_dicts()}")
+        for what, ids in {
+            "places neither kept nor rejected": places - kept - rejected,
+            "places both kept and rejected": kept & rejected,
+            "pictures or rejects of no place": (kept | rejected) - places,
+        }.items():
+            found += [f"{stage}: {len(ids)} {what}: {sorted(ids)[:3]}"] if ids else []
+        found += [f"{stage}: a reject has no reason"] if (rejects["reason"].str.len_chars() == 0).any() else []
     for key in (["image_id"], ["place_id", "source", "source_id"]):
         twice = images.select(key).is_duplicated().sum()
         found += [f"{twice} rows of images share {', '.join(key)}"] if twice else []
     return found
+
+
+def _place(reject: dict[str, Any]) -> str:
+    """An item of the streets is a place; one from above names its place in the evidence."""
+    return str(json.loads(reject["evidence_json"] or "{}").get("place_id", reject["item_id"]))
 
 
 def wrong_pictures(lake: Lake) -> list[str]:

@@ -6,23 +6,42 @@ request for the details of many pictures when even one of them was answered befo
 worst that holds for anything it asks for:
 
 - *fault*: something went wrong with the same picture in between (an address past its time needs the details again), or
-  the place had failed in an earlier run and came again in a later one;
+  it is of a place that had failed when a later run began (`LaterRun`);
 - *kill*: the command was killed in between, so what it had not committed is asked for again;
-- *careless*: nothing happened in between. The only kind a better program would not send.
+- *careless*: nothing happened in between. The only kind a better program would not send. Also the same picture for
+  another place, and whatever a later run asks about places that were done.
+
+Signatures (`sas`) are not counted: they are secrets with an end, so every worker has to get its own.
 """
 
+import math
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs
+
+from tasks.geo import distance_km
 
 Entry = tuple[float, str, str, str]  # time, service, request, outcome
 
 _PICTURE = re.compile(r"/mapillary-cdn/m/(\d+)/")
 _DETAILS = re.compile(r"/mapillary/(\d+)\?")
 _MANY = re.compile(r"/mapillary/\?")
+_TILE = re.compile(r"/(\d+)/(\d+)/(\d+)\?")
+_SCENES = ("stac", "sas", "blob")
+REACH_KM = 10.0  # from a place to the corner of its widest box, and half a tile more
+Point = tuple[float, float]  # lat, lon
+
+
+@dataclass(frozen=True)
+class LaterRun:
+    """A run after an undisturbed one: what had failed by then may be asked for again."""
+
+    start: float
+    failed: tuple[Point, ...] = ()  # places whose street-view pictures had failed
+    scenes: bool = False  # whether any scene had: requests do not say for which place they are
 
 
 @dataclass
@@ -52,6 +71,14 @@ class Repeats:
         return (self.careless + sum(self.by_kill) + self.unheard) / max(self.distinct, 1)
 
 
+def by_part(journal: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """The requests for pictures of the streets, and for those from above."""
+    found: dict[str, list[Entry]] = {"streets": [], "scenes": []}
+    for entry in journal:
+        found["scenes" if entry[1] in _SCENES else "streets"].append(entry)
+    return found
+
+
 Thing = tuple[str, str]  # its name, and whom a fault of it concerns
 
 
@@ -74,13 +101,19 @@ def things(service: str, request: str) -> list[Thing]:
     return [(name, name)]
 
 
-def count_repeats(journal: Iterable[Entry], kills: Sequence[float], later_runs: Sequence[float] = ()) -> Repeats:
-    """Repeats by cause. `kills` and `later_runs` are moments: of each kill, and of the start of each run after an
-    undisturbed one (only failed places come again there)."""
+def count_repeats(
+    journal: Iterable[Entry],
+    kills: Sequence[float],
+    later_runs: Sequence[LaterRun] = (),
+    locate: Callable[[str], Point | None] = lambda image_id: None,
+) -> Repeats:
+    """Repeats by cause. `kills` are moments; `locate` tells where a picture was taken."""
     answered: dict[str, float] = {}  # when last
     faults: dict[str, list[float]] = defaultdict(list)
     found = Repeats(by_kill=[0] * len(kills))
     for moment, service, request, outcome in sorted(journal):
+        if service == "sas":
+            continue
         asked = things(service, request)
         if outcome == "gone":
             found.unheard += 1
@@ -95,11 +128,35 @@ def count_repeats(journal: Iterable[Entry], kills: Sequence[float], later_runs: 
                 if first is not None:
                     kill = _between(kills, first, moment)
                     by_fault = _between(faults[whom], first, moment) is not None
-                    by_fault = by_fault or _between(later_runs, first, moment) is not None
+                    by_fault = by_fault or any(
+                        first <= run.start <= moment and _had_failed(run, service, request, whom, locate)
+                        for run in later_runs
+                    )
                     causes.append((1, kill) if kill is not None else (0, 0) if by_fault else (2, 0))
                 answered[name] = moment
             _count(found, max(causes, default=None), asked[0][0])
     return found
+
+
+def _had_failed(run: LaterRun, service: str, request: str, whom: str, locate: Callable[[str], Point | None]) -> bool:
+    if service in _SCENES:
+        return run.scenes
+    point = locate(whom) if whom.isdigit() else _middle(request)
+    return point is not None and any(distance_km(*point, *place) <= REACH_KM for place in run.failed)
+
+
+def _middle(request: str) -> Point | None:
+    """Of a box or a tile."""
+    box = parse_qs(request.partition("?")[2]).get("bbox")
+    if box:
+        west, south, east, north = map(float, box[0].split(","))
+        return (south + north) / 2, (west + east) / 2
+    tile = _TILE.search(request)
+    if tile is None:
+        return None
+    zoom, x, y = map(int, tile.groups())
+    side = 2.0**zoom
+    return math.degrees(math.atan(math.sinh(math.pi * (1 - 2 * (y + 0.5) / side)))), (x + 0.5) / side * 360 - 180
 
 
 def _count(found: Repeats, cause: tuple[int, int] | None, name: str) -> None:

@@ -146,7 +146,10 @@ class FaultyWorld:
 def _request_text(scope: Scope) -> str:
     """What is asked, without secrets: who asks makes no difference to the faults."""
     parts = scope["query_string"].decode("latin-1").split("&")
-    return f"{scope['method']} {scope['path']}?{'&'.join(part for part in parts if not part.startswith(_SECRETS))}"
+    asked = f"{scope['method']} {scope['path']}?{'&'.join(part for part in parts if not part.startswith(_SECRETS))}"
+    if scope["path"].startswith("/blob/"):  # a scene is read in many pieces: each is a request of its own
+        asked += " " + dict(scope["headers"]).get(b"range", b"").decode("latin-1")
+    return asked.rstrip()
 
 
 async def _read_ahead(receive: Receive) -> tuple[bytes, Receive]:
