@@ -11,8 +11,11 @@ from collections.abc import Callable
 import numpy as np
 import shapely
 
+from bench.goals import Goal, judge
 from tasks.atlas import outlines
 from tasks.boundaries import country_codes, country_number, country_of_label, index
+
+GOAL_TIMES = 10.0
 
 
 def country_shapes() -> list[shapely.Geometry]:
@@ -30,7 +33,11 @@ def country_shapes() -> list[shapely.Geometry]:
     return [shapely.coverage_union_all([shapely.Polygon(p[0], p[1:]) for p in group]) for group in polygons[1:]]
 
 
-def main(full: bool = False) -> None:
+def goals(times: float, unlike: int) -> list[Goal]:
+    return [Goal("times as fast as the STRtree", times, at_least=GOAL_TIMES), Goal("answers unlike", unlike, at_most=0)]
+
+
+def main(full: bool = False) -> int:
     count = 1_000_000
     random = np.random.default_rng(1)
     lat, lon = np.degrees(np.arcsin(random.uniform(-1, 1, count))), random.uniform(-180, 180, count)
@@ -61,6 +68,7 @@ def main(full: bool = False) -> None:
     scaled = "" if full else f", from {asked:,} points"
     print(f"  STRtree of countries            {tree_s:8.2f} s {tree_s / ours_s:7.1f} x  unlike: {unlike[0]}{scaled}")
     print(f"  STRtree of points, prepared     {turned_s:8.2f} s {turned_s / ours_s:7.1f} x  unlike: {unlike[1]}")
+    return judge(goals(tree_s / ours_s, sum(unlike)))
 
 
 def _timed(call: Callable[[], object]) -> float:
@@ -70,4 +78,4 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    main(full="--full" in sys.argv)
+    raise SystemExit(main(full="--full" in sys.argv))

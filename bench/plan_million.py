@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.goals import Goal, judge
+
 GOAL_MB, GOAL_TIMES = 1500, 12.0
 
 
@@ -56,7 +58,8 @@ def main(few: int = 100_000, many: int = 1_000_000) -> int:
         )
     times = large.seconds / small.seconds
     print(f"  {times:.1f} times the time (at most {GOAL_TIMES:g}), memory limit {GOAL_MB:,} MB")
-    return int(times > GOAL_TIMES or large.megabytes > GOAL_MB)
+    goals = [Goal("times the time", times, at_most=GOAL_TIMES), Goal("megabytes", large.megabytes, at_most=GOAL_MB)]
+    return judge(goals)
 
 
 if __name__ == "__main__":
