@@ -95,6 +95,29 @@ def test_keys_that_no_predicate_should_hold_are_merged_all_the_same(tmp_path: Pa
     assert set(lake.read("places")["place_id"]) == set(odd[3:])
 
 
+@pytest.mark.parametrize("key", ["a2", "x1"], ids=["of an old key", "of a new key"])
+def test_two_writers_at_once_leave_one_row(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second comes between the first one's look at the table and its commit: the range hides it from nobody."""
+    lake, other = Lake(tmp_path / "lake"), Lake(tmp_path / "lake")
+
+    def rows(*keys: str, lat: float) -> list[dict[str, Any]]:
+        return [{"place_id": key, "country": "FR", "lat": lat, "lon": 2.0, "split": "train"} for key in keys]
+
+    lake.upsert("places", rows("a1", "a2", "a3", lat=1.0), Commit("before", 1))
+    visits = []
+
+    def meanwhile(name: str) -> None:
+        visits.append(name)
+        if len(visits) == 1:
+            other.upsert("places", rows(key, lat=2.0), Commit("other", 1))
+
+    monkeypatch.setattr(lake, "_refuse_full_disk", meanwhile)
+    lake.upsert("places", rows(key, lat=3.0), Commit("own", 1))
+    assert len(visits) == 2, "the first look was too old, the second was not"
+    found = lake.read("places").select("place_id", "lat").sort("place_id").rows()
+    assert found == sorted({"a1": 1.0, "a2": 1.0, "a3": 1.0, key: 3.0}.items())
+
+
 def test_digests_do_not_depend_on_how_many_rows_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pl.DataFrame({"id": [f"n{k}" for k in range(11)], "text": ["a\nb", "é", None, "\u2028", '"'] * 2 + ["x"]})
     whole = with_made_from(rows, "hash", "many")
