@@ -29,7 +29,7 @@ def run(names: list[str]) -> int:
         module = importlib.import_module(f"bench.{name}")
         print(f"== {name}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
         start = time.monotonic()
-        broken |= module.main() or 0
+        broken |= module.main()
         print(f"   ({time.monotonic() - start:.0f} s in all)\n", flush=True)
     return broken
 
