@@ -16,7 +16,7 @@ from tasks.lake import Lake
 _CHOICE = frozenset({
     "panoramas", "photos", "half_sizes_m", "photo_preferred_pixels", "quality_bonus_m", "age_penalty_m",
     "age_reference", "sequence_penalty_m", "sequence_spacing_m", "crowded_rows", "search_requests", "looked_at",
-    "tries", "satellite",
+    "max_shift_m", "tries", "satellite",
 })  # fmt: skip
 # What a row says of the fetching of its bytes, and of the bytes.
 FACTS = (

@@ -15,6 +15,7 @@ REASONS = {
     "no_imagery_near": "The service has no picture within the widest search box around the place.",
     "no_panorama_near": "There are photos near the place, but no panorama.",
     "no_photo_near": "There are panoramas near the place, but no photo.",
+    "not_all_searched": "So many pictures lie around the place that the search ended before it had seen them all.",
     "too_few_near": "There are fewer pictures near the place than were wanted.",
     "no_scenes": "The archive has no satellite scene of the place in the dates and below the cloud cover asked for.",
     "no_usable_scene": "There are scenes of the place, but none of those looked at could be read.",
