@@ -36,6 +36,7 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
     failed = sum(result.failed for result in results)
     if failed:
         lines.append(f"{failed} items failed and are tried again by the next run: geofix show failures{_lake(call)}")
+        lines += _failures(results, lake)
     for service, seconds in _paused(results).items():
         lines.append(
             f"{service} said that its limit was reached: nothing was asked of it for {seconds:.0f} s in all; "
@@ -73,6 +74,18 @@ def _paused(results: Sequence[StageResult]) -> dict[str, float]:
         for service, seconds in result.paused_s.items():
             every[service] = every.get(service, 0.0) + seconds
     return every
+
+
+def _failures(results: Sequence[StageResult], lake: Lake) -> list[str]:
+    """Why items failed, the most frequent reasons first, each with one of its messages."""
+    failures = lake.read("failures", columns=["stage", "kind", "message"])
+    found = []
+    for result in results:
+        for kind, count in result.failures.items():
+            said = failures.filter(pl.col("stage") == result.stage, pl.col("kind") == kind)["message"].drop_nulls()
+            example = " ".join(str(said[0]).split()) if said.len() else ""
+            found.append((-count, f"  {result.stage:<20} {count:,} {kind}{f': {example}' if example else ''}"))
+    return [line for _, line in sorted(found)[:MOST_REASONS]]
 
 
 def _refused(results: Sequence[StageResult], call: Call) -> list[str]:

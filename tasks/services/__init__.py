@@ -62,7 +62,11 @@ class Connections:
     def unaccepted_key(self, service: str | None, kind: str) -> str | None:
         """What somebody can do about an error of this kind, where a key of theirs was not accepted."""
         connection = getattr(self, service, None) if service else None
-        if kind != "auth" or connection is None or connection.endpoint.public_key or not connection.endpoint.key_env:
+        if kind != "auth" or connection is None:
+            return None
+        if connection.endpoint.public_key:
+            return f"{service} does not accept services.{service}.public_key: give the one its offline world takes"
+        if not connection.endpoint.key_env:
             return None
         return (
             f"{service} does not accept the key in {connection.endpoint.key_env}: "

@@ -1,5 +1,6 @@
 """The last words of a command."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from flows.closing import closing_words
@@ -43,6 +44,19 @@ def test_what_was_rejected_is_told_with_reasons_and_where_to_look(tmp_path: Path
     line = next(line for line in words.splitlines() if line.startswith("  plan"))
     assert line.split(None, 1)[1] == "14: 12 no_place_too_close, 2 no_place_near_other_split"
     assert "curate" not in words
+
+
+def test_failures_are_told_with_an_example_each(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    used_up = "the day's 300 requests are used up (services.mapillary.requests_per_day); they renew at 00:00 UTC"
+    rows = [{"stage": "collect", "item_id": f"p{n}", "kind": "rate_limit", "message": used_up} for n in range(3)]
+    rows.append({"stage": "collect", "item_id": "q", "kind": "timeout", "message": "no answer\nin time"})
+    lake.upsert("failures", rows, Commit("collect", 1))
+    failed = replace(result("collect", {}), failed=4, failures={"timeout": 1, "rate_limit": 3})
+    lines = closing_words([failed], lake, Call()).splitlines()
+    at = lines.index("4 items failed and are tried again by the next run: geofix show failures")
+    assert lines[at + 1].split(None, 1) == ["collect", f"3 rate_limit: {used_up}"]
+    assert lines[at + 2].split(None, 1) == ["collect", "1 timeout: no answer in time"]
 
 
 def test_a_plan_names_its_splits_and_seed(tmp_path: Path) -> None:
