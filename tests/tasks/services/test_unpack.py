@@ -60,7 +60,11 @@ class TestOverASocket:
         assert error.kind == "bad_response" and ("more than 2 MB" in str(error) or "not asked for" in str(error))
         assert most < 20_000_000
 
-    @pytest.mark.parametrize("body", [b"no gzip at all", gzip.compress(b"{}" * 5000)[:-9], zlib.compress(b"{}")])
+    @pytest.mark.parametrize(
+        "body",
+        [b"no gzip at all", gzip.compress(b"{}" * 5000)[:-9], zlib.compress(b"{}")],
+        ids=["none", "cut", "of another kind"],
+    )
     async def test_a_damaged_one_is_tried_again(self, server, reply, body):
         error = await self.refusal(server, reply, body, "gzip")
         assert error.kind == "bad_response" and error.retryable and len(server.asked) == 2
