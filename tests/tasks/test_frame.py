@@ -224,7 +224,7 @@ def test_a_wrong_key_stops_the_stage_at_once_with_one_line(context: Context) -> 
     def locked(item: Row, settings: Numbers) -> Kept:
         raise ServiceError("mapillary", "auth", "the token is not valid; check MAPILLARY_TOKEN", status=401)
 
-    with pytest.raises(GeofixError, match=r"numbers stopped: mapillary: auth \(HTTP 401\): the token is not valid"):
+    with pytest.raises(GeofixError, match=r"stopped: mapillary does not accept services\.mapillary\.public_key"):
         run(replace(STAGE, work=locked, resources=Resources(chunk=1)), Numbers(count=500), context)
     assert context.lake.read("runs")["status"].to_list() == ["failed"]
     assert context.lake.read("runs")["failed"][0] < 50
