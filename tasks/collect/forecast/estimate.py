@@ -25,7 +25,7 @@ from tasks.collect.forecast.timing import Load, duration, pace_of, parallel, wor
 from tasks.frame import Context, Inputs, Stage, pending
 from tasks.services import Connection
 
-AT_ONCE = 16  # sampled items under way, at most
+AT_ONCE, LATER_AT_ONCE = 16, 64  # sampled items under way, at most: of the first ones, and of further ones
 SIGNATURE_S = 2400.0  # a signature is renewed after about 40 minutes
 SHARE_OF_DAY = 0.1  # of the requests left today, at most so many for finding out
 REDONE = 12  # places of pictures that are gone or changed, at most so many of them sampled
@@ -127,9 +127,10 @@ async def _streets(settings: CollectSettings, context: Context, streets: DryStre
         await asyncio.to_thread(context.ready)
     at_once = min(AT_ONCE, parallel(stage, context))
     options: dict[str, Any] = {"precision": wanted.precision, "seed": wanted.seed, "at_once": at_once}
+    later = min(LATER_AT_ONCE, parallel(stage, context))
     afford = SHARE_OF_DAY * left_today(context.connections.mapillary)
     main = await sample(
-        unfinished, streets.place, first=wanted.places, most=wanted.most_places, afford=afford, **options
+        unfinished, streets.place, first=wanted.places, most=wanted.most_places, afford=afford, later=later, **options
     )
     found.add_sample(main)
     if main.cut_short:

@@ -105,12 +105,14 @@ async def sample(
     at_once: int,
     population: float | None = None,
     afford: float = math.inf,
+    later: int = 0,
 ) -> Sample:
     """The cost of items, of `first` of them and then of twice as many, until the totals are tight or `most` are done.
 
     What `work` sends is counted for its item by whatever meters the services. `population` counts what the items
     stand for, where they are themselves only a part of it. A failed item is sampled as one: a run would go on. No more
-    requests than `afford` are meant to be made, but for the fewest that say anything.
+    requests than `afford` are meant to be made, but for the fewest that say anything. What is sampled beyond the first
+    may have more under way (`later`): only then it shows where a service or a core is full.
     """
     found = Sample(float(items.height) if population is None else population)
     drawn = draw(items, seed)
@@ -131,7 +133,7 @@ async def sample(
     few = int(min(max(FEWEST, afford / REQUESTS_EACH), first))
     done, wanted = 0, min(few, most, items.height)
     while done < wanted:
-        for count, beside in [(wanted - done, at_once)] if done else in_stretches(wanted, at_once):
+        for count, beside in [(wanted - done, max(at_once, later))] if done else in_stretches(wanted, at_once):
             part = drawn.slice(done, count).iter_rows(named=True)
             costs, stretch = await side_by_side(part, one, beside)
             found.tallies += costs

@@ -6,7 +6,7 @@ service), they do not. Both at once is a line:
 
     seconds an item = waiting / c + full
 
-Two stretches with different c give its two numbers, and with them the time at any other c. (Little's law; the bounds of
+Stretches with different c give its two numbers, and with them the time at any other c. (Little's law; the bounds of
 a closed queue.)
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+ALIKE = 0.6  # of the most at once: stretches with so many tell the same
 FEW = 4  # items side by side in one stretch: against the many of another it shows what is waiting
 
 Item = TypeVar("Item")
@@ -55,23 +56,34 @@ class Tempo:
 
 
 def tempo_of(stretches: Sequence[Stretch]) -> Tempo:
-    """The line through the stretches, neither number below 0. One stretch, or all alike: what was, would be."""
+    """The line through the two busiest kinds of stretches, neither number below 0.
+
+    With few at once nothing is full yet: such stretches tell less the more others there are. One kind only: what was,
+    would be.
+    """
     known = [one for one in stretches if one.items and one.wall_s > 0 and one.busy_s > 0]
     if not known:
         return Tempo()
-    weight = sum(one.items for one in known)
-    x = sum(one.items / one.at_once for one in known) / weight
-    y = sum(one.wall_s for one in known) / weight
-    spread = sum(one.items * (1 / one.at_once - x) ** 2 for one in known)
-    if len(known) < 2 or spread < 1e-9 * weight:
-        return Tempo(full_s=y)
-    slope = sum(one.items * (1 / one.at_once - x) * (one.seconds_each - y) for one in known) / spread
-    busiest = max(known, key=lambda one: one.at_once)
+    many, rest = _busiest(known)
+    few, _ = _busiest(rest) if rest else (many, rest)
+    across = 1 / few.at_once - 1 / many.at_once
+    if across < 1e-9:
+        return Tempo(full_s=many.seconds_each)
+    slope = (few.seconds_each - many.seconds_each) / across
     if slope <= 0:
-        return Tempo(full_s=busiest.seconds_each)  # the more at once, the better it tells how full things are
-    if y - slope * x <= 0:
-        return Tempo(waiting_s=busiest.busy_s / busiest.items)
-    return Tempo(slope, y - slope * x)
+        return Tempo(full_s=many.seconds_each)  # the more at once, the better it tells how full things are
+    full_s = many.seconds_each - slope / many.at_once
+    return Tempo(slope, full_s) if full_s > 0 else Tempo(waiting_s=many.busy_s / many.items)
+
+
+def _busiest(stretches: Sequence[Stretch]) -> tuple[Stretch, list[Stretch]]:
+    """The stretches with the most at once, and those with not much less, as one; and the others."""
+    most = max(one.at_once for one in stretches)
+    alike = [one for one in stretches if one.at_once > ALIKE * most]
+    return (
+        Stretch(sum(s.items for s in alike), sum(s.wall_s for s in alike), sum(s.busy_s for s in alike)),
+        [one for one in stretches if one.at_once <= ALIKE * most],
+    )
 
 
 async def side_by_side(

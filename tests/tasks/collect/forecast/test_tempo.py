@@ -76,3 +76,13 @@ def test_no_more_side_by_side_than_allowed() -> None:
     results, found = asyncio.run(side_by_side(range(9), work, 3))
     assert results == [0, 2, 4, 6, 8, 10, 12, 14, 16] and most == 3
     assert found.items == 9 and found.wall_s > 0 and found.busy_s > 0
+
+
+def test_a_service_that_is_full_only_with_many_at_once_is_seen_by_those() -> None:
+    # 4 s of waiting, and a service that does 7 a second at most: full from 28 at once on.
+    def took(items: int, at_once: int) -> Stretch:
+        each_s = max(4.0 / at_once, 1 / 7)
+        return Stretch(items, items * each_s, items * each_s * at_once)
+
+    found = tempo_of([took(8, 4), took(15, 16), took(24, 64), took(48, 64)])
+    assert found.seconds(600, 128) == pytest.approx(600 / 7, rel=0.2)
