@@ -7,7 +7,7 @@ from typing import Any
 from PIL import Image
 
 from bench.campaign_repeats import Repeats
-from tasks.errors import LakeError
+from schemas.errors import LakeError
 from tasks.lake import Lake
 
 STAGES = ("collect", "collect.satellite")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 
 Entry = tuple[float, str, str, str]  # time, service, request, outcome
 

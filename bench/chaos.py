@@ -32,7 +32,7 @@ from bench.chaos_checks import LOGS, differences, stray_files, stray_processes
 from flows.servers import free_port
 from schemas.tables import TABLES
 from tasks.lake import Lake
-from tasks.names import KEY_FILE
+from tasks.lake.names import KEY_FILE
 
 READY_S = 900
 SHORTEST_S = 1.5  # of the time in which a kill may fall: reports and commits come after the last item

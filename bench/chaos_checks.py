@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
+from schemas.errors import LakeError
 from schemas.tables import TABLES
-from tasks.errors import LakeError
 from tasks.lake import Lake
 
 # What names a run, a moment or a version number, not a fact about the data.

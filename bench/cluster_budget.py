@@ -32,14 +32,14 @@ from ray import cloudpickle
 
 from bench.loopback_cluster import LoopbackCluster, loopback_cluster
 from flows.servers import Server, free_port
+from schemas.errors import GeofixError
 from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from tasks.errors import GeofixError
-from tasks.frame import Context, Inputs, Kept, Resources, Row, Stage, Workshop, run
 from tasks.lake import Lake
-from tasks.outcome import StageResult, Tick
-from tasks.ray_home import stop_ray
+from tasks.runtime.outcome import StageResult, Tick
+from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.runner import Context, Inputs, Kept, Resources, Row, Stage, WorkerSetup, run
 from tasks.services import Mapillary, budget_actor, connect
 
 # The nodes import geofix, not its benchmarks.
@@ -62,7 +62,7 @@ def items(inputs: Inputs, settings: Asking) -> pl.DataFrame:
     return pl.DataFrame({"id": [f"n{k:05d}" for k in range(settings.requests)]})
 
 
-def open_client(settings: Asking, workshop: Workshop) -> Mapillary:
+def open_client(settings: Asking, setup: WorkerSetup) -> Mapillary:
     if settings.meeting:
         place = Path(settings.meeting)
         (place / ray.get_runtime_context().get_node_id()).touch()
@@ -71,7 +71,7 @@ def open_client(settings: Asking, workshop: Workshop) -> Mapillary:
             if time.monotonic() > until_s:
                 raise RuntimeError(f"fewer than {settings.nodes} nodes got work")
             time.sleep(0.05)
-    return Mapillary(workshop.connections.mapillary)
+    return Mapillary(setup.connections.mapillary)
 
 
 async def ask(item: Row, mapillary: Mapillary) -> Kept:

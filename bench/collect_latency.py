@@ -29,9 +29,9 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN, ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.collect.street_view import STAGE
-from tasks.frame import Context, StageResult, run
 from tasks.lake import Commit, Lake
-from tasks.ray_home import start_ray, stop_ray
+from tasks.runtime.ray_start import start_ray, stop_ray
+from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
 
 PLACES, SDK_PLACES = 2_000, 15

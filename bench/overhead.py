@@ -14,10 +14,10 @@ import polars as pl
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from tasks.frame import Context, Inputs, Kept, Row, Stage, Workshop, run
 from tasks.lake import Lake
-from tasks.ray_home import start_ray, stop_ray
-from tasks.ray_workers import release_workers
+from tasks.runtime.ray_start import start_ray, stop_ray
+from tasks.runtime.ray_workers import release_workers
+from tasks.runtime.runner import Context, Inputs, Kept, Row, Stage, WorkerSetup, run
 from tasks.services import connect
 
 ROWS = 100_000
@@ -39,7 +39,7 @@ def items(inputs: Inputs, settings: NoSettings) -> pl.DataFrame:
     return rows(settings.rows)
 
 
-def open_nothing(settings: NoSettings, workshop: Workshop) -> None:
+def open_nothing(settings: NoSettings, setup: WorkerSetup) -> None:
     return None
 
 

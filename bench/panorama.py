@@ -20,8 +20,8 @@ import simplejpeg
 from PIL import Image
 
 from bench.goals import Goal, judge
-from tasks.panorama import STORED_QUALITY, equirectangular
-from tasks.resample import low_pass
+from tasks.imaging.panorama import STORED_QUALITY, equirectangular
+from tasks.imaging.resample import low_pass
 
 SIZE = (4096, 2048)
 REPEATS = 9

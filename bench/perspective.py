@@ -19,7 +19,7 @@ import py360convert
 
 from bench.goals import Goal, judge
 from bench.panorama import best_of, natural_panorama
-from tasks.perspective import MAPS, Panorama, View
+from tasks.imaging.perspective import MAPS, Panorama, View
 
 VIEWS = (
     View(0, 0, 90, 1024, 768),

@@ -12,8 +12,8 @@ import numpy as np
 import shapely
 
 from bench.goals import Goal, judge
-from tasks.atlas import outlines
-from tasks.boundaries import country_codes, country_number, country_of_label, index
+from tasks.geo.atlas import outlines
+from tasks.geo.boundaries import country_codes, country_number, country_of_label, index
 
 GOAL_TIMES = 10.0
 

@@ -17,12 +17,12 @@ import polars as pl
 import shapely
 
 from bench.plan_country_lookup import country_shapes
+from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings, SplitShares
-from tasks.atlas import countries
-from tasks.boundaries import country_codes
-from tasks.cell_split import split_of_cells
-from tasks.errors import InputError
-from tasks.geo import EARTH_RADIUS_KM, distance_km
+from tasks.geo.atlas import countries
+from tasks.geo.boundaries import country_codes
+from tasks.geo.cell_split import split_of_cells
+from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
 from tasks.plan.stage import plan_places
 
 CITIES_EVERY = 5  # of the worlds one is of cities

@@ -22,9 +22,9 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from tasks.decode import Encoded, inspect
-from tasks.panorama import equirectangular
-from tasks.perspective import Panorama
+from tasks.imaging.decode import Encoded, inspect
+from tasks.imaging.panorama import equirectangular
+from tasks.imaging.perspective import Panorama
 
 NAMES = [f"{number}.jpg" for number in range(1, 6)]
 # Ahead, right, behind (over the seam), left, up and down: together they show every direction.

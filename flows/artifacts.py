@@ -4,8 +4,8 @@ from pathlib import Path
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
-from tasks.outcome import StageResult
-from tasks.report import Report
+from tasks.runtime.outcome import StageResult
+from tasks.runtime.report import Report
 
 
 def publish_report(part: str, report: Report) -> None:

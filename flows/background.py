@@ -17,7 +17,7 @@ from flows.command import DONE, Call
 from flows.printing import print_json
 from flows.servers import answers, free_port, is_free, listening, offline_command, through
 from schemas.config import Config
-from tasks.errors import GeofixError
+from schemas.errors import GeofixError
 from tasks.lake import Lake
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,7 +22,7 @@ app = typer.Typer(
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        from tasks.identity import code_version
+        from tasks.runtime.identity import code_version
 
         print(code_version())
         raise typer.Exit
@@ -370,7 +370,7 @@ def offline(context: typer.Context) -> None:
 @app.command()
 def version() -> None:
     """The version of geofix."""
-    from tasks.identity import code_version
+    from tasks.runtime.identity import code_version
 
     print(code_version())
 

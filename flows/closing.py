@@ -10,9 +10,9 @@ import polars as pl
 
 from flows.command import Call
 from tasks.lake import Lake
-from tasks.outcome import StageResult
-from tasks.report import report_folder
 from tasks.review.coverage import coverage, coverage_lines
+from tasks.runtime.outcome import StageResult
+from tasks.runtime.report import report_folder
 
 SPLITS = ("train", "validation", "benchmark")
 MOST_REASONS = 4  # of a stage, named in the last words

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from flows.options import RunOptions
+from schemas.errors import GeofixError, InputError
 from schemas.load import ConfigError
-from tasks.errors import GeofixError, InputError
 from tasks.services.errors import ServiceError
 
 DONE, FAILED, USAGE, FAILED_ROWS, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143

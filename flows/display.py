@@ -7,7 +7,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from tasks.outcome import Tick
+from tasks.runtime.outcome import Tick
 
 PLAIN_EVERY_S = 10.0
 

@@ -18,12 +18,12 @@ from flows.printing import print_json
 from flows.servers import offline_world
 from flows.session import Session, check_before, display
 from flows.starts import usual_start_s
+from schemas.errors import GeofixError
 from tasks.collect.forecast.budgets import Limit, limits
 from tasks.collect.forecast.estimate import Estimate, estimate
 from tasks.collect.forecast.sampling import Figure
-from tasks.errors import GeofixError
+from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.services import ServiceError
-from tasks.services.budget_actor import shared_till
 
 # What the kinds of requests are to a person.
 KINDS = {
@@ -60,7 +60,7 @@ def dry_run(call: Call) -> int:
                 servers_s = time.monotonic() - start_s
 
             context = Session(reachable, lake, ready).context(reachable, services_of(["collect"]), ready)
-            shared = context.connections.sharing(shared_till(lake, context.spread))
+            shared = context.connections.sharing(shared_rate_budget(lake, context.spread))
             context = replace(context, connections=shared)
             try:
                 found = asyncio.run(estimate(reachable.collect, context))

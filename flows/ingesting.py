@@ -16,7 +16,7 @@ from flows.display import make_display
 from flows.printing import print_json
 from flows.session import display
 from schemas.load import ConfigError
-from tasks.cell_split import SPLITS
+from tasks.geo.cell_split import SPLITS
 from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake

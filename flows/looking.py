@@ -15,10 +15,10 @@ from rich.text import Text
 from flows.command import DONE, Call
 from flows.printing import print_json
 from flows.rows import check_table, count_words, read_rows
+from schemas.errors import LakeError
 from schemas.tables import SYSTEM_COLUMNS, TABLES
-from tasks.errors import LakeError
 from tasks.lake import Lake
-from tasks.trace import trace
+from tasks.lake.trace import trace
 
 # Columns that say little on a screen; --json has them all.
 LONG = ("messages_json", "config_json", "checks_json", "table_versions_json", "metrics_json")

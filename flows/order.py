@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tasks.frame import ColumnStage, Stage
     from tasks.lake import Lake
-    from tasks.report import Report
+    from tasks.runtime.report import Report
+    from tasks.runtime.runner import ColumnStage, Stage
 
 # To add a part: its package under tasks/ with STAGES, its settings under the same name in schemas/config.py, and its
 # name here. The package may also have `check(settings)`, which raises what is wrong with files the settings name

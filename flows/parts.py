@@ -12,10 +12,10 @@ from flows.artifacts import publish_report, stage_markdown
 from flows.order import report_of, services_of, stages_of
 from flows.session import Session
 from flows.trained import trained_model
-from tasks.errors import StageRefused
-from tasks.frame import run
-from tasks.outcome import StageResult
+from schemas.errors import StageRefused
 from tasks.review import auto_approve, newest_snapshot
+from tasks.runtime.outcome import StageResult
+from tasks.runtime.runner import run
 
 # Prefect walks through a task's arguments looking for futures; a session is none of its business.
 _session: ContextVar[Session] = ContextVar("session")

@@ -6,7 +6,7 @@ from flows.options import RunOptions
 from flows.order import PARTS, parts_between
 from flows.parts import run_parts
 from flows.session import open_session
-from tasks.outcome import StageResult
+from tasks.runtime.outcome import StageResult
 
 
 @flow(name="pipeline")

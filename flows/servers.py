@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from schemas.config import Config
+from schemas.errors import GeofixError
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.services import OFFLINE_URL
-from tasks.errors import GeofixError
 
 START_S = 180.0  # a busy machine takes its time
 SAY_EVERY_S = 30.0

@@ -13,9 +13,9 @@ from flows.options import RunOptions
 from flows.order import check_of, services_of
 from flows.servers import offline_world
 from schemas.config import Config
-from tasks.frame import Context
 from tasks.lake import Lake
-from tasks.outcome import StageResult
+from tasks.runtime.outcome import StageResult
+from tasks.runtime.runner import Context
 from tasks.services import connect
 
 # A display cannot be a flow's parameter: Prefect stores those.

@@ -7,7 +7,7 @@ from prefect import Flow, flow
 from flows.options import RunOptions
 from flows.parts import run_parts
 from flows.session import open_session
-from tasks.outcome import StageResult
+from tasks.runtime.outcome import StageResult
 
 
 def single(part: str) -> Flow[Any, list[StageResult]]:

@@ -14,5 +14,5 @@ settings.load_profile("no deadline")
 def same_names_every_time() -> Iterator[None]:
     """Lakes made in this process have one key: which picture comes first, and so what a test sees, is no chance."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.names.new_key", lambda: "5eed" * 16)
+        patch.setattr("tasks.lake.names.new_key", lambda: "5eed" * 16)
         yield

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from nbclient import NotebookClient
 
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 from tasks.lake import Lake
 
 ROOT = Path(__file__).resolve().parent.parent

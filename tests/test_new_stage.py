@@ -11,8 +11,8 @@ from ray import cloudpickle
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
 from schemas.tables import FLOAT, STRING, TABLES, Table
-from tasks.frame import Context, Inputs, Kept, Outcome, Rejected, Row, Stage, Workshop, run
 from tasks.lake import Commit, Lake
+from tasks.runtime.runner import Context, Inputs, Kept, Outcome, Rejected, Row, Stage, WorkerSetup, run
 from tasks.services import connect
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -38,7 +38,7 @@ def measure(item: Row, settings: ElevationSettings) -> Outcome:
     return Kept({"elevations": [{"place_id": item["id"], "elevation_m": elevation_m}]})
 
 
-def open_bench(settings: ElevationSettings, workshop: Workshop) -> ElevationSettings:
+def open_context(settings: ElevationSettings, setup: WorkerSetup) -> ElevationSettings:
     # In this test only: a real table stands in schemas/tables.py, which a worker imports.
     from schemas import tables
 
@@ -46,7 +46,7 @@ def open_bench(settings: ElevationSettings, workshop: Workshop) -> ElevationSett
     return settings
 
 
-STAGE = Stage("elevate", ("places",), ("elevations",), places, measure, open_bench)
+STAGE = Stage("elevate", ("places",), ("elevations",), places, measure, open_context)
 
 
 def test_a_new_stage_gets_everything_from_the_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

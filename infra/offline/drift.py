@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from infra.offline.chance import fraction, key_of
 from infra.offline.faults import DRIFTS, Fault
+from infra.offline.seeded_random import fraction, key_of
 
 # Where the services keep their records, outermost first.
 _LISTS = ("data", "results", "features", "web", "pois", "tips", "choices")

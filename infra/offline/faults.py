@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from infra.offline.chance import fraction
+from infra.offline.seeded_random import fraction
 
 SERVICES = (
     "mapillary", "mapillary-cdn", "mapillary-tiles", "nominatim", "google", "opencage", "tavily", "you", "maps",

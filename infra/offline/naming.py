@@ -101,11 +101,11 @@ _LOCAL_NAMES = {
 _ENGLISH_NAMED = frozenset(("AU", "NZ", "SH", "FK"))
 
 
-def proper_name(language: str, country: str, continent: str, chance: random.Random) -> str:
+def proper_name(language: str, country: str, continent: str, rng: random.Random) -> str:
     """A person's or street's name in the manner of the country, in the script its signs are painted in."""
     family = _FAMILY_OF.get(language) or _FAMILY_OF.get(language.split("-")[0]) or "en"
     if family == "en" and country not in _ENGLISH_NAMED:
         # English signs, local people: "Chandrapur Pharmacy" in India, "Mwanga Bakery" in Kenya.
         family = _LOCAL_NAMES.get(country) or {"AS": "indic", "AF": "african", "OC": "pacific"}.get(continent, "en")
     onsets, middles, endings = _PARTS[family]
-    return chance.choice(onsets) + chance.choice(middles) + chance.choice(endings)
+    return rng.choice(onsets) + rng.choice(middles) + rng.choice(endings)

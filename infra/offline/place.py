@@ -8,11 +8,11 @@ import random
 import unicodedata
 from dataclasses import dataclass
 
-from infra.offline.chance import draws, fraction
 from infra.offline.country_map import country_map
 from infra.offline.facts import CountryFacts, SignWords, countries
 from infra.offline.gazetteer import City
 from infra.offline.naming import proper_name
+from infra.offline.seeded_random import draws, fraction
 from infra.offline.sign_words import WORDS
 
 _FRENCH_REGIONS = {
@@ -91,7 +91,7 @@ def building_style_of(facts: CountryFacts) -> str:
     return _STYLE_OF.get(facts.iso2) or ("desert" if facts.arid else by_continent.get(facts.continent, "plaster"))
 
 
-def language_of(city: City, facts: CountryFacts, chance: float) -> str:
+def language_of(city: City, facts: CountryFacts, share: float) -> str:
     """The language of a place's signs: by region where a country is divided, else mostly the most usual one."""
     languages = facts.languages
     if city.country in _FRENCH_REGIONS:
@@ -100,7 +100,7 @@ def language_of(city: City, facts: CountryFacts, chance: float) -> str:
         return "it" if city.admin1 == "Ticino" else languages[0]
     if city.country == "ES":
         return "ca" if city.admin1 == "Catalonia" else "es"
-    if len(languages) > 1 and chance < 0.12:
+    if len(languages) > 1 and share < 0.12:
         return languages[1]
     return languages[0]
 
@@ -130,11 +130,11 @@ def _without_tones(text: str) -> str:
     return "".join(ch for ch in plain if not unicodedata.combining(ch))
 
 
-def phone_number(seed: int, city: City, facts: CountryFacts, chance: random.Random) -> str:
+def phone_number(seed: int, city: City, facts: CountryFacts, rng: random.Random) -> str:
     """A phone number whose area digits are shared by the whole first-level division."""
     area = 10 + int(fraction(seed, "area", city.country, city.admin1) * 89)
-    a, b, c = (chance.randrange(100, 999) for _ in range(3))
-    if facts.phone_prefix and chance.random() < 0.65:
+    a, b, c = (rng.randrange(100, 999) for _ in range(3))
+    if facts.phone_prefix and rng.random() < 0.65:
         return f"{facts.phone_prefix} {area} {a} {b % 90 + 10} {c % 90 + 10}"
     return f"Tel. 0{area} {a} {b % 90 + 10} {c % 90 + 10}"
 
@@ -153,42 +153,42 @@ def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tu
 
     The index over all sign texts passes no neighbours: only the direction sign depends on them.
     """
-    chance = draws(seed, "place", city.geoname_id, copy)
+    rng = draws(seed, "place", city.geoname_id, copy)
     facts = countries()[city.country]
     reach_km = 0.4 + min(3.2, math.sqrt(max(city.population, 1000)) / 450) + 0.8 * min(copy, 4)
-    radius_km, angle = reach_km * math.sqrt(chance.random()), chance.random() * 2 * math.pi
+    radius_km, angle = reach_km * math.sqrt(rng.random()), rng.random() * 2 * math.pi
     for _ in range(4):  # nearer and nearer to the centre, until it is neither in the water nor over the border
         lat = city.lat + radius_km / 111.195 * math.cos(angle)
         lon = city.lon + radius_km / (111.195 * max(0.05, math.cos(math.radians(city.lat)))) * math.sin(angle)
         if _is_inland(lat, lon, city.country):
             break
         radius_km /= 2.5
-    language = language_of(city, facts, chance.random())
+    language = language_of(city, facts, rng.random())
     words = WORDS[language]
     local_name = painted_name(city, language)
-    setting = ("centre", "suburb", "rural")[bisect.bisect([0.5, 0.82], chance.random())]
+    setting = ("centre", "suburb", "rural")[bisect.bisect([0.5, 0.82], rng.random())]
     return Place(
         index=index,
         city=city,
         country=city.country,
         lat=round(lat, 7),
         lon=round((lon + 180.0) % 360.0 - 180.0, 7),
-        bearing_deg=round(chance.random() * 360.0, 2),
+        bearing_deg=round(rng.random() * 360.0, 2),
         language=language,
         local_name=local_name,
-        street=words.street.format(proper_name(language, city.country, facts.continent, chance)),
-        shops=_shops(seed, city, facts, words, local_name, setting, chance),
+        street=words.street.format(proper_name(language, city.country, facts.continent, rng)),
+        shops=_shops(seed, city, facts, words, local_name, setting, rng),
         towns_ahead=_towns(
             neighbours, language, local_name, radius_km, setting, draws(seed, "towns", city.geoname_id, copy)
         ),
         setting=setting,
         climate=climate_of(city.lat, facts),
         building_style=building_style_of(facts),
-        sun_height_deg=round(max(6.0, (90.0 - abs(city.lat) * 0.9) * (0.55 + 0.45 * chance.random())), 2),
+        sun_height_deg=round(max(6.0, (90.0 - abs(city.lat) * 0.9) * (0.55 + 0.45 * rng.random())), 2),
         # The midday sun stands in the south of the northern half and in the north of the southern.
-        sun_azimuth_deg=round((180.0 if city.lat >= 0 else 0.0) + chance.gauss(0, 35), 2) % 360.0,
-        image_count=chance.randrange(3, 9),
-        look=chance.getrandbits(62),
+        sun_azimuth_deg=round((180.0 if city.lat >= 0 else 0.0) + rng.gauss(0, 35), 2) % 360.0,
+        image_count=rng.randrange(3, 9),
+        look=rng.getrandbits(62),
     )
 
 
@@ -208,17 +208,17 @@ def _shops(
     words: SignWords,
     local_name: str,
     setting: str,
-    chance: random.Random,
+    rng: random.Random,
 ) -> tuple[Sign, ...]:
     count = {"centre": 3, "suburb": 2, "rural": 1}[setting]
-    kinds = chance.sample(["bakery", "pharmacy", "market", "restaurant"], count)
+    kinds = rng.sample(["bakery", "pharmacy", "market", "restaurant"], count)
     signs = []
     for kind in kinds:
-        name = proper_name(words.language, city.country, facts.continent, chance)
-        phone = phone_number(seed, city, facts, chance)
+        name = proper_name(words.language, city.country, facts.continent, rng)
+        phone = phone_number(seed, city, facts, rng)
         signs.append(Sign(kind, (shop_text(words, kind, name), phone)))
-    if chance.random() < {"centre": 0.5, "suburb": 0.4, "rural": 0.3}[setting]:
-        kind = "town_hall" if chance.random() < 0.5 else "school"
+    if rng.random() < {"centre": 0.5, "suburb": 0.4, "rural": 0.3}[setting]:
+        kind = "town_hall" if rng.random() < 0.5 else "school"
         signs.append(Sign(kind, (shop_text(words, kind, local_name),)))
     return tuple(signs)
 
@@ -229,16 +229,16 @@ def _towns(
     local_name: str,
     radius_km: float,
     setting: str,
-    chance: random.Random,
+    rng: random.Random,
 ) -> tuple[tuple[str, int], ...]:
     """Up to two lines of a direction sign: often the place's own town, then a neighbour."""
-    if chance.random() > {"centre": 0.35, "suburb": 0.5, "rural": 0.6}[setting]:
+    if rng.random() > {"centre": 0.35, "suburb": 0.5, "rural": 0.6}[setting]:
         return ()
     lines = []
-    if chance.random() < 0.6:
+    if rng.random() < 0.6:
         lines.append((local_name, max(1, round(radius_km))))
     others = [(town, km) for town, km in neighbours if km > 1.5]
     if others:
-        town, km = others[chance.randrange(min(3, len(others)))]
+        town, km = others[rng.randrange(min(3, len(others)))]
         lines.append((painted_name(town, language), max(1, round(km))))
     return tuple(lines)

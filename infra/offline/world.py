@@ -9,9 +9,9 @@ from functools import lru_cache
 import numpy as np
 
 from infra.offline import ids
-from infra.offline.chance import fraction, fractions, generator
 from infra.offline.gazetteer import Gazetteer, gazetteer
 from infra.offline.place import Place, make_place
+from infra.offline.seeded_random import fraction, fractions, generator
 
 DEFAULT_SEED = 7
 DEFAULT_SIZE = 40_000
@@ -151,15 +151,15 @@ class World:
 
     def _record(self, place: Place, slot: int, condition: str) -> ImageRecord:
         source = slot - 1 if condition.endswith("duplicate") else slot
-        chance = generator(self.seed, "image", place.look, slot)
+        rng = generator(self.seed, "image", place.look, slot)
         is_pano = self._is_pano(place, source)
         along_m = camera_along_m(slot, condition)
         bearing = math.radians(place.bearing_deg)
         lat = place.lat + along_m * math.cos(bearing) / 111_195.0
         lon = place.lon + along_m * math.sin(bearing) / (111_195.0 * max(0.05, math.cos(math.radians(place.lat))))
         height = self.pano_width // 2 if is_pano else 1200
-        processed = chance.random() < 0.95
-        shift = chance.normal(0.0, 1.5e-5, size=2)
+        processed = rng.random() < 0.95
+        shift = rng.normal(0.0, 1.5e-5, size=2)
         make, model = (_MAKES if is_pano else _PHONES)[int(fraction(self.seed, "camera", place.look) * 4)]
         creator = int(fraction(self.seed, "creator", place.city.admin1, place.country, place.index % 7) * 1e6)
         day = int(fraction(self.seed, "day", place.look) * _DAYS)
@@ -178,7 +178,7 @@ class World:
             ),
             captured_at_ms=_FIRST_DAY_MS + day * 86_400_000 + 36_000_000 + slot * 2_000,
             altitude_m=round(float(20 + 300 * fraction(self.seed, "altitude", place.look)), 3),
-            quality=round(float(chance.uniform(0.15, 0.95)), 6) if chance.random() < 0.9 else None,
+            quality=round(float(rng.uniform(0.15, 0.95)), 6) if rng.random() < 0.9 else None,
             creator=f"mapper_{creator}",
             creator_id=str(10**14 + creator * 7919),
             make=make,

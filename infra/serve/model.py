@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from infra.serve.request import Refused
-from tasks.processor import load_processor
+from tasks.imaging.processor import load_processor
 
 
 @dataclass(frozen=True)

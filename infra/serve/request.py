@@ -9,7 +9,7 @@ from typing import Any, Literal
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tasks.images import BadImage, model_view
+from tasks.imaging.images import BadImage, model_view
 
 _DATA_URI = re.compile(r"data:image/(?:jpeg|jpg|png);base64,", re.IGNORECASE)
 MAX_IMAGES = 16

@@ -16,7 +16,7 @@ from tasks.agent.prompts import spotagent as prompts
 from tasks.agent.thought import split_thought, without_tags
 from tasks.agent.tools import Finds, Geocodes, Picture, SpotTools, ToolMistake, ToolOutput, as_text
 from tasks.agent.toolspec import BadArguments, ToolSpec, tool_spec
-from tasks.images import to_data_uri
+from tasks.imaging.images import to_data_uri
 
 _SPECS = [tool_spec(m) for m in (SpotTools.image_zoom_in_tool, SpotTools.search_web, SpotTools.maps_geocode)]
 TOOLS: dict[str, ToolSpec] = {spec.name: spec for spec in _SPECS}

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from tasks import images
+from tasks.imaging import images
 from tasks.services.errors import ServiceError
 from tasks.services.geocoder import GeocodeCandidate
 from tasks.services.search import SearchResult

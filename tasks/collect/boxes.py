@@ -4,7 +4,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 
 MAX_AREA_SQ_DEG = 0.01  # the service's limit, as an area
 METRES_PER_DEGREE = math.pi * 6_371_000.0 / 180.0

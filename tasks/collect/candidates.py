@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from tasks.geo import distance_km, is_point
+from tasks.geo.distance import distance_km, is_point
 
 Kind = Literal["panorama", "photo"]
 FIELDS = (

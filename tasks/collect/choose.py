@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 
 OLDEST_YEARS = 20.0  # older pictures, and those that do not say when they were taken, count as this old
 _YEAR_S = 365.25 * 86_400.0

@@ -10,8 +10,8 @@ from typing import Literal
 from tasks.collect.download import ADDRESS, FRESH_URLS
 from tasks.collect.hosts import GONE, Hosts, Refused, is_refusal
 from tasks.collect.spool import Came, Spool
-from tasks.decode import BadImage, Encoded
-from tasks.pace import computing
+from tasks.imaging.decode import BadImage, Encoded
+from tasks.runtime.computing import computing
 from tasks.services import Mapillary, ServiceError, safe_url
 from tasks.services.mapillary import Fetched
 

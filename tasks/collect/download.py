@@ -8,10 +8,10 @@ from tasks.collect.batches import Batches
 from tasks.collect.candidates import Candidate, Kind
 from tasks.collect.hosts import GONE, Hosts, Refused, is_refusal
 from tasks.collect.spool import Came, Spool
-from tasks.image_store import ImageStore
-from tasks.images import BadImage, equirectangular
-from tasks.metadata import cleaned
-from tasks.pace import computing
+from tasks.imaging.images import BadImage, equirectangular
+from tasks.imaging.metadata import cleaned
+from tasks.lake.image_store import ImageStore
+from tasks.runtime.computing import computing
 from tasks.services import Mapillary, ServiceError, safe_url
 from tasks.services.mapillary import MAX_IDS
 

@@ -9,8 +9,8 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.hosts import REFUSALS
-from tasks.frame import Inputs, digest
 from tasks.lake import Lake
+from tasks.runtime.runner import Inputs, digest
 
 # Which pictures are chosen, not what is made of one. Whatever else is set may change the stored bytes.
 _CHOICE = frozenset({

@@ -4,8 +4,8 @@ import os
 
 import polars as pl
 
-from tasks.errors import LakeError
-from tasks.image_store import ImageStore
+from schemas.errors import LakeError
+from tasks.lake.image_store import ImageStore
 
 
 def is_lost(images: pl.DataFrame, store: ImageStore) -> pl.Series:

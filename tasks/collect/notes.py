@@ -1,9 +1,9 @@
 """What a run that was killed had been told already, so that places under way are not asked for twice.
 
 Answers are appended to a file as they come, before anything is committed. A run that ends well has committed all it
-did, so the next one heeds only notes younger than the newest such run, and none older than half an hour: what a
+did, so the next one observes only notes younger than the newest such run, and none older than half an hour: what a
 service said then may have changed. Where a check has found that it did, only what was said after it counts. A worker
-heeds what was noted before it began.
+observes what was noted before it began.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import polars as pl
 from tasks.lake import Lake
 from tasks.services import Connection, Mapillary
 
-HEEDED_S = 1800.0
+OBSERVED_S = 1800.0
 SEGMENT_S = 300.0  # a new file after so long, and files past their time are deleted
 MOST_ROWS = 300  # a longer answer is rather asked for again than written down
 _URL = "thumb_original_url"  # signed: it stays out of every file, and a new one is asked for
@@ -37,7 +37,7 @@ class Notes:
         self._begun_s = 0.0
         self._left: dict[str, tuple[float, Any]] = {}
         if folder is not None and folder.is_dir():
-            self._read(max(since_s, time.time() - HEEDED_S))
+            self._read(max(since_s, time.time() - OBSERVED_S))
 
     @classmethod
     def of(cls, lake: Lake, stage: str) -> "Notes":
@@ -74,7 +74,7 @@ class Notes:
         self._folder.mkdir(parents=True, exist_ok=True)
         for old in self._folder.glob("*.jsonl"):
             try:
-                if now - old.stat().st_mtime > HEEDED_S:
+                if now - old.stat().st_mtime > OBSERVED_S:
                     old.unlink()
             except FileNotFoundError:
                 continue  # another worker was quicker

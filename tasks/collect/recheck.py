@@ -28,7 +28,7 @@ from tasks.collect.hosts import Hosts, Refused
 from tasks.collect.keeping import DELETED, refused_before
 from tasks.collect.lost import is_lost
 from tasks.collect.spool import Spool
-from tasks.frame import Inputs, Kept, Outcome, Resources, Stage, Workshop
+from tasks.runtime.runner import Inputs, Kept, Outcome, Resources, Stage, WorkerSetup
 from tasks.services import Mapillary, ServiceError
 
 NAME = "collect.recheck"
@@ -39,7 +39,7 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Bench:
+class WorkerContext:
     """What a worker keeps open."""
 
     mapillary: Mapillary
@@ -143,24 +143,24 @@ def _as_items(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
     )
 
 
-def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
-    mapillary = Mapillary(workshop.connections.mapillary)
+def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
+    mapillary = Mapillary(setup.connections.mapillary)
     known = Batches(lambda ids: mapillary.images_by_id(ids, FIELDS), AT_ONCE)
-    return Bench(mapillary, known, settings, Spool.of(workshop.lake, street_view.NAME))
+    return WorkerContext(mapillary, known, settings, Spool.of(setup.lake, street_view.NAME))
 
 
-async def work(item: dict[str, Any], bench: Bench) -> Outcome:
+async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """What is to be said about a picture or a place; each is kept, also when there is nothing new."""
     if item["subject"] == "place":
         return Kept({"checks": [_row(item, "look_again")]})
-    found = await bench.known.get(item["source_id"]) or await _alone(bench.mapillary, item["source_id"])
+    found = await context.known.get(item["source_id"]) or await _alone(context.mapillary, item["source_id"])
     if found is None:
         return Kept({"checks": [_row(item, "deleted")]}, gone={"images": {item["id"]: DELETED}})
     if item["lost"]:
         return Kept({"checks": [_row(item, "lost")]})  # its place fetches it
-    if bench.settings.refresh.bytes == "never":
+    if context.settings.refresh.bytes == "never":
         return Kept({"checks": [_row(item, "same")]})
-    return Kept({"checks": [await _compared(item, found.get("thumb_original_url"), bench)]})
+    return Kept({"checks": [await _compared(item, found.get("thumb_original_url"), context)]})
 
 
 async def _alone(mapillary: Mapillary, source_id: str) -> dict[str, Any] | None:
@@ -173,13 +173,13 @@ async def _alone(mapillary: Mapillary, source_id: str) -> dict[str, Any] | None:
         raise
 
 
-async def _compared(item: dict[str, Any], url: Any, bench: Bench) -> dict[str, Any]:
+async def _compared(item: dict[str, Any], url: Any, context: WorkerContext) -> dict[str, Any]:
     known = Known(item["source_id"], item["etag"], item["source_sha256"])
     try:
-        found = await compared(known, url, bench.mapillary, bench.spool, bench.hosts, bench.settings.downloads)
+        found = await compared(known, url, context.mapillary, context.spool, context.hosts, context.settings.downloads)
     except Refused as refused:
         # The first time it is the weather; and where the host gives nothing to anybody, it is that too.
-        if not item["refused"] or not refused.is_its_own(bench.hosts):
+        if not item["refused"] or not refused.is_its_own(context.hosts):
             raise
         return _row(item, "unavailable")
     came = found.came
@@ -208,11 +208,11 @@ STAGE = Stage(
     writes=("images", "checks"),  # of `images` it only ends rows
     items=items,
     work=work,
-    open=open_bench,
+    open=open_context,
     # Short answers, and the more wait together, the fewer requests: whole batches at a time.
     resources=Resources(cpus=1, concurrency=4 * AT_ONCE, chunk=AT_ONCE),
     services=("mapillary",),
     keeps_history=True,  # what was said of a picture stands while nothing else is said
     identity=lambda settings: {},  # what is due says all
-    aside=("refused",),
+    unhashed=("refused",),
 )

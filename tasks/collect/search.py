@@ -24,7 +24,7 @@ from tasks.collect.choose import Queue, best_scores_m, usable
 from tasks.collect.sightings import KINDS, Asked, Seen, Sightings
 from tasks.collect.tile_cache import TileCache
 from tasks.collect.tiles import TileImages, TileName, by_tile, tiles_of
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 from tasks.services import Mapillary, ServiceError
 
 __all__ = ["Asked", "Search", "Seen"]

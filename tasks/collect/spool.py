@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from tasks.collect.notes import HEEDED_S, ended_s
+from tasks.collect.notes import OBSERVED_S, ended_s
 from tasks.lake import Lake
 
 MOST_BYTES = 1_000_000_000  # in one spool, about: each worker looks only every few seconds what the others hold
@@ -55,7 +55,7 @@ class Spool:
         """The spool of a stage on a lake."""
         return cls(lake.root / ".state" / "spool" / stage, ended_s(lake, stage))
 
-    def put(self, source_id: str, came: Came, heeded_s: float = HEEDED_S) -> None:
+    def put(self, source_id: str, came: Came, observed_s: float = OBSERVED_S) -> None:
         """Keep a picture's bytes until they are dropped, or for so long."""
         if self._folder is None:
             return
@@ -77,8 +77,8 @@ class Spool:
             with temporary.open("wb") as file:  # to the system, which outlives us; the disk may have it or not
                 file.write(json.dumps(head).encode() + b"\n")
                 file.write(came.data)
-            until_s = came.at.timestamp() + heeded_s
-            os.utime(temporary, (until_s, until_s))  # a file's time says until when it is heeded
+            until_s = came.at.timestamp() + observed_s
+            os.utime(temporary, (until_s, until_s))  # a file's time says until when it is observed
             temporary.replace(path)
         except OSError:
             with contextlib.suppress(OSError):
@@ -118,7 +118,7 @@ class Spool:
         return self._folder / f"{hashlib.sha256(source_id.encode(errors='surrogatepass')).hexdigest()}.picture"
 
     def _measure(self) -> set[str]:
-        """Look at all that is here: delete what nobody will heed any more, sum up and name the rest."""
+        """Look at all that is here: delete what nobody will observe any more, sum up and name the rest."""
         self._bytes, self._measured_s = 0, time.monotonic()
         names, now = set(), time.time()
         assert self._folder is not None
@@ -126,7 +126,7 @@ class Spool:
             for entry in os.scandir(self._folder):
                 with contextlib.suppress(OSError):  # another worker was quicker
                     found = entry.stat(follow_symlinks=False)
-                    if found.st_mtime < now - (HEEDED_S if entry.name.endswith(".tmp") else 0.0):
+                    if found.st_mtime < now - (OBSERVED_S if entry.name.endswith(".tmp") else 0.0):
                         Path(entry.path).unlink()
                         continue
                     self._bytes += found.st_size

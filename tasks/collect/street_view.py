@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect.bench import MOST, VERSION, Bench
 from tasks.collect.candidates import Candidate
 from tasks.collect.keeping import BESIDE, ended_upstream, prepared_with, with_what_it_has
 from tasks.collect.notes import Notes, RecallingMapillary
@@ -19,8 +18,9 @@ from tasks.collect.spool import Spool
 from tasks.collect.taking import Taking
 from tasks.collect.tiles import in_tile_order
 from tasks.collect.wishes import Wish, fulfil, wishes_of
-from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop
+from tasks.collect.worker import MOST, VERSION, WorkerContext
 from tasks.lake import Lake
+from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup
 
 SOURCE = "mapillary"
 LICENCE = "CC BY-SA 4.0"
@@ -35,35 +35,35 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     return with_what_it_has(ordered, inputs, NAME, prepared_with(settings, VERSION))
 
 
-def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
-    notes = Notes.of(workshop.lake, NAME)
-    mapillary = RecallingMapillary(workshop.connections.mapillary, notes)
-    return Bench(
+def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
+    notes = Notes.of(setup.lake, NAME)
+    mapillary = RecallingMapillary(setup.connections.mapillary, notes)
+    return WorkerContext(
         mapillary,
-        workshop.lake,
+        setup.lake,
         settings,
         notes=notes,
-        spool=Spool.of(workshop.lake, NAME),
-        ended=ended_upstream(workshop.lake, NAME),
+        spool=Spool.of(setup.lake, NAME),
+        ended=ended_upstream(setup.lake, NAME),
     )
 
 
-async def work(item: dict[str, Any], bench: Bench) -> Outcome:
+async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """The place's pictures and what it still lacks, or why it has none."""
-    async with bench.pace.turn():
-        return await _collect(item, bench)
+    async with context.pace.slot():
+        return await _collect(item, context)
 
 
-async def _collect(item: dict[str, Any], bench: Bench) -> Outcome:
-    wishes, taking = wishes_of(bench.settings), Taking(item, bench)
+async def _collect(item: dict[str, Any], context: WorkerContext) -> Outcome:
+    wishes, taking = wishes_of(context.settings), Taking(item, context)
 
     def open_search(half_size_m: float) -> Search:
-        return bench.search(item["lat"], item["lon"], half_size_m, since_s=taking.since_s)
+        return context.search(item["lat"], item["lon"], half_size_m, since_s=taking.since_s)
 
     async def take(candidate: Candidate) -> dict[str, Any]:
-        return image_row(item["id"], candidate, bench.lake) | await taking.take(candidate)
+        return image_row(item["id"], candidate, context.lake) | await taking.take(candidate)
 
-    await fulfil(wishes, bench.settings.half_sizes_m, open_search, take)
+    await fulfil(wishes, context.settings.half_sizes_m, open_search, take)
     taking.settle()
     rows = [row for wish in wishes for row in wish.rows]
     short = [wish for wish in wishes if len(wish.rows) < wish.wanted]
@@ -129,9 +129,9 @@ STAGE = Stage(
     writes=("gaps", "images"),
     items=items,
     work=work,
-    open=open_bench,
+    open=open_context,
     # Waiting for the service, not computing: many places at a time in each worker.
     resources=Resources(cpus=1, concurrency=MOST, chunk=2),
     services=("mapillary",),
-    aside=BESIDE,
+    unhashed=BESIDE,
 )

@@ -3,19 +3,19 @@
 from datetime import datetime
 from typing import Any
 
-from tasks.collect.bench import Bench
 from tasks.collect.candidates import Candidate
 from tasks.collect.download import ADDRESS, Unusable
 from tasks.collect.hosts import Refused
 from tasks.collect.keeping import facts_before, facts_had, seen_changed
+from tasks.collect.worker import WorkerContext
 from tasks.services import Mapillary, ServiceError
 
 
 class Taking:
     """The facts of one place's pictures."""
 
-    def __init__(self, item: dict[str, Any], bench: Bench) -> None:
-        self._item, self._bench = item, bench
+    def __init__(self, item: dict[str, Any], context: WorkerContext) -> None:
+        self._item, self._bench = item, context
         # A place with news is redone because something changed: what was said before the check that found it is old.
         news_at = item.get("news_at") if item.get("news") else None
         self.since_s = news_at.timestamp() if news_at else 0.0
@@ -59,22 +59,22 @@ class Taking:
 
 
 async def fetch_and_store(
-    candidate: Candidate, bench: Bench, since_s: float = 0.0, seen_sha256: str | None = None
+    candidate: Candidate, context: WorkerContext, since_s: float = 0.0, seen_sha256: str | None = None
 ) -> dict[str, Any]:
     """The picture's bytes, stored; what there is to say about them. `Unusable` when they are no picture.
 
     Whatever had come before, no earlier than `since_s` or as a check has seen it, does not come again.
     """
-    key = candidate.source_id, str(candidate.kind), bench.prepared
-    told = _told_before(key, bench, since_s, seen_sha256)
+    key = candidate.source_id, str(candidate.kind), context.prepared
+    told = _told_before(key, context, since_s, seen_sha256)
     if told is not None:
         return told
     try:
-        came = bench.spool.find(candidate.source_id, since_s, seen_sha256)
-        picture = await bench.downloads.get(candidate, came)
+        came = context.spool.find(candidate.source_id, since_s, seen_sha256)
+        picture = await context.downloads.get(candidate, came)
     except Unusable as why:
-        bench.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
-        bench.spool.drop(candidate.source_id)
+        context.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
+        context.spool.drop(candidate.source_id)
         raise
     came = picture.came
     facts: dict[str, Any] = {
@@ -89,22 +89,24 @@ async def fetch_and_store(
         "etag": came.etag,
         "source_sha256": came.sha256,
         "source_bytes": len(came.data),
-        "prepared": bench.prepared,
+        "prepared": context.prepared,
     }
-    bench.notes.add(facts | {"fetched_at": came.at.isoformat()}, "picture", *key)
-    bench.spool.drop(candidate.source_id)  # from here on the notes say it
+    context.notes.add(facts | {"fetched_at": came.at.isoformat()}, "picture", *key)
+    context.spool.drop(candidate.source_id)  # from here on the notes say it
     return facts
 
 
-def _told_before(key: tuple[str, ...], bench: Bench, since_s: float, seen_sha256: str | None) -> dict[str, Any] | None:
+def _told_before(
+    key: tuple[str, ...], context: WorkerContext, since_s: float, seen_sha256: str | None
+) -> dict[str, Any] | None:
     """The facts of a picture that a killed run has stored for a place it did not finish, or why it is unusable."""
-    why = bench.notes.find("unusable", *key, since_s=since_s)
+    why = context.notes.find("unusable", *key, since_s=since_s)
     if why is not None:
         raise Unusable(why["kind"], why["detail"])
-    facts = bench.notes.find("picture", *key)
-    if facts is None or not bench.lake.images.path(facts["sha256"], facts["extension"]).exists():
+    facts = context.notes.find("picture", *key)
+    if facts is None or not context.lake.images.path(facts["sha256"], facts["extension"]).exists():
         return None
-    is_current = bench.notes.find("picture", *key, since_s=since_s) is not None
+    is_current = context.notes.find("picture", *key, since_s=since_s) is not None
     if not is_current and facts["source_sha256"] != seen_sha256:
         return None
     return {**facts, "fetched_at": datetime.fromisoformat(facts["fetched_at"])}

@@ -4,7 +4,7 @@ import asyncio
 from collections import OrderedDict
 
 from tasks.collect.tiles import BadTile, TileImages, TileName, read_tile
-from tasks.pace import computing
+from tasks.runtime.computing import computing
 from tasks.services import Mapillary, ServiceError
 
 TRANSFERS = 2  # of a tile that cannot be read before it counts as broken

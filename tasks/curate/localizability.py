@@ -15,16 +15,16 @@ from schemas.messages import Message, Usage, text_part
 from schemas.settings.curate import CurateSettings
 from tasks.curate.overlaps import with_overlaps
 from tasks.curate.verdict import QUESTION, SYSTEM, BadVerdict, Verdict, parse_verdict, response_format
-from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop
-from tasks.images import BadImage, model_view, to_data_uri
+from tasks.imaging.images import BadImage, model_view, to_data_uri
 from tasks.lake import Lake
+from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup
 from tasks.services import Chat, Geocoder
 
 KEPT_CLASS = "localizable"
 
 
 @dataclass(frozen=True)
-class Bench:
+class WorkerContext:
     """What a worker keeps open."""
 
     chat: Chat
@@ -54,29 +54,29 @@ def items(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
     )
 
 
-def open_bench(settings: CurateSettings, workshop: Workshop) -> Bench:
-    connections = workshop.connections
-    return Bench(Chat(connections.chat), Geocoder(connections.geocoder), workshop.lake, settings)
+def open_context(settings: CurateSettings, setup: WorkerSetup) -> WorkerContext:
+    connections = setup.connections
+    return WorkerContext(Chat(connections.chat), Geocoder(connections.geocoder), setup.lake, settings)
 
 
-async def work(item: dict[str, Any], bench: Bench) -> Outcome:
+async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """The picture's label, or why it has none."""
     if item["duplicate_of"] is not None:
         return Rejected("exact_duplicate", {"of": item["duplicate_of"]})
     if item["leaks_into"] is not None:
         return Rejected("sequence_leak", {"split": item["split"], "sequence_also_in": item["leaks_into"]})
     try:
-        data = await asyncio.to_thread(bench.lake.images.read, item["sha256"], item["extension"])
-        view, _ = await asyncio.to_thread(model_view, data, bench.settings.view_max_pixels)
+        data = await asyncio.to_thread(context.lake.images.read, item["sha256"], item["extension"])
+        view, _ = await asyncio.to_thread(model_view, data, context.settings.view_max_pixels)
     except BadImage as error:
         return Rejected("corrupt_image", {"kind": error.kind, "detail": error.detail})
-    verdict, usage = await judge(view, bench.chat, bench.settings)
-    evidence = {"reason": verdict.reason, "score": verdict.score, "model": bench.settings.judge_model}
+    verdict, usage = await judge(view, context.chat, context.settings)
+    evidence = {"reason": verdict.reason, "score": verdict.score, "model": context.settings.judge_model}
     if verdict.localizability != KEPT_CLASS:
         return Rejected(verdict.localizability, evidence, usage=usage)
-    if verdict.score < bench.settings.min_score:
-        return Rejected("low_score", {**evidence, "min_score": bench.settings.min_score}, usage=usage)
-    address = await bench.geocoder.reverse(item["lat"], item["lon"])
+    if verdict.score < context.settings.min_score:
+        return Rejected("low_score", {**evidence, "min_score": context.settings.min_score}, usage=usage)
+    address = await context.geocoder.reverse(item["lat"], item["lon"])
     if address is None or not address.country:
         return Rejected("no_address", {"lat": item["lat"], "lon": item["lon"]}, usage=usage)
     label = {
@@ -91,7 +91,7 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
         "city": address.city or None,
         "localizability": verdict.localizability,
         "localizability_score": verdict.score,
-        "judge_model": bench.settings.judge_model,
+        "judge_model": context.settings.judge_model,
         "judge_reason": verdict.reason,
         "judge_scores_json": json.dumps(verdict.sub_scores.model_dump(), sort_keys=True),
         "scenes_json": json.dumps(verdict.scenes.model_dump(), sort_keys=True),
@@ -132,7 +132,7 @@ STAGE = Stage(
     writes=("labels",),
     items=items,
     work=work,
-    open=open_bench,
+    open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat", "geocoder"),
 )

@@ -6,23 +6,23 @@ from typing import Any
 
 import polars as pl
 
+from schemas.errors import StageRefused
 from schemas.messages import Usage
 from schemas.settings.difficulty import DifficultySettings
 from tasks.agent.prompts.spotagent import direct_messages
 from tasks.agent.react import stable_seed
 from tasks.difficulty.regime import measure
-from tasks.errors import StageRefused
-from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, Workshop, digest
-from tasks.geo import distance_km
-from tasks.image_store import ImageStore
-from tasks.images import model_view, to_data_uri
-from tasks.pictures import labelled_pictures
+from tasks.geo.distance import distance_km
+from tasks.imaging.images import model_view, to_data_uri
+from tasks.lake.image_store import ImageStore
 from tasks.reward.answer import ParseFailure, parse_point
+from tasks.runtime.labelled import labelled_pictures
+from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat
 
 
 @dataclass(frozen=True)
-class Bench:
+class WorkerContext:
     """What a worker keeps open."""
 
     settings: DifficultySettings
@@ -43,24 +43,24 @@ def items(inputs: Inputs, settings: DifficultySettings) -> pl.DataFrame:
     )
 
 
-def open_bench(settings: DifficultySettings, workshop: Workshop) -> Bench:
-    services = workshop.connections
+def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerContext:
+    services = setup.connections
     connection = services.chat if settings.endpoint == "chat" else services.trained
     if connection is None:
         raise StageRefused("difficulty.endpoint is 'trained', but services.trained names no server")
-    return Bench(settings, workshop.lake.images, Chat(connection))
+    return WorkerContext(settings, setup.lake.images, Chat(connection))
 
 
-async def work(item: Row, bench: Bench) -> Outcome:
+async def work(item: Row, context: WorkerContext) -> Outcome:
     """The attempts at one picture and its regimes. An outage in any trial raises, and all K are tried again."""
-    settings = bench.settings
-    original = await asyncio.to_thread(bench.images.read, item["sha256"], item["extension"])
+    settings = context.settings
+    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
     view, _ = await asyncio.to_thread(model_view, original, settings.view_max_pixels, settings.view_min_pixels)
     picture = {"type": "image_url", "image_url": {"url": to_data_uri(view)}}
     attempts: list[Row] = []
     usage = Usage()
     for trial in range(settings.k):
-        attempt, used = await _attempt(item, trial, picture, bench)
+        attempt, used = await _attempt(item, trial, picture, context)
         attempts.append(attempt)
         usage += used
     difficulty = measure([a["error_km"] for a in attempts], settings.thresholds_km, settings.phase_one_km)
@@ -81,10 +81,10 @@ async def work(item: Row, bench: Bench) -> Outcome:
     return Rejected(difficulty.reason, evidence, rows, usage)
 
 
-async def _attempt(item: Row, trial: int, picture: dict[str, Any], bench: Bench) -> tuple[Row, Usage]:
+async def _attempt(item: Row, trial: int, picture: dict[str, Any], context: WorkerContext) -> tuple[Row, Usage]:
     """One trial as a row of `attempts`. A reply that cannot be read is a miss, never a lost row."""
-    settings = bench.settings
-    reply = await bench.chat.complete(
+    settings = context.settings
+    reply = await context.chat.complete(
         settings.policy,
         direct_messages(picture),
         temperature=settings.temperature,
@@ -121,7 +121,7 @@ STAGE = Stage(
     writes=("attempts", "regimes"),
     items=items,
     work=work,
-    open=open_bench,
+    open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat",),
 )

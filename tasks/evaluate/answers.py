@@ -3,22 +3,22 @@
 import asyncio
 from dataclasses import dataclass
 
+from schemas.errors import StageRefused
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.agent.prompts.spotagent import direct_messages
 from tasks.agent.react import stable_seed
-from tasks.errors import StageRefused
 from tasks.evaluate.benchmark import TRAINED, answering, items
-from tasks.frame import Kept, Resources, Row, Stage, Workshop
-from tasks.geo import distance_km
-from tasks.image_store import ImageStore
-from tasks.images import model_view, to_data_uri
+from tasks.geo.distance import distance_km
+from tasks.imaging.images import model_view, to_data_uri
+from tasks.lake.image_store import ImageStore
 from tasks.reward.answer import ParseFailure, parse_point
 from tasks.reward.metrics import geoscore
+from tasks.runtime.runner import Kept, Resources, Row, Stage, WorkerSetup
 from tasks.services import Chat
 
 
 @dataclass(frozen=True)
-class Bench:
+class WorkerContext:
     """What a worker keeps open."""
 
     settings: EvaluateSettings
@@ -27,21 +27,21 @@ class Bench:
     trained: Chat | None
 
 
-def open_bench(settings: EvaluateSettings, workshop: Workshop) -> Bench:
-    connections = workshop.connections
+def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContext:
+    connections = setup.connections
     trained = Chat(connections.trained) if connections.trained is not None else None
-    return Bench(settings, workshop.lake.images, Chat(connections.chat), trained)
+    return WorkerContext(settings, setup.lake.images, Chat(connections.chat), trained)
 
 
-async def work(item: Row, bench: Bench) -> Kept:
+async def work(item: Row, context: WorkerContext) -> Kept:
     """One policy's answer to one picture. A reply that cannot be read is a miss; a service that fails raises."""
-    settings, policy = bench.settings, item["policy"]
-    chat, model = bench.chat, policy
+    settings, policy = context.settings, item["policy"]
+    chat, model = context.chat, policy
     if policy.startswith(TRAINED):
-        if bench.trained is None:
+        if context.trained is None:
             raise StageRefused("evaluate.trained is set, but services.trained names no server of the trained model")
-        chat, model = bench.trained, policy.removeprefix(TRAINED)
-    original = await asyncio.to_thread(bench.images.read, item["sha256"], item["extension"])
+        chat, model = context.trained, policy.removeprefix(TRAINED)
+    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
     view, _ = await asyncio.to_thread(model_view, original, settings.view_max_pixels, settings.view_min_pixels)
     picture = {"type": "image_url", "image_url": {"url": to_data_uri(view)}}
     reply = await chat.complete(
@@ -86,7 +86,7 @@ STAGE = Stage(
     writes=("predictions",),
     items=items,
     work=work,
-    open=open_bench,
+    open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat",),
     identity=answering,

@@ -5,8 +5,8 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.frame import Inputs, digest
-from tasks.pictures import labelled_pictures
+from tasks.runtime.labelled import labelled_pictures
+from tasks.runtime.runner import Inputs, digest
 
 TRAINED = "trained:"
 

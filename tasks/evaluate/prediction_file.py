@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import polars as pl
 
-from tasks.errors import GeofixError
+from schemas.errors import GeofixError
 from tasks.reward.levels import LEVELS
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}

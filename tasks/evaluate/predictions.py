@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tasks.evaluate.prediction_file import has_levels, read_predictions
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, ParsedAnswer, ParseFailure, parse_answer, require_point
 from tasks.reward.coordinates import check
 from tasks.reward.levels import LEVELS, levels_by_rule

@@ -8,11 +8,11 @@ import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.evaluate.benchmark import answering, items
-from tasks.frame import ColumnStage, Inputs, Row
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.levels import LEVELS, levels_by_rule
 from tasks.reward.metrics import summarize
+from tasks.runtime.runner import ColumnStage, Inputs, Row
 
 _KEPT = {
     "id": pl.String,

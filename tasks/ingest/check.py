@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from schemas.settings.ingest import IngestSettings
-from tasks.geo import distance_km, is_point
+from tasks.geo.distance import distance_km, is_point
 from tasks.ingest.cells import decoded
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.ids import LongIds, may_be_hexadecimal, written_as_float

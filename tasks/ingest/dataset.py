@@ -10,12 +10,12 @@ from collections.abc import Iterable
 import polars as pl
 
 from schemas.tables import TABLES
-from tasks.geo import distance_km
-from tasks.identity import code_version, new_run_id
+from tasks.geo.distance import distance_km
 from tasks.ingest.portions import of_dataset
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.stage import NAME
 from tasks.lake import Commit, Lake
+from tasks.runtime.identity import code_version, new_run_id
 from tasks.services.errors import safe_text
 
 MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user

@@ -7,14 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from schemas.settings.ingest import PictureRules
-from tasks.decode import MAX_DECODED_PIXELS, BadImage, Encoded, ImageFacts
-from tasks.geo import distance_km
-from tasks.gpano import refuse_part
-from tasks.images import equirectangular
+from tasks.geo.distance import distance_km
+from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage, Encoded, ImageFacts
+from tasks.imaging.gpano import refuse_part
+from tasks.imaging.images import equirectangular
+from tasks.imaging.metadata import cleaned
 from tasks.ingest.refusal import Refusal
 from tasks.ingest.room import Room
 from tasks.ingest.tags import Tags, read_tags
-from tasks.metadata import cleaned
 
 
 @dataclass(frozen=True)

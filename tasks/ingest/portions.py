@@ -9,7 +9,7 @@ import polars as pl
 
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
-from tasks.cell_split import SPLITS, cell_number, keeps_clear, split_of_cells
+from tasks.geo.cell_split import SPLITS, cell_number, keeps_clear, split_of_cells
 from tasks.ingest.check import Checker
 from tasks.ingest.files import PictureFolder
 from tasks.ingest.refusal import Refusal

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.errors import GeofixError
+from schemas.errors import GeofixError
 from tasks.services.errors import safe_text
 
 SHOWN = 120  # characters of a value that is quoted back

@@ -10,7 +10,6 @@ import polars as pl
 from schemas.messages import Usage
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
-from tasks.frame import Context, StageResult, Tick, run
 from tasks.ingest.dataset import (
     check_successor,
     failed_of,
@@ -26,7 +25,8 @@ from tasks.ingest.report import Report, Sums
 from tasks.ingest.stage import NAME, Job, stage_of
 from tasks.ingest.survey import Survey
 from tasks.lake import Lake
-from tasks.services.budget_actor import shared_till
+from tasks.runtime.budget_actor import shared_rate_budget
+from tasks.runtime.runner import Context, StageResult, Tick, run
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def ingest_table(
 ) -> IngestResult:
     """Bring the table in. A run that is killed goes on where it stopped, when it is started again."""
     lake = context.lake
-    till = shared_till(lake, context.spread) if "url" in survey.names else None
-    job = Job(dataset, survey.folder, settings, dict(survey.names), till)
+    rate_budget = shared_rate_budget(lake, context.spread) if "url" in survey.names else None
+    job = Job(dataset, survey.folder, settings, dict(survey.names), rate_budget)
     if settings.retry_refused:
         forget_refusals(lake, dataset)
     total = _Total(survey.rows, context)

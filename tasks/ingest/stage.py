@@ -15,14 +15,14 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.ingest import IngestSettings
-from tasks.frame import Kept, Outcome, Rejected, Resources, Stage, Workshop
 from tasks.ingest.files import PictureFolder
 from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import Refusal
 from tasks.lake import Lake
-from tasks.pace import computing
+from tasks.runtime.computing import computing
+from tasks.runtime.runner import Kept, Outcome, Rejected, Resources, Stage, WorkerSetup
 from tasks.services import ServiceError, safe_url
-from tasks.services.limit import Till
+from tasks.services.rate_budget import RateBudget
 from tasks.services.web import NotPublic, Pictures
 
 NAME = "ingest"
@@ -36,7 +36,7 @@ class Job:
     folder: Path
     settings: IngestSettings
     names: Mapping[str, str]  # field -> the table's own name of its column, for messages
-    till: Till | None = None  # of the requests all workers may make together
+    rate_budget: RateBudget | None = None  # of the requests all workers may make together
 
     def identity(self) -> dict[str, Any]:
         """Only the rules for pictures: what else was set has become part of each row's item."""
@@ -44,7 +44,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Bench:
+class WorkerContext:
     """What a worker keeps open."""
 
     lake: Lake
@@ -53,41 +53,41 @@ class Bench:
     job: Job
 
 
-def open_bench(job: Job, workshop: Workshop) -> Bench:
-    contact = workshop.connections.mapillary.contact  # the same for whoever is asked
-    web = Pictures(job.settings.web, job.settings.picture.max_file_mb, contact, job.till)
-    return Bench(workshop.lake, PictureFolder(job.folder), web, job)
+def open_context(job: Job, setup: WorkerSetup) -> WorkerContext:
+    contact = setup.connections.mapillary.contact  # the same for whoever is asked
+    web = Pictures(job.settings.web, job.settings.picture.max_file_mb, contact, job.rate_budget)
+    return WorkerContext(setup.lake, PictureFolder(job.folder), web, job)
 
 
-async def work(item: dict[str, Any], bench: Bench) -> Outcome:
+async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """The row's picture in the lake, or why it is refused. A host that is out of reach raises: tried again later."""
     if item["refusal"] is not None:
         evidence = json.loads(item["refusal"])
         return Rejected(evidence.pop("reason"), evidence)
-    got = await _fetch(item["url"], bench) if item["url"] else await asyncio.to_thread(_read, item["file"], bench)
+    got = await _fetch(item["url"], context) if item["url"] else await asyncio.to_thread(_read, item["file"], context)
     if isinstance(got, bytes):
         # Decoding takes long enough to keep the other rows of this worker waiting. In few threads: each keeps some of
         # the memory it once needed.
-        picture = await computing.run(prepare, got, item, bench.job.settings.picture)
+        picture = await computing.run(prepare, got, item, context.job.settings.picture)
     else:
         picture = got
     if isinstance(picture, Refusal):
         evidence = picture.evidence(item["row"])
-        names = bench.job.names
+        names = context.job.names
         evidence.setdefault("column", names["url"] if item["url"] else names.get("path") or names["id"])
         evidence.setdefault("given", safe_url(item["url"]) if item["url"] else item["file"])
         return Rejected(picture.reason, evidence)
-    sha256 = await asyncio.to_thread(bench.lake.images.put, picture.data, picture.extension)
-    return Kept({"images": [image_row(item, picture, sha256, bench)]})
+    sha256 = await asyncio.to_thread(context.lake.images.put, picture.data, picture.extension)
+    return Kept({"images": [image_row(item, picture, sha256, context)]})
 
 
-def _read(name: str, bench: Bench) -> bytes | Refusal:
-    return bench.folder.read(name, int(bench.job.settings.picture.max_file_mb * 1e6))
+def _read(name: str, context: WorkerContext) -> bytes | Refusal:
+    return context.folder.read(name, int(context.job.settings.picture.max_file_mb * 1e6))
 
 
-async def _fetch(url: str, bench: Bench) -> bytes | Refusal:
+async def _fetch(url: str, context: WorkerContext) -> bytes | Refusal:
     try:
-        return (await bench.web.fetch(url)).body
+        return (await context.web.fetch(url)).body
     except ServiceError as error:
         refusal = _refusal_of(error)
         if refusal is None:
@@ -115,17 +115,17 @@ def _refusal_of(error: ServiceError) -> Refusal | None:
     return Refusal("url_bad_answer", f"the host says {status}" if status else error.message)
 
 
-def image_row(item: dict[str, Any], picture: Photo, sha256: str, bench: Bench) -> dict[str, Any]:
+def image_row(item: dict[str, Any], picture: Photo, sha256: str, context: WorkerContext) -> dict[str, Any]:
     """The picture's row. What the table says wins over what the camera wrote."""
     captured_at = datetime.fromisoformat(item["captured_at"]) if item["captured_at"] else picture.taken_at
     angle = item["compass_angle"] if item["compass_angle"] is not None else picture.compass_angle
     notes = [*json.loads(item["notes"] or "[]"), *picture.notes]
     return {
-        "image_id": bench.lake.name(bench.job.dataset, item["source_id"]),
+        "image_id": context.lake.name(context.job.dataset, item["source_id"]),
         "kind": picture.kind,
         "lat": item["lat"],
         "lon": item["lon"],
-        "source": bench.job.dataset,
+        "source": context.job.dataset,
         "source_id": item["source_id"],
         "sequence_id": item["sequence_id"],
         "compass_angle": angle,
@@ -156,12 +156,12 @@ def stage_of(portion: pl.DataFrame) -> Stage:
         writes=("images",),
         items=lambda inputs, job: portion,
         work=work,
-        open=open_bench,
+        open=open_context,
         resources=Resources(cpus=1, concurrency=8, chunk=8),
         # A run sees one portion of one dataset: what it does not see must stand. Photos that left their table are
         # retired when the whole of it was seen (dataset.py).
         keeps_history=True,
         partial=True,
         identity=Job.identity,
-        aside=("row",),
+        unhashed=("row",),
     )

@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.atlas import countries, gazetteer
-from tasks.boundaries import country_codes, country_number
+from tasks.geo.atlas import countries, gazetteer
+from tasks.geo.boundaries import country_codes, country_number
 
 LEAST_ROWS = 4  # with fewer, chance is as good an explanation
 LEAST_SHARE = 0.1  # of the rows must speak for an exchange,

@@ -13,11 +13,11 @@ from typing import Any
 
 from PIL import Image
 
-from tasks.decode import exif_of
-from tasks.geo import is_point
-from tasks.gpano import said, xmp_of
+from tasks.geo.distance import is_point
+from tasks.imaging.decode import exif_of
+from tasks.imaging.gpano import said, xmp_of
+from tasks.imaging.png_parts import png_header
 from tasks.ingest.times import read_time
-from tasks.png_parts import png_header
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003

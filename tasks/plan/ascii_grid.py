@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from tasks.errors import InputError
+from schemas.errors import InputError
 
 KEYS = ("ncols", "nrows", "xllcorner", "xllcenter", "yllcorner", "yllcenter", "cellsize", "dx", "dy", "nodata_value")
 PIECE = 1 << 24

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings
-from tasks.atlas import DATA, PER_DEGREE, countries
-from tasks.boundaries import country_codes, country_number, country_of, wrap
-from tasks.cell_split import keeps_clear, split_of_cells
-from tasks.chance import key, uniform
-from tasks.errors import InputError
-from tasks.geo import EARTH_RADIUS_KM
+from tasks.geo.atlas import DATA, PER_DEGREE, countries
+from tasks.geo.boundaries import country_codes, country_number, country_of, wrap
+from tasks.geo.cell_split import keeps_clear, split_of_cells
+from tasks.geo.distance import EARTH_RADIUS_KM
+from tasks.geo.seeded_random import key, uniform
 from tasks.plan.cells import cell_number
 from tasks.plan.quota import chosen_countries, shares, whole_quotas
 from tasks.plan.rounds import Floats, Ints, Slots, empty_slots, fill

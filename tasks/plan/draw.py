@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.settings.plan import PlanSettings
-from tasks.boundaries import country_codes, country_number
-from tasks.cell_split import split_of_cells
-from tasks.chance import key, uniform
-from tasks.geo import EARTH_RADIUS_KM
+from tasks.geo.boundaries import country_codes, country_number
+from tasks.geo.cell_split import split_of_cells
+from tasks.geo.distance import EARTH_RADIUS_KM
+from tasks.geo.seeded_random import key, uniform
 from tasks.plan.cells import PARTS, Cells, cell_corner, cell_number
 from tasks.plan.islets import Islets, islets
 from tasks.plan.rounds import FIRST_LATE, Floats, Ints, Slots, empty_slots, fill

@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.atlas import outlines
-from tasks.boundaries import country_codes
+from tasks.geo.atlas import outlines
+from tasks.geo.boundaries import country_codes
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

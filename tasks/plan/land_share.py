@@ -7,9 +7,9 @@ between it and the cell's western edge, and to all cells west of it its height; 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.atlas import outlines
-from tasks.boundaries import country_codes
-from tasks.cell_split import CELL_COLUMNS, CELL_ROWS
+from tasks.geo.atlas import outlines
+from tasks.geo.boundaries import country_codes
+from tasks.geo.cell_split import CELL_COLUMNS, CELL_ROWS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

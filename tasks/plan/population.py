@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.boundaries import country_codes, country_number
-from tasks.errors import InputError
+from schemas.errors import InputError
+from tasks.geo.boundaries import country_codes, country_number
 from tasks.plan.ascii_grid import refuse
 from tasks.plan.cells import CELLS, Cells, cell_corner, cell_number, cells
 from tasks.plan.raster_file import Floats, open_raster, populated, windows

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from schemas.errors import GeofixError, InputError
 from schemas.settings.plan import PlanSettings, QuotaWeights
-from tasks.errors import GeofixError, InputError
 
 
 def shares(

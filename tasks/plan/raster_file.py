@@ -13,7 +13,7 @@ from rasterio.io import DatasetReader
 from rasterio.warp import transform
 from rasterio.windows import Window
 
-from tasks.boundaries import wrap
+from tasks.geo.boundaries import wrap
 from tasks.plan.ascii_grid import check_header, check_numbers, read_header, refuse
 
 WINDOW_PIXELS = 4_000_000  # read together; with what is computed from them about 300 MB

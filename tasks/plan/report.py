@@ -10,12 +10,12 @@ import polars as pl
 from PIL import Image, ImageDraw, ImageFont
 
 from schemas.settings.plan import PlanSettings
-from tasks.atlas import countries, outlines
-from tasks.identity import digest
+from tasks.geo.atlas import countries, outlines
 from tasks.lake import Lake
 from tasks.plan.cities import choose_cities
 from tasks.plan.stage import plan_identity, planned
-from tasks.report import Report, markdown_table, report_folder, write_files
+from tasks.runtime.identity import digest
+from tasks.runtime.report import Report, markdown_table, report_folder, write_files
 
 SCALE = 2  # drawn twice as large and reduced: smooth lines without a plotting library
 VERSION = 2  # raise it when the files look different for the same plan

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.cell_split import Splits, keeps_clear, keeps_clear_of_land
+from tasks.geo.cell_split import Splits, keeps_clear, keeps_clear_of_land
 from tasks.plan.cells import cell_number
 from tasks.plan.spacing import Spacing
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from tasks.geo import EARTH_RADIUS_KM
+from tasks.geo.distance import EARTH_RADIUS_KM
 
 MANY_TREES = 8  # more are asked faster as one
 BLOCK = 200_000  # points taken in together

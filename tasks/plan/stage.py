@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings
-from tasks.atlas import countries
-from tasks.boundaries import country_codes
-from tasks.cell_split import rejoined
-from tasks.errors import InputError
-from tasks.frame import ColumnStage, Inputs, digest
+from tasks.geo.atlas import countries
+from tasks.geo.boundaries import country_codes
+from tasks.geo.cell_split import rejoined
 from tasks.plan.cells import Ints, cell_number, cells
 from tasks.plan.cities import choose_cities, draw_in_cities
 from tasks.plan.draw import draw
@@ -23,6 +22,7 @@ from tasks.plan.population import raster_cells, raster_digest, tell_gaps
 from tasks.plan.quota import country_quotas
 from tasks.plan.rounds import Slots
 from tasks.plan.table import place_rows, refusal_rows
+from tasks.runtime.runner import ColumnStage, Inputs, digest
 
 
 def plan_places(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -115,9 +115,9 @@ def _version(slots: Slots, found: Ints, settings: PlanSettings) -> str:
 def _rules(slots: Slots, cell: Ints, settings: PlanSettings) -> int:
     """By which rules the places were drawn.
 
-    3 where the floor goes by a cell's land; else 4 where cells of small countries were joined (`tasks.cell_split`), 2
-    where places kept clear of land only, else 1. A plan that did not need a rule is the same plan as before there was
-    one, and keeps its version.
+    3 where the floor goes by a cell's land; else 4 where cells of small countries were joined
+    (`tasks.geo.cell_split`), 2 where places kept clear of land only, else 1. A plan that did not need a rule is the
+    same plan as before there was one, and keeps its version.
     """
     if settings.mode == "world" and settings.floor_people:
         return 3

@@ -14,10 +14,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from schemas.settings.plan import PlanSettings
-from tasks.atlas import countries
-from tasks.boundaries import admin1_of
-from tasks.cell_split import SPLITS, split_of_cells
-from tasks.geo import cell_of
+from tasks.geo.atlas import countries
+from tasks.geo.boundaries import admin1_of
+from tasks.geo.cell_split import SPLITS, split_of_cells
+from tasks.geo.distance import cell_of
 from tasks.plan.cells import cell_corner, cell_number
 from tasks.plan.rounds import REFUSALS, Slots
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import polars as pl
 
-from tasks.errors import GeofixError
-from tasks.identity import code_version, new_run_id
+from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
 from tasks.review.evidence import snapshot_id as snapshot_id_of
 from tasks.review.report import restamp
+from tasks.runtime.identity import code_version, new_run_id
 
 SHORTEST = 6  # letters of an id that is cut short
 RULE = "rule: auto_approve"  # the reviewer's name when nobody looked

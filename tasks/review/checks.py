@@ -10,8 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from tasks.errors import LakeError
-from tasks.image_store import ImageStore
+from schemas.errors import LakeError
+from tasks.lake.image_store import ImageStore
 from tasks.review.evidence import Evidence, funnel
 
 SPLITS = ["train", "validation", "benchmark"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from tasks.frame import digest
 from tasks.lake import Lake
+from tasks.runtime.runner import digest
 
 TABLES = ("places", "images", "gaps", "labels", "rejects", "failures", "runs")
 SNAPSHOT_TABLES = ("places", "images", "labels", "rejects")  # what a snapshot keeps readable for good

@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from tasks.errors import LakeError
-from tasks.images import BadImage, thumbnail, to_data_uri
+from schemas.errors import LakeError
+from tasks.imaging.images import BadImage, thumbnail, to_data_uri
 from tasks.lake import Lake
 
 # What each reason means to somebody who did not write the stage.

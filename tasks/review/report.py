@@ -14,15 +14,15 @@ import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from schemas.errors import LakeError
 from schemas.settings.review import ReviewSettings
-from tasks.errors import LakeError
 from tasks.lake import Lake
-from tasks.report import report_folder
 from tasks.review import worldmap
 from tasks.review.checks import SPLITS, Check
 from tasks.review.coverage import coverage
 from tasks.review.evidence import Evidence, funnel, tally
 from tasks.review.pictures import gallery, reject_groups, scenes
+from tasks.runtime.report import report_folder
 
 HERE = Path(__file__).parent
 COUNTRIES_SHOWN = 14

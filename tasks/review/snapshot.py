@@ -10,9 +10,8 @@ from typing import Any
 
 import polars as pl
 
+from schemas.errors import GeofixError
 from schemas.settings.review import ReviewSettings
-from tasks.errors import GeofixError
-from tasks.frame import Inputs, Kept, Outcome, Resources, Stage, Workshop
 from tasks.lake import Lake
 from tasks.review.checks import run_checks
 from tasks.review.evidence import (
@@ -25,10 +24,11 @@ from tasks.review.evidence import (
     snapshot_id,
 )
 from tasks.review.report import report_path, write_report
+from tasks.runtime.runner import Inputs, Kept, Outcome, Resources, Stage, WorkerSetup
 
 
 @dataclass(frozen=True)
-class Bench:
+class WorkerContext:
     """What the worker keeps open."""
 
     lake: Lake
@@ -46,17 +46,17 @@ def items(inputs: Inputs, settings: ReviewSettings) -> pl.DataFrame:
     )
 
 
-def open_bench(settings: ReviewSettings, workshop: Workshop) -> Bench:
-    return Bench(workshop.lake, settings)
+def open_context(settings: ReviewSettings, setup: WorkerSetup) -> WorkerContext:
+    return WorkerContext(setup.lake, settings)
 
 
-def work(item: dict[str, Any], bench: Bench) -> Outcome:
+def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """The snapshot's row, after its report is written."""
-    evidence = gather(bench.lake)
+    evidence = gather(context.lake)
     # Table versions are not part of the item, or a compaction would make work; so they are fixed here and compared.
     if snapshot_id(evidence["images"], evidence["labels"]) != item["id"]:
         raise GeofixError("images or labels were changed while they were under review; run review again")
-    checks = run_checks(evidence, bench.lake.images, bench.settings.verify_files)
+    checks = run_checks(evidence, context.lake.images, context.settings.verify_files)
     passed = all(check.passed for check in checks)
     row: dict[str, Any] = {
         "snapshot_id": item["id"],
@@ -65,9 +65,9 @@ def work(item: dict[str, Any], bench: Bench) -> Outcome:
         "checks_passed": passed,
         "checks_json": json.dumps([asdict(check) for check in checks], ensure_ascii=False),
         "report": report_path(item["id"]),
-        **_word(bench.lake, item["id"], passed),
+        **_word(context.lake, item["id"], passed),
     }
-    write_report(bench.lake, row, evidence, checks, bench.settings)
+    write_report(context.lake, row, evidence, checks, context.settings)
     return Kept({"snapshots": [row]})
 
 
@@ -86,7 +86,7 @@ STAGE = Stage(
     writes=("snapshots",),
     items=items,
     work=work,
-    open=open_bench,
+    open=open_context,
     resources=Resources(cpus=1, workers=1, chunk=1),
     keeps_history=True,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tasks.geo import is_point
+from tasks.geo.distance import is_point
 
 WIDTH = 1000.0
 _A1, _A2, _A3, _A4 = 1.340264, -0.081106, 0.000893, 0.003796

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.levels import LEVELS, known_names, level_names, same_name
 from tasks.reward.outcome import Excluded, Scored, Truth, excluded_by

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, ParsedAnswer, ParseFailure, parse_answer
 from tasks.reward.levels import Aliases, Level, level_names, levels_by_rule
 from tasks.reward.outcome import Excluded, Scored, Truth, excluded_by

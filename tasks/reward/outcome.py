@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tasks.geo import is_point
+from tasks.geo.distance import is_point
 from tasks.reward.answer import Address
 from tasks.services.errors import ServiceError
 

@@ -1,6 +1,6 @@
 """SpotAgent's reward: piecewise linear in distance, eq. 8. No format reward; what cannot be read earns nothing."""
 
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 from tasks.reward.answer import ParseFailure, parse_point
 from tasks.reward.outcome import Scored, Truth
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 from tasks.reward.answer import ParseFailure, parse_point
 from tasks.reward.outcome import Scored, Truth
 

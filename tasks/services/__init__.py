@@ -9,14 +9,14 @@ from dataclasses import dataclass, fields, replace
 
 from pydantic import SecretStr
 
+from schemas.errors import GeofixError
 from schemas.settings.services import Endpoint, ServicesSettings
-from tasks.errors import GeofixError
 from tasks.services.chat import Chat
 from tasks.services.errors import ServiceError, safe_text, safe_url
 from tasks.services.geocoder import Address, GeocodeCandidate, Geocoder
 from tasks.services.http import Connection
-from tasks.services.limit import Till
 from tasks.services.mapillary import Mapillary
+from tasks.services.rate_budget import RateBudget
 from tasks.services.search import Search, SearchResult
 from tasks.services.stac import Stac
 
@@ -73,10 +73,10 @@ class Connections:
             "put the right one into this environment variable and run again"
         )
 
-    def sharing(self, till: Till) -> "Connections":
+    def sharing(self, rate_budget: RateBudget) -> "Connections":
         """The same, with the budgets of requests counted where others count theirs."""
         every = {each.name: getattr(self, each.name) for each in fields(self)}
-        return Connections(**{name: one and replace(one, till=till) for name, one in every.items()})
+        return Connections(**{name: one and replace(one, rate_budget=rate_budget) for name, one in every.items()})
 
 
 def connect(services: ServicesSettings, env: Mapping[str, str], needed: Collection[str] | None = None) -> Connections:

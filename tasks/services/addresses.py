@@ -1,6 +1,6 @@
 """Which addresses that a service hands out may be read, by their spelling.
 
-Where a name leads is decided when it is connected to (`tasks/services/open_net.py`).
+Where a name leads is decided when it is connected to (`tasks/services/ssrf_guard.py`).
 """
 
 import socket
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from schemas.settings.services import is_loopback, is_private
-from tasks.services.open_net import is_public
+from tasks.services.ssrf_guard import is_public
 
 
 def may_fetch(url: str, base_url: str) -> bool:

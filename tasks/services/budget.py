@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from schemas.errors import StageRefused
 from schemas.settings.allowance import Allowance
-from tasks.errors import StageRefused
-from tasks.services.limit import Lease, Paused, Standing, give_back, grant, pause, paused_s
+from tasks.services.rate_budget import Lease, Paused, Standing, give_back, grant, pause, paused_s
 
 BUSY_S = 60.0  # how long to wait for other processes' transactions, each of which takes less than a millisecond
 _TABLE = "CREATE TABLE IF NOT EXISTS standings (bucket TEXT PRIMARY KEY, next_s REAL, day INTEGER, used INTEGER)"
@@ -26,7 +26,7 @@ _SAVE = (
 
 
 class BudgetFile:
-    """The till in a file. Travels to other processes of the machine, each of which opens the file by itself."""
+    """The rate_budget in a file. Travels to other processes of the machine, each of which opens the file by itself."""
 
     def __init__(self, path: str | Path, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock = str(path), clock

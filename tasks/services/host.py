@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from schemas.settings.services import Endpoint
 from tasks.services.breaker import Breaker
-from tasks.services.gate import Gate
+from tasks.services.concurrency import ConcurrencyLimiter
 from tasks.services.refusal import Refusals
 
 
@@ -15,7 +15,7 @@ class Host:
 
     def __init__(self, name: str, endpoint: Endpoint, refusals: Refusals) -> None:
         self.name = name
-        self.gate = Gate(endpoint.max_concurrency)
+        self.gate = ConcurrencyLimiter(endpoint.max_concurrency)
         self.breaker = Breaker(
             endpoint.outage_after, endpoint.outage_pause_s, endpoint.max_wait_s, endpoint.outage_patience_s
         )

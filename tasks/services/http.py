@@ -16,9 +16,9 @@ from tasks.services.answer import Answer, Classify, error_by_status
 from tasks.services.breaker import Out
 from tasks.services.errors import Kind, ServiceError, safe_url
 from tasks.services.host import Host, host_of
-from tasks.services.limit import Till
 from tasks.services.partial import Download
-from tasks.services.permits import UsedUp, asking, permits_of
+from tasks.services.rate_budget import RateBudget
+from tasks.services.rate_limiter import UsedUp, asking, rate_limiter_of
 from tasks.services.refusal import OverLimit
 from tasks.services.transfer import Ask, Params, Transfers
 
@@ -33,7 +33,9 @@ class Connection:
     endpoint: Endpoint
     key: SecretStr | None = None
     contact: str | None = None  # where whoever runs the service can reach us
-    till: Till | None = field(default=None, repr=False, compare=False)  # of budgets shared with others; none: our own
+    rate_budget: RateBudget | None = field(
+        default=None, repr=False, compare=False
+    )  # of budgets shared with others; none: our own
     section: str = ""  # where its settings stand, if not under services
 
 
@@ -66,7 +68,7 @@ class Http:
         self._name = {"User-Agent": f"{self.endpoint.user_agent}{contact}"}
         self._headers = {**self._name, **(headers or {})}
         self._sleep, self._uniform = sleep, uniform
-        self._till = connection.till
+        self._rate_budget = connection.rate_budget
         self._transfers = Transfers(self.service, self.endpoint, self.secrets, transport, now)
 
     async def request(
@@ -172,8 +174,8 @@ class Http:
             host.gate.leave()
 
     def _heed(self, name: str) -> Callable[[], Awaitable[float]] | None:
-        till = self._till
-        return None if till is None else lambda: asyncio.wrap_future(asking.submit(till.paused_s, name))
+        rate_budget = self._rate_budget
+        return None if rate_budget is None else lambda: asyncio.wrap_future(asking.submit(rate_budget.paused_s, name))
 
     def _over_limit(self, over: OverLimit, address: str, refused: ServiceError | None) -> ServiceError:
         setting = f"{self._section}.limit_patience_s={self.endpoint.limit_patience_s:g}"
@@ -189,7 +191,7 @@ class Http:
 
     async def _permit(self, kind: str) -> None:
         for allowance in self.endpoint.allowances(kind):
-            permits = permits_of(self._till, f"{self.endpoint.base_url} {allowance.name}", allowance)
+            permits = rate_limiter_of(self._rate_budget, f"{self.endpoint.base_url} {allowance.name}", allowance)
             if permits is None:
                 continue
             try:
@@ -239,12 +241,12 @@ class Http:
         return answer, None
 
     def _refused(self, host: Host, pause_s: float | None) -> None:
-        if pause_s and self._till is not None:
-            asking.submit(self._till.pause, host.name, pause_s)
+        if pause_s and self._rate_budget is not None:
+            asking.submit(self._rate_budget.pause, host.name, pause_s)
 
     def _not_refused(self, host: Host, sent_at_s: float, passage: _Passage) -> None:
-        if host.refusals.answered(sent_at_s, passage.ends_limit) and self._till is not None:
-            asking.submit(self._till.pause, host.name, 0.0)
+        if host.refusals.answered(sent_at_s, passage.ends_limit) and self._rate_budget is not None:
+            asking.submit(self._rate_budget.pause, host.name, 0.0)
 
     def _check_status(self, answer: Answer, ask: Ask, classify: Classify | None) -> None:
         if answer.status == 206 and not any(name.lower() == "range" for name in ask.headers):

@@ -12,7 +12,7 @@ from tasks.services.addresses import may_fetch
 from tasks.services.errors import ServiceError, safe_url
 from tasks.services.http import Answer, Classify, Connection, Http
 from tasks.services.mapillary_answers import box_error, error_in, error_object, graph_error, is_image_id, row_of
-from tasks.services.open_net import way_out
+from tasks.services.ssrf_guard import guarded_transport
 
 MAX_BOX_AREA_DEG2 = 0.01
 MAX_LIMIT = 2000  # both the default and the most the service gives; there is no next page
@@ -66,7 +66,7 @@ class Mapillary:
         # In the header, so that the token stands in no address that anybody could log.
         headers = {"Authorization": f"OAuth {connection.key.get_secret_value()}"} if connection.key else {}
         tiles_url = getattr(connection.endpoint, "tiles_url", None)
-        http_options.setdefault("transport", way_out(connection.service, connection.endpoint, tiles_url))
+        http_options.setdefault("transport", guarded_transport(connection.service, connection.endpoint, tiles_url))
         self._http = Http(connection, headers=headers, **http_options)
 
     async def images_in_box(

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from tasks.services.limit import Paused, Till
+from tasks.services.rate_budget import Paused, RateBudget
 
 LOOK_EVERY_S = 5.0
 
@@ -12,19 +12,19 @@ logger = logging.getLogger("geofix.services")
 
 
 class Pauses:
-    """What the workers of a stage were told, as the till they share knows it."""
+    """What the workers of a stage were told, as the rate_budget they share knows it."""
 
-    def __init__(self, till: Till, clock: Callable[[], float] = time.monotonic) -> None:
-        self._till, self._clock = till, clock
-        self._before = self._known = till.pauses()
+    def __init__(self, rate_budget: RateBudget, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate_budget, self._clock = rate_budget, clock
+        self._before = self._known = rate_budget.pauses()
         self._next_s = clock() + LOOK_EVERY_S
 
     def look(self) -> None:
-        """Say what is new; asks the till every few seconds, however often it is called."""
+        """Say what is new; asks the rate_budget every few seconds, however often it is called."""
         if self._clock() < self._next_s:
             return
         self._next_s = self._clock() + LOOK_EVERY_S
-        now = self._till.pauses()
+        now = self._rate_budget.pauses()
         for name, paused in now.items():
             before = self._known.get(name, Paused())
             if paused.times > before.times or paused.until_s > before.until_s + 1.0:
@@ -41,7 +41,7 @@ class Pauses:
     def taken_s(self) -> Mapping[str, float]:
         """By service, the seconds since this was made in which it was asked nothing."""
         taken: dict[str, float] = {}
-        for name, paused in self._till.pauses().items():
+        for name, paused in self._rate_budget.pauses().items():
             ahead_s = max(0.0, paused.until_s - time.time())
             seconds = paused.total_s - ahead_s - self._before.get(name, Paused()).total_s
             if seconds > 0:

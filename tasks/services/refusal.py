@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from tasks.services.limit import LONGEST_PAUSE_S
+from tasks.services.rate_budget import LONGEST_PAUSE_S
 
 LONGEST_DOUBLED_S = 900.0  # a limit by the minute is over sooner
-HEED_EVERY_S = 10.0  # how often a process asks what the others were told
+OBSERVE_EVERY_S = 10.0  # how often a process asks what the others were told
 
 
 class OverLimit(Exception):
@@ -45,14 +45,14 @@ class Refusals:
     async def enter(
         self,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        heed: Callable[[], Awaitable[float]] | None = None,
+        observe: Callable[[], Awaitable[float]] | None = None,
     ) -> bool:
         """Pass, or wait; OverLimit when that takes too long. True: this request is to find out.
 
-        `heed` asks how long others were told to wait still. Each passage is reported with one of the methods below.
+        `observe` asks how long others were told to wait still. Each passage is reported with one of the methods below.
         """
-        if heed is not None and not self.closed and self._is_to_heed():
-            self.hold(await heed())
+        if observe is not None and not self.closed and self._is_to_observe():
+            self.hold(await observe())
         while self.closed:
             now_s = self._clock()
             wait_s = self._until_s - now_s
@@ -65,7 +65,7 @@ class Refusals:
                 await self._change.wait()  # another is finding out
                 continue
             until_s = self._until_s
-            await self._sleep(wait_s, sleep, heed)
+            await self._sleep(wait_s, sleep, observe)
             if self.closed and not self._probing and self._until_s == until_s:
                 self._probing = True
                 return True
@@ -113,19 +113,19 @@ class Refusals:
         self,
         seconds: float,
         sleep: Callable[[float], Awaitable[None]],
-        heed: Callable[[], Awaitable[float]] | None,
+        observe: Callable[[], Awaitable[float]] | None,
     ) -> None:
         """Sleep so long, or until another process has found that the limit is over."""
         while seconds > 0:
-            step_s = seconds if heed is None else min(seconds, HEED_EVERY_S)
+            step_s = seconds if observe is None else min(seconds, OBSERVE_EVERY_S)
             await sleep(step_s)
             seconds -= step_s
-            if heed is not None and seconds > 0 and self._is_to_heed() and await heed() <= 0:
+            if observe is not None and seconds > 0 and self._is_to_observe() and await observe() <= 0:
                 return
 
-    def _is_to_heed(self) -> bool:
+    def _is_to_observe(self) -> bool:
         # Once every few seconds, however many wait.
-        if self._clock() < self._heeded_s + HEED_EVERY_S:
+        if self._clock() < self._heeded_s + OBSERVE_EVERY_S:
             return False
         self._heeded_s = self._clock()
         return True

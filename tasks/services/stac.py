@@ -18,7 +18,7 @@ from schemas.settings.services import StacEndpoint
 from tasks.services.addresses import may_fetch
 from tasks.services.errors import ServiceError, safe_url
 from tasks.services.http import Answer, Connection, Http
-from tasks.services.open_net import way_out
+from tasks.services.ssrf_guard import guarded_transport
 
 PAGE = 100  # items a request: pages of 250 are megabytes, and the service's gateway gives up after 30 s
 MAX_PAGES = 100
@@ -51,7 +51,7 @@ class Stac:
             raise TypeError("services.stac needs a StacEndpoint")
         self._key = {KEY_HEADER: connection.key.get_secret_value()} if connection.key else {}
         configured = endpoint.sas_url, endpoint.asset_url
-        options.setdefault("transport", way_out(connection.service, endpoint, *configured))
+        options.setdefault("transport", guarded_transport(connection.service, endpoint, *configured))
         self._http = Http(connection, headers=self._key, **options)
         self._endpoint, self._clock = endpoint, clock
         self._container = _container_pattern(endpoint.asset_url)

@@ -5,8 +5,8 @@ from schemas.settings.services import Endpoint
 from tasks.services.addresses import host_of, is_open
 from tasks.services.errors import ServiceError, safe_url
 from tasks.services.http import Answer, Connection, Http
-from tasks.services.limit import Till
-from tasks.services.open_net import NotPublic, way_out
+from tasks.services.rate_budget import RateBudget
+from tasks.services.ssrf_guard import NotPublic, guarded_transport
 
 __all__ = ["NotPublic", "Pictures"]
 
@@ -17,7 +17,7 @@ class Pictures:
     """Fetches pictures. No key, no cookie and no header of ours but the user agent goes along."""
 
     def __init__(
-        self, rules: WebRules, max_file_mb: float, contact: str | None = None, till: Till | None = None
+        self, rules: WebRules, max_file_mb: float, contact: str | None = None, rate_budget: RateBudget | None = None
     ) -> None:
         # Nothing is ever asked of this base address: every request names its own.
         here = "http://127.0.0.1" if rules.allow_private else "https://pictures.invalid"
@@ -32,9 +32,10 @@ class Pictures:
             max_body_mb=max_file_mb,
         )
         self._allow_private = rules.allow_private
-        transport = None if rules.allow_private else way_out(SERVICE, endpoint)
+        transport = None if rules.allow_private else guarded_transport(SERVICE, endpoint)
         self._http = Http(
-            Connection(SERVICE, endpoint, contact=contact, till=till, section="ingest.web"), transport=transport
+            Connection(SERVICE, endpoint, contact=contact, rate_budget=rate_budget, section="ingest.web"),
+            transport=transport,
         )
 
     async def fetch(self, url: str) -> Answer:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.agent.react import Trajectory
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 from tasks.reward.answer import ParsedAnswer, parse_answer
 
 # Said by the parser where there is no answer at all, rather than one it cannot use.

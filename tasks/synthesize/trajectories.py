@@ -9,15 +9,15 @@ import polars as pl
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.agent.react import AgentOptions, Trajectory, locate, stable_seed
 from tasks.agent.tools import open_picture
-from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, Workshop, digest
-from tasks.image_store import ImageStore
-from tasks.pictures import labelled_pictures
+from tasks.lake.image_store import ImageStore
+from tasks.runtime.labelled import labelled_pictures
+from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, Geocoder, Search
 from tasks.synthesize.rejection import Point, Verdict, verdict
 
 
 @dataclass(frozen=True)
-class Bench:
+class WorkerContext:
     """What a worker keeps open."""
 
     settings: SynthesizeSettings
@@ -36,17 +36,17 @@ def items(inputs: Inputs, settings: SynthesizeSettings) -> pl.DataFrame:
     )
 
 
-def open_bench(settings: SynthesizeSettings, workshop: Workshop) -> Bench:
-    services = workshop.connections
-    return Bench(
-        settings, workshop.lake.images, Chat(services.chat), Search(services.search), Geocoder(services.geocoder)
+def open_context(settings: SynthesizeSettings, setup: WorkerSetup) -> WorkerContext:
+    services = setup.connections
+    return WorkerContext(
+        settings, setup.lake.images, Chat(services.chat), Search(services.search), Geocoder(services.geocoder)
     )
 
 
-async def work(item: Row, bench: Bench) -> Outcome:
+async def work(item: Row, context: WorkerContext) -> Outcome:
     """A trajectory for one picture, kept or rejected; it is stored either way. An outage raises, and is tried again."""
-    settings = bench.settings
-    original = await asyncio.to_thread(bench.images.read, item["sha256"], item["extension"])
+    settings = context.settings
+    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
     picture = await asyncio.to_thread(open_picture, original, settings.view_max_pixels, settings.view_min_pixels)
     options = AgentOptions(
         observer=settings.observer,
@@ -61,7 +61,7 @@ async def work(item: Row, bench: Bench) -> Outcome:
     )
     # The agent is not given the item: it can leak neither the truth nor a name into a prompt.
     trajectory = await locate(
-        picture, bench.chat, bench.search, bench.geocoder, options, lambda jpeg: bench.images.put(jpeg, "jpg")
+        picture, context.chat, context.search, context.geocoder, options, lambda jpeg: context.images.put(jpeg, "jpg")
     )
     judged = verdict(trajectory, Point(item["lat"], item["lon"]), settings)
     rows = {"trajectories": [_row(item, settings, trajectory, judged)]}
@@ -103,7 +103,7 @@ STAGE = Stage(
     writes=("trajectories",),
     items=items,
     work=work,
-    open=open_bench,
+    open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat", "search", "geocoder"),
 )

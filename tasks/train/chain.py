@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.train import TrainingStage, TrainSettings
-from tasks.frame import digest
+from tasks.runtime.runner import digest
 
 # Every field but the per-stage sections, which are added for the stage alone: another GRPO rate must not retrain SFT.
 _SECTIONS = {"sft", "cold_start", "grpo", "tiny", "stages"}

@@ -10,8 +10,8 @@ from datasets import Dataset
 from PIL import Image
 
 from schemas.messages import image_reference, text_part
-from tasks.image_store import ImageStore
-from tasks.images import model_view
+from tasks.imaging.images import model_view
+from tasks.lake.image_store import ImageStore
 
 CACHE_BYTES = 256 * 1024 * 1024
 

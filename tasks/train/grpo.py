@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
 
 from schemas.settings.train import TrainSettings
-from tasks.processor import ImageOnlyProcessor
+from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.train.dataset import Pictures, prompts
 from tasks.train.tuner import adapters, shared_arguments
 

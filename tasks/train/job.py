@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PrinterCallback, TrainerCallback
 
-from tasks.processor import ImageOnlyProcessor
+from tasks.imaging.processor import ImageOnlyProcessor
 
 COMPLETE = "complete"  # Trainer writes a checkpoint's files one by one; this one is written after all of them
 RESULT = "result.json"

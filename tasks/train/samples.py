@@ -14,7 +14,7 @@ from schemas.settings.train import TrainSettings
 from schemas.tables import TABLES
 from tasks.agent.prompts.spotagent import direct_messages
 from tasks.agent.tagged import NotTaggable, render
-from tasks.frame import ColumnStage, Inputs, StageRefused, digest
+from tasks.runtime.runner import ColumnStage, Inputs, StageRefused, digest
 
 Row = dict[str, Any]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from schemas.errors import GeofixError
 from schemas.settings.train import TrainingStage, TrainSettings
-from tasks.errors import GeofixError
-from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, Workshop
 from tasks.lake import Lake
+from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
 from tasks.train.chain import Link, chain, stage_identity
 from tasks.train.samples import approved_snapshot
 
@@ -22,7 +22,7 @@ MODELS = "models"  # folder of checkpoints inside the lake
 
 
 @dataclass(frozen=True)
-class Bench:
+class WorkerContext:
     """What the worker keeps at hand."""
 
     lake: Lake
@@ -46,27 +46,27 @@ def items(training_stage: TrainingStage, inputs: Inputs, settings: TrainSettings
     )
 
 
-def open_bench(settings: TrainSettings, workshop: Workshop) -> Bench:
+def open_context(settings: TrainSettings, setup: WorkerSetup) -> WorkerContext:
     # Before the libraries are imported: they read these once.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return Bench(workshop.lake, settings)
+    return WorkerContext(setup.lake, settings)
 
 
-def work(item: Row, bench: Bench) -> Outcome:
+def work(item: Row, context: WorkerContext) -> Outcome:
     """The trained model's row. A killed run goes on from its last whole checkpoint."""
     if not item["samples"]:
         return Rejected("no_samples", {"training_stage": item["training_stage"], "snapshot_id": item["snapshot_id"]})
     from tasks.train.training import train_model  # torch takes seconds to import, and only workers need it
 
-    settings = bench.settings
-    all_samples = bench.lake.read("samples")
+    settings = context.settings
+    all_samples = context.lake.read("samples")
     [link] = [link for link in chain(all_samples, settings) if link.training_stage == item["training_stage"]]
     if link.model_id != item["id"]:
         raise GeofixError("the samples were changed while training was starting; run train again")
     started = time.monotonic()
-    result = train_model(link, all_samples, settings, bench.lake.root / MODELS, bench.lake.images)
+    result = train_model(link, all_samples, settings, context.lake.root / MODELS, context.lake.images)
     logger.info("%s: %d steps in %.1f s", link.training_stage, result.steps, time.monotonic() - started)
     row = {
         "model_id": link.model_id,
@@ -103,7 +103,7 @@ def _stage(training_stage: TrainingStage) -> Stage:
         writes=("models",),
         items=functools.partial(items, training_stage),
         work=work,
-        open=open_bench,
+        open=open_context,
         resources=Resources(cpus=2, workers=1, chunk=1),
         keeps_history=True,
         identity=functools.partial(stage_identity, training_stage=training_stage),

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from schemas.settings.train import TinySettings
-from tasks.processor import ImageOnlyProcessor, image_processor
+from tasks.imaging.processor import ImageOnlyProcessor, image_processor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGeneration

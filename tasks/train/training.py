@@ -8,10 +8,10 @@ import torch
 import transformers
 from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
 
+from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
-from tasks.errors import GeofixError
-from tasks.image_store import ImageStore
-from tasks.processor import ImageOnlyProcessor, load_processor
+from tasks.imaging.processor import ImageOnlyProcessor, load_processor
+from tasks.lake.image_store import ImageStore
 from tasks.reward.outcome import Excluded, Truth
 from tasks.reward.score import SCORERS, score
 from tasks.train.chain import Link, samples_of

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from trl import SFTConfig, SFTTrainer
 
 from schemas.settings.train import TrainSettings, TunerSettings
-from tasks.processor import ImageOnlyProcessor
+from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.train.dataset import Pictures, conversations
 
 

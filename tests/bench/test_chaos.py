@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from bench.chaos import ENDED, deal
 from flows.display import summary
-from tasks.outcome import Tick
+from tasks.runtime.outcome import Tick
 
 
 @given(st.integers(0, 60), st.lists(st.text("abc", min_size=1), min_size=1, max_size=15, unique=True))

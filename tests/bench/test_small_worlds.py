@@ -6,7 +6,7 @@ import pytest
 
 from bench.plan_small_worlds import breaches, has_room, main, random_cities, random_world
 from schemas.settings.plan import PlanSettings
-from tasks.atlas import countries
+from tasks.geo.atlas import countries
 from tasks.plan.stage import plan_places
 
 

@@ -24,8 +24,8 @@ from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect import STAGES as COLLECT
-from tasks.frame import Context, run
 from tasks.lake import Commit, Lake
+from tasks.runtime.runner import Context, run
 from tasks.services import connect
 
 
@@ -241,7 +241,7 @@ def test_a_wrong_token_names_its_variable_and_marks_nothing(
         assert is_async
         yield from asyncio.run(each())
 
-    monkeypatch.setattr("tasks.frame.spread", here)
+    monkeypatch.setattr("tasks.runtime.runner.spread", here)
     token = "MLY|1234567890123456|badbadbadbadbadbadbadbadbadbadba"
     services = ServicesSettings(mapillary=MapillaryEndpoint(base_url=f"{offline_url}/mapillary", public_key=None))
     context = Context(Lake(tmp_path / "lake"), connect(services, {"MAPILLARY_TOKEN": token}, ["mapillary"]))

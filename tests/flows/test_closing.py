@@ -7,7 +7,7 @@ from flows.closing import closing_words
 from flows.command import Call
 from schemas.messages import Usage
 from tasks.lake import Commit, Lake
-from tasks.outcome import StageResult
+from tasks.runtime.outcome import StageResult
 
 
 def result(stage: str, rejects: dict[str, int]) -> StageResult:

@@ -11,7 +11,7 @@ from flows.command import Call
 from flows.dry_run import dry_run
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
-from tasks.errors import GeofixError, LakeError
+from schemas.errors import GeofixError, LakeError
 from tasks.lake import Commit, Lake
 
 PLACES = 4

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.command import Call, UsageError
 from flows.looking import show_table
-from tasks.errors import GeofixError
-from tasks.identity import code_version
+from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
-from tasks.trace import trace
+from tasks.lake.trace import trace
+from tasks.runtime.identity import code_version
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MESSAGE = "mapillary answered something odd: " + " ".join(f"word{k:03d}" for k in range(60))

@@ -7,7 +7,7 @@ import pytest
 
 from flows import servers
 from flows.servers import Server
-from tasks.errors import GeofixError
+from schemas.errors import GeofixError
 
 
 def server(program: str, tmp_path: Path) -> Server:

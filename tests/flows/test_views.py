@@ -16,11 +16,11 @@ from PIL import Image
 
 from flows.command import Call, UsageError
 from flows.views import Wanted, view_panorama
-from tasks.decode import Encoded, inspect, jpeg
+from tasks.imaging.decode import Encoded, inspect, jpeg
+from tasks.imaging.perspective import Panorama, View
+from tasks.imaging.views import ViewRefused, cut_view
 from tasks.lake import Commit, Lake
-from tasks.perspective import Panorama, View
-from tasks.trace import trace
-from tasks.views import ViewRefused, cut_view
+from tasks.lake.trace import trace
 
 ATTRIBUTION = "Image 42 by walker on Mapillary, CC BY-SA 4.0"
 

@@ -25,7 +25,7 @@ CREATED = 1_762_000_000
 
 @dataclass(frozen=True)
 class Model:
-    """A served model: what it says to a request, given its own source of chance."""
+    """A served model: what it says to a request, given its own source of rng."""
 
     speak: Callable[[ChatRequest, random.Random], Reply]
     takes_pictures: bool

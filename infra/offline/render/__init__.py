@@ -8,13 +8,13 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageChops, ImageFilter
 
-from infra.offline.chance import generator
 from infra.offline.place import Place
 from infra.offline.render.backdrop import Road, paint_ground, paint_hills, paint_sky
 from infra.offline.render.camera import Camera
 from infra.offline.render.canvas import Canvas
 from infra.offline.render.street import Street
 from infra.offline.render.things import draw_tree
+from infra.offline.seeded_random import generator
 from infra.offline.world import ImageRecord, World, camera_along_m, photo_yaw_deg
 
 JPEG_QUALITY = 88
@@ -65,14 +65,14 @@ def camera_of(world: World, place: Place, road: Road, record: ImageRecord) -> Ca
 
 def _open_country(canvas: Canvas, place: Place, slot: int) -> None:
     """Nothing to localize by: ground and a few trees."""
-    chance = generator(place.look, "open", slot)
+    rng = generator(place.look, "open", slot)
     spots = sorted(
-        ((float(chance.normal(0, 45)), canvas.camera.z + float(chance.normal(0, 60))) for _ in range(9)),
+        ((float(rng.normal(0, 45)), canvas.camera.z + float(rng.normal(0, 60))) for _ in range(9)),
         key=lambda s: -abs(s[1]),
     )
     for x, z in spots:
         if abs(x) + abs(z - canvas.camera.z) > 12:
-            draw_tree(canvas, place.climate, x, z, float(chance.uniform(4, 9)), chance)
+            draw_tree(canvas, place.climate, x, z, float(rng.uniform(4, 9)), rng)
 
 
 def _finish(image: Image.Image, condition: str) -> Image.Image:

@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageChops
 
-from infra.offline.chance import generator
 from infra.offline.place import Place
 from infra.offline.render.camera import Camera
 from infra.offline.render.canvas import Canvas
+from infra.offline.seeded_random import generator
 
 CELL_M = 0.05
 REACH_M = 40.0
@@ -32,7 +32,7 @@ HILLS = {
 WHITE, YELLOW = (236, 236, 230), (232, 186, 44)
 
 
-def paint_sky(place: Place, camera: Camera, chance: np.random.Generator) -> Image.Image:
+def paint_sky(place: Place, camera: Camera, rng: np.random.Generator) -> Image.Image:
     """The picture filled with sky: gradient, sun, soft clouds. Painted small and enlarged, for it has no edges."""
     height_px = int(camera.horizon_row) + 2
     columns = np.linspace(0, camera.width - 1, camera.width // 16)
@@ -40,7 +40,7 @@ def paint_sky(place: Place, camera: Camera, chance: np.random.Generator) -> Imag
     ray = camera.rays(columns, rows)
     ray /= np.linalg.norm(ray, axis=-1, keepdims=True)
     up = np.clip(ray[..., 1], 0, 1)[..., None]
-    haze = {"arid": 0.75, "tropical": 0.6, "polar": 0.5}.get(place.climate, 0.35) + 0.3 * chance.random()
+    haze = {"arid": 0.75, "tropical": 0.6, "polar": 0.5}.get(place.climate, 0.35) + 0.3 * rng.random()
     zenith = np.array([52.0, 108.0, 190.0]) * (0.85 + 0.15 * math.sin(math.radians(place.sun_height_deg)))
     edge = np.array([205.0, 218.0, 230.0]) * (1 - haze * 0.12) + np.array([18.0, 4.0, -20.0]) * (haze * 0.8)
     sky = zenith * up**0.55 + edge * (1 - up**0.55)
@@ -50,11 +50,11 @@ def paint_sky(place: Place, camera: Camera, chance: np.random.Generator) -> Imag
     towards = np.clip(ray @ sun, 0, 1)[..., None]
     sky += 60 * towards**12 + 190 * towards**900
     # Clouds live on a plane far above, so they shrink towards the horizon as real ones do.
-    cover = chance.uniform(-0.25, 0.55)
+    cover = rng.uniform(-0.25, 0.55)
     plane = ray[..., :3:2] / np.maximum(ray[..., 1:2], 0.05)
     cloud = np.zeros(plane.shape[:2])
     for octave in range(4):
-        angle, speed = chance.uniform(0, 2 * math.pi, size=3), 0.7 * 1.9**octave
+        angle, speed = rng.uniform(0, 2 * math.pi, size=3), 0.7 * 1.9**octave
         for k in range(3):
             direction = np.array([math.cos(angle[k]), math.sin(angle[k])])
             cloud += (
@@ -69,13 +69,13 @@ def paint_sky(place: Place, camera: Camera, chance: np.random.Generator) -> Imag
     return picture
 
 
-def paint_hills(canvas: Canvas, place: Place, chance: np.random.Generator) -> None:
+def paint_hills(canvas: Canvas, place: Place, rng: np.random.Generator) -> None:
     """A far silhouette all around; steepness is the place's own, so neighbouring pictures agree."""
-    relief = chance.uniform(0.4, 1.0) ** 2 * 8.5
+    relief = rng.uniform(0.4, 1.0) ** 2 * 8.5
     base = np.array(HILLS[place.climate], dtype=float)
     for layer, distance in ((0, 2400.0), (1, 1200.0)):
         azimuth = np.linspace(-math.pi, math.pi, 361)
-        phase = chance.uniform(0, 2 * math.pi, size=6)
+        phase = rng.uniform(0, 2 * math.pi, size=6)
         wave = sum(np.sin(k * azimuth + phase[k - 1]) / k**0.8 for k in range(1, 7))
         degrees = np.maximum(0.25, relief * (0.35 + 0.28 * wave) * (1.0 - 0.45 * layer))
         top = distance * np.tan(np.radians(degrees))
@@ -93,9 +93,9 @@ def paint_hills(canvas: Canvas, place: Place, chance: np.random.Generator) -> No
 class Road:
     """The road's cross-section: half width, lines and what lies beside it."""
 
-    def __init__(self, place: Place, chance: np.random.Generator) -> None:
+    def __init__(self, place: Place, rng: np.random.Generator) -> None:
         facts = place.facts
-        self.lane_m = float(chance.uniform(3.1, 3.6))
+        self.lane_m = float(rng.uniform(3.1, 3.6))
         self.half_m = self.lane_m + (0.35 if facts.edge_line != "none" else 0.1)
         self.walk_m = {"centre": 2.6, "suburb": 1.8, "rural": 0.0}[place.setting]
         self.side = 1.0 if facts.drives_on == "right" else -1.0
@@ -103,9 +103,9 @@ class Road:
         self.edge = None if facts.edge_line == "none" else YELLOW if facts.edge_line == "yellow" else WHITE
         self.edge_dashed = facts.edge_style == "dashed"
         # Double solid yellow is the common sight where the centre is yellow; elsewhere broken white.
-        self.centre_double = facts.centre_line == "yellow" and chance.random() < 0.6
+        self.centre_double = facts.centre_line == "yellow" and rng.random() < 0.6
         self.dash_m, self.gap_m = (3.0, 4.5) if facts.continent != "EU" else (3.0, 6.0)
-        self.asphalt = float(chance.uniform(76, 118))
+        self.asphalt = float(rng.uniform(76, 118))
 
     @property
     def camera_x(self) -> float:
@@ -113,7 +113,7 @@ class Road:
         return self.side * self.lane_m / 2
 
 
-def _section(place: Place, road: Road, dashes: bool, chance: np.random.Generator) -> np.ndarray:
+def _section(place: Place, road: Road, dashes: bool, rng: np.random.Generator) -> np.ndarray:
     """Colours across the road, one row per CELL_M, from -REACH_M to REACH_M."""
     x = (np.arange(int(2 * REACH_M / CELL_M)) + 0.5) * CELL_M - REACH_M
     away = np.abs(x)
@@ -121,7 +121,7 @@ def _section(place: Place, road: Road, dashes: bool, chance: np.random.Generator
     if place.setting == "centre":
         ground = ground * 0.35 + np.array([150.0, 146.0, 138.0]) * 0.65
     colours = np.repeat(ground[None], len(x), axis=0)
-    tone = np.interp(x, np.linspace(-REACH_M, REACH_M, 90), chance.normal(0, 9, 90))[:, None]
+    tone = np.interp(x, np.linspace(-REACH_M, REACH_M, 90), rng.normal(0, 9, 90))[:, None]
     colours += tone
     paved = away < road.half_m
     tracks = 7.0 * np.cos((away - road.lane_m / 2) * 2 * math.pi / 1.7)
@@ -153,9 +153,7 @@ def _levels(section: np.ndarray) -> np.ndarray:
     return np.clip(np.stack(stacked), 0, 255).astype(np.uint8)
 
 
-def paint_ground(
-    image: Image.Image, place: Place, road: Road | None, camera: Camera, chance: np.random.Generator
-) -> None:
+def paint_ground(image: Image.Image, place: Place, road: Road | None, camera: Camera, rng: np.random.Generator) -> None:
     """Everything below the horizon: the road in exact perspective, or open ground where there is none."""
     first = int(camera.horizon_row)
     depth = camera.ground_depth(np.arange(first, camera.height)).astype(np.float32)
@@ -164,14 +162,12 @@ def paint_ground(
         bare = np.repeat(np.array(GRASS[place.climate], float)[None], int(2 * REACH_M / CELL_M), axis=0)
         off = on = _levels(
             bare
-            + np.interp(np.arange(len(bare)), np.arange(0, len(bare), 20), chance.normal(0, 7, len(bare) // 20))[
-                :, None
-            ]
+            + np.interp(np.arange(len(bare)), np.arange(0, len(bare), 20), rng.normal(0, 7, len(bare) // 20))[:, None]
         )
         period = duty = 1.0
     else:
         # One draw for both, so that dashes differ from gaps by the lines only.
-        grain = int(chance.integers(0, 1 << 30))
+        grain = int(rng.integers(0, 1 << 30))
         on, off = (_levels(_section(place, road, dashes, np.random.default_rng(grain))) for dashes in (True, False))
         period, duty = road.dash_m + road.gap_m, road.dash_m
     cells = on.shape[1]
@@ -203,11 +199,11 @@ def paint_ground(
 @lru_cache(maxsize=4)
 def mottle(width: int, height: int) -> Image.Image:
     """Unevenness of the ground: grains near the camera, fewer towards the horizon."""
-    chance = generator("mottle")
-    coarse = Image.fromarray(chance.normal(128, 40, size=(128, 128)).clip(0, 255).astype(np.uint8)).resize(
+    rng = generator("mottle")
+    coarse = Image.fromarray(rng.normal(128, 40, size=(128, 128)).clip(0, 255).astype(np.uint8)).resize(
         (512, 512), Image.Resampling.BICUBIC
     )
-    tile = (np.asarray(coarse, dtype=np.float32) - 128) * 0.12 + chance.normal(0, 5.5, size=(512, 512))
+    tile = (np.asarray(coarse, dtype=np.float32) - 128) * 0.12 + rng.normal(0, 5.5, size=(512, 512))
     full = np.tile(tile, (height // 512 + 1, width // 512 + 1))[:height, :width]
     full = full * np.linspace(0.25, 1.0, height)[:, None]
     return Image.fromarray(np.clip(full + 128, 0, 255).astype(np.uint8)).convert("RGB")

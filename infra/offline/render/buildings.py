@@ -40,7 +40,7 @@ class House:
 
 
 def line_up(
-    place: Place, front_m: float, shop_spots: list[tuple[float, float]], chance: np.random.Generator
+    place: Place, front_m: float, shop_spots: list[tuple[float, float]], rng: np.random.Generator
 ) -> list[House]:
     """Houses on both sides; every shop spot (side, z) gets a house with a shop front."""
     style = STYLES[place.building_style]
@@ -50,22 +50,22 @@ def line_up(
         spots = sorted((z, k) for k, (s, z) in enumerate(shop_spots) if s == side)
         z = -70.0
         while z < 150.0:
-            width = float(chance.uniform(9.0, 15.0))
-            gap = float(chance.uniform(*spacing))
+            width = float(rng.uniform(9.0, 15.0))
+            gap = float(rng.uniform(*spacing))
             wall, roof = (
-                style.walls[int(chance.integers(len(style.walls)))],
-                style.roofs[int(chance.integers(len(style.roofs)))],
+                style.walls[int(rng.integers(len(style.walls)))],
+                style.roofs[int(rng.integers(len(style.roofs)))],
             )
             pitched, floors = (
-                bool(chance.random() < style.pitched),
-                int(chance.integers(style.floors[0], style.floors[1] + 1)),
+                bool(rng.random() < style.pitched),
+                int(rng.integers(style.floors[0], style.floors[1] + 1)),
             )
             shop: int | None = None
             start = z + gap
             if spots and spots[0][0] < z + gap + width:  # a shop decides where its house stands
                 middle, shop = spots.pop(0)
                 start = max(z, middle - width / 2)
-            jitter = float(chance.uniform(0, 0.8)) if place.setting != "centre" else 0.0
+            jitter = float(rng.uniform(0, 0.8)) if place.setting != "centre" else 0.0
             front = front_m if shop is not None else front_m + jitter
             houses.append(House(side, start, start + width, front, 9.0, floors, wall, roof, pitched, shop))
             z = start + width
@@ -79,7 +79,7 @@ def shade(colour: Colour, light: float) -> Colour:
 
 
 def draw_house(
-    canvas: Canvas, house: House, place: Place, light: tuple[float, float, float], chance: np.random.Generator
+    canvas: Canvas, house: House, place: Place, light: tuple[float, float, float], rng: np.random.Generator
 ) -> None:
     """One house: far faces first, then the front with its openings; `light` is the brightness of (front, near, far)."""
     style = STYLES[place.building_style]
@@ -117,10 +117,10 @@ def draw_house(
             [(x0, y, house.z0), (x0, y + 0.14, house.z0), (x0, y + 0.14, house.z1), (x0, y, house.z1)],
             shade(house.wall, light[0] * 0.86),
         )
-    _draw_openings(canvas, house, style, light[0], chance)
+    _draw_openings(canvas, house, style, light[0], rng)
 
 
-def _draw_openings(canvas: Canvas, house: House, style: Style, light: float, chance: np.random.Generator) -> None:
+def _draw_openings(canvas: Canvas, house: House, style: Style, light: float, rng: np.random.Generator) -> None:
     span = house.z1 - house.z0
     columns = max(2, int(span / 2.6))
     step = span / columns
@@ -130,10 +130,10 @@ def _draw_openings(canvas: Canvas, house: House, style: Style, light: float, cha
     y = floor.ravel() * FLOOR_M + 1.1
     x = house.side * (house.front_m - 0.02)
     canvas.quads(_rectangles(x, y - 0.1, y + 1.55, z, 0.68), [shade(style.frame, light)])
-    lit = chance.random(len(z))
+    lit = rng.random(len(z))
     tones = [shade(style.window, (0.8 + 0.5 * float(v)) * light) for v in lit]
     canvas.quads(_rectangles(x, y, y + 1.45, z, 0.56), tones)
-    door = house.z0 + (int(chance.integers(columns)) + 0.5) * step
+    door = house.z0 + (int(rng.integers(columns)) + 0.5) * step
     if house.is_shop:
         glass = np.arange(columns)
         panes = house.z0 + (glass + 0.5) * step

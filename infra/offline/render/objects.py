@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from PIL import Image, ImageChops
 
-from infra.offline.chance import generator
 from infra.offline.render import camera_of
 from infra.offline.render.backdrop import Road
 from infra.offline.render.canvas import Canvas
 from infra.offline.render.street import Street
+from infra.offline.seeded_random import generator
 from infra.offline.world import ImageRecord, World
 
 # Class names as Mapillary's detections and map features carry them.

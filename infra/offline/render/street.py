@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from infra.offline.chance import generator
 from infra.offline.place import Place
 from infra.offline.render.backdrop import Road
 from infra.offline.render.buildings import House, draw_house, line_up
 from infra.offline.render.canvas import Canvas, Colour
 from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_texture
 from infra.offline.render.things import CAR_COLOURS, draw_car, draw_monument, draw_pole, draw_tree, draw_wires
+from infra.offline.seeded_random import generator
 
 LANDMARK_WORD = "MONUMENT"
 _WIRED = frozenset("US CA JP KR TW BR AR CL PE CO MX PH TH VN ID IN AU ZA NG KE".split())  # noqa: SIM905
@@ -51,19 +51,19 @@ class Street:
         return 0.66 + 0.34 * max(0.0, nx * self._sun[0] + nz * self._sun[1])
 
     def _houses(self) -> None:
-        chance = generator(self.place.look, "houses")
+        rng = generator(self.place.look, "houses")
         place, front = (
             self.place,
             self.road.half_m + self.road.walk_m + (0.4 if self.place.setting == "centre" else 4.5),
         )
-        side = 1.0 if chance.random() < 0.5 else -1.0
+        side = 1.0 if rng.random() < 0.5 else -1.0
         spots = [
-            ((side if k % 2 == 0 else -side), 9.0 + 15.0 * k + float(chance.uniform(-3, 3)))
+            ((side if k % 2 == 0 else -side), 9.0 + 15.0 * k + float(rng.uniform(-3, 3)))
             for k in range(len(place.shops))
         ]
-        palette = chance.permutation(len(SHOP_COLOURS))
-        for house in line_up(place, front, spots, chance):
-            look = int(chance.integers(1 << 30))
+        palette = rng.permutation(len(SHOP_COLOURS))
+        for house in line_up(place, front, spots, rng):
+            look = int(rng.integers(1 << 30))
             light = (self._light(-house.side, 0.0), self._light(0.0, -1.0), self._light(0.0, 1.0))
             nearest = min(max(self.canvas.camera.z, house.z0), house.z1)
 
@@ -77,7 +77,7 @@ class Street:
             self._add(house.side * (house.front_m + 4.0), nearest, draw)
         for k, (spot_side, first) in enumerate(spots):
             # Boards come again down the road, so that the end of a sequence has something to read too.
-            for z in (first, first + 37.0) if chance.random() < 0.75 else (first + 21.0,):
+            for z in (first, first + 37.0) if rng.random() < 0.75 else (first + 21.0,):
                 self._standing_board(
                     place.shops[k].lines, spot_side, z - 5.5, SHOP_COLOURS[int(palette[k % len(palette)])]
                 )
@@ -182,16 +182,16 @@ class Street:
         return math.hypot(centre[0] - camera.x, centre[2] - 0.02 - camera.z), draw
 
     def _green(self) -> None:
-        chance = generator(self.place.look, "green")
+        rng = generator(self.place.look, "green")
         count = {"centre": 8, "suburb": 22, "rural": 44}[self.place.setting]
         if self.place.climate in ("arid", "polar"):
             count //= 2
         near = self.road.half_m + (1.9 if self.place.setting == "centre" else 2.8)
         for _ in range(count):
-            side = 1.0 if chance.random() < 0.5 else -1.0
-            x = side * (near + float(chance.exponential(1.0 if self.place.setting == "centre" else 9.0)))
-            z, size = float(chance.uniform(-60, 150)), float(chance.uniform(4.5, 9.0))
-            look = int(chance.integers(1 << 30))
+            side = 1.0 if rng.random() < 0.5 else -1.0
+            x = side * (near + float(rng.exponential(1.0 if self.place.setting == "centre" else 9.0)))
+            z, size = float(rng.uniform(-60, 150)), float(rng.uniform(4.5, 9.0))
+            look = int(rng.integers(1 << 30))
             if self.place.setting == "centre":
                 x, size = side * (self.road.half_m + 2.0), size * 0.6
 
@@ -234,21 +234,21 @@ class Street:
         return found
 
     def _cars(self) -> None:
-        chance = generator(self.place.look, "traffic", self.traffic)
+        rng = generator(self.place.look, "traffic", self.traffic)
         lane = self.road.side * self.road.lane_m / 2
         light = self._light(0.0, -1.0)
         base = self.canvas.camera.z
-        plan = [(lane, base + float(chance.uniform(11, 55)), 1.0)] if chance.random() < 0.6 else []
-        plan += [(-lane, base + float(chance.uniform(7, 30)), -1.0)]
-        plan += [(-lane, base + float(chance.uniform(38, 90)), -1.0)] if chance.random() < 0.7 else []
-        plan += [(lane, base - float(chance.uniform(9, 30)), 1.0)] if chance.random() < 0.5 else []
+        plan = [(lane, base + float(rng.uniform(11, 55)), 1.0)] if rng.random() < 0.6 else []
+        plan += [(-lane, base + float(rng.uniform(7, 30)), -1.0)]
+        plan += [(-lane, base + float(rng.uniform(38, 90)), -1.0)] if rng.random() < 0.7 else []
+        plan += [(lane, base - float(rng.uniform(9, 30)), 1.0)] if rng.random() < 0.5 else []
         for x, z, direction in plan:
-            colour = CAR_COLOURS[int(chance.integers(len(CAR_COLOURS)))]
+            colour = CAR_COLOURS[int(rng.integers(len(CAR_COLOURS)))]
             self._add(x, z, partial(draw_car, self.canvas, x, z, direction, colour, light))
 
     def _monument(self) -> None:
-        chance = generator(self.place.look, "monument")
-        form, z = int(chance.integers(3)), self.canvas.camera.z + float(chance.uniform(30, 42))
+        rng = generator(self.place.look, "monument")
+        form, z = int(rng.integers(3)), self.canvas.camera.z + float(rng.uniform(30, 42))
         x = -self.road.side * 1.0
         self._add(x, z, partial(draw_monument, self.canvas, x, z, form))
         lines = (LANDMARK_WORD, self.place.local_name)

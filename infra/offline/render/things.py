@@ -25,20 +25,20 @@ CAR_COLOURS: tuple[Colour, ...] = (
 )
 
 
-def draw_tree(canvas: Canvas, climate: str, x: float, z: float, size: float, chance: np.random.Generator) -> None:
+def draw_tree(canvas: Canvas, climate: str, x: float, z: float, size: float, rng: np.random.Generator) -> None:
     """A tree of the climate: palm, conifer, cypress, broadleaf or dry shrub."""
     light, dark = LEAVES[climate][1], LEAVES[climate][0]
-    form = chance.random()
+    form = rng.random()
     if climate == "tropical" and form < 0.6:
-        _palm(canvas, x, z, size, light, chance)
+        _palm(canvas, x, z, size, light, rng)
     elif climate == "boreal" or (climate == "temperate" and form < 0.25):
         _conifer(canvas, x, z, size, dark, light)
     elif climate == "mediterranean" and form < 0.4:
-        _column(canvas, x, z, size, dark, light, chance)
+        _column(canvas, x, z, size, dark, light, rng)
     elif climate in ("arid", "polar"):
-        _blobs(canvas, x, z, 0.5 * size, 0.1, dark, light, chance)
+        _blobs(canvas, x, z, 0.5 * size, 0.1, dark, light, rng)
     else:
-        _blobs(canvas, x, z, size, 0.38 * size, dark, light, chance)
+        _blobs(canvas, x, z, size, 0.38 * size, dark, light, rng)
 
 
 def _trunk(canvas: Canvas, x: float, z: float, height: float, half: float) -> None:
@@ -60,20 +60,20 @@ def _blobs(
     trunk: float,
     dark: Colour,
     light: Colour,
-    chance: np.random.Generator,
+    rng: np.random.Generator,
 ) -> None:
     if trunk > 0.2:
         _trunk(canvas, x, z, trunk + 0.2 * size, 0.045 * size)
     # Far trees need few leaves: nobody can count them.
     count = int(np.clip(canvas.size_px((x, trunk, z), size) * 0.35, 12, 110))
-    way = chance.normal(size=(count, 3))
-    way *= (chance.random(count) ** 0.45 / np.linalg.norm(way, axis=1))[:, None]
+    way = rng.normal(size=(count, 3))
+    way *= (rng.random(count) ** 0.45 / np.linalg.norm(way, axis=1))[:, None]
     centres = np.array([x, trunk + 0.42 * size, z]) + way * np.array([0.3, 0.33, 0.3]) * size
     centres[:, 1] = np.maximum(centres[:, 1], 0.1)
     order = np.argsort(-np.hypot(centres[:, 0] - canvas.camera.x, centres[:, 2] - canvas.camera.z))
-    radii = size * chance.uniform(0.05, 0.085, count) * max(1.0, (60 / count) ** 0.5)
+    radii = size * rng.uniform(0.05, 0.085, count) * max(1.0, (60 / count) ** 0.5)
     # Lit from above, dark below and inside.
-    bright = 0.78 + 0.3 * way[:, 1] + chance.normal(0, 0.06, count)
+    bright = 0.78 + 0.3 * way[:, 1] + rng.normal(0, 0.06, count)
     tones = [shade(dark if k % 3 else light, float(b)) for k, b in enumerate(bright)]
     canvas.discs(centres[order], radii[order], [tones[k] for k in order])
 
@@ -93,30 +93,30 @@ def _conifer(canvas: Canvas, x: float, z: float, size: float, dark: Colour, ligh
 
 
 def _column(
-    canvas: Canvas, x: float, z: float, size: float, dark: Colour, light: Colour, chance: np.random.Generator
+    canvas: Canvas, x: float, z: float, size: float, dark: Colour, light: Colour, rng: np.random.Generator
 ) -> None:
     for k in range(14):
         height = size * (0.08 + 0.065 * k)
         radius = size * 0.1 * (1.0 - abs(k / 13 - 0.4))
         canvas.disc(
-            (x, height, z), radius, shade(dark if k % 2 else light, 0.7 + 0.2 * float(chance.random())), squash=1.6
+            (x, height, z), radius, shade(dark if k % 2 else light, 0.7 + 0.2 * float(rng.random())), squash=1.6
         )
 
 
-def _palm(canvas: Canvas, x: float, z: float, size: float, leaf: Colour, chance: np.random.Generator) -> None:
-    lean = float(chance.normal(0, 0.5))
+def _palm(canvas: Canvas, x: float, z: float, size: float, leaf: Colour, rng: np.random.Generator) -> None:
+    lean = float(rng.normal(0, 0.5))
     height = size * 0.85
     heights = np.linspace(0, 1, 6)
     spine = np.stack([x + lean * heights**2, height * heights, np.full(6, z)], axis=1)
     canvas.line(spine, (124, 104, 80), 0.3)
     crown = spine[-1]
-    for angle in np.linspace(0, 2 * np.pi, 13)[:-1] + chance.random():
+    for angle in np.linspace(0, 2 * np.pi, 13)[:-1] + rng.random():
         out = np.linspace(0, 1, 5)[:, None]
         reach = size * 0.34
         frond = crown + np.hstack(
             [np.cos(angle) * reach * out, reach * (0.35 * out - 0.75 * out**2), np.sin(angle) * reach * out]
         )
-        canvas.line(frond, shade(leaf, 0.75 + 0.4 * float(chance.random())), 0.28)
+        canvas.line(frond, shade(leaf, 0.75 + 0.4 * float(rng.random())), 0.28)
 
 
 def draw_pole(canvas: Canvas, x: float, z: float, kind: str) -> None:

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import numpy as np
 
-from infra.offline.chance import fraction
 from infra.offline.scenes.window import layers, noise
+from infra.offline.seeded_random import fraction
 
 _CELLS_M = (46_000.0, 19_000.0, 8_000.0, 3_300.0, 1_400.0, 620.0)
 _FADE = 0.56

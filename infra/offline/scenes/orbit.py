@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 import shapely
 
-from infra.offline.chance import fraction
 from infra.offline.scenes.tiles import SIZE_M, Tile, tile_named
+from infra.offline.seeded_random import fraction
 
 ORBITS = 143  # of one repeat cycle
 CYCLE_DAYS = 10

@@ -10,11 +10,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 from scipy.spatial import cKDTree
 
-from infra.offline.chance import fraction
 from infra.offline.gazetteer import gazetteer
 from infra.offline.scenes.projection import to_utm
 from infra.offline.scenes.tiles import SIZE_M, Tile
 from infra.offline.scenes.window import Window
+from infra.offline.seeded_random import fraction
 
 _PEOPLE_PER_KM2 = 3000.0
 _LARGEST_M = 24_000.0

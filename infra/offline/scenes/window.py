@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from infra.offline.chance import fraction, fractions, key_of, scrambled
 from infra.offline.scenes.projection import central_meridian, to_geographic, to_mercator, unbroken
+from infra.offline.seeded_random import fraction, fractions, key_of, scrambled
 
 NODE_M = 160  # nodes lie on multiples of this in every zone, so that overlapping tiles compute the same values
 COARSEST_M = 640

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from infra.offline.chance import key_of
+from infra.offline.seeded_random import key_of
 from infra.offline.services.nominatim import Nominatim
 
 KEY = "AIza-offline-world"  # public: it opens only this world

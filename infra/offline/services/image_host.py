@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from infra.offline.chance import fraction
 from infra.offline.computing import compute
 from infra.offline.fault_layer import changes, clock, is_deleted
 from infra.offline.render import encode, paint
+from infra.offline.seeded_random import fraction
 from infra.offline.services.ranges import answer_file
 from infra.offline.world import ImageRecord, World
 

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from infra.offline.chance import fraction, key_of
 from infra.offline.fault_layer import clock, is_deleted
+from infra.offline.seeded_random import fraction, key_of
 from infra.offline.services import mapillary_errors as errors
 from infra.offline.services.image_host import ImageHost
 from infra.offline.world import ImageRecord, World
@@ -264,8 +264,8 @@ def _away_m(record: ImageRecord, query: Any) -> float:
 
 def organization_of(record: ImageRecord) -> int | None:
     """The organization an image was given under; most were given under none."""
-    chance = fraction("organization", record.creator)
-    return 10**14 + int(chance * 1e12) if chance < 0.25 else None
+    share = fraction("organization", record.creator)
+    return 10**14 + int(share * 1e12) if share < 0.25 else None
 
 
 def _moment_ms(text: str, name: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from infra.offline.chance import key_of
+from infra.offline.seeded_random import key_of
 
 _traces = itertools.count()
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"

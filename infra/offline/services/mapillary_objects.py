@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.routing import Match, Route
 
 from infra.offline import ids
-from infra.offline.chance import key_of
+from infra.offline.seeded_random import key_of
 from infra.offline.services import mapillary_errors as errors
 from infra.offline.services.mapillary import MAX_AREA_DEG2, MAX_LIMIT, Mapillary, box_of
 from infra.offline.world import ImageRecord, World

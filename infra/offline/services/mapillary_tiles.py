@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from infra.offline.chance import fraction
 from infra.offline.fault_layer import is_deleted
+from infra.offline.seeded_random import fraction
 from infra.offline.services import mapillary_errors as errors
 from infra.offline.services.mapillary import Mapillary, organization_of
 from infra.offline.services.mapillary_objects import features_in

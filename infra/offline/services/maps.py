@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from infra.offline.chance import fraction
 from infra.offline.computing import compute
 from infra.offline.facts import countries
 from infra.offline.maps import STYLES, draw_map, png
 from infra.offline.maps.poi import TYPES, Poi, PoiTable
 from infra.offline.maps.view import HIGHEST_LAT, View
 from infra.offline.names import NameIndex
+from infra.offline.seeded_random import fraction
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import World
 

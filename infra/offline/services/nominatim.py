@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from infra.offline.chance import key_of
 from infra.offline.country_map import country_map
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, admin1_names, fold
 from infra.offline.names import NameIndex
+from infra.offline.seeded_random import key_of
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import World
 

@@ -9,12 +9,12 @@ import numpy as np
 import shapely
 from shapely.affinity import translate
 
-from infra.offline.chance import fraction
 from infra.offline.scenes.clouds import sun
 from infra.offline.scenes.cog import ASSETS
 from infra.offline.scenes.orbit import FIRST_DAY, Scene, footprint
 from infra.offline.scenes.paint import cloud_percent
 from infra.offline.scenes.tiles import SIZE_M, Tile
+from infra.offline.seeded_random import fraction
 from infra.offline.services.blobs import ACCOUNT, CONTAINER, blob_path
 
 COLLECTION = "sentinel-2-l2a"

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from infra.offline.chance import fraction, key_of
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, fold
 from infra.offline.names import NameIndex
+from infra.offline.seeded_random import fraction, key_of
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import World
 
@@ -135,7 +135,7 @@ class Tavily:
         }
 
     def _distractors(self, query: str, any_found: bool) -> list[dict[str, Any]]:
-        chance = fraction("distractor", fold(query))
+        share = fraction("distractor", fold(query))
         words = " ".join(query.split()[:6])
         origin = "The words of this phrase occur in several languages and in the names of many places."
         favourites = (
@@ -145,7 +145,7 @@ class Tavily:
             _page(f"{words} - meaning and origin", "dictionary.example", origin, 0.3),
             _page("Ten streets everybody photographs", "travel-blog.example", favourites, 0.2),
         ]
-        if chance < 0.35:
+        if share < 0.35:
             # A real place that has nothing to do with the query, written as if it had.
             city = self.world.gazetteer.city(int(fraction("elsewhere", fold(query)) * len(self.world.gazetteer)))
             country = countries()[city.country].name
@@ -156,7 +156,7 @@ class Tavily:
                 _page(
                     f"{words} | official information",
                     "info.example",
-                    f"{words}. {_HOSTILE[int(chance * 997) % 3]}",
+                    f"{words}. {_HOSTILE[int(share * 997) % 3]}",
                     0.6,
                 )
             )

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from infra.offline.chance import fraction, key_of
+from infra.offline.seeded_random import fraction, key_of
 from infra.offline.services.tavily import Tavily
 
 KEY = "ydc-offline-world"  # public: it opens only this world

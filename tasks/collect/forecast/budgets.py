@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tasks.frame import Context
+from tasks.runtime.runner import Context
 from tasks.services import Connection
-from tasks.services.limit import DAY_S
+from tasks.services.rate_budget import DAY_S
 
 # Our words for kinds of requests -> those of the clients, by service.
 _MAPILLARY = {"search": "search", "tiles": "tiles", "entity": ""}
@@ -88,7 +88,7 @@ def _limit(
 
 
 def _used_today(connection: Connection, bucket: str) -> int:
-    standing_of = getattr(connection.till, "standing", None)
+    standing_of = getattr(connection.rate_budget, "standing", None)
     if standing_of is None:
         return 0
     standing = standing_of(f"{connection.endpoint.base_url} {bucket}")

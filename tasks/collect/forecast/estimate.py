@@ -22,7 +22,7 @@ from tasks.collect.forecast.meter import Tally
 from tasks.collect.forecast.sampling import Figure, Sample, sample
 from tasks.collect.forecast.tempo import Stretch, tempo_of
 from tasks.collect.forecast.timing import Load, duration, pace_of, parallel, workers
-from tasks.frame import Context, Inputs, Stage, pending
+from tasks.runtime.runner import Context, Inputs, Stage, pending
 from tasks.services import Connection
 
 AT_ONCE, LATER_AT_ONCE = 16, 64  # sampled items under way, at most: of the first ones, and of further ones

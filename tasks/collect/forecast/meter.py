@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from schemas.settings.services import MapillaryEndpoint, StacEndpoint
-from tasks.services.open_net import way_out
+from tasks.services.ssrf_guard import guarded_transport
 
 # Addresses and what is asked there, the most special first; what no address covers is a file on some host.
 Kinds = Sequence[tuple[str, str]]
@@ -73,12 +73,12 @@ class Meter:
 def mapillary_meter(endpoint: MapillaryEndpoint) -> Meter:
     base = endpoint.base_url
     kinds = ((endpoint.tiles_url, "tiles"), (f"{base}/images", "search"), (base, "entity"))
-    return Meter(kinds, FILE_KINDS["mapillary"], way_out("mapillary", endpoint, endpoint.tiles_url))
+    return Meter(kinds, FILE_KINDS["mapillary"], guarded_transport("mapillary", endpoint, endpoint.tiles_url))
 
 
 def stac_meter(endpoint: StacEndpoint) -> Meter:
     signing = ((endpoint.sas_url, "signing"),) if endpoint.sas_url else ()
-    way = way_out("stac", endpoint, endpoint.sas_url, endpoint.asset_url)
+    way = guarded_transport("stac", endpoint, endpoint.sas_url, endpoint.asset_url)
     return Meter((*signing, (endpoint.base_url, "stac")), FILE_KINDS["stac"], way)
 
 

@@ -10,8 +10,8 @@ import polars as pl
 from schemas.settings.services import is_loopback
 from tasks.collect.forecast.budgets import limits
 from tasks.collect.forecast.tempo import Tempo
-from tasks.frame import Context, Stage
 from tasks.lake import Lake
+from tasks.runtime.runner import Context, Stage
 from tasks.services import Connection
 
 ENOUGH = 20  # pictures fetched in one go, from which their pace is known

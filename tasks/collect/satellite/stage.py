@@ -22,8 +22,8 @@ from tasks.collect.satellite.mosaic import BadBands, Mosaic, make_mosaic
 from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene
 from tasks.collect.satellite.search import find_scenes, newest_processing
 from tasks.collect.satellite.tone import jpeg, shown
-from tasks.frame import Inputs, Kept, Outcome, Rejected, Resources, Stage, Workshop, digest
 from tasks.lake import Lake
+from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup, digest
 from tasks.services import ServiceError, Stac, safe_url
 
 KIND = "satellite"
@@ -34,7 +34,7 @@ _ITEM_COLUMNS = ("id", "place_id", "viewport", "lat", "lon", "metres_per_pixel",
 
 
 @dataclass(frozen=True)
-class Bench:
+class WorkerContext:
     """What a worker keeps open."""
 
     stac: Stac
@@ -94,15 +94,15 @@ def identity(settings: CollectSettings) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("enabled", "size_px", "viewports")}
 
 
-def open_bench(settings: CollectSettings, workshop: Workshop) -> Bench:
-    return Bench(Stac(workshop.connections.stac), workshop.lake, settings.satellite)
+def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
+    return WorkerContext(Stac(setup.connections.stac), setup.lake, settings.satellite)
 
 
-async def work(item: dict[str, Any], bench: Bench) -> Outcome:
+async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """The item's picture, or why there is none."""
-    settings = bench.settings
+    settings = context.settings
     grid = grid_around(item["lat"], item["lon"], item["metres_per_pixel"], item["size_px"], item["east"], item["north"])
-    scenes, seen, unusable = await find_scenes(bench.stac, grid, settings)
+    scenes, seen, unusable = await find_scenes(context.stac, grid, settings)
     evidence: dict[str, Any] = {
         "place_id": item["place_id"],
         "viewport": item["viewport"],
@@ -115,7 +115,7 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     mosaic, known, before = None, dict[str, Layer](), len(unusable)
     for _ in range(ROUNDS):
         left = newest_processing([scene for scene in scenes if scene.id not in unusable])
-        choice = await choose(bench.stac, left, grid, settings, known)
+        choice = await choose(context.stac, left, grid, settings, known)
         unusable |= choice.unusable
         evidence["scenes_looked_at"] = len(known) + len(unusable) - before
         if not choice.layers:
@@ -125,7 +125,7 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
         if choice.needed > settings.max_scenes:
             evidence |= {"scenes_needed": choice.needed, "max_scenes": settings.max_scenes}
         try:
-            mosaic = await make_mosaic(bench.stac, choice.layers, grid, settings)
+            mosaic = await make_mosaic(context.stac, choice.layers, grid, settings)
         except BadBands as bad:
             unusable[bad.scene_id] = bad.why
             known.pop(bad.scene_id, None)
@@ -145,8 +145,8 @@ async def work(item: dict[str, Any], bench: Bench) -> Outcome:
     if mosaic.clear_share < settings.min_clear_share:
         return Rejected("cloudy", {**evidence, "min_clear_share": settings.min_clear_share, **_some(unusable)})
     data = await asyncio.to_thread(make_picture, mosaic, settings)
-    sha256 = bench.lake.images.put(data, "jpg")
-    return Kept({"images": [image_row(item, grid, mosaic, evidence, data, sha256, bench)]})
+    sha256 = context.lake.images.put(data, "jpg")
+    return Kept({"images": [image_row(item, grid, mosaic, evidence, data, sha256, context)]})
 
 
 def _no_usable_scene(evidence: dict[str, Any], unusable: dict[str, str]) -> Rejected:
@@ -169,15 +169,15 @@ def image_row(
     figures: dict[str, Any],
     data: bytes,
     sha256: str,
-    bench: Bench,
+    context: WorkerContext,
 ) -> dict[str, Any]:
     """The picture's row in `images`."""
-    settings, main = bench.settings, mosaic.parts[0].scene
+    settings, main = context.settings, mosaic.parts[0].scene
     scene_ids = [part.scene.id for part in mosaic.parts]
     source_id = digest(settings.collection, grid.epsg, grid.transform, grid.size, scene_ids)
     lat, lon = grid.centre()
     return {
-        "image_id": bench.lake.name(settings.collection, source_id, item["place_id"], item["viewport"]),
+        "image_id": context.lake.name(settings.collection, source_id, item["place_id"], item["viewport"]),
         "kind": KIND,
         "place_id": item["place_id"],
         "lat": lat,
@@ -244,7 +244,7 @@ STAGE = Stage(
     writes=("images",),
     items=items,
     work=work,
-    open=open_bench,
+    open=open_context,
     # Half waiting, half computing; a picture being made takes some hundred megabytes.
     resources=Resources(cpus=1, concurrency=2, chunk=1),
     services=("stac",),

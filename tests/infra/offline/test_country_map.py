@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from infra.derive.countries import crossings
 from infra.offline.country_map import country_map
-from infra.offline.derive_countries import crossings
 
 POINTS = [
     ((48.573, 7.752), "FR"),  # Strasbourg
@@ -71,7 +71,7 @@ def test_reverse_finds_the_street_when_close(served):
 
 
 def test_the_stored_map_is_what_the_outlines_give():
-    codes, row, column, country = crossings(Path(__file__).parents[3] / "tasks/plan/data/regions.parquet")
+    codes, row, column, country = crossings(Path(__file__).parents[3] / "tasks/geo/data/regions.parquet")
     table = country_map()
     assert table.codes == tuple(codes)
     assert np.array_equal(table.column, column) and np.array_equal(table.country, country)

@@ -24,8 +24,8 @@ from infra.offline.server import create_app, serving
 from infra.offline.services.mapillary_tiles import tile_point
 from infra.offline.world import World
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings, StacEndpoint
-from tasks.frame import Context
 from tasks.lake import Commit, Lake
+from tasks.runtime.runner import Context
 from tasks.services import Mapillary, connect
 from tasks.services.http import Connection
 
@@ -287,7 +287,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
         yield from asyncio.run(all_chunks()) if is_async and todo.height else []
 
-    monkeypatch.setattr("tasks.frame.spread", here)
+    monkeypatch.setattr("tasks.runtime.runner.spread", here)
 
 
 class Killed(BaseException):

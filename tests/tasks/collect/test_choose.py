@@ -13,7 +13,7 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
 from tasks.collect.choose import age_m, best_scores_m, choose, score_m
 from tasks.collect.tiles import UNKNOWN_TIME
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 
 SETTINGS = CollectSettings()
 PLACE = (50.0, 8.0)

@@ -7,17 +7,19 @@ import pytest
 from mapbox_vector_tile import encode
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect.street_view import Bench, work
+from tasks.collect.street_view import WorkerContext, work
 from tasks.collect.tiles import TileName, read_tile
-from tasks.frame import Kept, Outcome, Rejected
 from tasks.lake import Lake
+from tasks.runtime.runner import Kept, Outcome, Rejected
 
 LAT, LON = 48.85, 2.35
 
 
 async def collected(streets: Any, tmp_path: Path, **settings: Any) -> Outcome:
     wanted = CollectSettings(panorama_width=1024, half_sizes_m=(300,), **settings)
-    return await work({"id": "p", "lat": LAT, "lon": LON}, Bench(streets.client(), Lake(tmp_path / "lake"), wanted))
+    return await work(
+        {"id": "p", "lat": LAT, "lon": LON}, WorkerContext(streets.client(), Lake(tmp_path / "lake"), wanted)
+    )
 
 
 @pytest.mark.parametrize("photos", [0, 1])

@@ -13,8 +13,8 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect import notes as notes_module
 from tasks.collect import street_view
 from tasks.collect.notes import Notes, RecallingMapillary
-from tasks.frame import run
 from tasks.lake import Commit, Lake
+from tasks.runtime.runner import run
 
 SETTINGS = CollectSettings(panorama_width=512, panorama_min_pixels=1, photo_min_pixels=1)
 
@@ -28,7 +28,7 @@ def ended(lake: Lake, status: str, when: datetime) -> None:
 def test_what_was_noted_is_found_by_the_next_worker(tmp_path: Path) -> None:
     first = Notes(tmp_path)
     first.add({"a": [1, 2.5, "é"]}, "box", 1.25, None, ["id"])
-    assert first.find("box", 1.25, None, ["id"]) is None, "a worker does not heed itself"
+    assert first.find("box", 1.25, None, ["id"]) is None, "a worker does not observe itself"
     second = Notes(tmp_path)
     assert second.find("box", 1.25, None, ["id"]) == {"a": [1, 2.5, "é"]}
     assert second.find("box", 1.25, True, ["id"]) is None
@@ -41,7 +41,7 @@ def test_half_a_line_and_old_notes_are_passed_over(tmp_path: Path) -> None:
     notes.add("cut", "two")
     (file,) = tmp_path.glob("*.jsonl")
     file.write_bytes(file.read_bytes()[:-4])
-    stale = [time.time() - notes_module.HEEDED_S - 5, '["three"]', "stale"]
+    stale = [time.time() - notes_module.OBSERVED_S - 5, '["three"]', "stale"]
     with file.open("a") as sink:
         sink.write(f"\nnot json\n{json.dumps(stale)}\n")
     after = Notes(tmp_path)
@@ -52,7 +52,7 @@ def test_files_past_their_time_are_deleted(tmp_path: Path) -> None:
     old, fresh = tmp_path / "old.jsonl", tmp_path / "fresh.jsonl"
     for file in (old, fresh):
         file.touch()
-    long_ago = time.time() - notes_module.HEEDED_S - 60
+    long_ago = time.time() - notes_module.OBSERVED_S - 60
     os.utime(old, (long_ago, long_ago))
     Notes(tmp_path).add(1, "x")
     assert not old.exists() and fresh.exists()
@@ -102,7 +102,7 @@ def test_a_killed_run_is_not_asked_for_again(earth: Any, tmp_path: Path, in_proc
     first = earth.log("requests")
     earth.forget()
 
-    with killed_at("tasks.batch.Batch.commit", "tasks.ledger.Ledger.close"):
+    with killed_at("tasks.runtime.committer.Batch.commit", "tasks.runtime.ledger.Ledger.close"):
         run(street_view.STAGE, SETTINGS, earth.context(killed))
     assert killed.existing() == ["places"]
     assert earth.log("requests") == first

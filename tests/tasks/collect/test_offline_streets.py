@@ -12,10 +12,10 @@ from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
-from tasks.collect.street_view import Bench, work
-from tasks.frame import Kept
-from tasks.images import inspect
+from tasks.collect.street_view import WorkerContext, work
+from tasks.imaging.images import inspect
 from tasks.lake import Lake
+from tasks.runtime.runner import Kept
 from tasks.services import Mapillary, ServiceError, connect
 
 PLACES = 6
@@ -50,7 +50,7 @@ async def collect(url: str, world: World, lake: Lake) -> tuple[list[dict[str, An
     endpoint = MapillaryEndpoint(base_url=f"{url}/mapillary", backoff_s=0, max_attempts=3, outage_pause_s=0.05)
     mapillary = Mapillary(connect(ServicesSettings(mapillary=endpoint), {}).mapillary)
     # Four pictures are a crowd here, so that most places ask for tiles as well.
-    bench = Bench(mapillary, lake, CollectSettings(panorama_width=1024, crowded_rows=4))
+    bench = WorkerContext(mapillary, lake, CollectSettings(panorama_width=1024, crowded_rows=4))
     failures = 0
 
     async def one(index: int) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect.street_view import Bench, work
-from tasks.frame import Kept, Outcome, Rejected
+from tasks.collect.street_view import WorkerContext, work
 from tasks.lake import Lake
+from tasks.runtime.runner import Kept, Outcome, Rejected
 from tasks.services import ServiceError
 
 LAT, LON = 48.85, 2.35
@@ -22,7 +22,9 @@ def point(lat: float, lon: float) -> dict[str, Any]:
 
 async def collected(streets: Any, tmp_path: Path, find: str, **settings: Any) -> Outcome:
     wanted = CollectSettings(find=find, photos=0, panorama_width=1024, half_sizes_m=(300,), **settings)
-    return await work({"id": "p", "lat": LAT, "lon": LON}, Bench(streets.client(), Lake(tmp_path / "lake"), wanted))
+    return await work(
+        {"id": "p", "lat": LAT, "lon": LON}, WorkerContext(streets.client(), Lake(tmp_path / "lake"), wanted)
+    )
 
 
 @pytest.mark.parametrize("find", WAYS)

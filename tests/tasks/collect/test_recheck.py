@@ -15,10 +15,10 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.curate import CurateSettings
 from tasks.collect import STAGES, recheck, street_view
 from tasks.curate import localizability
-from tasks.frame import Context, Inputs, StageResult, pending, run
+from tasks.imaging.perspective import View
+from tasks.imaging.views import cut_view
 from tasks.lake import Lake
-from tasks.perspective import View
-from tasks.views import cut_view
+from tasks.runtime.runner import Context, Inputs, StageResult, pending, run
 
 SETTINGS = CollectSettings(photos=0, panorama_width=512, panorama_min_pixels=1)
 PLACES = 6

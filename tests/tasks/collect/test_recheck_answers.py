@@ -17,9 +17,9 @@ from PIL import Image
 from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.keeping import DELETED
-from tasks.collect.recheck import FIELDS, Bench, work
+from tasks.collect.recheck import FIELDS, WorkerContext, work
 from tasks.collect.spool import Came, Spool
-from tasks.frame import Kept
+from tasks.runtime.runner import Kept
 from tasks.services import ServiceError
 from tasks.services.mapillary import Fetched
 
@@ -70,7 +70,7 @@ async def checked(
     item["source_sha256"] = sha256 or hashlib.sha256(OLD).hexdigest()
     wanted = CollectSettings(refresh=refresh)
     known = Batches(lambda ids: source.images_by_id(ids, FIELDS), 50, 0.0)
-    bench = Bench(source, known, wanted, spool or Spool())
+    bench = WorkerContext(source, known, wanted, spool or Spool())
     outcome = await work(item, bench)
     assert isinstance(outcome, Kept)
     return outcome
@@ -203,7 +203,7 @@ async def test_bytes_are_not_asked_for_when_that_is_not_wanted() -> None:
 
 async def test_a_place_is_looked_at_again_without_a_question() -> None:
     item = {"id": "p1", "subject": "place", "place_id": "p1", "source_id": None, "etag": None, "source_sha256": None}
-    bench = Bench(None, None, CollectSettings())  # type: ignore[arg-type]
+    bench = WorkerContext(None, None, CollectSettings())  # type: ignore[arg-type]
     outcome = await work({**item, "news": 0, "nth": 1}, bench)
     assert isinstance(outcome, Kept)
     assert (row(outcome)["status"], row(outcome)["news"]) == ("look_again", 1)

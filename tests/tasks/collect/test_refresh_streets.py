@@ -9,15 +9,15 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from schemas.errors import LakeError
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect import recheck, street_view
 from tasks.collect.forecast.estimate import estimate
 from tasks.collect.lost import is_lost
-from tasks.errors import LakeError
-from tasks.frame import Context, StageResult, run
-from tasks.image_store import ImageStore
 from tasks.lake import Commit, Lake
+from tasks.lake.image_store import ImageStore
+from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
 
 HERE = {"lat": 50.0001, "lon": 8.0}

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from schemas.settings.collect import CollectSettings
 from tasks.collect import spool as spool_module
 from tasks.collect import street_view
-from tasks.collect.notes import HEEDED_S
+from tasks.collect.notes import OBSERVED_S
 from tasks.collect.spool import Came, Spool
-from tasks.frame import run
 from tasks.lake import Commit, Lake
+from tasks.runtime.runner import run
 
 SETTINGS = CollectSettings(panorama_width=512, panorama_min_pixels=1, photo_min_pixels=1)
 CAME = Came.now(b"bytes\nof a picture\n", '"e1"', "https://host/picture.jpg")
@@ -34,7 +34,7 @@ def files(folder: Path) -> list[Path]:
 def test_what_was_put_is_found_by_the_next_worker_until_it_is_dropped(tmp_path: Path) -> None:
     first = Spool(tmp_path)
     first.put("7", CAME)
-    assert first.find("7") is None, "a worker does not heed itself"
+    assert first.find("7") is None, "a worker does not observe itself"
     second = Spool(tmp_path)
     assert second.find("7") == CAME and second.find("8") is None
     first.drop("7")
@@ -104,14 +104,14 @@ def test_only_what_came_after_the_last_ended_run_counts_and_only_for_a_while(tmp
 
 
 def test_leftovers_go_when_their_time_is_over(tmp_path: Path) -> None:
-    old = replace(CAME, at=datetime.now(UTC) - timedelta(seconds=HEEDED_S + 60))
+    old = replace(CAME, at=datetime.now(UTC) - timedelta(seconds=OBSERVED_S + 60))
     begun, stale = tmp_path / ".begun.tmp", tmp_path / ".stale.tmp"
     for file in (begun, stale):
         file.touch()
     os.utime(stale, (old.at.timestamp(),) * 2)
     first = Spool(tmp_path)
     first.put("kept", CAME)
-    first.put("kept for long", old, 2 * HEEDED_S)
+    first.put("kept for long", old, 2 * OBSERVED_S)
     first.put("old", old)
     spool = Spool(tmp_path)
     assert [spool.find(name) is None for name in ("kept", "kept for long", "old")] == [False, False, True]
@@ -138,7 +138,7 @@ async def test_a_full_disk_costs_no_place(streets: Any, tmp_path: Path, monkeypa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(spool_module.os, "utime", full)  # behind the bytes, before the name
-    bench = street_view.Bench(
+    bench = street_view.WorkerContext(
         streets.client(),
         Lake(tmp_path / "lake"),
         SETTINGS.model_copy(update={"photos": 0}),
@@ -187,7 +187,7 @@ def test_what_a_killed_run_found_unusable_is_not_fetched_again(
     earth.plan(lake, 3)
     strict = SETTINGS.model_copy(update={"panorama_min_pixels": 10**9, "photo_min_pixels": 10**9})
 
-    with killed_at("tasks.batch.Batch.commit", "tasks.ledger.Ledger.close"):
+    with killed_at("tasks.runtime.committer.Batch.commit", "tasks.runtime.ledger.Ledger.close"):
         run(street_view.STAGE, strict, earth.context(lake))
     first = earth.log("requests")
     assert run(street_view.STAGE, strict, earth.context(lake)).rejected == 3
@@ -197,6 +197,6 @@ def test_what_a_killed_run_found_unusable_is_not_fetched_again(
 def test_a_clock_that_runs_on_ends_what_is_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Spool(tmp_path).put("7", CAME)
     spool = Spool(tmp_path)
-    later = time.time() + HEEDED_S + 60
+    later = time.time() + OBSERVED_S + 60
     monkeypatch.setattr(spool_module.time, "time", lambda: later)
     assert spool.find("7") is None

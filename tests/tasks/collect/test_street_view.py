@@ -12,18 +12,18 @@ from PIL import Image, ImageChops, ImageOps, ImageStat
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import read_candidate
 from tasks.collect.download import FRESH_URLS, Picture, Unusable
-from tasks.collect.street_view import STAGE, Bench, work
-from tasks.frame import Kept, Rejected, run
+from tasks.collect.street_view import STAGE, WorkerContext, work
 from tasks.lake import Lake
+from tasks.runtime.runner import Kept, Rejected, run
 from tasks.services import ServiceError
 
 PLACE = {"id": "place1", "lat": 50.0, "lon": 8.0}
 NEAR, FAR = {"lat": 50.001, "lon": 8.0}, {"lat": 50.03, "lon": 8.0}  # 111 m and 3.3 km
 
 
-def bench(streets: Any, path: Path, **settings: Any) -> Bench:
+def bench(streets: Any, path: Path, **settings: Any) -> WorkerContext:
     wanted = {"photos": 0, "panorama_width": 1024, **settings}
-    return Bench(streets.client(), Lake(path / "lake"), CollectSettings(**wanted))
+    return WorkerContext(streets.client(), Lake(path / "lake"), CollectSettings(**wanted))
 
 
 async def test_a_place_gets_a_panorama_and_a_photo(streets: Any, tmp_path: Path) -> None:

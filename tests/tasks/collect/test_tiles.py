@@ -16,7 +16,7 @@ from infra.offline.services.mapillary_tiles import MapillaryTiles
 from infra.offline.world import World
 from tasks.collect.boxes import Box, boxes_around
 from tasks.collect.tiles import UNKNOWN_TIME, BadTile, TileName, in_tile_order, read_tile, tiles_of
-from tasks.geo import distance_km
+from tasks.geo.distance import distance_km
 
 NAME = TileName(8529, 5975)
 

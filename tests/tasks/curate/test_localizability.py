@@ -21,10 +21,10 @@ from starlette.routing import Route
 from infra.offline.chat import routes as offline_chat
 from schemas.settings.curate import CurateSettings
 from schemas.settings.services import ServicesSettings
-from tasks.curate.localizability import Bench, items, judge, work
+from tasks.curate.localizability import WorkerContext, items, judge, work
 from tasks.curate.verdict import BadVerdict, Scenes, SubScores
-from tasks.frame import Inputs, Kept, Rejected
 from tasks.lake import Commit, Lake
+from tasks.runtime.runner import Inputs, Kept, Rejected
 from tasks.services import Chat, Geocoder, ServiceError, connect
 
 PARIS = {"country": "France", "country_code": "fr", "state": "Île-de-France", "city": "Paris"}
@@ -66,14 +66,14 @@ class Town:
             return JSONResponse({"error": "Unable to geocode"})
         return JSONResponse({"lat": "48.8", "lon": "2.3", "display_name": "x", "address": self.address})
 
-    def bench(self, path: Path, **settings: Any) -> Bench:
+    def bench(self, path: Path, **settings: Any) -> WorkerContext:
         quick = {"backoff_s": 0, "max_attempts": 2}
         services = ServicesSettings(
             chat={"base_url": f"{self.url}/v1", **quick},  # type: ignore[arg-type]
             geocoder={"base_url": self.url, **quick},  # type: ignore[arg-type]
         )
         connections = connect(services, {})
-        return Bench(
+        return WorkerContext(
             Chat(connections.chat), Geocoder(connections.geocoder), Lake(path / "lake"), CurateSettings(**settings)
         )
 

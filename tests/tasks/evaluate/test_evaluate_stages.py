@@ -13,16 +13,16 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
+from schemas.errors import StageRefused
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.services import ChatEndpoint, ServicesSettings, TrainedEndpoint
-from tasks.errors import StageRefused
 from tasks.evaluate import STAGES
 from tasks.evaluate.answers import STAGE as ANSWERS
 from tasks.evaluate.answers import judge
 from tasks.evaluate.benchmark import evaluation_id, items
 from tasks.evaluate.scores import STAGE as SCORES
-from tasks.frame import Context, Inputs, Workshop, run
 from tasks.lake import Commit, Lake
+from tasks.runtime.runner import Context, Inputs, WorkerSetup, run
 from tasks.services import ServiceError, connect
 
 
@@ -90,15 +90,15 @@ def see(lake: Lake, tables: tuple[str, ...] = SCORES.reads) -> Inputs:
     return Inputs(lake, {table: lake.version(table) for table in tables})
 
 
-def workshop(lake: Lake, url: str, trained: bool = False) -> Workshop:
+def setup(lake: Lake, url: str, trained: bool = False) -> WorkerSetup:
     services = ServicesSettings(
         chat=ChatEndpoint(base_url=url, max_attempts=1),
         trained=TrainedEndpoint(base_url=url, max_attempts=1) if trained else None,
     )
-    return Workshop(lake, connect(services, {}))
+    return WorkerSetup(lake, connect(services, {}))
 
 
-async def answer_all(lake: Lake, settings: EvaluateSettings, shop: Workshop, only: int = 1000) -> None:
+async def answer_all(lake: Lake, settings: EvaluateSettings, shop: WorkerSetup, only: int = 1000) -> None:
     bench = ANSWERS.open(settings, shop)
     rows = []
     for item in items(see(lake), settings).head(only).iter_rows(named=True):
@@ -133,7 +133,7 @@ def test_an_evaluation_keeps_its_name_while_answers_would_be_the_same() -> None:
 async def test_answers_become_scores(lake: Lake, model: tuple[type[Model], str]) -> None:
     asked, url = model[0].asked, model[1]
     add_models(lake)
-    settings, shop = EvaluateSettings(), workshop(lake, url, trained=True)
+    settings, shop = EvaluateSettings(), setup(lake, url, trained=True)
     await answer_all(lake, settings, shop)
     assert sorted({body["model"] for body in asked}) == ["answerer-base", "m2"]
     content = asked[0]["messages"][-1]["content"]
@@ -158,7 +158,7 @@ async def test_answers_become_scores(lake: Lake, model: tuple[type[Model], str])
 
 
 async def test_an_unfinished_evaluation_has_no_score(lake: Lake, model: tuple[type[Model], str]) -> None:
-    settings, shop = EvaluateSettings(), workshop(lake, model[1])
+    settings, shop = EvaluateSettings(), setup(lake, model[1])
     await answer_all(lake, settings, shop, only=2)
     result = run(SCORES, settings, Context(lake, shop.connections))
     assert result.kept == 0 and dict(result.rejects) == {"incomplete": 1}
@@ -171,11 +171,11 @@ async def test_an_unfinished_evaluation_has_no_score(lake: Lake, model: tuple[ty
 async def test_a_service_that_fails_is_no_answer(lake: Lake, model: tuple[type[Model], str]) -> None:
     model[0].status = 503
     with pytest.raises(ServiceError):
-        await answer_all(lake, EvaluateSettings(), workshop(lake, model[1]))
+        await answer_all(lake, EvaluateSettings(), setup(lake, model[1]))
     add_models(lake)
     model[0].status = 200
     with pytest.raises(StageRefused, match=r"services\.trained"):
-        await answer_all(lake, EvaluateSettings(policies=()), workshop(lake, model[1]))
+        await answer_all(lake, EvaluateSettings(policies=()), setup(lake, model[1]))
 
 
 def test_judge() -> None:

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from schemas.settings.ingest import PictureRules
-from tasks.decode import Encoded
-from tasks.geo import distance_km
-from tasks.images import inspect
+from tasks.geo.distance import distance_km
+from tasks.imaging.decode import Encoded
+from tasks.imaging.images import inspect
 from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import FIXES, Refusal
 from tasks.ingest.tags import read_tags
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning"),  # as tasks.decode has it
+    pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning"),  # as tasks.imaging.decode has it
 ]
 ITEM = {"lat": 48.8566, "lon": 2.3522, "kind": None}
 GPANO = (

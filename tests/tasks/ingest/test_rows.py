@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings, SplitShares
-from tasks.cell_split import SPLITS, cell_number, split_of_cells
+from tasks.geo.cell_split import SPLITS, cell_number, split_of_cells
 from tasks.ingest import TableRefused, dataset_name
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.portions import SCHEMA, Portions

@@ -17,12 +17,12 @@ from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from tasks.frame import Context, Kept, Rejected, Tick
 from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey
 from tasks.ingest.files import PictureFolder
 from tasks.ingest.portions import Portions
-from tasks.ingest.stage import Bench, Job, work
+from tasks.ingest.stage import Job, WorkerContext, work
 from tasks.lake import Lake
+from tasks.runtime.runner import Context, Kept, Rejected, Tick
 from tasks.services import ServiceError, connect
 from tasks.services.web import Pictures
 
@@ -238,7 +238,7 @@ async def test_what_hosts_say(
     chosen = IngestSettings(keep_lat_lon=True, split="train", web=WEB, picture={"max_file_mb": 0.1})
     found = survey(path, chosen)
     job = Job("set", darkroom.folder, chosen, dict(found.names))
-    bench = Bench(lake, PictureFolder(darkroom.folder), Pictures(chosen.web, 0.1), job)
+    bench = WorkerContext(lake, PictureFolder(darkroom.folder), Pictures(chosen.web, 0.1), job)
     item = next(iter(Portions(found, "set", chosen, PlanSettings()))).row(0, named=True)
     if not words:
         with pytest.raises(ServiceError) as caught:
@@ -258,7 +258,7 @@ async def test_a_table_cannot_make_us_ask_this_machine(darkroom: Any, lake: Lake
         chosen = IngestSettings(keep_lat_lon=True, split="train", web={**WEB, "allow_private": allowed})
         found = survey(path, chosen)
         job = Job("set", darkroom.folder, chosen, dict(found.names))
-        bench = Bench(lake, PictureFolder(darkroom.folder), Pictures(chosen.web, 64), job)
+        bench = WorkerContext(lake, PictureFolder(darkroom.folder), Pictures(chosen.web, 64), job)
         item = next(iter(Portions(found, "set", chosen, PlanSettings()))).row(0, named=True)
         outcome = await work(item, bench)
         assert isinstance(outcome, kind)

@@ -11,9 +11,9 @@ from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from tasks.frame import Context
 from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey
 from tasks.lake import Lake
+from tasks.runtime.runner import Context
 from tasks.services import connect
 
 

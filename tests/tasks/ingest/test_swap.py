@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tasks.atlas import gazetteer
-from tasks.boundaries import country_codes
+from tasks.geo.atlas import gazetteer
+from tasks.geo.boundaries import country_codes
 from tasks.ingest.swap import Positions, country_named
 
 TOWNS = gazetteer().filter(gazetteer()["population"] > 1000)

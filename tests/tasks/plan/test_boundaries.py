@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import shapely
 
-from tasks.atlas import countries, gazetteer, outlines
-from tasks.boundaries import admin1_of, country_number, country_of, index
+from tasks.geo.atlas import countries, gazetteer, outlines
+from tasks.geo.boundaries import admin1_of, country_number, country_of, index
 
 TRAPS = {
     "Simferopol": (44.952, 34.102, "UA"),

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
+from schemas.errors import GeofixError
 from schemas.settings.plan import PlanSettings, SplitShares
-from tasks.atlas import countries
-from tasks.boundaries import country_of
-from tasks.errors import GeofixError
-from tasks.geo import distance_km
+from tasks.geo.atlas import countries
+from tasks.geo.boundaries import country_of
+from tasks.geo.distance import distance_km
 from tasks.plan.cities import all_cities, choose_cities, viewport_km
 from tasks.plan.stage import plan_places, planned
 

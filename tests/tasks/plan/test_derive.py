@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 import shapely
 
-from tasks.atlas import DATA, countries, gazetteer, outlines
-from tasks.plan.derive import FACTBOOK_EDITION, GEONAMES_EDITION, country_of_region, estimate_roads
-from tasks.plan.derive_outlines import country_shapes, rings_of
-from tasks.plan.topology import read_topology
+from infra.derive.outlines import country_shapes, rings_of
+from infra.derive.plan import FACTBOOK_EDITION, GEONAMES_EDITION, country_of_region, estimate_roads
+from infra.derive.topology import read_topology
+from tasks.geo.atlas import DATA, countries, gazetteer, outlines
 
 
 def region(**given: str) -> dict[str, str]:

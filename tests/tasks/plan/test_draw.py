@@ -8,16 +8,16 @@ import shapely
 import tasks.plan.spacing
 from bench.plan_small_worlds import shapes
 from schemas.settings.plan import PlanSettings, SplitShares
-from tasks.atlas import countries
-from tasks.boundaries import country_codes, country_number, country_of
-from tasks.cell_split import split_of_cells
-from tasks.geo import cell_bounds, cell_of, distance_km
-from tasks.identity import digest
+from tasks.geo.atlas import countries
+from tasks.geo.boundaries import country_codes, country_number, country_of
+from tasks.geo.cell_split import split_of_cells
+from tasks.geo.distance import cell_bounds, cell_of, distance_km
 from tasks.plan.cells import cell_corner, cell_number, cells
 from tasks.plan.draw import draw
 from tasks.plan.quota import country_quotas
 from tasks.plan.spacing import Spacing
 from tasks.plan.stage import plan_places
+from tasks.runtime.identity import digest
 
 
 def check(places: pl.DataFrame, settings: PlanSettings) -> None:

@@ -8,11 +8,11 @@ from PIL import Image
 
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
-from tasks.frame import Context, run
 from tasks.lake import Lake
 from tasks.plan import STAGES, report
 from tasks.plan.report import COAST, LAND, SEA, SPLIT_COLOURS, world_map, write_report
 from tasks.plan.stage import plan_places
+from tasks.runtime.runner import Context, run
 from tasks.services import connect
 
 

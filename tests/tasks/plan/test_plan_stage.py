@@ -8,16 +8,16 @@ import polars as pl
 import pytest
 
 import tasks.plan.table
+from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from tasks.atlas import countries
-from tasks.errors import InputError
-from tasks.frame import Context, Inputs, Tick, run
+from tasks.geo.atlas import countries
 from tasks.lake import Lake
 from tasks.plan import STAGES
 from tasks.plan.quota import country_quotas
 from tasks.plan.stage import compute, plan_places
+from tasks.runtime.runner import Context, Inputs, Tick, run
 from tasks.services import connect
 
 

@@ -7,9 +7,9 @@ import pytest
 import rasterio
 from rasterio.transform import from_origin
 
+from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings
-from tasks.boundaries import country_codes, country_of
-from tasks.errors import InputError
+from tasks.geo.boundaries import country_codes, country_of
 from tasks.plan import raster_file
 from tasks.plan.population import raster_cells
 from tasks.plan.stage import plan_places

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.errors import GeofixError, InputError
 from schemas.settings.plan import PlanSettings, QuotaWeights
-from tasks.atlas import countries
-from tasks.errors import GeofixError, InputError
+from tasks.geo.atlas import countries
 from tasks.plan.quota import country_quotas, shares, whole_quotas
 
 

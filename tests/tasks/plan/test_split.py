@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from schemas.settings.plan import SplitShares
-from tasks.boundaries import country_codes, country_number, land_squares, square_of
-from tasks.cell_split import (
+from tasks.geo.boundaries import country_codes, country_number, land_squares, square_of
+from tasks.geo.cell_split import (
     SPLITS,
     joined_cells,
     keeps_clear,
@@ -14,7 +14,7 @@ from tasks.cell_split import (
     split_of_cells,
     split_of_lone_cells,
 )
-from tasks.geo import cell_bounds, cell_of, distance_km
+from tasks.geo.distance import cell_bounds, cell_of, distance_km
 from tasks.plan.cells import CELLS, cell_corner, cell_number, cells
 
 SHARES = SplitShares(train=0.6, validation=0.2, benchmark=0.2)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from tasks.frame import digest
 from tasks.lake import Commit, Lake
+from tasks.runtime.runner import digest
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CITIES = [

@@ -10,10 +10,10 @@ import pytest
 from schemas.settings.review import ReviewSettings
 from tasks.lake import Commit, Lake
 from tasks.plan.report import SPLIT_COLOURS
-from tasks.report import report_folder
 from tasks.review.checks import Check
 from tasks.review.evidence import gather
 from tasks.review.report import HERE, render
+from tasks.runtime.report import report_folder
 
 MakeLake = Callable[..., Lake]
 CHECKS = [Check("labels", "there is at least one row", True, 13, 0)]

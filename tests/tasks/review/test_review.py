@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 
 from schemas.settings.review import ReviewSettings
-from tasks.frame import Inputs
 from tasks.lake import Commit, Lake
 from tasks.review import ReviewRefused, approve, auto_approve, newest_snapshot, reject
 from tasks.review.checks import Check
 from tasks.review.evidence import TABLES, funnel, gather
-from tasks.review.snapshot import Bench, items, work
+from tasks.review.snapshot import WorkerContext, items, work
+from tasks.runtime.runner import Inputs
 
 MakeLake = Callable[..., Lake]
 Rows = dict[str, list[dict[str, Any]]]
@@ -37,7 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
 
 def review(lake: Lake) -> dict[str, Any]:
     """The snapshot row, as the frame would write it."""
-    outcome = work(item_of(lake), Bench(lake, SETTINGS))
+    outcome = work(item_of(lake), WorkerContext(lake, SETTINGS))
     row = outcome.rows["snapshots"][0]
     written = {**row, "stage": "review", "item_id": row["snapshot_id"], "made_from": "m"}
     lake.upsert("snapshots", [written], Commit(f"review-{lake.version('snapshots')}", 1))
@@ -224,7 +224,7 @@ def test_tables_that_change_under_review_are_noticed(make_lake: MakeLake) -> Non
     keys = lake.read("labels").head(1)
     lake.tombstone("labels", keys, "gone", Commit("gone", 1))
     with pytest.raises(Exception, match="changed while"):
-        work(item, Bench(lake, SETTINGS))
+        work(item, WorkerContext(lake, SETTINGS))
 
 
 def test_approval_stands_when_the_review_runs_again(make_lake: MakeLake, quick: list[Check]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from schemas.settings.services import MapillaryEndpoint, StacEndpoint
 from tasks.services import Mapillary, ServiceError
 from tasks.services.http import Connection
-from tasks.services.limit import ProcessTill
+from tasks.services.rate_budget import ProcessRateBudget
 
 BOX = (4.0, 50.0, 4.01, 50.01)
 
@@ -42,13 +42,13 @@ def service() -> Iterator[tuple[str, list[str]]]:
 
 
 def ask_until_refused(
-    base_url: str, ask: Callable[[Mapillary], list[Awaitable[Any]]], till: ProcessTill, **budgets: float
+    base_url: str, ask: Callable[[Mapillary], list[Awaitable[Any]]], rate_budget: ProcessRateBudget, **budgets: float
 ) -> list[str]:
     """Every request at once; the messages of those that were not sent."""
 
     async def go() -> list[str]:
         endpoint = MapillaryEndpoint(base_url=base_url, **budgets)
-        client = Mapillary(Connection("mapillary", endpoint, till=till))
+        client = Mapillary(Connection("mapillary", endpoint, rate_budget=rate_budget))
         answers = await asyncio.gather(*ask(client), return_exceptions=True)
         await client.close()
         refused = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -64,28 +64,28 @@ def searches(count: int) -> Callable[[Mapillary], list[Awaitable[Any]]]:
 
 def test_the_days_requests_are_of_every_kind(service: tuple[str, list[str]]) -> None:
     url, asked = service
-    till = ProcessTill()
+    rate_budget = ProcessRateBudget()
     budgets = {"requests_per_day": 5, "search_per_minute": 60_000, "tiles_per_day": 100, "requests_per_minute": 60_000}
 
     def of_each_kind(client: Mapillary) -> list[Awaitable[Any]]:
         return [client.image("1"), client.tile(14, 1, 1), client.images_in_box(*BOX)]
 
-    assert ask_until_refused(url, of_each_kind, till, **budgets) == []
-    refused = ask_until_refused(url, searches(18), till, **budgets)
+    assert ask_until_refused(url, of_each_kind, rate_budget, **budgets) == []
+    refused = ask_until_refused(url, searches(18), rate_budget, **budgets)
     assert len(asked) == 5 and len(refused) == 16  # three before, two of these
     assert all("services.mapillary.requests_per_day" in message for message in refused)
-    refused = ask_until_refused(url, of_each_kind, till, **budgets)
+    refused = ask_until_refused(url, of_each_kind, rate_budget, **budgets)
     assert len(asked) == 5 and len(refused) == 3
 
 
 def test_tiles_have_a_day_of_their_own_within_it(service: tuple[str, list[str]]) -> None:
     url, asked = service
-    till = ProcessTill()
+    rate_budget = ProcessRateBudget()
     budgets = {"requests_per_day": 9, "tiles_per_day": 2, "search_per_minute": 60_000}
-    refused = ask_until_refused(url, lambda client: [client.tile(14, 1, k) for k in range(6)], till, **budgets)
+    refused = ask_until_refused(url, lambda client: [client.tile(14, 1, k) for k in range(6)], rate_budget, **budgets)
     assert len(asked) == 2 and len(refused) == 4
     assert all("services.mapillary.tiles_per_day" in message for message in refused)
-    assert len(ask_until_refused(url, searches(10), till, **budgets)) == 3 and len(asked) == 9
+    assert len(ask_until_refused(url, searches(10), rate_budget, **budgets)) == 3 and len(asked) == 9
 
 
 def test_every_kind_has_one_pace_and_it_is_taken_last() -> None:
@@ -105,9 +105,9 @@ def test_every_kind_has_one_pace_and_it_is_taken_last() -> None:
 def test_tiles_keep_the_pace_of_the_service(service: tuple[str, list[str]]) -> None:
     """With a day of their own they are still counted in the minute: moments are given one by one."""
     url, _ = service
-    till = ProcessTill()
+    rate_budget = ProcessRateBudget()
     budgets = {"requests_per_minute": 6000, "tiles_per_day": 100}
-    assert ask_until_refused(url, lambda c: [c.tile(14, 1, k) for k in range(7)], till, **budgets) == []
+    assert ask_until_refused(url, lambda c: [c.tile(14, 1, k) for k in range(7)], rate_budget, **budgets) == []
     base = f"{url} "
-    assert till.standing(f"{base}tiles").used == 7
-    assert till.standing(base).used == 7 and till.standing(base).next_s > 0
+    assert rate_budget.standing(f"{base}tiles").used == 7
+    assert rate_budget.standing(base).used == 7 and rate_budget.standing(base).next_s > 0

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tasks.services.breaker import Breaker, Out
+from tasks.services.concurrency import START, ConcurrencyLimiter
 from tasks.services.errors import ServiceError
-from tasks.services.gate import START, Gate
 from tasks.services.host import host_of
 from tasks.services.http import Http
 
@@ -27,7 +27,7 @@ class SimulatedHost:
 
     def __init__(self, most: int, lines: int | None = None) -> None:
         self.clock, self.chance = Clock(), random.Random(1)
-        self.gate = Gate(most, self.clock)
+        self.gate = ConcurrencyLimiter(most, self.clock)
         self.free_at_s = [0.0] * (lines or 0)  # of each of its lines; without them it takes all at once
         self.sent: list[tuple[float, int, float]] = []
         self.number = 0
@@ -63,7 +63,7 @@ class TestGate:
         assert 2 * START <= host.gate.limit <= 2 * START + 4
         host.run(10.0, lambda _: 1.0)
         assert host.gate.limit == 100
-        assert Gate(4).limit == 4
+        assert ConcurrencyLimiter(4).limit == 4
 
     @pytest.mark.parametrize("lines", [8, 16])
     @pytest.mark.parametrize("spread_s", [0.0, 0.3])
@@ -133,14 +133,14 @@ class TestGate:
         assert gate.limit == 1
 
     async def test_an_idle_gate_learns_nothing(self):
-        gate = Gate(64)
+        gate = ConcurrencyLimiter(64)
         await gate.enter()
         for _ in range(100):
             gate.answered(0.01)
         assert gate.limit == START
 
     async def test_whoever_gives_up_waiting_leaves_no_trace(self):
-        gate = Gate(1)
+        gate = ConcurrencyLimiter(1)
         await gate.enter()
         waiting = [asyncio.create_task(gate.enter()) for _ in range(3)]
         await asyncio.sleep(0)

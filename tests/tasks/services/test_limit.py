@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.errors import GeofixError
 from schemas.settings.allowance import Allowance
-from tasks.errors import GeofixError
 from tasks.services.budget import BudgetFile
-from tasks.services.limit import DAY_S, MOST_AT_ONCE, ProcessTill, Standing, gap_s, give_back, grant
-from tasks.services.permits import Permits, UsedUp, permits_of
+from tasks.services.rate_budget import DAY_S, MOST_AT_ONCE, ProcessRateBudget, Standing, gap_s, give_back, grant
+from tasks.services.rate_limiter import RateLimiter, UsedUp, rate_limiter_of
 
 NOON = 20_000 * DAY_S + DAY_S / 2
 ROOT = Path(__file__).resolve().parents[3]
@@ -105,9 +105,9 @@ class TestBudgetFile:
         assert first.lease("tiles", day, 60).count == 60
 
     def test_it_travels_to_other_processes(self, tmp_path):
-        till = BudgetFile(tmp_path / "b.sqlite")
-        assert till.lease("x", Allowance(per_day=9), 4).count == 4
-        assert pickle.loads(pickle.dumps(till)).lease("x", Allowance(per_day=9), 9).count == 5
+        rate_budget = BudgetFile(tmp_path / "b.sqlite")
+        assert rate_budget.lease("x", Allowance(per_day=9), 4).count == 4
+        assert pickle.loads(pickle.dumps(rate_budget)).lease("x", Allowance(per_day=9), 9).count == 5
 
     def test_a_damaged_file_is_one_clear_line(self, tmp_path):
         file = tmp_path / "b.sqlite"
@@ -122,13 +122,13 @@ class TestBudgetFile:
             import sys, time
             from schemas.settings.allowance import Allowance
             from tasks.services.budget import BudgetFile
-            till, taken, paced, until = BudgetFile(sys.argv[1]), 0, 0, time.monotonic() + 1.0
+            rate_budget, taken, paced, until = BudgetFile(sys.argv[1]), 0, 0, time.monotonic() + 1.0
             while True:
-                lease = till.lease("day", Allowance(per_day=1500), 7)
+                lease = rate_budget.lease("day", Allowance(per_day=1500), 7)
                 taken += lease.count
                 if lease.used_up: break
             while time.monotonic() < until:
-                lease = till.lease("minute", Allowance(per_minute=6000), 7)
+                lease = rate_budget.lease("minute", Allowance(per_minute=6000), 7)
                 paced += lease.count
                 time.sleep(min(lease.again_s, 0.05))
             print(taken, paced)
@@ -145,9 +145,9 @@ class TestBudgetFile:
             import sys
             from schemas.settings.allowance import Allowance
             from tasks.services.budget import BudgetFile
-            till = BudgetFile(sys.argv[1])
+            rate_budget = BudgetFile(sys.argv[1])
             while True:
-                print(till.lease("day", Allowance(per_day=10**9), 8).count, flush=True)
+                print(rate_budget.lease("day", Allowance(per_day=10**9), 8).count, flush=True)
         """
         file, used, told = tmp_path / "b.sqlite", 0, 0
         for _ in range(2):
@@ -170,7 +170,7 @@ class TestBudgetFile:
 
 class TestPermits:
     async def test_all_that_wait_are_served_by_few_leases(self):
-        class Counting(ProcessTill):
+        class Counting(ProcessRateBudget):
             leases = 0
 
             def lease(self, *args):
@@ -178,26 +178,26 @@ class TestPermits:
                 time.sleep(0.02)  # as far as another node
                 return super().lease(*args)
 
-        till = Counting()
-        permits = Permits(till, "x", Allowance(per_day=200))
+        rate_budget = Counting()
+        permits = RateLimiter(rate_budget, "x", Allowance(per_day=200))
         await asyncio.gather(*(permits.take() for _ in range(200)))
-        assert till.leases <= 200 / MOST_AT_ONCE + 4
+        assert rate_budget.leases <= 200 / MOST_AT_ONCE + 4
         with pytest.raises(UsedUp) as caught:
             await permits.take()
         assert caught.value.renews_at.strftime("%H:%M:%S") == "00:00:00"
-        asked = till.leases
+        asked = rate_budget.leases
         for _ in range(50):
             with pytest.raises(UsedUp):
                 await permits.take()
-        assert till.leases == asked  # known: no need to ask again
+        assert rate_budget.leases == asked  # known: no need to ask again
 
     async def test_one_that_gives_up_does_not_take_the_others_permits(self):
-        class Slow(ProcessTill):
+        class Slow(ProcessRateBudget):
             def lease(self, *args):
                 time.sleep(0.1)
                 return super().lease(*args)
 
-        permits = Permits(Slow(), "x", Allowance(per_day=3))
+        permits = RateLimiter(Slow(), "x", Allowance(per_day=3))
         first, *rest = (asyncio.create_task(permits.take()) for _ in range(3))
         await asyncio.sleep(0)
         first.cancel()
@@ -206,7 +206,7 @@ class TestPermits:
             await first
 
     async def test_a_permit_past_its_time_goes_back_to_the_days_count(self):
-        class Generous(ProcessTill):
+        class Generous(ProcessRateBudget):
             def lease(self, bucket, allowance, want):
                 return super().lease(bucket, allowance, 4)
 
@@ -214,20 +214,20 @@ class TestPermits:
                 return self.standing("x").used
 
         now = [0.0]
-        till = Generous(clock=lambda: NOON)
-        permits = Permits(till, "x", Allowance(per_day=10), clock=lambda: now[0])
+        rate_budget = Generous(clock=lambda: NOON)
+        permits = RateLimiter(rate_budget, "x", Allowance(per_day=10), clock=lambda: now[0])
         await permits.take()
-        assert till.used() == 4
+        assert rate_budget.used() == 4
         now[0] = 5.0
         await permits.take()  # three are stale, four more are leased
         for _ in range(500):
-            if till.used() == 5:
+            if rate_budget.used() == 5:
                 return
             await asyncio.sleep(0.01)
-        raise AssertionError(f"{till.used()} are counted; two were used, three are held")
+        raise AssertionError(f"{rate_budget.used()} are counted; two were used, three are held")
 
     def test_clients_of_one_process_share_their_permits(self):
         minute = Allowance(per_minute=60)
-        assert permits_of(None, "a", minute) is permits_of(None, "a", minute)
-        assert permits_of(None, "a", minute) is not permits_of(None, "b", minute)
-        assert permits_of(None, "a", Allowance()) is permits_of(None, "a", None) is None
+        assert rate_limiter_of(None, "a", minute) is rate_limiter_of(None, "a", minute)
+        assert rate_limiter_of(None, "a", minute) is not rate_limiter_of(None, "b", minute)
+        assert rate_limiter_of(None, "a", Allowance()) is rate_limiter_of(None, "a", None) is None

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from schemas.settings.services import ServicesSettings
 from tasks.services import Mapillary, ServiceError, connect
 from tasks.services.budget import BudgetFile
-from tasks.services.limit import Paused, ProcessTill, pause, paused_s
-from tasks.services.permits import asking
+from tasks.services.rate_budget import Paused, ProcessRateBudget, pause, paused_s
+from tasks.services.rate_limiter import asking
 from tasks.services.refusal import LONGEST_DOUBLED_S, OverLimit, Refusals
 
 LIMIT = {"error": {"message": "Application request limit reached", "type": "MLYApiException", "code": 4}}
@@ -125,23 +125,23 @@ class TestRefusals:
     async def test_what_others_were_told_is_heeded(self, clock: Clock) -> None:
         told_s, asked = [30.0], []
 
-        async def heed() -> float:
+        async def observe() -> float:
             asked.append(clock())
             return told_s[0] - clock()
 
         refusals = Refusals(5, 60.0, 900.0, clock)
-        assert await refusals.enter(clock.sleep, heed) is True
+        assert await refusals.enter(clock.sleep, observe) is True
         assert clock.slept_s == [10.0] * 3 and asked == [0.0, 10.0, 20.0]
         refusals.answered(clock(), is_probe=True)
-        assert await refusals.enter(clock.sleep, heed) is False and clock.slept_s == [10.0] * 3
+        assert await refusals.enter(clock.sleep, observe) is False and clock.slept_s == [10.0] * 3
 
     async def test_what_another_found_over_is_over(self, clock: Clock) -> None:
         refusals = self.closed(clock, pause_s=600.0)
 
-        async def heed() -> float:
+        async def observe() -> float:
             return 45.0 - clock()  # the others' word: another process was answered then
 
-        assert await refusals.enter(clock.sleep, heed) is True and clock() == 50.0
+        assert await refusals.enter(clock.sleep, observe) is True and clock() == 50.0
 
 
 class TestPauses:
@@ -179,24 +179,28 @@ class TestPauses:
         refusals = Refusals(5, 60.0, 900.0, clock)
         assert refusals.refused(named_s=seconds) == 3600
 
-    @pytest.mark.parametrize("make", [lambda path, clock: BudgetFile(path, clock), lambda _, clock: ProcessTill(clock)])
-    def test_a_till_passes_them_on(self, tmp_path: Path, clock: Clock, make: Callable[..., Any]) -> None:
+    @pytest.mark.parametrize(
+        "make", [lambda path, clock: BudgetFile(path, clock), lambda _, clock: ProcessRateBudget(clock)]
+    )
+    def test_a_rate_budget_passes_them_on(self, tmp_path: Path, clock: Clock, make: Callable[..., Any]) -> None:
         clock.now_s = 1000.0
-        till = make(tmp_path / "budgets.sqlite", clock)
-        assert till.pauses() == {} and till.paused_s("mapillary") == 0.0
-        till.pause("mapillary", 60.0)
+        rate_budget = make(tmp_path / "budgets.sqlite", clock)
+        assert rate_budget.pauses() == {} and rate_budget.paused_s("mapillary") == 0.0
+        rate_budget.pause("mapillary", 60.0)
         clock.now_s += 10.0
-        till.pause("mapillary", 60.0)
-        assert till.paused_s("mapillary") == 60.0 and till.paused_s("stac") == 0.0
-        till.pause("mapillary", 0.0)
-        assert till.paused_s("mapillary") == 0.0
-        assert till.pauses() == {"mapillary": Paused(1010.0, 1, 10.0)}
+        rate_budget.pause("mapillary", 60.0)
+        assert rate_budget.paused_s("mapillary") == 60.0 and rate_budget.paused_s("stac") == 0.0
+        rate_budget.pause("mapillary", 0.0)
+        assert rate_budget.paused_s("mapillary") == 0.0
+        assert rate_budget.pauses() == {"mapillary": Paused(1010.0, 1, 10.0)}
 
 
-def mapillary(url: str, sleep: Callable[[float], Awaitable[None]], till: Any = None, **settings: Any) -> Mapillary:
+def mapillary(
+    url: str, sleep: Callable[[float], Awaitable[None]], rate_budget: Any = None, **settings: Any
+) -> Mapillary:
     services = ServicesSettings.model_validate({"mapillary": {"base_url": url, **settings}})
     connections = connect(services, {})
-    connections = connections.sharing(till) if till is not None else connections
+    connections = connections.sharing(rate_budget) if rate_budget is not None else connections
     return Mapillary(connections.mapillary, sleep=sleep, uniform=lambda _, high: high)
 
 
@@ -274,7 +278,7 @@ class TestOverTheSocket:
         assert caught.value.kind == "bad_response", "it was asked, and what came is no picture"
 
     def test_another_process_of_the_lake_waits_as_well(self, tmp_path: Path) -> None:
-        till = BudgetFile(tmp_path / "budgets.sqlite")
+        rate_budget = BudgetFile(tmp_path / "budgets.sqlite")
         asked: list[bytes] = []
         slept_s: list[float] = []
 
@@ -291,7 +295,7 @@ class TestOverTheSocket:
 
             listener = await asyncio.start_server(answer, "127.0.0.1", port)
             try:
-                client = mapillary(f"http://127.0.0.1:{port}", sleep, till, max_attempts=2, limit_patience_s=100)
+                client = mapillary(f"http://127.0.0.1:{port}", sleep, rate_budget, max_attempts=2, limit_patience_s=100)
                 await client.image("7", ("id",))
                 return None
             except ServiceError as error:
@@ -303,12 +307,12 @@ class TestOverTheSocket:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         assert "limit is reached" in str(asyncio.run(run(403, LIMIT)))
-        asking.submit(lambda: None).result()  # the till was told in the background
+        asking.submit(lambda: None).result()  # the rate_budget was told in the background
         before = len(asked)
         name = f"mapillary 127.0.0.1:{port}"
-        told = till.pauses()[name]
+        told = rate_budget.pauses()[name]
         assert told.times == 1 and told.total_s > 60
-        # Another event loop knows nothing of the first one: as another process, it has only the till.
+        # Another event loop knows nothing of the first one: as another process, it has only the rate_budget.
         assert "was not asked" in str(asyncio.run(run(200, {"id": "7"}))) and len(asked) == before
-        till.pause(name, 0.0)
+        rate_budget.pause(name, 0.0)
         assert asyncio.run(run(200, {"id": "7"})) is None and len(asked) == before + 1

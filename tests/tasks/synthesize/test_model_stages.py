@@ -29,9 +29,9 @@ from schemas.settings.spread import SpreadSettings
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.difficulty import STAGE as DIFFICULTY
 from tasks.difficulty import table8
-from tasks.frame import Context, StageResult, run
 from tasks.lake import Commit, Lake
-from tasks.ray_home import stop_ray
+from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
 from tasks.synthesize import STAGE as SYNTHESIZE
 

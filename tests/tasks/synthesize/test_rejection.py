@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.agent.react import CallRecord, Trajectory
-from tasks.geo import EARTH_RADIUS_KM, distance_km
+from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
 from tasks.synthesize.rejection import Point, verdict
 
 SETTINGS = SynthesizeSettings()

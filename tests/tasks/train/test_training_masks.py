@@ -11,9 +11,9 @@ from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
 from schemas.settings.train import TinySettings, TrainSettings
 from tasks.agent.tagged import render
-from tasks.frame import Inputs
+from tasks.imaging.processor import ImageOnlyProcessor, load_processor
 from tasks.lake import Lake
-from tasks.processor import ImageOnlyProcessor, load_processor
+from tasks.runtime.runner import Inputs
 from tasks.train.dataset import Pictures, conversations, texts_of
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor, train_tokenizer

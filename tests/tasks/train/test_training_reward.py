@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from transformers import Qwen2_5_VLForConditionalGeneration
 
+from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, TrainSettings
-from tasks.errors import GeofixError
-from tasks.frame import Inputs
 from tasks.lake import Lake
 from tasks.reward.advantage import group_advantages
+from tasks.runtime.runner import Inputs
 from tasks.train.dataset import Pictures, texts_of
 from tasks.train.grpo import grpo_trainer, reward_function
 from tasks.train.samples import STAGE, compute

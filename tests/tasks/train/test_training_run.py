@@ -14,13 +14,13 @@ import pytest
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings, TunerSettings
-from tasks.frame import Context, Kept, StageResult, run
 from tasks.lake import Commit, Lake
-from tasks.ray_home import stop_ray
+from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.runner import Context, Kept, StageResult, run
 from tasks.services import connect
 from tasks.train import STAGES
 from tasks.train.chain import chain
-from tasks.train.stage import Bench, work
+from tasks.train.stage import WorkerContext, work
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -103,7 +103,7 @@ def test_adapters_are_trained_and_merged(
     run(STAGES[0], chosen, context(lake))
     [link] = chain(lake.read("samples"), chosen)
     item = {"id": link.model_id, "training_stage": stage, "snapshot_id": "s", "samples": link.samples}
-    outcome = work(item, Bench(lake, chosen))
+    outcome = work(item, WorkerContext(lake, chosen))
     assert isinstance(outcome, Kept)
     weights = load_file(lake.root / outcome.rows["models"][0]["checkpoint"] / "model.safetensors")
     assert not [name for name in weights if "lora" in name], "a checkpoint opens without PEFT"
@@ -118,7 +118,7 @@ import tasks.train.training as training
 from schemas.settings.train import TrainSettings
 from tasks.lake import Lake
 from tasks.train.chain import chain
-from tasks.train.stage import Bench, work
+from tasks.train.stage import WorkerContext, work
 
 class Kill(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
@@ -138,7 +138,7 @@ run_job, training.run_job = training.run_job, with_kill
 lake, settings = Lake(sys.argv[1]), TrainSettings.model_validate_json(sys.argv[2])
 [link] = chain(lake.read("samples"), settings)
 item = {"id": link.model_id, "training_stage": link.training_stage, "snapshot_id": "s", "samples": link.samples}
-work(item, Bench(lake, settings))
+work(item, WorkerContext(lake, settings))
 """
 
 
@@ -172,7 +172,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(
             assert (partial / "checkpoint-2" / "complete").exists()
         [link] = chain(lake.read("samples"), chosen)
         item = {"id": link.model_id, "training_stage": stage, "snapshot_id": "s", "samples": link.samples}
-        outcome = work(item, Bench(lake, chosen))
+        outcome = work(item, WorkerContext(lake, chosen))
         assert isinstance(outcome, Kept)
         rows += outcome.rows["models"]
         weights.append((lake.root / rows[-1]["checkpoint"] / "model.safetensors").read_bytes())

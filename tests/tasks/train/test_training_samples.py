@@ -6,14 +6,14 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
+from schemas.errors import StageRefused
 from schemas.messages import image_references
 from schemas.settings.train import ColdStartSettings, TrainSettings
 from tasks.agent.tagged import canonical, parse
-from tasks.errors import StageRefused
-from tasks.frame import Inputs
 from tasks.lake import Commit, Lake
 from tasks.reward.outcome import Truth
 from tasks.reward.spotagent import score
+from tasks.runtime.runner import Inputs
 from tasks.train.samples import STAGE, answer_text, compute
 
 MakeSettings = Callable[..., TrainSettings]

@@ -14,8 +14,8 @@ from tasks.collect.forecast import estimate as estimating
 from tasks.collect.forecast.budgets import limits
 from tasks.collect.forecast.dry import DryScenes
 from tasks.collect.forecast.estimate import Estimate, estimate
-from tasks.frame import Context, run
 from tasks.lake import Lake
+from tasks.runtime.runner import Context, run
 from tasks.services import Connection
 
 WITHIN = 0.2

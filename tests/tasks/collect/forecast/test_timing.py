@@ -12,8 +12,8 @@ from schemas.settings.spread import SpreadSettings
 from tasks.collect.forecast.tempo import Tempo
 from tasks.collect.forecast.timing import Load, duration, pace_of
 from tasks.collect.recheck import STAGE
-from tasks.frame import Context, Resources
 from tasks.lake import Commit, Lake
+from tasks.runtime.runner import Context, Resources
 from tasks.services import connect
 
 TWENTY_AT_ONCE = replace(STAGE, resources=Resources(concurrency=10))

@@ -13,11 +13,11 @@ from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.settings.satellite import SatelliteSettings
 from schemas.settings.services import ServicesSettings, StacEndpoint
-from tasks.collect.satellite.stage import Bench, work
-from tasks.frame import Kept
-from tasks.geo import distance_km
-from tasks.images import inspect
+from tasks.collect.satellite.stage import WorkerContext, work
+from tasks.geo.distance import distance_km
+from tasks.imaging.images import inspect
 from tasks.lake import Lake
+from tasks.runtime.runner import Kept
 from tasks.services import ServiceError, Stac, connect
 
 SIZE = 96
@@ -46,7 +46,9 @@ def url() -> Iterator[str]:
 async def collect(url: str, lake: Lake) -> dict[str, dict[str, Any]]:
     """The places' rows; what fails is tried again, as the frame would on its next run."""
     endpoint = StacEndpoint(base_url=f"{url}/stac/api/stac/v1", backoff_s=0, outage_pause_s=0.01)
-    bench = Bench(Stac(connect(ServicesSettings(stac=endpoint), {}).stac), lake, SatelliteSettings(size_px=SIZE))
+    bench = WorkerContext(
+        Stac(connect(ServicesSettings(stac=endpoint), {}).stac), lake, SatelliteSettings(size_px=SIZE)
+    )
 
     async def one(name: str, lat: float, lon: float) -> dict[str, Any]:
         item = {"id": f"{name}:centre", "place_id": name, "viewport": "centre", "lat": lat, "lon": lon,

@@ -18,7 +18,7 @@ from tasks.collect.satellite.mosaic import Mosaic, make_mosaic
 from tasks.collect.satellite.raster import on_grid
 from tasks.collect.satellite.scenes import BANDS, CLASSES, read_scene
 from tasks.collect.satellite.search import find_scenes
-from tasks.collect.satellite.stage import Bench, work
+from tasks.collect.satellite.stage import WorkerContext, work
 from tasks.lake import Lake
 
 SIZE = 240
@@ -192,7 +192,7 @@ async def test_known_places_in_the_stored_picture(archive: Any, ground: Any, tmp
     lake = Lake(tmp_path / "lake")
     item = {"id": "p:centre", "place_id": "p", "viewport": "centre", "lat": 48.5, "lon": 12.01,
             "metres_per_pixel": 10.0, "size_px": SIZE, "east": 0.0, "north": 0.0}  # fmt: skip
-    outcome = await work(item, Bench(archive.client(), lake, settings(white=0.3, gamma=1.0, jpeg_quality=100)))
+    outcome = await work(item, WorkerContext(archive.client(), lake, settings(white=0.3, gamma=1.0, jpeg_quality=100)))
     row = outcome.rows["images"][0]
     picture = np.asarray(Image.open(io.BytesIO(lake.images.read(row["sha256"], "jpg"))).convert("L"), dtype=float)
     corners = json.loads(row["metadata_json"])["corners"]

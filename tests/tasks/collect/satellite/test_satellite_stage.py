@@ -16,9 +16,9 @@ from schemas.settings.satellite import SatelliteSettings, Viewport
 from schemas.tables import TABLES
 from tasks.collect.satellite.grid import grid_around
 from tasks.collect.satellite.search import find_scenes
-from tasks.collect.satellite.stage import Bench, identity, items, work
-from tasks.frame import Kept, Rejected
+from tasks.collect.satellite.stage import WorkerContext, identity, items, work
 from tasks.lake import Lake
+from tasks.runtime.runner import Kept, Rejected
 from tasks.services import ServiceError
 
 SIZE = 160
@@ -34,8 +34,8 @@ def frame(ground: Any) -> Any:
     return ground(GRID.epsg, GRID.left_m // 60 * 60 - 780, -(-GRID.top_m // 60) * 60 + 780, 320)
 
 
-def bench(archive: Any, tmp_path: Any, **changed: Any) -> Bench:
-    return Bench(archive.client(), Lake(tmp_path / "lake"), SatelliteSettings(size_px=SIZE, **changed))
+def bench(archive: Any, tmp_path: Any, **changed: Any) -> WorkerContext:
+    return WorkerContext(archive.client(), Lake(tmp_path / "lake"), SatelliteSettings(size_px=SIZE, **changed))
 
 
 def cloudy(frame: Any, west: float, east: float, kind: int = 9) -> np.ndarray:
@@ -251,7 +251,7 @@ async def test_a_closed_way_to_the_files_is_no_last_word_on_a_place(
     table = bench(archive, tmp_path)
     if case == "unsigned":
         stac = archive.client(sas_url=None)
-        table = Bench(stac, table.lake, table.settings)
+        table = WorkerContext(stac, table.lake, table.settings)
     if case == "no ranges":
         archive.faults["scene/SCL.tif"] = lambda _: Response(b"whole", 200, media_type="image/tiff")
     with pytest.raises(ServiceError) as caught:

@@ -1,0 +1,1 @@
+"""Scripts that make the packaged data files. Not part of the product."""

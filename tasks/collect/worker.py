@@ -1,0 +1,60 @@
+"""What a worker of the street-view stage keeps open."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from schemas.settings.collect import CollectSettings
+from tasks.collect.candidates import Candidate
+from tasks.collect.download import Downloads
+from tasks.collect.keeping import prepared_with
+from tasks.collect.notes import Notes, RecallingMapillary
+from tasks.collect.search import Asked, Search
+from tasks.collect.spool import Spool
+from tasks.collect.tile_cache import TileCache
+from tasks.lake import Lake
+from tasks.runtime.computing import Pace, computing
+from tasks.services import Mapillary
+
+FEWEST, MOST = 8, 64  # places under way in a worker: a service that takes a second for an answer needs dozens
+VERSION = 2  # raise it when other bytes are stored for the same picture and settings
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What a worker keeps open."""
+
+    mapillary: Mapillary
+    lake: Lake
+    settings: CollectSettings
+    take: Callable[[Candidate, "WorkerContext"], Awaitable[dict[str, Any]]] | None = (
+        None  # of an estimate, which fetches none
+    )
+    notes: Notes = field(default_factory=Notes)
+    spool: Spool = field(default_factory=Spool)
+    ended: frozenset[str] = frozenset()  # pictures that a check has found to be deleted
+
+    @cached_property
+    def prepared(self) -> str:
+        """A name for how bytes are stored here."""
+        return prepared_with(self.settings, VERSION)
+
+    @cached_property
+    def pace(self) -> Pace:
+        return Pace(FEWEST, MOST, computing)
+
+    @cached_property
+    def downloads(self) -> Downloads:
+        return Downloads(self.mapillary, self.settings, self.lake.images, self.spool)
+
+    @cached_property
+    def tiles(self) -> TileCache:
+        return TileCache(self.mapillary, self.settings.tiles_kept)
+
+    def search(
+        self, lat: float, lon: float, half_size_m: float, asked: Asked | None = None, since_s: float = 0.0
+    ) -> Search:
+        """The pictures in the box that reaches half_size_m from a point, best first; `asked` counts its requests."""
+        service = self.mapillary.since(since_s) if isinstance(self.mapillary, RecallingMapillary) else self.mapillary
+        return Search(service, self.tiles, self.settings, lat, lon, half_size_m, asked)

@@ -1,0 +1,1 @@
+"""The Earth: distance, cells, boundaries, seeded draws."""

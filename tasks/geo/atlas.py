@@ -1,0 +1,78 @@
+"""The embedded atlas: country table, region outlines and gazetteer, read once a process."""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+DATA = files("tasks") / "geo" / "data"  # beside the scripts that derive it
+PER_DEGREE = 100_000  # stored coordinates are whole hundred-thousandths of a degree; divided, 90 stays exactly 90
+
+
+@dataclass(frozen=True)
+class Outlines:
+    """Admin-1 regions as closed rings, outer ones counter-clockwise, holes clockwise.
+
+    Ring r is `lat[start[r]:start[r + 1]]`, `lon[...]`, and belongs to region `ring_region[r]`.
+    """
+
+    country: tuple[str, ...]
+    code: tuple[str, ...]
+    name: tuple[str, ...]
+    lat: NDArray[np.float64]
+    lon: NDArray[np.float64]
+    start: NDArray[np.int64]
+    ring_region: NDArray[np.int64]
+    ring_outer: NDArray[np.bool_]
+
+
+@cache
+def countries() -> pl.DataFrame:
+    """One row per ISO 3166 country, sorted by code, with road km, people and land km2 filled (see data/README.md)."""
+    # "NA" is Namibia and North America here, not a missing value.
+    frame = pl.read_csv(DATA.joinpath("countries.csv").read_bytes(), infer_schema_length=None, null_values=[""])
+    return frame.with_columns(pl.col("road_km", "population", "land_km2").cast(pl.Float64)).sort("iso2")
+
+
+@cache
+def outlines() -> Outlines:
+    """Every region's rings, decoded."""
+    with DATA.joinpath("regions.parquet").open("rb") as file:
+        table = pq.read_table(file)
+
+    def flat(name: str) -> NDArray[Any]:
+        return np.asarray(table[name].combine_chunks().flatten())
+
+    def lengths(name: str) -> NDArray[np.int64]:
+        column: Any = table[name].combine_chunks()
+        return np.diff(np.asarray(column.offsets)).astype(np.int64)
+
+    sizes = flat("ring_sizes").astype(np.int64)
+    rings_of_polygon = flat("polygon_rings").astype(np.int64)
+    first_of_polygon = np.concatenate([[0], np.cumsum(rings_of_polygon)[:-1]])
+    outer = np.zeros(len(sizes), dtype=bool)
+    outer[first_of_polygon] = True
+    return Outlines(
+        country=tuple(table["country"].to_pylist()),
+        code=tuple(table["code"].to_pylist()),
+        name=tuple(table["name"].to_pylist()),
+        lat=flat("lat_e5") / PER_DEGREE,
+        lon=flat("lon_e5") / PER_DEGREE,
+        start=np.concatenate([[0], np.cumsum(sizes)]),
+        ring_region=np.repeat(np.arange(table.num_rows), lengths("ring_sizes")),
+        ring_outer=outer,
+    )
+
+
+@cache
+def gazetteer() -> pl.DataFrame:
+    """GeoNames places of 500 people and more: country, lat, lon, population, sorted by country and cell."""
+    with DATA.joinpath("gazetteer.parquet").open("rb") as file:
+        frame = pl.DataFrame(pq.read_table(file))
+    position = {name: pl.col(f"{name}_e5").cast(pl.Float64) / PER_DEGREE for name in ("lat", "lon")}
+    return frame.select("country", **position, population=pl.col("population").cast(pl.Float64))

@@ -1,0 +1,1 @@
+"""Pixels: decoding, panoramas, perspective views, metadata."""

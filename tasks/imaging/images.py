@@ -1,0 +1,106 @@
+"""Pictures for models and pages: within a pixel budget, cut from the original, without metadata.
+
+Everything here is a pure function of bytes and gives the same bytes every time, because the lake names
+pictures by their sha256. Decoding is in `decode`, panoramas in `panorama`, metadata in `metadata`.
+"""
+
+import base64
+import math
+
+import cv2
+
+from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage, BadImageKind, Encoded, ImageFacts, Pixels, inspect, jpeg
+from tasks.imaging.metadata import strip_exif
+from tasks.imaging.panorama import STORED_QUALITY, equirectangular
+from tasks.imaging.resample import resized, shrink
+
+__all__ = [
+    "MAX_DECODED_PIXELS",
+    "STORED_QUALITY",
+    "VIEW_QUALITY",
+    "BadImage",
+    "BadImageKind",
+    "ImageFacts",
+    "box_on_original",
+    "crop",
+    "equirectangular",
+    "inspect",
+    "model_view",
+    "strip_exif",
+    "thumbnail",
+    "to_data_uri",
+    "view_scale",
+]
+
+VIEW_QUALITY = 90
+
+
+def model_view(data: bytes, max_pixels: int = 2_000_000, min_pixels: int = 40_000) -> tuple[bytes, float]:
+    """A JPEG within a model's pixel budget, upright and without metadata, and its scale against the original."""
+    picture = Encoded.open(data)
+    scale = view_scale(picture.facts.width, picture.facts.height, max_pixels, min_pixels)
+    return jpeg(_scaled(picture, scale), VIEW_QUALITY), scale
+
+
+def view_scale(width: int, height: int, max_pixels: int = 2_000_000, min_pixels: int = 40_000) -> float:
+    """The factor that brings width x height between min_pixels and max_pixels; 1.0 when it already is."""
+    pixels = width * height
+    if pixels > max_pixels:
+        return math.sqrt(max_pixels / pixels)
+    if pixels < min_pixels:
+        return math.sqrt(min_pixels / pixels)
+    return 1.0
+
+
+def box_on_original(
+    bbox_on_view: tuple[float, float, float, float], scale: float, width: int, height: int
+) -> tuple[int, int, int, int]:
+    """The pixels of a width x height original under a box (x1, y1, x2, y2) drawn on its view, clamped to it.
+
+    Corners may come in any order. The result holds at least one pixel and covers the whole box.
+    `ValueError` when the box is not made of finite numbers or lies outside the picture.
+    """
+    if not all(math.isfinite(edge) for edge in bbox_on_view):
+        raise ValueError("the box holds a number that is not finite")
+    x1, y1, x2, y2 = (edge / scale for edge in bbox_on_view)
+    left, right = sorted((x1, x2))
+    top, bottom = sorted((y1, y2))
+    if left >= width or top >= height or right <= 0 or bottom <= 0:
+        raise ValueError(f"the box lies outside the {width} x {height} picture")
+    # A hair of tolerance: 300 * s / s may come back as 300.00000000000006 and must not cost a pixel.
+    left_px = min(max(math.floor(left + 1e-6), 0), width - 1)
+    top_px = min(max(math.floor(top + 1e-6), 0), height - 1)
+    right_px = max(min(math.ceil(right - 1e-6), width), left_px + 1)
+    bottom_px = max(min(math.ceil(bottom - 1e-6), height), top_px + 1)
+    return left_px, top_px, right_px, bottom_px
+
+
+def crop(data: bytes, bbox_on_view: tuple[float, float, float, float], scale: float) -> bytes:
+    """A JPEG cut from the original picture, at its full resolution, under a box drawn on its view."""
+    picture = Encoded.open(data)
+    left, top, right, bottom = box_on_original(bbox_on_view, scale, picture.facts.width, picture.facts.height)
+    return jpeg(picture.pixels()[top:bottom, left:right], VIEW_QUALITY)
+
+
+def thumbnail(data: bytes, max_side: int = 320, quality: int = 78) -> bytes:
+    """A small JPEG whose longer side is at most max_side."""
+    picture = Encoded.open(data)
+    scale = min(1.0, max_side / max(picture.facts.width, picture.facts.height))
+    return jpeg(_scaled(picture, scale), quality)
+
+
+def to_data_uri(jpeg: bytes) -> str:
+    """A JPEG as a data URI, as chat messages and single-file pages carry it."""
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
+
+
+def _scaled(picture: Encoded, scale: float) -> Pixels:
+    # Enlarging rounds up to reach the minimum, shrinking rounds down to stay within the maximum.
+    fit = math.ceil if scale > 1.0 else math.floor
+    size = max(1, fit(picture.facts.width * scale)), max(1, fit(picture.facts.height * scale))
+    if scale == 1.0:
+        return picture.pixels()
+    if scale > 1.0:
+        return resized(picture.pixels(), size, cv2.INTER_CUBIC)
+    # Twice the size is decoded at least: the decoder's own scaling is coarser than ours.
+    return shrink(picture.pixels(least=(2 * size[0], 2 * size[1])), size)

@@ -1,0 +1,101 @@
+"""Rows against a table's contract: into Arrow, or a clear word on what does not fit."""
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from schemas.errors import LakeError
+from schemas.tables import Table
+
+
+def to_arrow(
+    contract: Table, rows: pl.DataFrame | Iterable[Mapping[str, Any]], more: Mapping[str, pa.Array] | None = None
+) -> pa.Table:
+    """An Arrow table with exactly the contract's columns, absent ones null. `more` holds whole columns."""
+    columns = _from_frame(contract, rows) if isinstance(rows, pl.DataFrame) else _from_dicts(contract, list(rows))
+    columns |= more or {}
+    unknown = [c for c in columns if c not in contract.schema.names]
+    if unknown:
+        raise LakeError(f"table '{contract.name}' has no column {', '.join(map(repr, unknown))}")
+    height = len(next(iter(columns.values()))) if columns else 0
+    arrays = []
+    for column in contract.schema:
+        given = columns.get(column.name)
+        array = pa.nulls(height, column.type) if given is None else _cast(contract, column, given)
+        if not column.nullable and array.null_count:
+            raise LakeError(f"table '{contract.name}': column '{column.name}' is empty in {array.null_count} rows")
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, schema=contract.schema)
+
+
+def _from_frame(contract: Table, rows: pl.DataFrame) -> dict[str, Any]:
+    return {name: rows[name].to_arrow() for name in rows.columns}
+
+
+def _from_dicts(contract: Table, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+    names = set(chain.from_iterable(rows))
+    columns: dict[str, Any] = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        if name not in contract.schema.names:
+            columns[name] = pa.nulls(len(values))
+            continue
+        wanted = contract.schema.field(name).type
+        try:
+            columns[name] = pa.array(values, type=wanted)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise LakeError(f"table '{contract.name}': column '{name}' must be {wanted}: {error}") from error
+    return columns
+
+
+def _cast(contract: Table, column: pa.Field, array: Any) -> Any:
+    # A float that became an id has lost digits already: refuse it rather than print it as text.
+    if pa.types.is_string(column.type) and not _is_text(array.type):
+        raise LakeError(f"table '{contract.name}': column '{column.name}' must be text, not {array.type}")
+    try:
+        return array.cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise LakeError(f"table '{contract.name}': column '{column.name}' must be {column.type}: {error}") from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_null(kind)
+        or pa.types.is_dictionary(kind)
+    )
+
+
+def check_stored_schema(contract: Table, stored: pa.Schema, path: Path) -> None:
+    """Refuse a table on disk whose columns have other types than the contract's."""
+    for column in contract.schema:
+        if column.name not in stored.names:
+            continue  # a column newer than the table: read as null, added on the next write
+        kind = stored.field(column.name).type
+        if _plain(kind) != _plain(column.type):
+            raise LakeError(
+                f"table '{contract.name}' at {path}: column '{column.name}' is {kind}, expected {column.type}; "
+                "it was not written by this version of geofix: move it away or name another --lake"
+            )
+    missing = [k for k in contract.key if k not in stored.names]
+    if missing:
+        raise LakeError(
+            f"table '{contract.name}' at {path}: key column '{missing[0]}' is missing; "
+            "it was not written by geofix: move it away or name another --lake"
+        )
+
+
+def _plain(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
+        return f"list<{_plain(kind.value_type)}>"
+    if _is_text(kind):
+        return "string"
+    if pa.types.is_timestamp(kind):
+        return "timestamp"
+    return str(kind)

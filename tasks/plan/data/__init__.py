@@ -1,1 +1,0 @@
-"""Files derived by `tasks/plan/derive.py`; README.md says from what and under which licence."""

@@ -1,0 +1,185 @@
+"""One chunk of items inside a worker: each item's outcome, gathered into Arrow tables ready to commit."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from schemas.errors import GeofixError, LakeUnwritable, StageRefused
+from schemas.messages import Usage
+from schemas.tables import SYSTEM_COLUMNS, TABLES
+from tasks.lake.table_schema import to_arrow
+from tasks.runtime.outcome import Kept, Outcome, Rejected, Row
+from tasks.services.errors import ServiceError, safe_text
+
+# Rows of a rejected item carry this before their digest: only the rejects table says that the item is finished.
+REJECTED = "rejected:"
+NO_USAGE = Usage()
+FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An item that could not be done this time."""
+
+    item_id: str
+    kind: str
+    message: str
+    fatal: bool = False
+    service: str = ""  # whose answer it was
+
+
+@dataclass
+class ChunkResult:
+    """What came of a chunk."""
+
+    kept: list[str] = field(default_factory=list)
+    rejected: list[Row] = field(default_factory=list)  # rows of the rejects table
+    failed: list[Failure] = field(default_factory=list)
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    gone: dict[str, dict[str, str]] = field(default_factory=dict)  # table -> key -> why
+    usage: Usage = Usage()
+    opened_at: float | None = None  # when its worker was ready, in seconds since 1970
+
+    @property
+    def items(self) -> int:
+        return len(self.kept) + len(self.rejected) + len(self.failed)
+
+
+@dataclass(frozen=True)
+class ChunkJob:
+    """What a worker has to know of the stage."""
+
+    stage: str
+    run_id: str
+    marker: str
+    writes: tuple[str, ...]
+    work: Callable[[Row, Any], Any]
+    open_context: Callable[[], Any]
+    concurrency: int
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def make_sync(self) -> Callable[[pl.DataFrame], ChunkResult]:
+        context, opened_at = self.open_context(), time.time()
+
+        def call(chunk: pl.DataFrame) -> ChunkResult:
+            result = self.gather([(row, self._guarded(row, context)) for row in chunk.iter_rows(named=True)])
+            result.opened_at = opened_at
+            return result
+
+        return call
+
+    def make_async(self) -> Callable[[pl.DataFrame], Any]:
+        context, opened_at = self.open_context(), time.time()
+        gate = asyncio.Semaphore(self.concurrency)
+
+        async def one(row: Row) -> tuple[Row, Outcome | Failure]:
+            async with gate:
+                try:
+                    return row, await self.work(_own(row), context)
+                except Exception as error:  # noqa: BLE001 - whatever an item raises becomes its failure, kept for retry
+                    return row, self._failure(row["id"], error)
+
+        async def call(chunk: pl.DataFrame) -> ChunkResult:
+            result = self.gather(await asyncio.gather(*(one(row) for row in chunk.iter_rows(named=True))))
+            result.opened_at = opened_at
+            return result
+
+        return call
+
+    def _guarded(self, row: Row, context: Any) -> Outcome | Failure:
+        try:
+            return self.work(_own(row), context)
+        except Exception as error:  # noqa: BLE001 - whatever an item raises becomes its failure, kept for retry
+            return self._failure(row["id"], error)
+
+    def _failure(self, item_id: str, error: Exception) -> Failure:
+        if isinstance(error, ServiceError):
+            fatal = error.kind in FATAL_KINDS
+            return Failure(item_id, error.kind, safe_text(str(error), self.secrets), fatal, error.service)
+        if isinstance(error, StageRefused | LakeUnwritable):
+            return Failure(item_id, "refused", safe_text(str(error), self.secrets, 500), fatal=True)
+        return Failure(item_id, type(error).__name__, safe_text(str(error), self.secrets))
+
+    def gather(self, outcomes: list[tuple[Row, Outcome | Failure]]) -> ChunkResult:
+        """Outcomes as tables with the system columns filled."""
+        result = ChunkResult()
+        tables: dict[str, _Rows] = {}
+        now = datetime.now(UTC)
+        for item, outcome in outcomes:
+            item_id, made_from = item["id"], item["made_from"]
+            if isinstance(outcome, Failure):
+                result.failed.append(outcome)
+                continue
+            if outcome.usage is not NO_USAGE:
+                result.usage += outcome.usage
+            if isinstance(outcome, Rejected):
+                result.rejected.append(self._reject(item_id, made_from, outcome, now))
+                made_from = REJECTED + made_from
+            else:
+                assert isinstance(outcome, Kept), f"stage {self.stage} returned {type(outcome).__name__}"
+                if not outcome.rows.get(self.marker):
+                    raise GeofixError(f"stage {self.stage} kept item {item_id} without a row for '{self.marker}'")
+                result.kept.append(item_id)
+                for table, keys in outcome.gone.items():
+                    self._declared(table)
+                    result.gone.setdefault(table, {}).update(keys)
+            for table, rows in outcome.rows.items():
+                self._declared(table)
+                tables.setdefault(table, _Rows()).add(rows, item_id, made_from)
+        result.tables = {table: rows.to_arrow(table, self.stage, self.run_id, now) for table, rows in tables.items()}
+        return result
+
+    def _declared(self, table: str) -> None:
+        if table not in self.writes:
+            raise GeofixError(f"stage {self.stage} wrote to '{table}', which it does not declare")
+
+    def _reject(self, item_id: str, made_from: str, outcome: Rejected, now: datetime) -> Row:
+        return {
+            "stage": self.stage,
+            "item_id": item_id,
+            "made_from": made_from,
+            "run_id": self.run_id,
+            "written_at": now,
+            "reason": outcome.reason,
+            "evidence_json": json.dumps(outcome.evidence, sort_keys=True, default=str, ensure_ascii=False),
+        }
+
+
+class _Rows:
+    """Rows for one table, and whose they are. The system columns are made whole, not row by row: that is the cost."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.item_ids: list[str] = []
+        self.made_from: list[str] = []
+
+    def add(self, rows: list[Row], item_id: str, made_from: str) -> None:
+        self.rows += rows
+        self.item_ids += [item_id] * len(rows)
+        self.made_from += [made_from] * len(rows)
+
+    def to_arrow(self, table: str, stage: str, run_id: str, now: datetime) -> pa.Table:
+        def repeated(value: object, kind: pa.DataType) -> pa.Array:
+            return pa.repeat(pa.scalar(value, type=kind), len(self.rows))
+
+        system = {
+            "stage": repeated(stage, SYSTEM_COLUMNS["stage"]),
+            "item_id": pa.array(self.item_ids, SYSTEM_COLUMNS["item_id"]),
+            "made_from": pa.array(self.made_from, SYSTEM_COLUMNS["made_from"]),
+            "run_id": repeated(run_id, SYSTEM_COLUMNS["run_id"]),
+            "written_at": repeated(now, SYSTEM_COLUMNS["written_at"]),
+        }
+        return to_arrow(TABLES[table], self.rows, system)
+
+
+def _own(row: Row) -> Row:
+    own = row.copy()
+    del own["made_from"]
+    return own

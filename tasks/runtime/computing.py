@@ -1,0 +1,72 @@
+"""Work that waits for others and work that computes, in one process: neither keeps the other from its turn.
+
+Pictures are decoded a few at a time in threads of their own, however many arrive, so memory stays bounded. And no
+more items are begun than that can take: while decoding lags behind, what is fetched only waits, and is lost if the
+process is killed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from tasks.services.concurrency import ConcurrencyLimiter
+
+THREADS = 2  # a worker has one core: while one computes, the other may be reading or writing
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Computing:
+    """A few threads for what takes long enough to starve an event loop."""
+
+    def __init__(self, threads: int = THREADS) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "computing")
+        self._under_way = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a thread."""
+        return max(0, self._under_way - self._threads)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What the function returns, computed in a thread."""
+        self._under_way += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
+        finally:
+            self._under_way -= 1
+
+
+class Pace:
+    """How many items are under way: more while they wait for others, fewer while they wait for a thread."""
+
+    def __init__(self, least: int, most: int, computing: Computing) -> None:
+        self._least, self._computing = least, computing
+        self._gate = ConcurrencyLimiter(most)
+        self._gate.limit = float(min(least, most))
+        self._most = most
+
+    @property
+    def limit(self) -> int:
+        """Items that may be under way now."""
+        return int(self._gate.limit)
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """An item's turn, from its first request to its last."""
+        await self._gate.enter()
+        try:
+            yield
+        finally:
+            if self._computing.waiting:
+                self._gate.limit = max(float(self._least), self._gate.limit - 1)
+            elif self._gate.inside >= self.limit:
+                self._gate.limit = min(float(self._most), self._gate.limit + 1)
+            self._gate.leave()
+
+
+computing = Computing()

@@ -1,0 +1,204 @@
+"""How a stage is run.
+
+The author of a stage says what it reads, what it writes, which items there are and what is done to one item. The
+frame skips finished items, spreads the rest, commits in batches, keeps rejects with reasons and failures for retry,
+and proves that in = kept + rejected + failed.
+
+Guarantee: an item is finished when a live row of the stage's last table (or of `rejects`) carries its digest. A run
+killed at any moment leaves whole batches or nothing; the next run does the unfinished items again, and since rows are
+merged by key, none is written twice.
+"""
+
+import functools
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from schemas.errors import AccountingError, GeofixError, LakeError, StageRefused
+from schemas.messages import Usage
+from tasks.runtime.budget_actor import shared_rate_budget
+from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
+from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
+from tasks.runtime.identity import digest, new_run_id, with_made_from
+from tasks.runtime.ledger import Ledger
+from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
+from tasks.runtime.pool import Resources, WorkerDied, is_async_function, spread
+from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup
+from tasks.runtime.stage_lock import stage_lock
+from tasks.services.pauses import Pauses
+
+__all__ = [
+    "ColumnStage",
+    "Context",
+    "Inputs",
+    "Kept",
+    "LakeError",
+    "Outcome",
+    "Rejected",
+    "Resources",
+    "Row",
+    "Stage",
+    "StageRefused",
+    "StageResult",
+    "Tick",
+    "Usage",
+    "WorkerSetup",
+    "digest",
+    "pending",
+    "run",
+]
+
+
+def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageResult:
+    """Run a stage over what its input tables hold now."""
+    with stage_lock(context.lake, stage.name):
+        inputs, config_hash, ledger = _begin(stage, settings, context)
+        runner = _run_columns if isinstance(stage, ColumnStage) else _run_items
+        return runner(stage, settings, context, inputs, config_hash, ledger)  # type: ignore[arg-type]
+
+
+def pending(stage: Stage, settings: Any, context: Context) -> pl.DataFrame:
+    """The items that a run would work on now, with all their columns. Writes nothing."""
+    inputs, config_hash, ledger = _begin(stage, settings, context)
+    return ledger.unfinished(with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed))
+
+
+def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple[Inputs, str, Ledger]:
+    versions = {table: context.lake.version(table) for table in stage.reads}
+    inputs = Inputs(context.lake, versions)
+    identity = stage.identity(settings) if stage.identity else settings.identity()
+    config_hash = digest(stage.name, stage.version, identity)
+    ledger = Ledger(
+        lake=context.lake,
+        stage=stage.name,
+        writes=stage.writes,
+        run_id=new_run_id(stage.name),
+        config_hash=config_hash,
+        config_json=context.config_json,
+        code_version=context.code_version,
+        input_versions=versions,
+        flow_run_id=context.flow_run_id,
+    )
+    return inputs, config_hash, ledger
+
+
+def _run_items(
+    stage: Stage, settings: Any, context: Context, inputs: Inputs, config_hash: str, ledger: Ledger
+) -> StageResult:
+    items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)
+    todo = ledger.unfinished(items)
+    progress = Progress(context.progress, stage.name, items.height, items.height - todo.height)
+    connections, pauses = context.connections, None
+    if todo.height and stage.services:
+        context.ready()
+        rate_budget = shared_rate_budget(context.lake, context.spread)
+        connections, pauses = connections.sharing(rate_budget), Pauses(rate_budget)
+    is_async = is_async_function(stage.work)
+    job = ChunkJob(
+        stage=stage.name,
+        run_id=ledger.run_id,
+        marker=stage.writes[-1],
+        writes=stage.writes,
+        work=stage.work,
+        open_context=functools.partial(stage.open, settings, WorkerSetup(context.lake, connections)),
+        concurrency=stage.resources.concurrency,
+        secrets=context.connections.secrets(),
+    )
+    results = spread(
+        todo,
+        job.make_async if is_async else job.make_sync,
+        context.spread,
+        stage.resources,
+        is_async=is_async,
+        meanwhile=pauses.look if pauses else lambda: None,
+    )
+    batch = Batch(ledger, progress)
+    fatal: Failure | None = None
+    try:
+        for result in results:
+            fatal = batch.add(_died(result) if isinstance(result, WorkerDied) else result)
+            if fatal:
+                break
+    except BaseException:
+        # Ctrl-C or a broken stage: what is finished is committed, so that nothing done is lost.
+        results.close()
+        batch.commit()
+        ledger.close("interrupted", progress.counts, items.height, batch.usage)
+        raise
+    results.close()
+    batch.commit()
+    if fatal:
+        ledger.close("failed", progress.counts, items.height, batch.usage)
+        raise GeofixError(
+            f"{stage.name} stopped: {context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message}"
+        )
+    _check_accounts(stage.name, todo, batch)
+    result = _finish(stage, items, ledger, progress, batch)
+    return replace(result, paused_s=pauses.taken_s()) if pauses else result
+
+
+def _run_columns(
+    stage: ColumnStage, settings: Any, context: Context, inputs: Inputs, config_hash: str, ledger: Ledger
+) -> StageResult:
+    began_s = time.monotonic()
+    kept, rejects = stage.compute(inputs, settings)
+    kept = with_made_from(kept, config_hash, stage.name)
+    rejects = with_made_from(rejects, config_hash, stage.name)
+    items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
+    if items["id"].is_duplicated().any():
+        raise GeofixError(f"stage {stage.name} both kept and rejected an item")
+    todo = ledger.unfinished(items)
+    progress = Progress(context.progress, stage.name, items.height, items.height - todo.height, began_s)
+    batch = Batch(ledger, progress)
+    for result in ledger.column_results(stage.writes[0], kept, rejects, todo, BATCH_ITEMS):
+        batch.add(result)
+    batch.commit()
+    del kept, rejects  # written; what follows reads its part of them from the lake
+    _check_accounts(stage.name, todo, batch)
+    return _finish(stage, items, ledger, progress, batch)
+
+
+def _finish(
+    stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, progress: Progress, batch: Batch
+) -> StageResult:
+    ledger.sweep(
+        items,
+        not_done={f.item_id for f in batch.failed},
+        keeps_history=stage.keeps_history,
+        partial=isinstance(stage, Stage) and stage.partial,
+    )
+    standing, standing_rejects = ledger.standing()
+    result = ledger.close(
+        "done_with_failures" if batch.failed else "done",
+        progress.counts,
+        items.height,
+        batch.usage,
+        rejects=Counter(row["reason"] for row in batch.rejected),
+        failures=Counter(failure.kind for failure in batch.failed),
+        standing=standing,
+        standing_rejects=standing_rejects,
+        opened_at=batch.opened_at,
+    )
+    progress.finish()
+    return result
+
+
+def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
+    """In = kept + rejected + failed, item by item."""
+    names = (batch.kept, [row["item_id"] for row in batch.rejected], [f.item_id for f in batch.failed])
+    seen = pl.concat([pl.Series("id", part, dtype=pl.String) for part in names]).to_frame()
+    wanted = todo.select("id")
+    lost, strange = wanted.join(seen, on="id", how="anti").height, seen.join(wanted, on="id", how="anti").height
+    twice = seen.height - seen.n_unique()
+    if lost or strange or twice:
+        raise AccountingError(
+            f"{stage}: {wanted.height} in, {len(batch.kept)} kept, {len(batch.rejected)} rejected, "
+            f"{len(batch.failed)} failed: {lost} lost, {strange} from nowhere, {twice} twice"
+        )
+
+
+def _died(died: WorkerDied) -> ChunkResult:
+    return ChunkResult(failed=[Failure(item, "worker_died", died.message) for item in died.chunk["id"]])

@@ -1,0 +1,91 @@
+"""What every stage is: what it reads, what it writes, which items there are and what is done to one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from schemas.errors import GeofixError
+from schemas.settings.spread import SpreadSettings
+from tasks.lake import Lake
+from tasks.runtime.identity import code_version
+from tasks.runtime.outcome import Row, Tick
+from tasks.runtime.pool import Resources
+from tasks.services import Connections
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """What a worker may open its context with."""
+
+    lake: Lake
+    connections: Connections
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The tables a stage reads, each at one version for the whole run."""
+
+    lake: Lake
+    versions: Mapping[str, int]
+    _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+
+    def frame(self, table: str) -> pl.DataFrame:
+        """The table's live rows at the run's version."""
+        if table not in self.versions:
+            raise GeofixError(f"this stage does not declare that it reads '{table}'")
+        if table not in self._frames:
+            self._frames[table] = self.lake.read(table, self.versions[table])
+        return self._frames[table]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Work item by item, spread over Ray."""
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]  # the last one marks an item as finished
+    items: Callable[[Inputs, Any], pl.DataFrame]  # a unique text column `id`, and what `work` needs
+    work: Callable[[Row, Any], Any]  # (item, context) -> Kept | Rejected, sync or async; raises = failed, retried
+    open: Callable[[Any, WorkerSetup], Any]  # (settings, setup) -> context, once in each worker
+    version: int = 1  # raise it when the output changes its meaning
+    resources: Resources = Resources()
+    services: tuple[str, ...] = ()  # whose keys must be there before anything starts
+    keeps_history: bool = False  # rows of items that left the input stand, as models and snapshots do
+    partial: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
+    identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
+    unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
+
+
+@dataclass(frozen=True)
+class ColumnStage:
+    """Work on whole tables, in Polars, in this process."""
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str]
+    compute: Callable[[Inputs, Any], tuple[pl.DataFrame, pl.DataFrame]]  # kept (id + columns), rejects (id, reason, …)
+    version: int = 1
+    keeps_history: bool = False
+    identity: Callable[[Any], Any] | None = None
+    services: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a run takes place in."""
+
+    lake: Lake
+    connections: Connections
+    spread: SpreadSettings = SpreadSettings()
+    progress: Callable[[Tick], None] = lambda tick: None
+    ready: Callable[[], None] = lambda: None  # called before a stage with work to do asks its services
+    flow_run_id: str = ""
+    config_json: str = "{}"
+
+    @cached_property
+    def code_version(self) -> str:
+        return code_version()

@@ -1,0 +1,60 @@
+"""One run of a stage at a time on a lake: a second one waits, then finds most of the work done.
+
+The rows would come out right without this, for they are merged by key, but everything would be fetched twice. The
+lock is the system's: it ends with the process that holds it, however that ends.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from schemas.errors import LakeError
+from tasks.lake import Lake
+
+LOOK_EVERY_S = 0.5
+
+logger = logging.getLogger("geofix.stage")
+
+
+@contextlib.contextmanager
+def stage_lock(lake: Lake, stage: str, sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
+    """Wait for this process' turn at a stage of the lake."""
+    path = lake.root / ".state" / f"{stage}.lock"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        file = path.open("a+")
+    except OSError as error:
+        raise LakeError(
+            f"lake '{lake.root}' cannot be written: {error.strerror or error}; choose another with --lake"
+        ) from error
+    with file:
+        told = False
+        while not _taken(file.fileno()):
+            if not told:
+                file.seek(0)
+                who = file.read(20).strip()
+                logger.warning(
+                    "%s: another run%s is at work on it in this lake; waiting for its end",
+                    stage,
+                    f" (process {who})" if who.isdigit() else "",
+                )
+                told = True
+            sleep(LOOK_EVERY_S)
+        file.seek(0)
+        file.truncate()
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks: as it was without them
+    return True
