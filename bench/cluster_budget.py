@@ -37,10 +37,11 @@ from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
+from tasks.runtime import budget_actor
 from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.ray_start import stop_ray
 from tasks.runtime.runner import Context, Inputs, Kept, Resources, Row, Stage, WorkerSetup, run
-from tasks.services import Mapillary, budget_actor, connect
+from tasks.services import Mapillary, connect
 
 # The nodes import geofix, not its benchmarks.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
