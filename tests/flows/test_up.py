@@ -59,7 +59,7 @@ def test_a_local_worker_runs_the_scheduled_refresh(up: tuple[Lake, dict[str, Any
     assert lake.read("places").height == 3
     assert lake.read("snapshots").height == 1
     keys = {artifact["key"] for artifact in api.post("/artifacts/filter", json={}).json()}
-    assert keys >= {"stage-plan", "stage-collect", "stage-curate-judge", "stage-review"}
+    assert keys >= {"stage-plan", "stage-collect", "stage-curate-judge", "stage-curate-labels", "stage-review"}
     # The scheduler plans the nightly run ahead of time; with an incompatible sqlalchemy it silently does not.
     while not _planned_for_night(api):
         assert time.monotonic() < end, "the scheduler planned no nightly run"
