@@ -116,8 +116,9 @@ def _override(text: str) -> dict[str, Any]:
         parsed = yaml.load(value, _Loader)
     except yaml.YAMLError:
         parsed = value
-    layer: Any = parsed
-    for name in reversed(path.strip().split(".")):
+    *sections, field = path.strip().split(".")
+    layer: dict[str, Any] = {field: parsed}
+    for name in reversed(sections):
         layer = {name: layer}
     return layer
 

@@ -133,7 +133,7 @@ def compact(shapes: npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
     invalid = [shapely.is_valid_reason(s) for s in rounded if not s.is_valid]
     if invalid or not shapely.coverage_is_valid(rounded):
         raise ValueError(f"rounding broke the coverage: {invalid[:3]}")
-    return rounded
+    return np.asarray(rounded)
 
 
 def write_regions(regions: pl.DataFrame, path: Path) -> None:

@@ -189,7 +189,8 @@ async def _answer(send: Send, status: int, body: bytes, content_type: str, extra
 
 def _transport(receive: Receive) -> asyncio.Transport:
     # uvicorn hands each request the bound method of an object that holds the connection.
-    return receive.__self__.transport  # type: ignore[attr-defined]
+    transport: asyncio.Transport = receive.__self__.transport  # type: ignore[attr-defined]
+    return transport
 
 
 def _reset(receive: Receive) -> None:

@@ -67,7 +67,7 @@ def rows_of(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, Values | R
 def _values(column: pa.Array, name: str) -> list[Any]:
     """The column's values. One that Python cannot hold must not cost the others: then they are taken one by one."""
     try:
-        return column.to_pylist()
+        return list(column.to_pylist())
     except (ValueError, OverflowError):  # bytes that are no UTF-8 are a ValueError, too
         return [_value(value, name) for value in column]
 

@@ -33,7 +33,7 @@ class _Chances:
         """Whether each point is in its row's cell and country: a step from a town may lead over the edge of either."""
         inside = cell_number(lat, lon) == self.table.cell[row]
         inside[inside] = country_number(lat[inside], lon[inside]) == self.table.country[row[inside]]
-        return inside
+        return np.asarray(inside)
 
     def home_cell(self, row: Ints) -> Ints:
         """The row's own cell."""

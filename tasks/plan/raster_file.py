@@ -97,7 +97,7 @@ def _is_plain_degrees(crs: CRS) -> bool:
         [lon], [lat], *_ = transform(crs, "EPSG:4326", [PROBE_LON], [PROBE_LAT])
     except (rasterio.errors.RasterioError, CPLE_BaseError):
         return False  # no system of this Earth
-    return abs(lon - PROBE_LON) < DATUM_DEG and abs(lat - PROBE_LAT) < DATUM_DEG
+    return bool(abs(lon - PROBE_LON) < DATUM_DEG and abs(lat - PROBE_LAT) < DATUM_DEG)
 
 
 def _check_layout(source: DatasetReader, path: str) -> None:
