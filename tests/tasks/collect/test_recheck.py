@@ -16,7 +16,7 @@ from schemas.settings.curate import CurateSettings
 from tasks.collect import STAGES, recheck, street_view
 from tasks.curate import localizability
 from tasks.imaging.perspective import View
-from tasks.imaging.views import cut_view
+from tasks.review.views import cut_view
 from tasks.lake import Lake
 from tasks.runtime.runner import Context, Inputs, StageResult, pending, run
 
