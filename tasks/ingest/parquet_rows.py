@@ -78,7 +78,7 @@ def _value(value: pa.Scalar, name: str) -> Any:
     except UnicodeError:
         return Refusal("unreadable_row", "holds bytes that are not UTF-8", name)
     except (ValueError, OverflowError):
-        # A moment beyond the calendar, often a placeholder: as its number and unit, which nobody takes for a time.
+        # A moment beyond the calendar, often a placeholder: as its number and unit, which is not mistaken for a time.
         return f"{getattr(value, 'value', 'a value')} {value.type}"
 
 

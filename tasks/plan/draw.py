@@ -15,7 +15,7 @@ from tasks.plan.cells import PARTS, Cells, cell_corner, cell_number
 from tasks.plan.islets import Islets, islets
 from tasks.plan.rounds import FIRST_LATE, Floats, Ints, Slots, empty_slots, fill
 
-TRIES_PER_CELL = 8  # after so many a slot draws another cell,
+TRIES_PER_CELL = 8  # tries after which a slot draws another cell,
 TOWN_TRIES = 6  # and the last ones of each lot leave the towns and take any land of the cell
 
 
