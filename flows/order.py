@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tasks.runtime.report import Report
     from tasks.runtime.runner import ColumnStage, Stage
 
-# To add a part: its package under tasks/ with STAGES, its settings under the same name in schemas/config.py, and its
+# To add a part: its package under tasks/ with STAGES, its settings as SECTION of schemas/settings/<part>.py, and its
 # name here. The package may also have `check(settings)`, which raises what is wrong with files the settings name
 # before anything is written, and `report(lake, settings)`, which shows what the part made.
 PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")

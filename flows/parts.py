@@ -12,6 +12,7 @@ from flows.artifacts import publish_report, stage_markdown
 from flows.order import report_of, services_of, stages_of
 from flows.session import Session
 from flows.trained import trained_model
+from schemas.config import section_of
 from schemas.errors import StageRefused
 from tasks.review import auto_approve, newest_snapshot
 from tasks.runtime.outcome import StageResult
@@ -41,7 +42,7 @@ def run_part(part: str) -> None:
     with trained_model(session, part) as (config, ready):
         context = session.context(config, services_of([part]), ready, str(flow_run.id or ""))
         for stage in stages_of(part):
-            result = run(stage, getattr(config, part), context)
+            result = run(stage, section_of(config, stage.section or part), context)
             session.results.append(result)
             create_markdown_artifact(
                 key=f"stage-{stage.name.replace('.', '-').replace('_', '-')}",

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from flows.display import Display, Silent
 from flows.options import RunOptions
-from flows.order import check_of, services_of
+from flows.order import PARTS, check_of, services_of, stages_of
 from flows.servers import offline_world
 from schemas.config import Config
 from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.runner import Context
+from tasks.runtime.writers import refuse_second_writers
 from tasks.services import connect
 
 # A display cannot be a flow's parameter: Prefect stores those.
@@ -80,6 +81,7 @@ def _warnings_spoken(shown: Display) -> Iterator[None]:
 
 def check_before(config: Config, parts: Sequence[str]) -> None:
     """Say which keys these parts miss and what is wrong with their input before anything is started or written."""
+    refuse_second_writers(stage for part in PARTS for stage in stages_of(part))
     connect(config.services, os.environ, services_of(parts))
     for part in parts:
         check = check_of(part)
