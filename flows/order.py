@@ -23,12 +23,14 @@ def stages_of(part: str) -> Sequence["Stage | ColumnStage"]:
 
 def check_of(part: str) -> "Callable[[Any], None] | None":
     """What looks at a part's input before anything starts, if the part has it."""
-    return _offered(part, "check")
+    found: Callable[[Any], None] | None = _offered(part, "check")
+    return found
 
 
 def report_of(part: str) -> "Callable[[Lake, Any], Report] | None":
     """What shows the outcome of a part, if the part has it."""
-    return _offered(part, "report")
+    found: Callable[[Lake, Any], Report] | None = _offered(part, "report")
+    return found
 
 
 def _offered(part: str, name: str) -> Any:
