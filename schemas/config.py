@@ -7,7 +7,9 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.curate import CurateSettings
 from schemas.settings.difficulty import DifficultySettings
 from schemas.settings.evaluate import EvaluateSettings
+from schemas.settings.flows import FlowSettings
 from schemas.settings.ingest import IngestSettings
+from schemas.settings.notify import NotifySettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.review import ReviewSettings
@@ -37,3 +39,5 @@ class Config(Settings):
     services: ServicesSettings = ServicesSettings()
     spread: SpreadSettings = SpreadSettings()
     offline: OfflineSettings = OfflineSettings()
+    flows: FlowSettings = FlowSettings()
+    notify: NotifySettings = NotifySettings()
