@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
-from prefect import suspend_flow_run
+from prefect import State, suspend_flow_run
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateName
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.context import FlowRunContext
 from prefect.input import RunInput
-from prefect.states import Completed, State
+from prefect.states import Completed
 from pydantic import Field
 
 from flows.session import Session

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from tasks.runtime.report import Report
     from tasks.runtime.runner import ColumnStage, Stage
 
-
-# To add a part: its package under tasks/ with STAGES, its tables and settings as modules of the same name in
-# schemas/tables/ and schemas/settings/, and its name here. The package's docstring is the help of `geofix <part>` and
-# the description of its flow. It may also have `check(settings)`, which raises what is wrong with files the settings
-# name before anything is written, and `report(lake, settings)`, which shows what the part made.
+# To add a part: its package under tasks/ with STAGES; its contracts (TABLES) and its settings (SECTION) as modules of
+# the same name in schemas/tables/ and schemas/settings/; and its name here. The package's docstring is the help of
+# `geofix <part>` and the description of its flow. The package may also have `check(settings)`, which raises what is
+# wrong with files the settings name before anything is written, and `report(lake, settings)`, which shows what the
+# part made.
 PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
 REVIEW = "review"  # what follows it needs an approved snapshot
 
@@ -29,12 +29,14 @@ def stages_of(part: str) -> Sequence["Stage | ColumnStage"]:
 
 def check_of(part: str) -> "Callable[[Any], None] | None":
     """The function that checks a part's input before anything starts, if the part has one."""
-    return _offered(part, "check")
+    found: Callable[[Any], None] | None = _offered(part, "check")
+    return found
 
 
 def report_of(part: str) -> "Callable[[Lake, Any], Report] | None":
     """The function that reports what a part made, if the part has one."""
-    return _offered(part, "report")
+    found: Callable[[Lake, Any], Report] | None = _offered(part, "report")
+    return found
 
 
 def _offered(part: str, name: str) -> Any:

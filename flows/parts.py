@@ -17,7 +17,7 @@ from flows.retries import StageOutage, is_outage, merged, outages_of
 from flows.session import Session
 from flows.states import stage_state
 from flows.trained import trained_model
-from schemas.config import Config
+from schemas.config import section_of
 from tasks.review import newest_snapshot
 from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.runner import ColumnStage, Stage, run
@@ -45,7 +45,7 @@ def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
         with trained_model(session, part) as (config, ready):
             context = session.context(config, services_of([part]), ready, str(flow_run.id or ""))
             for stage in stages_of(part):
-                _run_stage(session, stage, settings_of(config, part, stage), context)
+                _run_stage(session, stage, section_of(config, stage.section or part), context)
             report = report_of(part)
             if report is not None:
                 publish_report(part, report(session.lake, getattr(config, part)))
@@ -53,14 +53,6 @@ def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
             _tell_pending(session)
     publish_counts(session.results)
     return session.results
-
-
-def settings_of(config: Config, part: str, stage: Stage | ColumnStage) -> Any:
-    """The section of the settings that a stage runs with: the one it names, else that of its part."""
-    found: Any = config
-    for name in (getattr(stage, "section", "") or part).split("."):
-        found = getattr(found, name)
-    return found
 
 
 def _run_stage(session: Session, stage: Stage | ColumnStage, settings: Any, context: Context) -> None:

@@ -12,13 +12,14 @@ from flows.display import Display
 from flows.logged import Logged
 from flows.notify import notify
 from flows.options import RunOptions
-from flows.order import check_of, services_of
+from flows.order import PARTS, check_of, services_of, stages_of
 from flows.servers import offline_world
 from schemas.config import Config
 from schemas.settings.notify import Event
 from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.runner import Context
+from tasks.runtime.writers import refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
 
@@ -64,25 +65,12 @@ class Session:
 
     def notify(self, event: Event, message: str, snapshot_id: str | None = None) -> None:
         """Tell the webhook, with the counts so far."""
-        from prefect.runtime import flow_run
-
-        secrets: tuple[str, ...] = ()
-        with contextlib.suppress(MissingKeys):
-            secrets = connect(self.config.services, os.environ, ()).secrets()
-        notify(
-            self.config.notify,
-            event,
-            safe_text(message, secrets, 500),
-            flow=flow_run.flow_name,
-            flow_run_id=flow_run.id,
-            lake=str(self.lake.root),
-            snapshot_id=snapshot_id,
-            counts={r.stage: {"kept": r.kept, "rejected": r.rejected, "failed": r.failed} for r in self.results},
-        )
+        _notify(self.config, event, message, self.results, snapshot_id)
 
 
 def check_before(config: Config, parts: Sequence[str]) -> None:
     """Say which keys these parts miss and what is wrong with their input before anything is started or written."""
+    refuse_second_writers(stage for part in PARTS for stage in stages_of(part))
     connect(config.services, os.environ, services_of(parts))
     for part in parts:
         check = check_of(part)
@@ -96,13 +84,33 @@ def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]
     from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
 
     config = options.resolve()
-    check_before(config, parts)
-    session = Session(config, Lake(config.lake))
-    world = offline_world(config, session.state / "offline-world.log")
-    with run_log(display.get()) as session.run_log:
+    results: list[StageResult] = []
+    with run_log(display.get()) as log:
         try:
-            with world as (session.config, session.ready):
-                yield session
+            check_before(config, parts)
+            lake = Lake(config.lake)
+            with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, ready):
+                yield Session(reachable, lake, ready, log, results)
         except Exception as error:
-            session.notify("failure", f"{type(error).__name__}: {error}")
+            _notify(config, "failure", f"{type(error).__name__}: {error}", results)
             raise
+
+
+def _notify(
+    config: Config, event: Event, message: str, results: Sequence[StageResult], snapshot_id: str | None = None
+) -> None:
+    from prefect.runtime import flow_run
+
+    secrets: tuple[str, ...] = ()
+    with contextlib.suppress(MissingKeys):
+        secrets = connect(config.services, os.environ, ()).secrets()
+    notify(
+        config.notify,
+        event,
+        safe_text(message, secrets, 500),
+        flow=flow_run.flow_name,
+        flow_run_id=flow_run.id,
+        lake=config.lake,
+        snapshot_id=snapshot_id,
+        counts={r.stage: {"kept": r.kept, "rejected": r.rejected, "failed": r.failed} for r in results},
+    )

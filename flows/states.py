@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prefect.states import Completed, State
+from prefect import State
+from prefect.states import Completed
 
 from tasks.runtime.outcome import StageResult
 

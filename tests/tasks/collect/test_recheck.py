@@ -16,8 +16,8 @@ from schemas.settings.curate import CurateSettings
 from tasks.collect import STAGES, recheck, street_view
 from tasks.curate import localizability
 from tasks.imaging.perspective import View
-from tasks.imaging.views import cut_view
 from tasks.lake import Lake
+from tasks.review.views import cut_view
 from tasks.runtime.runner import Context, Inputs, StageResult, pending, run
 
 SETTINGS = CollectSettings(photos=0, panorama_width=512, panorama_min_pixels=1)
