@@ -12,7 +12,9 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.curate import CurateSettings
 from schemas.settings.difficulty import DifficultySettings
 from schemas.settings.evaluate import EvaluateSettings
+from schemas.settings.flows import FlowSettings
 from schemas.settings.ingest import IngestSettings
+from schemas.settings.notify import NotifySettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.review import ReviewSettings
@@ -42,6 +44,8 @@ class KnownSections(Settings):
     services: ServicesSettings = ServicesSettings()
     spread: SpreadSettings = SpreadSettings()
     offline: OfflineSettings = OfflineSettings()
+    flows: FlowSettings = FlowSettings()
+    notify: NotifySettings = NotifySettings()
 
 
 def _further_sections() -> dict[str, Any]:
