@@ -196,7 +196,7 @@ def approve(
     snapshot: Annotated[str, typer.Argument(help="The snapshot's id, or its first 6 letters or more.")],
     why: Annotated[str | None, typer.Option(help="A word on the decision; needed to overrule failed checks.")] = None,
     reviewer: Annotated[str | None, typer.Option(help="Who decides; default: the user's login name.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Approve although a check failed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overrule a failed check or an earlier decision.")] = False,
     config: ConfigFile = None,
     profile: Profile = None,
     lake: LakeFolder = None,
@@ -215,6 +215,7 @@ def reject(
     snapshot: Annotated[str, typer.Argument(help="The snapshot's id, or its first 6 letters or more.")],
     why: Annotated[str, typer.Option(help="Why it must not be used.")],
     reviewer: Annotated[str | None, typer.Option(help="Who decides; default: the user's login name.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Change an earlier decision.")] = False,
     config: ConfigFile = None,
     profile: Profile = None,
     lake: LakeFolder = None,
@@ -225,7 +226,7 @@ def reject(
     from flows.looking import decide
 
     call = Call(config, None, profile, lake, None, as_json, True, debug)
-    run_command(call, lambda: decide(call, snapshot, approve=False, why=why, reviewer=reviewer))
+    run_command(call, lambda: decide(call, snapshot, approve=False, why=why, reviewer=reviewer, force=force))
 
 
 @app.command()

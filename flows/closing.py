@@ -137,7 +137,11 @@ def _course(model: dict[str, Any]) -> str:
 
 
 def _score_lines(lake: Lake) -> list[str]:
-    scores = lake.read("scores", columns=["policy", "metric", "value", "n"])
+    columns = ["policy", "metric", "value", "n", "evaluation_id", "snapshot_id", "written_at"]
+    scores = lake.read("scores", columns=columns).sort("written_at")
+    # Scores of other snapshots and settings stand beside the newest ones.
+    newest = scores.group_by("policy").agg(pl.col("evaluation_id", "snapshot_id").last())
+    scores = scores.join(newest, on=["policy", "evaluation_id", "snapshot_id"], how="semi", maintain_order="left")
     wanted = ["acc@25km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate"]
     scores = scores.filter(pl.col("metric").is_in(wanted))
     if scores.is_empty():

@@ -95,7 +95,7 @@ def trace_row(call: Call, row_id: str) -> int:
 
 
 def decide(call: Call, snapshot: str, approve: bool, why: str | None, reviewer: str | None, force: bool = False) -> int:
-    """The reviewer's word on a snapshot."""
+    """The reviewer's decision about a snapshot."""
     from tasks import review
 
     lake = existing_lake(call)
@@ -103,7 +103,7 @@ def decide(call: Call, snapshot: str, approve: bool, why: str | None, reviewer: 
     if approve:
         row = review.approve(lake, snapshot, who, why, force=force)
     else:
-        row = review.reject(lake, snapshot, who, why or "")
+        row = review.reject(lake, snapshot, who, why or "", force=force)
     resumed = resume_flow_runs(lake, row)
     if call.as_json:
         print_json({name: row[name] for name in ("snapshot_id", "status", "reviewer", "why")} | {"resumed": resumed})

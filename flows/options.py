@@ -50,6 +50,11 @@ class RunOptions(BaseModel):
     demo: bool = Field(
         False, title="Demo", description="Approve a snapshot by rule when every check passes, as `geofix demo` does."
     )
+    snapshot: str | None = Field(
+        None,
+        title="Snapshot",
+        description="Id of the approved snapshot that the parts after review read; default: the newest approved.",
+    )
 
     def resolve(self) -> Config:
         """The configuration these options amount to."""

@@ -14,7 +14,6 @@ from schemas.settings.train import TrainingStage, TrainSettings
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
 from tasks.train.chain import Link, chain, stage_identity
-from tasks.train.samples import approved_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +30,9 @@ class WorkerContext:
 
 def items(training_stage: TrainingStage, inputs: Inputs, settings: TrainSettings) -> pl.DataFrame:
     """One item: the model this stage is to make of the samples as they are; none if the stage is not configured."""
-    snapshot = approved_snapshot(inputs)
     links = [link for link in chain(inputs.frame("samples"), settings) if link.training_stage == training_stage]
     return pl.DataFrame(
-        [_item(link, snapshot["snapshot_id"]) for link in links],
+        [_item(link, inputs.snapshot_id) for link in links],
         schema={
             "id": pl.String,
             "training_stage": pl.String,
@@ -99,13 +97,15 @@ def _item(link: Link, snapshot_id: str) -> Row:
 def _stage(training_stage: TrainingStage) -> Stage:
     return Stage(
         name=f"train.{training_stage}",
-        reads=("snapshots", "samples"),
+        reads=("samples",),
         writes=("models",),
         items=functools.partial(items, training_stage),
         work=work,
         open=open_context,
         resources=Resources(cpus=2, workers=1, chunk=1),
         keeps_history=True,
+        snapshot=True,
+        unhashed=("snapshot_id",),
         identity=functools.partial(stage_identity, training_stage=training_stage),
     )
 
