@@ -1,7 +1,5 @@
 """What a stage did and what a part shows, as Prefect artifacts."""
 
-from pathlib import Path
-
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
 from tasks.runtime.outcome import StageResult
@@ -20,7 +18,7 @@ def publish_report(part: str, report: Report) -> None:
         )
 
 
-def stage_markdown(result: StageResult, lake: Path) -> str:
+def stage_markdown(result: StageResult, lake: str) -> str:
     """A stage's result as a page of Markdown."""
     lines = [
         f"# {result.stage}",

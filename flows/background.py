@@ -27,7 +27,7 @@ START_S = 180.0
 
 def state_file(lake: Lake) -> Path:
     """Where the processes of `geofix up` are written down."""
-    return lake.root / ".state" / "up.json"
+    return lake.state / "up.json"
 
 
 def running_api(lake: Lake) -> str | None:
@@ -105,7 +105,7 @@ def _start(config: Config, lake: Lake) -> None:
     server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
     _wait_for(f"{api}/health", server, folder / "prefect-server.log")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-    options = {"recipe": config.recipe, "profile": config.profile, "lake": str(lake.root)}
+    options = {"recipe": config.recipe, "profile": config.profile, "lake": lake.uri}
     for deployment in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]:
         parameters = json.dumps({"options": options})
         _say([*prefect, "--no-prompt", "deploy", "-n", deployment["name"], "--params", parameters], environment)

@@ -45,7 +45,7 @@ def run_part(part: str) -> None:
             session.results.append(result)
             create_markdown_artifact(
                 key=f"stage-{stage.name.replace('.', '-').replace('_', '-')}",
-                markdown=stage_markdown(result, session.lake.root),
+                markdown=stage_markdown(result, session.lake.uri),
                 description=f"{stage.name}: in = kept + rejected + failed",
             )
         report = report_of(part)

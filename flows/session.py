@@ -37,8 +37,8 @@ class Session:
 
     @property
     def state(self) -> Path:
-        """Where servers and Prefect keep what they need, beside the tables."""
-        return self.lake.root / ".state"
+        """Where servers and Prefect keep what they need."""
+        return self.lake.state
 
     def context(
         self, config: Config, services: Collection[str], ready: Callable[[], None], flow_run_id: str = ""
@@ -93,6 +93,6 @@ def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]
     config = options.resolve()
     check_before(config, parts)
     lake = Lake(config.lake)
-    world = offline_world(config, lake.root / ".state" / "offline-world.log")
+    world = offline_world(config, lake.state / "offline-world.log")
     with _warnings_spoken(display.get()), world as (reachable, ready):
         yield Session(reachable, lake, ready)

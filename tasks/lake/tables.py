@@ -24,8 +24,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from schemas.errors import LakeError, LakeUnwritable
 from schemas.tables import SYSTEM_COLUMNS, TABLES, Table
+from tasks.lake.blobs import Blobs, LocalBlobs
 from tasks.lake.image_store import ImageStore
+from tasks.lake.location import Location
 from tasks.lake.names import Names
+from tasks.lake.reading import check_files, reading
+from tasks.lake.state import state_folder
 from tasks.lake.table_schema import check_stored_schema, to_arrow
 
 LEAST_FREE_BYTES = 4_000_000  # for a commit
@@ -67,26 +71,48 @@ class Commit:
 
 
 class Lake:
-    """Tables and images under one folder."""
+    """Tables, images and other blobs at one location, and the local state that belongs to them."""
 
-    def __init__(self, root: str | Path, *, read_only: bool = False) -> None:
-        if "://" in str(root):
-            raise LakeError(f"lake '{root}' is not a local folder; give a path such as ./lake")
-        self.root = Path(root).expanduser().absolute()
-        self._names = Names(self.root)
-        self.images = ImageStore(self.root / "images")
+    def __init__(self, location: str | Path | Location, *, read_only: bool = False, state: Path | None = None) -> None:
+        self._location = Location.parse(location)
+        self.state = state or state_folder(self._location)  # locks, budgets, spools, logs: always a local folder
+        self.blobs = open_blobs(self._location, self.state)
+        self._names = Names(self.blobs)
+        self.images = ImageStore(self.blobs)
         if read_only:
             return  # a disk that is full or write-protected can still be looked at
         try:
-            (self.root / "tables").mkdir(parents=True, exist_ok=True)
-            probe = self.root / f".writable-{uuid.uuid4().hex}"
-            probe.write_bytes(b"geofix")
-            probe.unlink()
+            if self._location.folder is None:
+                self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            else:
+                (self._location.folder / "tables").mkdir(parents=True, exist_ok=True)
+            probe = f".writable-{uuid.uuid4().hex}"
+            self.blobs.put(probe, b"geofix")
+            self.blobs.delete(probe)
             self._names.ensure()
-        except OSError as error:
-            raise LakeError(
-                f"lake '{self.root}' cannot be written: {error.strerror or error}; choose another with --lake"
-            ) from error
+        except (OSError, LakeUnwritable) as error:
+            why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            raise LakeError(f"lake '{self.uri}' cannot be written: {why}; choose another with --lake") from error
+
+    @property
+    def uri(self) -> str:
+        """The lake's address: a path or a URI."""
+        return self._location.uri
+
+    @property
+    def root(self) -> Path:
+        """The folder of a local lake."""
+        if self._location.folder is None:
+            raise LakeError(f"lake '{self.uri}' is not a local folder")
+        return self._location.folder
+
+    def tables_uri(self, name: str) -> str:
+        """Where a table lies."""
+        return self._location.child(f"tables/{_contract(name).name}")
+
+    def is_there(self) -> bool:
+        """Whether anything was ever written to this lake."""
+        return next(iter(self.blobs.list("tables")), None) is not None
 
     def name(self, *parts: str) -> str:
         """A name for what these parts identify, which tells nothing about them without this lake."""
@@ -104,14 +130,21 @@ class Lake:
         table = self._open(name, version)
         if table is None:
             return _empty(name).lazy()
+        if self.blobs.is_local:
+            check_files(name, table, self.blobs, is_newest=version is None)
         return _conform(pl.scan_delta(table), name)
+
+    def collect(self, name: str, rows: pl.LazyFrame) -> pl.DataFrame:
+        """What a query over `scan` gives; a damaged file is an error that names it."""
+        with reading(name, lambda: self._open(name), self.blobs):
+            return rows.collect()
 
     def read(self, name: str, version: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """The live rows at a version (default: the newest)."""
         rows = self.scan(name, version).filter(pl.col("tombstone").is_null())
         if columns is not None:
             rows = rows.select(columns)
-        return self._guard(name, rows.collect)
+        return self.collect(name, rows)
 
     def history(self, name: str, limit: int | None = None) -> list[dict[str, Any]]:
         """The table's commits, newest first, with the metadata each writer gave."""
@@ -120,7 +153,9 @@ class Lake:
 
     def existing(self) -> list[str]:
         """Names of the tables that hold at least one commit, in the contract's order."""
-        return [name for name in TABLES if DeltaTable.is_deltatable(str(self._path(name)))]
+        return [
+            name for name in TABLES if DeltaTable.is_deltatable(self.tables_uri(name), self._location.storage_options())
+        ]
 
     # writing ---------------------------------------------------------------------------------------------
 
@@ -185,26 +220,6 @@ class Lake:
 
         return self._write(name, data.num_rows, commit, "tombstone", mark)
 
-    # upkeep ----------------------------------------------------------------------------------------------
-
-    def compact(self, name: str) -> dict[str, Any]:
-        """Merge small files into larger ones; older versions stay readable."""
-        table = self._open(name)
-        return {} if table is None else table.optimize.compact()
-
-    def vacuum(self, name: str, retention_hours: int = 168) -> list[str]:
-        """Delete files no version needs that is newer than the retention or named by a snapshot."""
-        table = self._open(name)
-        if table is None:
-            return []
-        named = self.snapshot_versions(name)
-        return table.vacuum(
-            retention_hours=retention_hours,
-            dry_run=False,
-            enforce_retention_duration=False,
-            keep_versions=sorted({*named, table.version()}),
-        )
-
     def snapshot_versions(self, name: str) -> list[int]:
         """Versions of a table that a snapshot names, whatever its approval."""
         found = set()
@@ -214,28 +229,33 @@ class Lake:
                 found.add(version)
         return sorted(found)
 
+    def delta(self, name: str) -> DeltaTable | None:
+        """The Delta table itself, for maintenance; None while it does not exist."""
+        return self._open(name)
+
     # inside ----------------------------------------------------------------------------------------------
 
-    def _path(self, name: str) -> Path:
-        return self.root / "tables" / _contract(name).name
-
     def _open(self, name: str, version: int | None = None) -> DeltaTable | None:
-        path = self._path(name)
+        uri = self.tables_uri(name)
         if version is not None and version < 0:
             return None
         try:
-            table = DeltaTable(str(path), version=version)
+            table = DeltaTable(uri, version=version, storage_options=self._location.storage_options())
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise LakeError(f"table '{name}' in {self.root} cannot be read: {_first_line(error)}") from error
-        check_stored_schema(TABLES[name], pa.schema(table.schema().to_arrow()), path)
+            raise LakeError(f"table '{name}' in {self.uri} cannot be read: {_first_line(error)}") from error
+        check_stored_schema(TABLES[name], pa.schema(table.schema().to_arrow()), uri)
         return table
 
     def _create(self, name: str) -> DeltaTable:
-        path = self._path(name)
         return DeltaTable.create(
-            str(path), schema=TABLES[name].schema, mode="ignore", name=name, configuration=TABLE_CONFIGURATION
+            self.tables_uri(name),
+            schema=TABLES[name].schema,
+            mode="ignore",
+            name=name,
+            configuration=TABLE_CONFIGURATION,
+            storage_options=self._location.storage_options(),
         )
 
     def _write(self, name: str, count: int, commit: Commit, operation: str, apply: Callable[[DeltaTable], None]) -> int:
@@ -256,13 +276,14 @@ class Lake:
                     raise LakeError(f"table '{name}' is written by too many others at once; run again") from None
                 time.sleep(random.uniform(0.02, 0.1) * 2 ** min(attempt, 5))
             except (DeltaError, OSError) as error:
-                raise _write_error(name, self.root, error) from error
+                raise _write_error(name, self.uri, error) from error
         raise AssertionError("unreachable")
 
     def _refuse_full_disk(self, name: str) -> None:
         # The library that writes tables ends in a panic there, and prints a page of it.
-        if shutil.disk_usage(self.root).free < LEAST_FREE_BYTES:
-            raise _no_space(name, self.root)
+        folder = self._location.folder
+        if folder is not None and shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+            raise _no_space(name, self.uri)
 
     def _add_new_columns(self, table: DeltaTable, name: str) -> None:
         stored = {f.name for f in table.schema().fields}
@@ -273,11 +294,14 @@ class Lake:
             extra = Schema.from_arrow(pa.schema([f.with_nullable(True) for f in missing]))
             table.alter.add_columns(list(extra.fields))
 
-    def _guard(self, name: str, collect: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        try:
-            return collect()
-        except (OSError, DeltaError, pl.exceptions.ComputeError) as error:
-            raise LakeError(f"table '{name}' in {self.root} cannot be read: {_first_line(error)}") from error
+
+def open_blobs(location: Location, state: Path) -> Blobs:
+    """The blobs of a lake."""
+    if location.folder is not None:
+        return LocalBlobs(location.folder)
+    from tasks.lake.object_blobs import ObjectBlobs  # a local lake does without the client
+
+    return ObjectBlobs(location, state / "copies")
 
 
 def _contract(name: str) -> Table:
@@ -329,15 +353,15 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
-def _no_space(name: str, root: Path) -> LakeUnwritable:
-    return LakeUnwritable(f"no space left on the disk of lake '{root}' while writing '{name}'; free some and run again")
+def _no_space(name: str, lake: str) -> LakeUnwritable:
+    return LakeUnwritable(f"no space left on the disk of lake '{lake}' while writing '{name}'; free some and run again")
 
 
-def _write_error(name: str, root: Path, error: BaseException) -> LakeError:
+def _write_error(name: str, lake: str, error: BaseException) -> LakeError:
     text = _first_line(error)
     if getattr(error, "errno", None) == 28 or "os error 28" in text or "No space left" in text:
-        return _no_space(name, root)
-    return LakeUnwritable(f"table '{name}' in {root} cannot be written: {text}")
+        return _no_space(name, lake)
+    return LakeUnwritable(f"table '{name}' in {lake} cannot be written: {text}")
 
 
 __all__ = ["SYSTEM_COLUMNS", "Commit", "Lake"]

@@ -22,13 +22,13 @@ logger = logging.getLogger("geofix.stage")
 @contextlib.contextmanager
 def stage_lock(lake: Lake, stage: str, sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
     """Wait for this process' turn at a stage of the lake."""
-    path = lake.root / ".state" / f"{stage}.lock"
+    path = lake.state / f"{stage}.lock"
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")
     except OSError as error:
         raise LakeError(
-            f"lake '{lake.root}' cannot be written: {error.strerror or error}; choose another with --lake"
+            f"lake '{lake.uri}' cannot be written: {error.strerror or error}; choose another with --lake"
         ) from error
     with file:
         told = False
