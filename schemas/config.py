@@ -8,6 +8,7 @@ from schemas.settings.curate import CurateSettings
 from schemas.settings.difficulty import DifficultySettings
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.ingest import IngestSettings
+from schemas.settings.maintain import MaintainSettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.review import ReviewSettings
@@ -22,7 +23,9 @@ class Config(Settings):
 
     recipe: str = Field("spotagent", description="which published system to follow")
     profile: str = Field("offline", description="where the services are: offline or production")
-    lake: str = Field("lake", description="folder of tables and images", min_length=1)
+    lake: str = Field(
+        "lake", description="folder of tables and images, or a URI such as s3://bucket/prefix", min_length=1
+    )
 
     plan: PlanSettings = PlanSettings()
     collect: CollectSettings = CollectSettings()
@@ -37,3 +40,4 @@ class Config(Settings):
     services: ServicesSettings = ServicesSettings()
     spread: SpreadSettings = SpreadSettings()
     offline: OfflineSettings = OfflineSettings()
+    maintain: MaintainSettings = MaintainSettings()

@@ -43,6 +43,10 @@ class Blobs(ABC):
         """Store the bytes under the key, replacing what is there."""
 
     @abstractmethod
+    def keep(self, key: str, data: bytes) -> None:
+        """Store bytes that the key determines, if need be; either way their time is now."""
+
+    @abstractmethod
     def create(self, key: str, data: bytes) -> bool:
         """Store the bytes if the key is free; False if another writer has it. Only the owner may read the file."""
 
@@ -105,6 +109,13 @@ class LocalBlobs(Blobs):
         path = self.local(key)
         with self._written(path, data, 0o666) as temporary:
             temporary.replace(path)
+
+    def keep(self, key: str, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            if self.local(key).stat().st_size == len(data):
+                os.utime(self.local(key))  # for maintenance, which deletes old pictures that no row names
+                return
+        self.put(key, data)
 
     def create(self, key: str, data: bytes) -> bool:
         path = self.local(key)

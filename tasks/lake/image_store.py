@@ -45,12 +45,7 @@ class ImageStore:
     def put(self, data: bytes, extension: str) -> str:
         """Store the bytes once; returns their sha256."""
         sha256 = hashlib.sha256(data).hexdigest()
-        key = self.key(sha256, extension)
-        if self._blobs.is_local:  # a look costs less than a write; on an object store both are one request
-            found = self._blobs.find(key)
-            if found is not None and found.size == len(data):
-                return sha256
-        self._blobs.put(key, data)
+        self._blobs.keep(self.key(sha256, extension), data)
         return sha256
 
     def read(self, sha256: str, extension: str) -> bytes:

@@ -6,7 +6,7 @@ and reaches Python as a BaseException, so the ends of local files are checked be
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -64,9 +64,13 @@ def reading(name: str, table: Callable[[], DeltaTable | None], blobs: Blobs) -> 
         raise _named(name, table(), blobs, error) from None
 
 
-def damaged_files(name: str, table: DeltaTable, blobs: Blobs) -> Iterator[tuple[str, str]]:
-    """The files of a table that cannot be read whole, each with the reason."""
+def damaged_files(
+    name: str, table: DeltaTable, blobs: Blobs, only: Collection[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """The files of a table that cannot be read whole, each with the reason; by default all are read."""
     for key in file_keys(name, table):
+        if only is not None and key not in only:
+            continue
         try:
             for _ in pq.ParquetFile(pa.BufferReader(blobs.get(key))).iter_batches():
                 pass

@@ -115,9 +115,9 @@ class Lake(TableWrites):
                 found.add(version)
         return sorted(found)
 
-    def delta(self, name: str) -> DeltaTable | None:
+    def delta(self, name: str, version: int | None = None) -> DeltaTable | None:
         """The Delta table itself, for maintenance; None while it does not exist."""
-        return self._open(name)
+        return self._open(name, version)
 
     # inside ----------------------------------------------------------------------------------------------
 
@@ -131,7 +131,10 @@ class Lake(TableWrites):
             self._names.ensure()
         except (OSError, LakeUnwritable) as error:
             why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-            raise LakeError(f"lake '{self.uri}' cannot be written: {why}; choose another with --lake") from error
+            fix = "choose another with --lake"
+            if not self.blobs.is_local:
+                fix = "check the bucket, and endpoint and keys in the environment (AWS_…, GOOGLE_…, AZURE_…)"
+            raise LakeError(f"lake '{self.uri}' cannot be written: {why}; {fix}") from error
 
     def _where(self) -> str:
         return self.uri
