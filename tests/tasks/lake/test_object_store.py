@@ -1,10 +1,12 @@
 """A lake on an object store: every operation over a real socket against a server process of its own."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tasks.lake.image_store import CorruptImage
 from tasks.lake.maintain import maintain, vacuum
 from tasks.lake.object_blobs import ObjectBlobs
 from tasks.lake.verify import verify
+from tasks.runtime.stage_lock import stage_lock
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +146,48 @@ def test_two_processes_commit_at_once_and_lose_nothing(lake: Lake, tmp_path: Pat
     both = Lake(uri)
     assert sorted(both.read("places")["place_id"]) == sorted(f"{w}-{n}" for w in "ab" for n in range(1, 11))
     assert both.read("gaps").sort("kind")["wanted"].to_list() == [10, 10]
+
+
+def test_the_lease_of_a_stage_is_held_by_one_machine(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tasks.lake.lease.RENEW_S", 0.1)
+    monkeypatch.setattr("tasks.lake.lease.EXPIRY_S", 1.0)
+    elsewhere = Lake(lake.uri, state=tmp_path)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            first.close()
+        time.sleep(0.3)
+
+    with contextlib.ExitStack() as first:
+        first.enter_context(stage_lock(lake, "collect"))
+        with stage_lock(lake, "curate"):
+            pass  # another stage is free
+        with stage_lock(elsewhere, "collect", wait):
+            assert len(waits) == 3, "renewed in time, it was not taken over; released, it was free at once"
+    assert "another machine" in caplog.text
+    with stage_lock(lake, "collect", wait):
+        assert len(waits) == 3
+
+
+def test_a_lease_that_is_not_renewed_expires_and_one_of_this_machine_is_taken_over(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.lake.lease.EXPIRY_S", 0.5)
+    dead = json.dumps({"machine": "elsewhere", "who": "killed", "n": 1}).encode()
+    lake.blobs.put("locks/collect.json", dead)
+    waits: list[float] = []
+    with stage_lock(lake, "collect", lambda _: (waits.append(1), time.sleep(0.2))[1]):
+        assert waits
+    with stage_lock(lake, "collect"):
+        mine = lake.blobs.get("locks/collect.json")
+    lake.blobs.put("locks/collect.json", mine)  # as a killed process of this machine would have left it
+    monkeypatch.setattr("tasks.lake.lease.EXPIRY_S", 1000.0)
+    with stage_lock(lake, "collect", lambda _: pytest.fail("waited for a process of this machine that is gone")):
+        pass
 
 
 def test_a_bucket_that_is_not_there_is_one_line(store: None) -> None:
