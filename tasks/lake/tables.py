@@ -109,7 +109,8 @@ class Lake(TableWrites):
     def snapshot_versions(self, name: str) -> list[int]:
         """Versions of a table that a snapshot names, whatever its approval."""
         found = set()
-        for text in self.scan("snapshots").select("table_versions_json").collect()["table_versions_json"]:
+        rows = self.collect("snapshots", self.scan("snapshots").select("table_versions_json"))
+        for text in rows["table_versions_json"]:
             version = json.loads(text).get(name, -1)
             if version >= 0:
                 found.add(version)
