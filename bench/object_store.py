@@ -29,7 +29,7 @@ from bench.chaos_checks import LOGS, differences, stray_files, stray_processes
 from bench.offline_server import OfflineServer, wait_for_world
 from bench.s3_server import s3_server
 from flows.servers import free_port
-from schemas.settings.offline import OfflineSettings
+from schemas.load import load_config
 from schemas.tables import TABLES
 from tasks.lake import Lake
 from tasks.lake.names import KEY_FILE
@@ -68,7 +68,8 @@ def _compare(chaos: Chaos, last: str, kills: int) -> int:
     begin = time.monotonic()
     shares = [deal(kills, [name for name, seconds in act.stages.items() if seconds])[n::2] for n in range(2)]
     with ThreadPoolExecutor(len(MACHINES)) as pool:
-        fell = Counter(sum(pool.map(lambda n: _machine(chaos, n, act, shares[n]), range(len(MACHINES))), []))
+        both = pool.map(lambda n: _machine(chaos, n, act, shares[n]), range(len(MACHINES)))
+        fell = Counter(where for one in both for where in one)
     print(f"   object store, two machines: {time.monotonic() - begin:.0f} s; kills by stage: {dict(fell)}", flush=True)
     wrong = differences(local, remote) + stray_files(remote) + stray_processes(chaos.folder)
     wrong += [f"{one.table} {one.row_id}: {one.what}" for one in verify(remote)]
@@ -104,7 +105,7 @@ def _machine(chaos: Chaos, number: int, act: Act, stages: list[str]) -> list[str
 @contextlib.contextmanager
 def _world() -> Iterator[int]:
     """One offline world for all commands: it must outlive each of them."""
-    port, settings = free_port(), OfflineSettings()
+    port, settings = free_port(), load_config(profile="offline").offline
     words = ["--port", str(port), "--seed", str(settings.seed), "--size", str(settings.size)]
     process = subprocess.Popen([sys.executable, "-m", "infra.offline", *words], stdout=subprocess.DEVNULL)
     try:
