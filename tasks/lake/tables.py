@@ -62,6 +62,8 @@ class Lake(TableWrites):
 
     def is_there(self) -> bool:
         """Whether anything was ever written to this lake."""
+        if self._location.folder is not None:
+            return (self._location.folder / "tables").is_dir()
         return next(iter(self.blobs.list("tables")), None) is not None
 
     def name(self, *parts: str) -> str:
