@@ -29,7 +29,9 @@ REFERENCES: Mapping[str, tuple[str, str]] = {
 }
 STORED = r"sha256:([0-9a-f]{64})\.(jpg|png)"  # a picture named by a stored message
 READERS = 8
-PICTURES = {"sha256": pl.String, "extension": pl.String, "bytes": pl.Int64, "table": pl.String, "row_id": pl.String}
+PICTURES = pl.Schema(
+    {"sha256": pl.String, "extension": pl.String, "bytes": pl.Int64, "table": pl.String, "row_id": pl.String}
+)
 
 
 @dataclass(frozen=True)
