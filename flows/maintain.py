@@ -4,7 +4,7 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 
 from flows.options import RunOptions
-from tasks.lake import Lake
+from flows.session import open_session
 from tasks.lake.maintain import Done
 from tasks.lake.maintain import maintain as maintain_lake
 
@@ -12,10 +12,10 @@ from tasks.lake.maintain import maintain as maintain_lake
 @flow(name="maintain")
 def maintain(options: RunOptions | None = None, dry_run: bool = False) -> list[Done]:
     """Compact and vacuum the tables, sweep what nothing refers to."""
-    config = (options or RunOptions()).resolve()
-    lake = Lake(config.lake)
-    done = maintain_lake(lake, config.maintain, dry_run)
-    create_markdown_artifact(key="maintain", markdown=markdown(done, lake.uri), description="What maintenance freed")
+    with open_session(options or RunOptions(), []) as session:
+        done = maintain_lake(session.lake, session.config.maintain, dry_run)
+        page = markdown(done, session.lake.uri)
+        create_markdown_artifact(key="maintain", markdown=page, description="What maintenance freed")
     return done
 
 

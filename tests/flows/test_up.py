@@ -201,3 +201,12 @@ def _planned_for_night(api: httpx.Client) -> bool:
     wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     found = api.post("/flow_runs/filter", json=wanted).json()
     return any(run["expected_start_time"][11:16] == "03:00" for run in found)
+
+
+def test_the_weekly_maintenance_is_scheduled_and_runs(up: Up) -> None:
+    assert up.state["deployments"]["maintain/weekly"] == "cron 0 5 * * 0 UTC"
+    run = up.start("maintain/weekly", dry_run=True)
+    up.wait(run, "Completed")
+    wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": ["maintain"]}}}
+    [artifact] = up.api.post("/artifacts/filter", json=wanted).json()
+    assert str(up.lake.root) in artifact["data"]
