@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -37,7 +37,7 @@ SUPERSEDED = "superseded by a newer run"
 INPUT_GONE = "its input is gone"
 REVIVABLE = (SUPERSEDED, INPUT_GONE)
 
-Rows = pl.DataFrame | pa.Table | Iterable[Mapping[str, Any]]
+Rows: TypeAlias = pl.DataFrame | pa.Table | Iterable[Mapping[str, Any]]
 # Given the table as it is: rows to change, as key columns, `made_from`, `_action` and `tombstone` (the reason).
 Find = Callable[[pl.LazyFrame], pl.DataFrame]
 
