@@ -147,9 +147,8 @@ def test_the_pipeline_suspends_at_review_and_trains_when_a_person_approves(up: U
     assert "secret-path" not in up.worker_log() + "".join(log)
 
     # The form: a decision without a reason is refused, and the run keeps waiting.
-    schema = json.loads(
-        up.api.get(f"/flow_runs/{run}/input/{waiting['state_details']['run_input_keyset']['schema']}").json()
-    )
+    key = waiting["state_details"]["run_input_keyset"]["schema"]
+    schema = up.api.get(f"/flow_runs/{run}/input/{key}").json()
     assert set(schema["properties"]) == {"approve", "why", "reviewer", "overrule"}
     assert all(one["description"] for one in schema["properties"].values())
     refused = up.api.post(f"/flow_runs/{run}/resume", json={"run_input": {"approve": True}}).json()
