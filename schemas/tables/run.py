@@ -27,6 +27,7 @@ TABLES = (
             "code_version": STRING,
             "input_versions_json": JSON,
             "output_versions_json": JSON,
+            "snapshot_id": STRING,  # what a stage after the review read; null for the stages before it
             "total": INT,
             "skipped": INT,
             "items_in": INT,

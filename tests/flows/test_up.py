@@ -124,7 +124,8 @@ def test_the_pipeline_suspends_at_review_and_trains_when_a_person_approves(up: U
     waiting = up.wait(run, "Suspended")
     # One task for each stage. Satellite rows failed, after a retry, and the state says so.
     tasks = up.tasks(run)
-    assert set(tasks) == {"plan", "collect", "collect.recheck", "collect.satellite", "curate.judge", "review"}
+    curate = {f"curate.{step}" for step in ("duplicates", "judge", "address", "labels")}
+    assert set(tasks) == {"plan", "collect", "collect.recheck", "collect.satellite", *curate, "review"}
     assert tasks["plan"]["state"]["name"] == "Completed"
     assert tasks["collect.satellite"]["state"]["type"] == "COMPLETED"
     assert tasks["collect.satellite"]["state"]["name"] == "FailedRows"
@@ -135,7 +136,7 @@ def test_the_pipeline_suspends_at_review_and_trains_when_a_person_approves(up: U
     assert any("using the offline world that runs at port" in line for line in log), log
     assert any("in = " in line and line.startswith("plan:") for line in log), log
     keys = {artifact["key"] for artifact in up.api.post("/artifacts/filter", json={}).json()}
-    assert keys >= {"stage-plan", "stage-collect", "stage-curate-judge", "stage-review", "report-plan", "counts"}
+    assert keys >= {"stage-plan", "stage-collect", "stage-curate-labels", "stage-review", "report-plan", "counts"}
     # The webhook was told once, and without the address in any log.
     snapshot = up.lake.read("snapshots").row(0, named=True)
     assert snapshot["status"] == "pending"
