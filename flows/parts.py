@@ -89,7 +89,7 @@ def run_stage(stage: str) -> State[StageResult]:
     outages = outages_of(result)
     if outages and task_run.run_count <= work.retries:
         raise StageOutage(f"{outages:,} rows of {stage} failed because a service is out or over its limit")
-    _tell_exhausted(session, result)
+    tell_exhausted(session, result)
     return stage_state(result)
 
 
@@ -101,7 +101,8 @@ def _with_progress(context: Context, bar: ProgressArtifact) -> Context:
     return replace(context, progress=tick)
 
 
-def _tell_exhausted(session: Session, result: StageResult) -> None:
+def tell_exhausted(session: Session, result: StageResult) -> None:
+    """Tell the webhook when rows failed for want of a quota."""
     over = result.failures.get("quota", 0)
     if over:
         session.notify(

@@ -4,13 +4,23 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.notify import notify
+from flows.options import RunOptions
+from flows.parts import tell_exhausted
+from flows.session import open_session
+from schemas.messages import Usage
 from schemas.settings.notify import NotifySettings
+from tasks.runtime.outcome import StageResult
+from tasks.services import MissingKeys
+
+RESULT = StageResult("collect", "r", "done", {}, {}, 5, 0, 5, 0, 0, 0, {}, {}, {}, {}, Usage(), 1.0)
 
 
 class Webhook(ThreadingHTTPServer):
@@ -84,3 +94,40 @@ def test_a_webhook_that_fails_is_a_warning_without_its_address(
     said = [record.getMessage() for record in caplog.records if record.name == "geofix.notify"]
     assert len(said) == 6 and "HTTP 500" in said[0] and "notify.url_env=HOOK" in said[0]
     assert "s3cret" not in caplog.text
+
+
+def options(lake: Path, *overrides: str) -> RunOptions:
+    return RunOptions(lake=str(lake), overrides=["notify.url_env=HOOK", "offline.serve=false", *overrides])
+
+
+def test_a_run_that_fails_tells_the_webhook_and_no_key(
+    webhook: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREETS", "key-9f8e7d")
+    own = ["services.mapillary.base_url=https://streets.test", "services.mapillary.key_env=STREETS"]
+    with pytest.raises(ZeroDivisionError), open_session(options(tmp_path, *own), []) as session:
+        session.results.append(replace(RESULT, kept=4, failed=1))
+        raise ZeroDivisionError("with key-9f8e7d")
+    [told] = webhook.told
+    assert (told["event"], told["message"], told["lake"]) == (
+        "failure",
+        "ZeroDivisionError: with ***",
+        str(tmp_path),
+    )
+    assert told["counts"] == {"collect": {"kept": 4, "rejected": 0, "failed": 1}}
+
+
+def test_a_run_that_cannot_begin_tells_the_webhook_too(webhook: Webhook, tmp_path: Path) -> None:
+    own = ["services.mapillary.base_url=https://streets.test", "services.mapillary.key_env=STREETS_KEY"]
+    with pytest.raises(MissingKeys), open_session(options(tmp_path / "lake", *own), ["collect"]):
+        pass
+    assert "STREETS_KEY" in webhook.told[0]["message"]
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_used_up_quota_is_told_and_a_passing_limit_is_not(webhook: Webhook, tmp_path: Path) -> None:
+    with open_session(options(tmp_path), []) as session:
+        tell_exhausted(session, replace(RESULT, failed=3, failures={"rate_limit": 3}))
+        tell_exhausted(session, replace(RESULT, failed=3, failures={"outage": 1, "quota": 2}))
+    [told] = webhook.told
+    assert told["event"] == "exhausted_budget" and told["message"].startswith("2 rows of collect failed")
