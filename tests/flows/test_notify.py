@@ -88,7 +88,7 @@ def test_a_webhook_that_fails_is_a_warning_without_its_address(
     caplog.set_level(logging.DEBUG)
     webhook.status = 500
     assert not notify(SETTINGS, "failure", "broken")
-    for wrong in ("http://127.0.0.1:9/T0/s3cret", "s3cret", "http://[s3cret", "ftp://h/s3cret", "http://h\x00/s3cret"):
+    for wrong in ("http://127.0.0.1:9/T0/s3cret", "s3cret", "http://[/s3cret", "ftp://h/s3cret", "http://h\x00/s3cret"):
         monkeypatch.setattr("os.environ", {"HOOK": wrong, "NO_PROXY": "127.0.0.1,h"})
         assert not notify(SETTINGS, "failure", "broken")
     said = [record.getMessage() for record in caplog.records if record.name == "geofix.notify"]
