@@ -31,7 +31,7 @@ logger = logging.getLogger("geofix.flows")
 
 def state_file(lake: Lake) -> Path:
     """Where the processes of `geofix up` are written down."""
-    return lake.root / ".state" / "up.json"
+    return lake.state / "up.json"
 
 
 def running_api(lake: Lake) -> str | None:
@@ -141,7 +141,7 @@ def _deploy(
 ) -> dict[str, str]:
     """Every deployment of prefect.yaml, for this lake; returns their schedules by name."""
     project = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-    options = {"recipe": config.recipe, "profile": config.profile, "lake": str(lake.root)}
+    options = {"recipe": config.recipe, "profile": config.profile, "lake": lake.uri}
     schedules = {}
     for deployment in project["deployments"]:
         deployment["parameters"] = {**deployment.get("parameters", {}), "options": options}

@@ -40,7 +40,9 @@ def geofix(
 ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="A YAML file of settings.")]
 Recipe = Annotated[str | None, typer.Option(help="Which published system to follow (spotagent).")]
 Profile = Annotated[str | None, typer.Option(help="offline or production.")]
-LakeFolder = Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Folder of tables and images.")]
+LakeFolder = Annotated[
+    str | None, typer.Option("--lake", metavar="URI", help="Folder of tables and images, or s3://bucket/prefix.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one field; repeatable.")]
 Json = Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, everything else on stderr.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
@@ -332,6 +334,39 @@ def view(
     call = Call(config, None, profile, lake, None, as_json, True, debug)
     wanted = Wanted(yaw, bearing, pitch, roll, fov, size, output)
     run_command(call, lambda: view_panorama(call, image_id, wanted))
+
+
+@app.command()
+def maintain(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be freed.")] = False,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compact tables, delete what nothing needs."""
+    from flows.upkeep import maintain_lake
+
+    call = Call(config, None, profile, lake, overrides, as_json, True, debug)
+    run_command(call, lambda: maintain_lake(call, dry_run))
+
+
+@app.command()
+def verify(
+    quick: Annotated[bool, typer.Option("--quick", help="Look whether files exist; read none of them.")] = False,
+    config: ConfigFile = None,
+    profile: Profile = None,
+    lake: LakeFolder = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check tables, references, pictures and checkpoints."""
+    from flows.upkeep import verify_lake
+
+    call = Call(config, None, profile, lake, None, as_json, True, debug)
+    run_command(call, lambda: verify_lake(call, quick))
 
 
 @app.command()

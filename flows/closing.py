@@ -21,7 +21,7 @@ MOST_REASONS = 4  # of a stage, named in the last words
 def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
     """The same for a machine."""
     return {
-        "lake": str(lake.root),
+        "lake": lake.uri,
         "stages": [dataclasses.asdict(result) for result in results],
         "reports": {part: str(folder) for part, folder in _reports(results, lake).items()},
     }
@@ -165,12 +165,22 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
     snapshots = lake.read("snapshots").sort("written_at")
     if snapshots.height:
         last = snapshots.row(-1, named=True)
-        lines.append(f"  report    {lake.root / last['report']}  ({last['status']})")
+        lines.append(f"  report    {_address(lake, last['report'])}  ({last['status']})")
     lines.append(f"  tables    geofix tables{suffix}")
     samples = lake.read("samples").filter(pl.col("trajectory_id").is_not_null())
     if samples.height:
         lines.append(f"  one row   geofix trace {samples['sample_id'].sort()[0]}{suffix}")
     return lines
+
+
+def _address(lake: Lake, key: str) -> str:
+    """Where a report lies; of a remote lake also the copy on this machine, which a browser can open."""
+    return lake.blobs.uri(key) if lake.blobs.is_local else f"{lake.blobs.uri(key)}  (copy: {_copy(lake, key)})"
+
+
+def _copy(lake: Lake, key: str) -> Path:
+    lake.blobs.pull(key.rpartition("/")[0])  # the page with what lies beside it
+    return lake.blobs.local(key)
 
 
 def _lake(call: Call) -> str:

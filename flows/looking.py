@@ -32,7 +32,8 @@ def list_tables(call: Call) -> int:
     lake = existing_lake(call, read_only=True)
     found = []
     for name in lake.existing():
-        rows = lake.scan(name).select(live=pl.col("tombstone").is_null().sum(), all=pl.len()).collect().row(0)
+        counts = lake.scan(name).select(live=pl.col("tombstone").is_null().sum(), all=pl.len())
+        rows = lake.collect(name, counts).row(0)
         found.append({"table": name, "rows": rows[0], "tombstones": rows[1] - rows[0], "version": lake.version(name)})
     if call.as_json:
         print_json(found)
@@ -44,7 +45,7 @@ def list_tables(call: Call) -> int:
         numbers = [f"{row[c]:,}" for c in ("rows", "tombstones", "version")]
         table.add_row(row["table"], *numbers, TABLES[row["table"]].about)
     console = Console()
-    console.print(f"lake {lake.root}", highlight=False)
+    console.print(f"lake {lake.uri}", highlight=False)
     console.print(table)
     return DONE
 
@@ -129,7 +130,7 @@ def score_predictions(file: Path, as_json: bool) -> int:
 def existing_lake(call: Call, *, read_only: bool = False) -> Lake:
     """The lake the options name, which must be there already."""
     config = call.options().resolve()
-    if not (Path(config.lake).expanduser() / "tables").is_dir():
+    if not Lake(config.lake, read_only=True).is_there():
         raise LakeError(f"there is no lake at '{config.lake}'; name one with --lake, or make one with `geofix demo`")
     return Lake(config.lake, read_only=read_only)
 

@@ -85,7 +85,7 @@ def run_stage(stage: str) -> State[StageResult]:
     if session.results and session.results[-1].stage == stage:  # a retry, after rows of the attempt before failed
         result = merged(session.results.pop(), result)
     session.results.append(result)
-    publish_stage(result, str(session.lake.root))
+    publish_stage(result, session.lake.uri)
     outages = outages_of(result)
     if outages and task_run.run_count <= work.retries:
         raise StageOutage(f"{outages:,} rows of {stage} failed because a service is out or over its limit")
@@ -117,6 +117,6 @@ def _tell_pending(session: Session) -> None:
     if snapshot is not None and made and snapshot["status"] == "pending" and not session.config.review.auto_approve:
         session.notify(
             "waiting_snapshot",
-            f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.root / snapshot['report']}",
+            f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.blobs.uri(snapshot['report'])}",
             snapshot["snapshot_id"],
         )

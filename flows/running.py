@@ -58,7 +58,7 @@ def prefect_ready(lake: Lake, debug: bool = False) -> Iterator[None]:
     The server is the one that is configured, else the one `geofix up` started for this lake, else one of our own that
     ends with this command. Prefect's own folder lies beside the lake, and its logs stay out of our lines.
     """
-    home = lake.root / ".state" / "prefect"
+    home = lake.state / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(home))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
@@ -72,7 +72,7 @@ def prefect_ready(lake: Lake, debug: bool = False) -> Iterator[None]:
         port = door.getsockname()[1]
         api = f"http://127.0.0.1:{port}/api"
         command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port)]
-        server = Server(command, f"{api}/health", lake.root / ".state" / "prefect-server.log", door)
+        server = Server(command, f"{api}/health", lake.state / "prefect-server.log", door)
         server.ensure()
     os.environ["PREFECT_API_URL"] = api
     try:

@@ -46,8 +46,8 @@ class Session:
 
     @property
     def state(self) -> Path:
-        """Where servers and Prefect keep what they need, beside the tables."""
-        return self.lake.root / ".state"
+        """Where servers and Prefect keep what they need."""
+        return self.lake.state
 
     def context(
         self, config: Config, services: Collection[str], ready: Callable[[], None], flow_run_id: str = ""
@@ -89,7 +89,7 @@ def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]
         try:
             check_before(config, parts)
             lake = Lake(config.lake)
-            with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, ready):
+            with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
                 yield Session(reachable, lake, ready, log, results)
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)

@@ -36,7 +36,7 @@ def view_panorama(call: Call, image_id: str, wanted: Wanted) -> int:
         raise UsageError(f"--output {output}: views are JPEG pictures; name the file {output.stem}.jpg")
     lake = existing_lake(call)
     row, is_new = cut_view(lake, image_id, view, wanted.bearing)
-    stored = lake.images.path(row["sha256"], row["extension"])
+    stored = lake.images.uri(row["sha256"], row["extension"])
     if output:
         _write(output, lake.images.read(row["sha256"], row["extension"]))
     path = str(output or stored)

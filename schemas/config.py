@@ -14,6 +14,7 @@ from schemas.settings.difficulty import DifficultySettings
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.flows import FlowSettings
 from schemas.settings.ingest import IngestSettings
+from schemas.settings.maintain import MaintainSettings
 from schemas.settings.notify import NotifySettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
@@ -29,7 +30,9 @@ class KnownSections(Settings):
 
     recipe: str = Field("spotagent", description="which published system to follow")
     profile: str = Field("offline", description="where the services are: offline or production")
-    lake: str = Field("lake", description="folder of tables and images", min_length=1)
+    lake: str = Field(
+        "lake", description="folder of tables and images, or a URI such as s3://bucket/prefix", min_length=1
+    )
 
     plan: PlanSettings = PlanSettings()
     collect: CollectSettings = CollectSettings()
@@ -44,6 +47,7 @@ class KnownSections(Settings):
     services: ServicesSettings = ServicesSettings()
     spread: SpreadSettings = SpreadSettings()
     offline: OfflineSettings = OfflineSettings()
+    maintain: MaintainSettings = MaintainSettings()
     flows: FlowSettings = FlowSettings()
     notify: NotifySettings = NotifySettings()
 

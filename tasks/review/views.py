@@ -64,7 +64,7 @@ def cut_view(lake: Lake, image_id: str, view: View, bearing_deg: float | None = 
 
 
 def _panorama(lake: Lake, image_id: str) -> dict[str, Any]:
-    found = lake.scan("images").filter(pl.col("image_id") == image_id).collect()
+    found = lake.collect("images", lake.scan("images").filter(pl.col("image_id") == image_id))
     if found.is_empty():
         raise ViewRefused(
             f"there is no image '{image_id[:80]}'; `geofix show images --where kind=panorama` lists panoramas"
