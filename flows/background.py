@@ -109,6 +109,7 @@ def _start(config: Config, lake: Lake) -> None:
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_API_URL": api,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",  # a run that was started or resumed begins soon
     }
     prefect = [sys.executable, "-m", "prefect"]
     state: dict[str, Any] = {"api": api, "processes": {}, "deployments": {}}
