@@ -112,9 +112,10 @@ def tell_exhausted(session: Session, result: StageResult) -> None:
 
 def _tell_pending(session: Session) -> None:
     """The webhook hears of a snapshot once: when it was made."""
+    if session.config.review.auto_approve or not any(r.kept for r in session.results if r.stage == REVIEW):
+        return
     snapshot = newest_snapshot(session.lake)
-    made = any(result.kept for result in session.results if result.stage == REVIEW)
-    if snapshot is not None and made and snapshot["status"] == "pending" and not session.config.review.auto_approve:
+    if snapshot is not None and snapshot["status"] == "pending":
         session.notify(
             "waiting_snapshot",
             f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.blobs.uri(snapshot['report'])}",
