@@ -10,13 +10,19 @@ from tasks.lake.maintain import maintain as maintain_lake
 
 
 @flow(name="maintain")
-def maintain(options: RunOptions | None = None, dry_run: bool = False) -> list[Done]:
-    """Compact and vacuum the tables, sweep what nothing refers to."""
-    with open_session(options or RunOptions(), []) as session:
-        done = maintain_lake(session.lake, session.config.maintain, dry_run)
-        page = markdown(done, session.lake.uri)
+def maintain(options: RunOptions = RunOptions(), dry_run: bool = False) -> list[Done]:
+    """Compact and vacuum the tables, sweep what nothing refers to.
+
+    Args:
+        options: Which configuration to use: recipe, profile, file, lake and single settings.
+        dry_run: Only report what would be deleted.
+    """
+    with open_session(options, []) as session:
+        lake = session.lake
+        done = maintain_lake(lake, session.config.maintain, dry_run)
+        page = markdown(done, lake.uri)
         create_markdown_artifact(key="maintain", markdown=page, description="What maintenance freed")
-    return done
+        return done
 
 
 def markdown(done: list[Done], lake: str) -> str:
