@@ -5,7 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from schemas.config import Config
 from schemas.load import load_config
 
-# The demo is the offline profile, smaller still, and it approves its own snapshot when every check passes.
+# The demo is the offline profile; it approves its own snapshot when every check passes.
 DEMO = {"review": {"auto_approve": True}}
 
 
@@ -20,6 +20,9 @@ class RunOptions(BaseModel):
     lake: str | None = None
     overrides: list[str] = Field(default_factory=list, description="section.field=value, as for --set")
     demo: bool = False
+    snapshot: str | None = Field(
+        None, description="the approved snapshot that the parts after review work on; none: the newest approved"
+    )
 
     def resolve(self) -> Config:
         """The configuration these options amount to."""

@@ -4,11 +4,10 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flows.display import Display, Silent
+from flows.display import Display, display
 from flows.options import RunOptions
 from flows.order import check_of, services_of
 from flows.servers import offline_world
@@ -17,9 +16,6 @@ from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.runner import Context
 from tasks.services import connect
-
-# A display cannot be a flow's parameter: Prefect stores those.
-display: ContextVar[Display] = ContextVar("display", default=Silent())  # noqa: B039 - Silent holds no state
 
 
 @dataclass

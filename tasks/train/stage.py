@@ -13,6 +13,7 @@ from schemas.errors import GeofixError
 from schemas.settings.train import TrainingStage, TrainSettings
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
+from tasks.runtime.steps import StepFile
 from tasks.train.chain import Link, chain, stage_identity
 from tasks.train.samples import approved_snapshot
 
@@ -66,7 +67,9 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     if link.model_id != item["id"]:
         raise GeofixError("the samples were changed while training was starting; run train again")
     started = time.monotonic()
-    result = train_model(link, all_samples, settings, context.lake.root / MODELS, context.lake.images)
+    steps = StepFile(context.lake.root / ".state", f"train.{link.training_stage}")
+    models = context.lake.root / MODELS
+    result = train_model(link, all_samples, settings, models, context.lake.images, steps.write)
     logger.info("%s: %d steps in %.1f s", link.training_stage, result.steps, time.monotonic() - started)
     row = {
         "model_id": link.model_id,
