@@ -140,7 +140,7 @@ def age(lake: Lake) -> None:
     """Make what was collected look forty days older, so that all of it is due, once."""
     for table, columns in {"images": ("fetched_at", "written_at"), "rejects": ("written_at",)}.items():
         older = {column: f"{column} - INTERVAL '40 days'" for column in columns}
-        DeltaTable(str(lake.root / "tables" / table)).update(updates=older)
+        DeltaTable(lake.tables_uri(table)).update(updates=older)
 
 
 def deal(kills: int, stages: list[str]) -> list[str]:

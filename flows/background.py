@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 
 from flows.servers import answers, free_port, is_free, listening, offline_command, through
@@ -22,10 +24,12 @@ ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
 START_S = 180.0
 
+logger = logging.getLogger("geofix.flows")
+
 
 def state_file(lake: Lake) -> Path:
     """Where the processes of `geofix up` are written down."""
-    return lake.root / ".state" / "up.json"
+    return lake.state / "up.json"
 
 
 def running_api(lake: Lake) -> str | None:
@@ -35,6 +39,26 @@ def running_api(lake: Lake) -> str | None:
         if answers(f"{url}/health"):
             return url
     return None
+
+
+def resume_flow_runs(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
+    """Resume the flow runs that wait for the decision about this snapshot; returns their names.
+
+    They are asked for on the Prefect server that is configured, or else on the one of `geofix up`. The decision is in
+    the lake already, so a server that cannot be reached is only reported.
+    """
+    api = os.environ.get("PREFECT_API_URL") or running_api(lake)
+    if api is None:
+        return []
+    os.environ["PREFECT_API_URL"] = api  # before prefect is imported
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    from flows.decision import resume_waiting
+
+    try:
+        return resume_waiting(lake, snapshot)
+    except httpx.HTTPError as error:
+        logger.warning("the Prefect server at %s was not asked for waiting flow runs: %s", api, type(error).__name__)
+        return []
 
 
 def up(config: Config, lake: Lake) -> dict[str, Any]:
@@ -89,7 +113,7 @@ def _start(config: Config, lake: Lake) -> None:
     server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
     _wait_for(f"{api}/health", server, folder / "prefect-server.log")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-    options = {"recipe": config.recipe, "profile": config.profile, "lake": str(lake.root)}
+    options = {"recipe": config.recipe, "profile": config.profile, "lake": lake.uri}
     for deployment in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]:
         parameters = json.dumps({"options": options})
         _say([*prefect, "--no-prompt", "deploy", "-n", deployment["name"], "--params", parameters], environment)

@@ -1,8 +1,9 @@
-"""What a run reports while it goes on. The command line prints it; a deployment has the silent one."""
+"""What a run reports while it goes on. The command line prints it; a deployment logs it (flows/logged.py)."""
 
 from contextvars import ContextVar
 from typing import Protocol
 
+from flows.logged import Logged
 from tasks.runtime.outcome import Tick
 
 
@@ -32,4 +33,4 @@ class Silent:
 
 
 # A display cannot be a flow's parameter: Prefect stores those.
-display: ContextVar[Display] = ContextVar("display", default=Silent())  # noqa: B039 - Silent holds no state
+display: ContextVar[Display] = ContextVar("display", default=Logged())  # noqa: B039 - holds only times

@@ -50,7 +50,7 @@ def _bring_in(work: Any) -> IngestResult:
     session.results.append(result.stage)
     create_markdown_artifact(
         key="stage-ingest",
-        markdown=stage_markdown(result.stage, session.lake.root) + f"\nRefused and odd rows: `{result.report}`\n",
+        markdown=stage_markdown(result.stage, session.lake.uri) + f"\nRefused and odd rows: `{result.report}`\n",
         description=f"ingest of {work.dataset}: in = kept + rejected + failed",
     )
     return result

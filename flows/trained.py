@@ -24,7 +24,7 @@ def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callabl
     if models.is_empty():
         yield config, session.ready
         return
-    checkpoint = session.lake.root / models.row(-1, named=True)["checkpoint"]
+    checkpoint = session.lake.blobs.pull(models.row(-1, named=True)["checkpoint"])
     door = listening(0)
     port = door.getsockname()[1]
     command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port)]

@@ -15,7 +15,7 @@ from schemas.config import Config
 from schemas.describe import allowed, settings_of
 
 SHIPPED = files("schemas")
-# Values that are not echoed back even when they are wrong: a key may have been pasted there.
+# What must not be echoed back even when it is wrong: a user may have pasted a key there.
 HIDDEN = ("key", "token", "secret", "password")
 
 
@@ -118,8 +118,9 @@ def _override(text: str) -> dict[str, Any]:
         parsed = yaml.load(value, _Loader)
     except yaml.YAMLError:
         parsed = value
-    layer: Any = parsed
-    for name in reversed(path.strip().split(".")):
+    *sections, field = path.strip().split(".")
+    layer: dict[str, Any] = {field: parsed}
+    for name in reversed(sections):
         layer = {name: layer}
     return layer
 

@@ -25,7 +25,7 @@ METRICS = ("acc@25km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure
 def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
     """The summary for a machine."""
     return {
-        "lake": str(lake.root),
+        "lake": lake.uri,
         "stages": [dataclasses.asdict(result) for result in results],
         "reports": {part: str(folder) for part, folder in _reports(results, lake).items()},
     }
@@ -172,7 +172,7 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
     snapshots = lake.read("snapshots").sort("written_at")
     if snapshots.height:
         last = snapshots.row(-1, named=True)
-        lines.append(f"  report    {lake.root / last['report']}  ({last['status']})")
+        lines.append(f"  report    {_address(lake, last['report'])}  ({last['status']})")
     lines.append(f"  tables    {_command('tables', call)}")
     samples = lake.read("samples").filter(pl.col("trajectory_id").is_not_null())
     if samples.height:
@@ -184,3 +184,13 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
 def _command(words: str, call: Call) -> str:
     """A command that the user can copy into the shell."""
     return f"{program()} {words}" + (f" --lake {shlex.quote(call.lake)}" if call.lake else "")
+
+
+def _address(lake: Lake, key: str) -> str:
+    """Where a report lies; of a remote lake also the copy on this machine, which a browser can open."""
+    return lake.blobs.uri(key) if lake.blobs.is_local else f"{lake.blobs.uri(key)}  (copy: {_copy(lake, key)})"
+
+
+def _copy(lake: Lake, key: str) -> Path:
+    lake.blobs.pull(key.rpartition("/")[0])  # the page with what lies beside it
+    return lake.blobs.local(key)

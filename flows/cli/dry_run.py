@@ -44,12 +44,12 @@ def dry_run(call: Call) -> int:
     check_before(config, ["collect"])
     lake = existing_lake(call)
     if lake.read("places", columns=["place_id"]).is_empty():
-        raise GeofixError(f"no places are planned in lake '{lake.root}': run `geofix plan` first")
+        raise GeofixError(f"no places are planned in lake '{lake.uri}': run `geofix plan` first")
     shown = make_display(call.quiet)
     token = display.set(shown)
     began_s = time.monotonic()
     try:
-        with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, start):
+        with offline_world(config, lake.state / "offline-world.log") as (reachable, start):
             servers_s = 0.0
 
             @cache  # once is enough to hear it

@@ -58,7 +58,7 @@ def run_ingest(file: Path, call: Call) -> int:
         display.reset(token)
         shown.close()
     if call.as_json:
-        print_json({"lake": str(lake.root), **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})
+        print_json({"lake": lake.uri, **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})
     elif not call.quiet:
         print_closing(result, call)
     return FAILED_ROWS if result.stage.failed else DONE

@@ -1,7 +1,6 @@
 """Commands that look into the lake: tables and trace."""
 
 import dataclasses
-from pathlib import Path
 
 import polars as pl
 from rich.console import Console
@@ -21,7 +20,8 @@ def list_tables(call: Call) -> int:
     lake = existing_lake(call, read_only=True)
     found = []
     for name in lake.existing():
-        rows = lake.scan(name).select(live=pl.col("tombstone").is_null().sum(), all=pl.len()).collect().row(0)
+        counts = lake.scan(name).select(live=pl.col("tombstone").is_null().sum(), all=pl.len())
+        rows = lake.collect(name, counts).row(0)
         found.append({"table": name, "rows": rows[0], "tombstones": rows[1] - rows[0], "version": lake.version(name)})
     if call.as_json:
         print_json(found)
@@ -33,7 +33,7 @@ def list_tables(call: Call) -> int:
         numbers = [f"{row[c]:,}" for c in ("rows", "tombstones", "version")]
         table.add_row(row["table"], *numbers, TABLES[row["table"]].about)
     console = Console(highlight=False)
-    console.print(f"lake {lake.root}")
+    console.print(f"lake {lake.uri}")
     console.print(table)
     return DONE
 
@@ -63,6 +63,6 @@ def trace_row(call: Call, row_id: str) -> int:
 def existing_lake(call: Call, *, read_only: bool = False) -> Lake:
     """The lake the options name, which must be there already."""
     config = call.options().resolve()
-    if not (Path(config.lake).expanduser() / "tables").is_dir():
+    if not Lake(config.lake, read_only=True).is_there():
         raise UsageError(f"there is no lake at '{config.lake}'; name one with --lake, or make one with `geofix demo`")
     return Lake(config.lake, read_only=read_only)

@@ -11,6 +11,7 @@ from flows.cli.options import command
 
 GROUP = "Look into the lake"
 BRING_IN = "Bring in photos"
+KEEP = "Keep the lake in order"
 
 
 class Format(StrEnum):
@@ -41,6 +42,8 @@ def register(app: typer.Typer) -> None:
     command(app, GROUP, ["geofix trace 3c44bc07"])(trace)
     command(app, GROUP, ["geofix view 3c44bc07 --yaw 90 --fov 75 -o view.jpg"])(view)
     command(app, GROUP, ["geofix settings", "geofix settings plan", "geofix settings plan.places"])(settings)
+    command(app, KEEP, ["geofix maintain --dry-run", "geofix maintain"])(maintain)
+    command(app, KEEP, ["geofix verify", "geofix verify --quick --lake s3://bucket/lake"])(verify)
 
 
 def ingest(
@@ -163,3 +166,22 @@ def view(
     from flows.cli.view import Wanted, view_panorama
 
     return view_panorama(call, image_id, Wanted(yaw, bearing, pitch, roll, fov, size, output))
+
+
+def maintain(
+    call: Call, dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be freed.")] = False
+) -> int:
+    """Compact tables, delete what nothing needs."""
+    from flows.cli.upkeep import maintain_lake
+
+    return maintain_lake(call, dry_run)
+
+
+def verify(
+    call: Call,
+    quick: Annotated[bool, typer.Option("--quick", help="Look whether files exist; read none of them.")] = False,
+) -> int:
+    """Check tables, references, pictures and checkpoints."""
+    from flows.cli.upkeep import verify_lake
+
+    return verify_lake(call, quick)

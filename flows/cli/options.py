@@ -18,7 +18,8 @@ COMMON: dict[str, Any] = {
         str | None, typer.Option(metavar="NAME", show_default="offline", help="Services: offline or production.")
     ],
     "lake": Annotated[
-        str | None, typer.Option("--lake", metavar="DIR", show_default="lake", help="Where tables and images are.")
+        str | None,
+        typer.Option("--lake", metavar="URI", show_default="lake", help="Tables and images: a folder or s3://bucket/…"),
     ],
     "overrides": Annotated[
         list[str] | None,

@@ -1,13 +1,16 @@
 """The reviewer's commands: approve and reject."""
 
 import getpass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli.command import DONE, Call
 from flows.cli.options import command
 from flows.cli.printing import print_json
+
+if TYPE_CHECKING:
+    from tasks.lake import Lake
 
 GROUP = "Review"
 
@@ -35,7 +38,7 @@ def approve(
     from tasks import review
 
     lake = existing_lake(call)
-    return _print(call, review.approve(lake, snapshot, reviewer or getpass.getuser(), why, force=force))
+    return _decided(call, lake, review.approve(lake, snapshot, reviewer or getpass.getuser(), why, force=force))
 
 
 def reject(
@@ -48,12 +51,18 @@ def reject(
     from flows.cli.lake import existing_lake
     from tasks import review
 
-    return _print(call, review.reject(existing_lake(call), snapshot, reviewer or getpass.getuser(), why))
+    lake = existing_lake(call)
+    return _decided(call, lake, review.reject(lake, snapshot, reviewer or getpass.getuser(), why))
 
 
-def _print(call: Call, row: dict[str, object]) -> int:
+def _decided(call: Call, lake: "Lake", row: "dict[str, Any]") -> int:
+    from flows.background import resume_flow_runs
+
+    resumed = resume_flow_runs(lake, row)
     if call.as_json:
-        print_json({name: row[name] for name in ("snapshot_id", "status", "reviewer", "why")})
+        print_json({name: row[name] for name in ("snapshot_id", "status", "reviewer", "why")} | {"resumed": resumed})
     elif not call.quiet:
         print(f"snapshot {row['snapshot_id']} is {row['status']} (by {row['reviewer']})")
+        for name in resumed:
+            print(f"flow run {name} continues")
     return DONE

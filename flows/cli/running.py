@@ -1,8 +1,6 @@
 """Run a flow for the command line: settings checked, Prefect reachable, progress shown, summary printed."""
 
 import contextlib
-import importlib
-import importlib.util
 import os
 import sys
 import time
@@ -10,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import DONE, FAILED_ROWS, Call
-from flows.cli.progress import make_display
+from flows.cli.progress import Reporter, make_display
 from flows.display import display
 
 if TYPE_CHECKING:
@@ -22,15 +20,17 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
     shown = make_display(call.quiet)  # before the imports below, which take seconds
     token = display.set(shown)
     try:
+        from flows.order import flow_of, parts_of_flow
         from flows.session import check_before
         from tasks.lake import Lake
 
         config = call.options().resolve()
-        check_before(config, _parts(name, parameters))
+        check_before(config, parts_of_flow(name, **parameters))
         lake = Lake(config.lake)
-        shown.state = lake.root / ".state"  # type: ignore[attr-defined]
+        if isinstance(shown, Reporter):
+            shown.state = lake.state
         with prefect_ready(lake, call.debug):
-            results = _flow(name)(options=call.options(), **parameters)
+            results = flow_of(name)(options=call.options(), **parameters)
     finally:
         display.reset(token)
         shown.close()
@@ -55,27 +55,6 @@ def _note_start(name: str, call: Call, lake: "Lake", results: Any) -> None:
     note_start(lake, name, time.monotonic() - call.began_s - working_s, has_workers)
 
 
-def _parts(name: str, parameters: dict[str, Any]) -> list[str]:
-    from flows.order import PARTS, parts_between
-
-    if name == "refresh":
-        return parts_between("plan", "review")
-    if name == "pipeline":
-        return parts_between(parameters.get("first", PARTS[0]), parameters.get("last", PARTS[-1]))
-    return [name]
-
-
-def _flow(name: str) -> Any:
-    """The flow: of a module of its own in flows/, or one made for the part."""
-    from flows.order import PARTS
-
-    if name in PARTS and importlib.util.find_spec(f"flows.{name}") is None:
-        from flows.single import single
-
-        return single(name)
-    return getattr(importlib.import_module(f"flows.{name}"), name)
-
-
 @contextlib.contextmanager
 def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
     """Prefect's settings in place, before it is imported, and its server reachable.
@@ -86,7 +65,7 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
     from flows.background import running_api
     from flows.servers import Server, listening
 
-    home = lake.root / ".state" / "prefect"
+    home = lake.state / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(home))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
@@ -101,7 +80,7 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
         port = door.getsockname()[1]
         api = f"http://127.0.0.1:{port}/api"
         command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port)]
-        server = Server(command, f"{api}/health", lake.root / ".state" / "prefect-server.log", door, name="Prefect")
+        server = Server(command, f"{api}/health", lake.state / "prefect-server.log", door, name="Prefect")
         server.ensure()
     os.environ["PREFECT_API_URL"] = api
     display.get().phase("opening Prefect")
@@ -109,4 +88,7 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
         yield
     finally:
         if server is not None:
+            from flows.run_log import flush
+
+            flush()  # lines that are still on their way would find no server
             server.stop()

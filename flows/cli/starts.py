@@ -40,7 +40,7 @@ def usual_start_s(lake: Lake, command: str, servers_s: float) -> float:
 
 
 def _path(lake: Lake) -> Path:
-    return lake.root / ".state" / "starts.json"
+    return lake.state / "starts.json"
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:

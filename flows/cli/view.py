@@ -12,7 +12,7 @@ from flows.cli.lake import existing_lake
 from flows.cli.printing import print_json
 from schemas.errors import GeofixError
 from tasks.imaging.perspective import View
-from tasks.imaging.views import cut_view
+from tasks.review.views import cut_view
 
 _ANGLES = ("yaw_deg", "pitch_deg", "roll_deg", "fov_deg", "bearing_deg")
 _SHOWN = (*_ANGLES, "width", "height", "sha256", "licence", "attribution")

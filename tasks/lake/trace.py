@@ -96,7 +96,7 @@ def _whole_id(lake: Lake, beginning: str) -> str:
     found: set[str] = set()
     if len(beginning) >= SHORTEST:
         for table, (key, _, _) in _WAYS.items():
-            found.update(lake.scan(table).filter(pl.col(key).str.starts_with(beginning)).collect()[key])
+            found.update(lake.collect(table, lake.scan(table).filter(pl.col(key).str.starts_with(beginning)))[key])
     if len(found) == 1:
         return found.pop()
     if found:
@@ -124,7 +124,7 @@ def _follow(lake: Lake, table: str, row_id: str, found: Callable[[Step], None], 
 
 
 def _row(lake: Lake, table: str, row_id: str) -> dict[str, Any] | None:
-    rows = lake.scan(table).filter(pl.col(_WAYS[table][0]) == row_id).collect()
+    rows = lake.collect(table, lake.scan(table).filter(pl.col(_WAYS[table][0]) == row_id))
     return rows.row(0, named=True) if rows.height else None
 
 
@@ -132,6 +132,6 @@ def _run(lake: Lake, run_id: str | None) -> dict[str, Any]:
     if not run_id:
         return {}
     wanted = ("stage", "code_version", "config_hash", "input_versions_json", "finished_at")
-    rows = lake.scan("runs").filter(pl.col("run_id") == run_id).select(*wanted).collect()
+    rows = lake.collect("runs", lake.scan("runs").filter(pl.col("run_id") == run_id).select(*wanted))
     # A killed run has no row of its own; its commits still carry its id.
     return {"run_id": run_id, **(rows.row(0, named=True) if rows.height else {"status": "killed before its end"})}

@@ -67,7 +67,7 @@ def test_json_holds_figures_kinds_and_budgets(call: Call, capsys: pytest.Capture
     assert budget["requests"] == street["kinds"]["search"]["requests"] and budget["per_minute"] == 6000
     assert found["asked"]["requests"]["search"] == street["kinds"]["search"]["requests"]
     lake = Lake(call.lake or "")
-    assert lake.existing() == ["places"] and not lake.images.root.exists()
+    assert lake.existing() == ["places"] and not (lake.root / "images").exists()
 
 
 def test_a_person_sees_a_table(call: Call, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ def test_every_command_has_examples_defaults_and_the_common_options(name: str) -
     assert "Examples:" in done.output and f"  geofix {name}" in done.output
     for option in ("--config", "--lake", "--set", "--json", "--quiet", "--debug"):
         assert option in done.output
-    assert "[default: (lake)]" in done.output
+    assert "[default: (lake)]" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -68,11 +68,11 @@ def cut_view(lake: Lake, image_id: str, view: View, bearing_deg: float | None = 
 
 def _panorama(lake: Lake, image_id: str) -> dict[str, Any]:
     images = lake.scan("images")
-    found = images.filter(pl.col("image_id") == image_id).collect()
+    found = lake.collect("images", images.filter(pl.col("image_id") == image_id))
     if found.is_empty() and len(image_id) >= SHORTEST:
-        found = images.filter(pl.col("image_id").str.starts_with(image_id)).collect()
-        live = found.filter(pl.col("tombstone").is_null())
-        found = live if live.height else found
+        found = lake.collect("images", images.filter(pl.col("image_id").str.starts_with(image_id)))
+    live = found.filter(pl.col("tombstone").is_null())
+    found = live if live.height else found.head(1)
     if found.height > 1:
         some = ", ".join(found["image_id"].sort()[:SHOWN])
         raise NotFound(f"{found.height} images begin with '{image_id[:80]}': {some}")
