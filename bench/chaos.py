@@ -38,7 +38,9 @@ READY_S = 900
 SHORTEST_S = 1.5  # of the time in which a kill may fall: reports and commits come after the last item
 UNDER_WAY = 0.8  # of the time a stage took undisturbed: this time it may be quicker
 PHOTOS = 24
-ENDED = re.compile(r"^([a-z_]+(?:\.[a-z_]+)?) +(?:nothing to do|\d+ in = .*?([\d.]+) s$)", re.MULTILINE)
+ENDED = re.compile(
+    r"^([a-z_]+(?:\.[a-z_]+)?) +(?:nothing to do|\d[\d,]* (?:in = |\w+ made).*?([\d.]+) s$)", re.MULTILINE
+)
 CHANGES = {
     "seed": 3,
     "rules": [

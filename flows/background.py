@@ -15,8 +15,6 @@ from typing import Any
 import httpx
 import yaml
 
-from flows.command import DONE, Call
-from flows.printing import print_json
 from flows.servers import answers, free_port, is_free, listening, offline_command, through
 from schemas.config import Config
 from schemas.errors import GeofixError
@@ -63,40 +61,26 @@ def resume_flow_runs(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
         return []
 
 
-def up(call: Call) -> int:
-    """Start everything that is not running yet."""
-    config = call.options().resolve()
-    lake = Lake(config.lake)
+def up(config: Config, lake: Lake) -> dict[str, Any]:
+    """Start everything that is not running yet; returns addresses, processes and deployments."""
     if not (ROOT / "prefect.yaml").exists():
         raise GeofixError(f"there is no prefect.yaml in {ROOT}: `geofix up` runs from a checkout of geofix")
     if running_api(lake) is None:
         _start(config, lake)
-    state = json.loads(state_file(lake).read_text())
-    if call.as_json:
-        print_json(state)
-    else:
-        print(f"Prefect server   {state['api'].removesuffix('/api')}  (runs, artifacts, schedules)")
-        for name, schedule in state["deployments"].items():
-            print(f"deployment       {name:<20} {schedule}")
-        print(f"logs             {state_file(lake).parent}")
-        print("stop with        geofix down" + (f" --lake {call.lake}" if call.lake else ""))
-    return DONE
+    state: dict[str, Any] = json.loads(state_file(lake).read_text())
+    return state
 
 
-def down(call: Call) -> int:
-    """Stop what `up` started."""
-    config = call.options().resolve()
-    lake = Lake(config.lake)
+def down(lake: Lake) -> list[str]:
+    """Stop what `up` started; returns the names of what was stopped."""
     file = state_file(lake)
     if not file.exists():
-        print("nothing is running for this lake")
-        return DONE
+        return []
     state = json.loads(file.read_text())
     for pid in reversed(list(state["processes"].values())):
         _stop(pid)
     file.unlink()
-    print(f"stopped {', '.join(state['processes'])}")
-    return DONE
+    return list(state["processes"])
 
 
 def _start(config: Config, lake: Lake) -> None:

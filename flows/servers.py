@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from flows.display import display
 from schemas.config import Config
 from schemas.errors import GeofixError
 from schemas.settings.offline import OfflineSettings
@@ -33,15 +34,23 @@ class Server:
     process may have taken by then.
     """
 
-    def __init__(self, command: list[str], health_url: str, log: Path, door: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        health_url: str,
+        log: Path,
+        door: socket.socket | None = None,
+        name: str = "a server",
+    ) -> None:
         self._command, self._health_url, self._log = [*command, "--lifeline"], health_url, log
-        self._door = door
+        self._door, self._name = door, name
         self._process: subprocess.Popen[bytes] | None = None
 
     def ensure(self) -> None:
         """Start it, unless it was, and wait until it answers."""
         if self._process is not None:
             return
+        display.get().phase(f"starting {self._name}")
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -85,7 +94,7 @@ def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[
     # same one, and the second would use the first one's world until that command ends.
     door = listening(wanted.port, 0)
     port = door.getsockname()[1]
-    server = Server(offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log, door)
+    server = Server(offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log, door, "the offline world")
     try:
         yield _at_port(config, port), server.ensure
     finally:

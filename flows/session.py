@@ -3,13 +3,11 @@
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.display import Display
-from flows.logged import Logged
+from flows.display import Display, display
 from flows.notify import notify
 from flows.options import RunOptions
 from flows.order import PARTS, check_of, services_of, stages_of
@@ -25,9 +23,6 @@ from tasks.services.errors import safe_text
 
 if TYPE_CHECKING:
     from flows.run_log import RunLog
-
-# A display cannot be a flow's parameter: Prefect stores those.
-display: ContextVar[Display] = ContextVar("display", default=Logged())  # noqa: B039 - holds only times
 
 
 @dataclass

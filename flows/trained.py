@@ -28,7 +28,9 @@ def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callabl
     door = listening(0)
     port = door.getsockname()[1]
     command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port)]
-    server = Server(command, f"http://127.0.0.1:{port}/health", session.state / "trained-model.log", door)
+    server = Server(
+        command, f"http://127.0.0.1:{port}/health", session.state / "trained-model.log", door, "the trained model"
+    )
     services = config.services.model_copy(update={"trained": TrainedEndpoint(base_url=f"http://127.0.0.1:{port}/v1")})
 
     def ready() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from schemas.errors import GeofixError
+from schemas.errors import NotFound
 from tasks.lake import Lake
 
 SHORTEST = 6  # letters of an id that is cut short
@@ -101,8 +101,8 @@ def _whole_id(lake: Lake, beginning: str) -> str:
         return found.pop()
     if found:
         some = ", ".join(sorted(found)[:SHOWN]) + (", …" if len(found) > SHOWN else "")
-        raise GeofixError(f"{len(found)} ids begin with '{beginning[:80]}': {some}")
-    raise GeofixError(
+        raise NotFound(f"{len(found)} ids begin with '{beginning[:80]}': {some}")
+    raise NotFound(
         f"no row has the id '{beginning[:80]}', nor one that begins so ({SHORTEST} letters are needed); looked in "
         f"{', '.join(_WAYS)} (`geofix show TABLE` lists ids)"
     )

@@ -13,6 +13,7 @@ from schemas.errors import GeofixError
 from schemas.settings.train import TrainingStage, TrainSettings
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
+from tasks.runtime.steps import StepFile
 from tasks.train.chain import Link, chain, stage_identity
 from tasks.train.samples import approved_snapshot
 
@@ -71,7 +72,8 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     for model_id in (link.model_id, link.parent_id):
         if model_id is not None:
             blobs.pull(f"{MODELS}/{model_id}")
-    result = train_model(link, all_samples, settings, blobs.local(MODELS), context.lake.images)
+    steps = StepFile(context.lake.state, f"train.{link.training_stage}")
+    result = train_model(link, all_samples, settings, blobs.local(MODELS), context.lake.images, steps.write)
     blobs.push(f"{MODELS}/{link.model_id}", last=RESULT)
     logger.info("%s: %d steps in %.1f s", link.training_stage, result.steps, time.monotonic() - started)
     row = {

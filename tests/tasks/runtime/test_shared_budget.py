@@ -13,8 +13,8 @@ import pytest
 import ray
 from ray import cloudpickle
 
-from flows.closing import closing_words
-from flows.command import Call
+from flows.cli.closing import closing_words
+from flows.cli.command import Call
 from schemas.settings.allowance import Allowance
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings

@@ -2,12 +2,15 @@
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from flows.command import DONE, Call, UsageError
-from flows.looking import existing_lake
-from flows.printing import print_json
+from flows.cli.command import DONE, Call, UsageError
+from flows.cli.lake import existing_lake
+from flows.cli.printing import print_json
+from schemas.errors import GeofixError
 from tasks.imaging.perspective import View
 from tasks.review.views import cut_view
 
@@ -29,22 +32,21 @@ class Wanted:
 
 
 def view_panorama(call: Call, image_id: str, wanted: Wanted) -> int:
-    """Cut the view, or find it cut already, and write it where the user wants it."""
+    """Cut the view, or find it in the lake, and write it to a file."""
     view = _view(wanted)
     output = wanted.output.expanduser() if wanted.output else None
     if output and output.suffix.lower() not in (".jpg", ".jpeg"):
         raise UsageError(f"--output {output}: views are JPEG pictures; name the file {output.stem}.jpg")
     lake = existing_lake(call)
     row, is_new = cut_view(lake, image_id, view, wanted.bearing)
-    stored = lake.images.uri(row["sha256"], row["extension"])
-    if output:
-        _write(output, lake.images.read(row["sha256"], row["extension"]))
-    path = str(output or stored)
+    output = output or Path(_name(row))
+    _write(output, lake.images.read(row["sha256"], row["extension"]))
+    path = str(output)
     if call.as_json:
         shown = {name: row[name] for name in ("view_id", "image_id", *_SHOWN)}
         print_json({**shown, "new": is_new, "path": path})
         return DONE
-    print(f"view {row['view_id']} of panorama {image_id}" + ("" if is_new else " (was there already)"))
+    print(f"view {row['view_id']} of panorama {row['image_id']}" + ("" if is_new else " (cut before)"))
     bearing = "" if row["bearing_deg"] is None else f", compass bearing {row['bearing_deg']:.1f}°"
     roll = f", roll {row['roll_deg']:g}°" if row["roll_deg"] else ""
     print(f"  yaw {row['yaw_deg']:g}°, pitch {row['pitch_deg']:g}°{roll}, fov {row['fov_deg']:g}°{bearing}")
@@ -66,11 +68,18 @@ def _view(wanted: Wanted) -> View:
         raise UsageError(f"view: {error}") from error
 
 
+def _name(row: Mapping[str, Any]) -> str:
+    """A file name that says what the view is."""
+    angles = f"yaw{row['yaw_deg']:g}-pitch{row['pitch_deg']:g}-fov{row['fov_deg']:g}"
+    return f"view-{row['image_id'][:8]}-{angles}-{row['width']}x{row['height']}.jpg"
+
+
 def _write(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)
         temporary.replace(path)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise
+        # The user knows nothing of the temporary file.
+        raise GeofixError(f"--output {path}: cannot be written: {error.strerror or error}") from error

@@ -35,7 +35,7 @@ def jpeg(seed: int) -> bytes:
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--layout", "mp16-pro"], ["not the mp16-pro layout"]),
         ("t.csv", "IMG_ID,LAT,LON\na.jpg,1,2\n", [], ["MP-16", "benchmarks Im2GPS3k and YFCC4k", "--layout im2gps3k"]),
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--images", "nowhere"], ["--images nowhere", "no such folder"]),
-        ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--split", "test"], ["--split (ingest.split)", "'benchmark'"]),
+        ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--split", "test"], ["--split (ingest.split)", "benchmark"]),
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--attribution", "by {autor}"], ["{autor}", "{creator}"]),
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--name", "a/b"], ["ingest.name", "letters"]),
         ("mapillary.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", [], ["cannot be called 'mapillary'", "--name"]),

@@ -18,7 +18,7 @@ from rasterio.transform import from_origin
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.command import Call, run_command
+from flows.cli.command import Call, run_command
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
@@ -44,7 +44,7 @@ def geofix(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complet
 
 def assert_refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
     assert result.returncode == code, result.stderr
-    lines = result.stderr.strip().splitlines()
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("checking the settings")]
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("geofix: ")
     for word in words:
@@ -57,7 +57,7 @@ def refused(code: int, *words: str, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == code, result.output
     assert result.stdout == ""
-    (line,) = result.stderr.strip().splitlines()
+    (line,) = [line for line in result.stderr.splitlines() if not line.startswith("checking the settings")]
     assert line.startswith("geofix: ")
     for word in words:
         assert word in line
@@ -68,9 +68,13 @@ def refused(code: int, *words: str, arguments: list[str]) -> None:
     [
         (["--recipe", "spotagnt"], 2, ["unknown recipe 'spotagnt'", "did you mean 'spotagent'"]),
         (["--profile", "prod"], 2, ["unknown profile 'prod'", "offline, production"]),
-        (["--set", "plan.places=0"], 2, ["plan.places", "given 0", "greater than or equal to 1"]),
-        (["--set", "plan.places=many"], 2, ["plan.places", "given 'many'", "valid integer"]),
-        (["--set", "plan.plces=3"], 2, ["plan.plces", "did you mean 'places'"]),
+        (["--set", "plan.places=0"], 2, ["plan.places", "given 0", "must be a whole number, at least 1"]),
+        (
+            ["--set", "plan.places=many"],
+            2,
+            ["plan.places", "given 'many'", "must be a whole number, at least 1, at most"],
+        ),
+        (["--set", "plan.plces=3"], 2, ["plan.plces", "did you mean 'plan.places'"]),
         (["--config", "nowhere.yaml"], 2, ["nowhere.yaml", "No such file"]),
         (["--lake", "s3://bucket/lake"], 1, ["not a local folder"]),
         (["--from", "nowhere"], 2, ["no part 'nowhere'", "plan, collect"]),
@@ -88,7 +92,7 @@ def test_wrong_options(
 def test_wrong_type_in_a_file_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("plan:\n  places: [1, 2]\n")
     result = geofix("run", "--config", "own.yaml", cwd=tmp_path)
-    assert_refused(result, 2, "own.yaml: plan.places: given [1, 2]", "integer")
+    assert_refused(result, 2, "own.yaml: plan.places: given [1, 2]", "must be a whole number")
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
 
 
@@ -111,21 +115,21 @@ def test_a_table_with_a_wrong_schema(tmp_path: Path) -> None:
 
 
 def test_looking_into_a_lake_that_is_not_there(tmp_path: Path) -> None:
-    assert_refused(geofix("tables", cwd=tmp_path), 1, "there is no lake at 'lake'", "geofix demo")
+    assert_refused(geofix("tables", cwd=tmp_path), 2, "there is no lake at 'lake'", "geofix demo")
     assert list(tmp_path.iterdir()) == [], "looking makes no lake"
 
 
 def test_unknown_tables_ids_and_snapshots(tmp_path: Path) -> None:
     (tmp_path / "lake/tables").mkdir(parents=True)
     assert_refused(geofix("show", "pictures", cwd=tmp_path), 2, "no table 'pictures'", "places, images")
-    assert_refused(geofix("trace", "nothing", cwd=tmp_path), 1, "no row has the id 'nothing'")
-    assert_refused(geofix("approve", "nothing", cwd=tmp_path), 1, "nothing")
+    assert_refused(geofix("trace", "nothing", cwd=tmp_path), 2, "no row has the id 'nothing'")
+    assert_refused(geofix("approve", "nothing", cwd=tmp_path), 2, "nothing")
 
 
 def test_predictions_that_cannot_be_scored(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("id,lat,lon,true_lat,true_lon\na,1,2,95,4\n")
     result = geofix("score", "p.csv", cwd=tmp_path)
-    assert_refused(result, 1, "p.csv", "true_lat")
+    assert_refused(result, 2, "p.csv", "true_lat")
 
 
 def test_debug_shows_the_way(tmp_path: Path) -> None:
@@ -153,8 +157,8 @@ def test_help_is_quick_and_complete(tmp_path: Path) -> None:
         (["plan.weights.roads=0.9"], 2, ["plan.weights", "must sum to 1", "0.9 (roads)", "= 1.4"]),
         (["plan.weights.roads=.nan"], 2, ["plan.weights.roads", "given nan"]),
         (["plan.split={train: 0.9, validation: 0.2, benchmark: 0}"], 2, ["plan.split", "must sum to 1", "= 1.1"]),
-        (["plan.places=-5"], 2, ["plan.places", "given -5", "greater than or equal to 1"]),
-        (["plan.places=999999999999"], 2, ["plan.places", "given 999999999999", "less than or equal to 100000000"]),
+        (["plan.places=-5"], 2, ["plan.places", "given -5", "at least 1"]),
+        (["plan.places=999999999999"], 2, ["plan.places", "given 999999999999", "at most 100,000,000"]),
         (["plan.preset=geobench", "plan.places=9"], 2, ["places is 9", "preset geobench sets it to 512", "leave one"]),
         (["plan.preset=geobanch"], 2, ["plan.preset", "'geobanch'", "geobench"]),
         (["plan.mode=cities", "plan.places=3"], 2, ["3 places cannot lie in 108 cities", "plan.cities.count"]),

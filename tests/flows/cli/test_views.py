@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.command import Call, UsageError
-from flows.views import Wanted, view_panorama
+from flows.cli.command import Call, UsageError
+from flows.cli.view import Wanted, view_panorama
+from schemas.errors import GeofixError, InputError, NotFound
 from tasks.imaging.decode import Encoded, inspect, jpeg
 from tasks.imaging.perspective import Panorama, View
 from tasks.lake import Commit, Lake
@@ -110,13 +111,13 @@ def test_a_bearing_is_looked_at_by_the_recorded_compass_angle(lake: Lake) -> Non
     ("image_id", "words"),
     [
         ("photo", "image photo is a photo, views are cut from panoramas"),
-        ("nothing", "there is no image 'nothing'"),
+        ("nothing", "no image has the id 'nothing'"),
         ("gone", "image gone is gone: deleted upstream"),
         ("narrow", "image narrow cannot be cut: .*600 x 512 is no full panorama"),
     ],
 )
 def test_what_is_no_panorama_is_refused(lake: Lake, image_id: str, words: str) -> None:
-    with pytest.raises(ViewRefused, match=words):
+    with pytest.raises(InputError, match=words):
         cut_view(lake, image_id, View())
     assert lake.version("views") == -1, "nothing is written"
 
@@ -158,8 +159,9 @@ def geofix(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_as_a_user_calls_it(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_a_user_calls_it(lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = lake.root.parent
+    monkeypatch.chdir(folder)
     options = ("--bearing", "0", "--pitch", "-5", "--fov", "70", "--size", "320x200", "-o", "out.jpg")
     done = geofix("pano", *options, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -171,10 +173,26 @@ def test_as_a_user_calls_it(lake: Lake, capsys: pytest.CaptureFixture[str]) -> N
     same = wanted(bearing=0.0, pitch=-5.0, fov=70.0, size="320x200")
     assert view_panorama(Call(lake=str(lake.root)), "pano", same) == 0
     shown = capsys.readouterr().out
-    assert "was there already" in shown and ATTRIBUTION in shown and "yaw 10°" in shown
+    assert "cut before" in shown and ATTRIBUTION in shown and "yaw 10°" in shown
     refused = geofix("photo", "-o", "other.jpg", cwd=folder)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert refused.stderr.startswith("geofix: image photo is a photo") and refused.stderr.count("\n") == 1
-    with pytest.raises(OSError, match="nowhere"):
+    named = "view-pano-yaw10-pitch-5-fov70-320x200.jpg"
+    assert (folder / named).read_bytes() == (folder / "out.jpg").read_bytes()
+    with pytest.raises(GeofixError, match=r"--output .*nowhere/out\.jpg: cannot be written: No such file") as caught:
         view_panorama(Call(lake=str(lake.root)), "pano", wanted(output=folder / "nowhere" / "out.jpg"))
-    assert sorted(path.name for path in folder.iterdir()) == ["lake", "out.jpg"]
+    assert ".tmp" not in str(caught.value)
+    assert sorted(path.name for path in folder.iterdir()) == ["lake", "out.jpg", named]
+
+
+def test_an_image_is_named_by_the_beginning_of_its_id(lake: Lake) -> None:
+    put(lake, "abcdef01")
+    put(lake, "abcdef02", kind="photo")
+    put(lake, "fedcba99")
+    small = View(width=64, height=64)
+    assert cut_view(lake, "fedcba", small)[0]["image_id"] == "fedcba99"
+    assert cut_view(lake, "abcdef01", small)[0]["image_id"] == "abcdef01"
+    with pytest.raises(NotFound, match="2 images begin with 'abcdef': abcdef01, abcdef02"):
+        cut_view(lake, "abcdef", small)
+    with pytest.raises(NotFound, match=r"no image has the id 'fedcb', nor one that begins so \(6 letters"):
+        cut_view(lake, "fedcb", small)

@@ -10,14 +10,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from flows.command import DONE, Call
-from flows.display import make_display
-from flows.looking import existing_lake
+from flows.cli.command import DONE, Call
+from flows.cli.lake import existing_lake
+from flows.cli.printing import print_json
+from flows.cli.progress import make_display
+from flows.cli.starts import usual_start_s
+from flows.display import display
 from flows.order import services_of
-from flows.printing import print_json
 from flows.servers import offline_world
-from flows.session import Session, check_before, display
-from flows.starts import usual_start_s
+from flows.session import Session, check_before
 from schemas.errors import GeofixError
 from tasks.collect.forecast.budgets import Limit, limits
 from tasks.collect.forecast.estimate import Estimate, estimate

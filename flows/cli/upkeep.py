@@ -3,9 +3,9 @@
 import dataclasses
 import sys
 
-from flows.command import DONE, FAILED, Call
-from flows.looking import existing_lake
-from flows.printing import print_json
+from flows.cli.command import DONE, FAILED, Call
+from flows.cli.lake import existing_lake
+from flows.cli.printing import print_json
 from tasks.lake.maintain import maintain
 from tasks.lake.verify import verify
 

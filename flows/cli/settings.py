@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.command import DONE, Call, UsageError
-from flows.printing import print_json
+from flows.cli.command import DONE, Call, UsageError
+from flows.cli.printing import print_json
 from schemas.config import Config
 from schemas.describe import Setting, sections_of, settings_of
 

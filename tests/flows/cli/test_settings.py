@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from flows.command import Call, UsageError
-from flows.settings import show_settings
+from flows.cli.command import Call, UsageError
+from flows.cli.settings import show_settings
 
 
 def test_a_field_a_line_in_a_pipe_with_what_the_profile_made_of_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flows.starts import PYTHON_S, WORKERS_S, note_start, usual_start_s
+from flows.cli.starts import PYTHON_S, WORKERS_S, note_start, usual_start_s
 from tasks.lake import Lake
 
 

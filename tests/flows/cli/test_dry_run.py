@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.command import Call
-from flows.dry_run import dry_run
+from flows.cli.command import Call, UsageError
+from flows.cli.dry_run import dry_run
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
-from schemas.errors import GeofixError, LakeError
+from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
 
 PLACES = 4
@@ -83,7 +83,7 @@ def test_without_a_plan_it_says_what_to_do(call: Call, tmp_path: Path) -> None:
     Lake(tmp_path / "empty")
     with pytest.raises(GeofixError, match="run `geofix plan` first"):
         dry_run(replace(call, lake=str(tmp_path / "empty")))
-    with pytest.raises(LakeError, match="there is no lake"):
+    with pytest.raises(UsageError, match="there is no lake"):
         dry_run(replace(call, lake=str(tmp_path / "nowhere")))
     assert not (tmp_path / "nowhere").exists()
 

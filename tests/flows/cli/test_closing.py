@@ -1,10 +1,13 @@
 """The last words of a command."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
-from flows.closing import closing_words
-from flows.command import Call
+import pytest
+
+from flows.cli.closing import closing_words
+from flows.cli.command import Call
 from schemas.messages import Usage
 from tasks.lake import Commit, Lake
 from tasks.runtime.outcome import StageResult
@@ -54,7 +57,7 @@ def test_failures_are_told_with_an_example_each(tmp_path: Path) -> None:
     lake.upsert("failures", rows, Commit("collect", 1))
     failed = replace(result("collect", {}), failed=4, failures={"timeout": 1, "rate_limit": 3})
     lines = closing_words([failed], lake, Call()).splitlines()
-    at = lines.index("4 items failed and are tried again by the next run: geofix show failures")
+    at = lines.index("4 items failed and are retried by the next run: geofix show failures")
     assert lines[at + 1].split(None, 1) == ["collect", f"3 rate_limit: {used_up}"]
     assert lines[at + 2].split(None, 1) == ["collect", "1 timeout: no answer in time"]
 
@@ -83,3 +86,38 @@ def test_many_reasons_are_cut_and_none_is_no_line(tmp_path: Path) -> None:
     many = {f"reason_{n}": 10 - n for n in range(6)}
     assert "7 reason_3 and 2 more" in closing_words([result("curate", many)], lake, Call())
     assert "rejects" not in closing_words([result("curate", {})], lake, Call())
+
+
+def test_figures_are_formatted_as_by_score(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    values = {"acc@25km": 0.125, "geoscore_mean": 1380.4, "parse_failure_rate": 0.0}
+    scores = [
+        {"evaluation_id": "e", "metric": name, "policy": "base", "value": value, "n": 16}
+        for name, value in values.items()
+    ]
+    lake.upsert("scores", scores, Commit("evaluate", 1))
+    model = {"training_stage": "grpo", "checkpoint": "models/m", "samples": 21, "steps": 1200, "base": "tiny"}
+    curves = {"m1": {"reward": [0.0, 0.0], "loss": [0.0, 0.0]}, "m2": {"loss": [9.6, 1.234]}}
+    rows = [{"model_id": name, **model, "metrics_json": json.dumps(curve)} for name, curve in curves.items()]
+    lake.upsert("models", rows, Commit("train", 1))
+    words = closing_words([result("evaluate.scores", {})], lake, Call())
+    assert "1,380.4" in words and "12.50 %" in words and "e+" not in words
+    assert "1,200 steps, no completion earned a reward" in words
+    assert "loss 9.60 -> 1.23" in words
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_commands_it_names_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool) -> None:
+    """A user who has not activated the environment gets the path of the command."""
+    folder = tmp_path / "a checkout" / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("geofix", "python", "activate"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(folder) if on_path else "/nowhere")
+    monkeypatch.chdir(folder.parent.parent)
+    words = closing_words([result("plan", {})], Lake(tmp_path / "lake"), Call(lake="my lake"))
+    name = "geofix" if on_path else ".venv/bin/geofix"
+    assert f"  tables    {name} tables --lake 'my lake'" in words.splitlines()
+    assert ("source .venv/bin/activate" in words) is not on_path

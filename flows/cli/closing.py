@@ -1,25 +1,29 @@
-"""The last words of a command: what was made and where to look."""
+"""The summary a command ends with: what was made and where to look."""
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from flows.command import Call
+from flows.cli.command import Call
+from flows.cli.program import how_to_activate, program
+from tasks.evaluate.predictions import figure
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.report import report_folder
 
 SPLITS = ("train", "validation", "benchmark")
-MOST_REASONS = 4  # of a stage, named in the last words
+MOST_REASONS = 4  # of a stage, named in the summary
+METRICS = ("acc@25km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate")
 
 
 def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
-    """The same for a machine."""
+    """The summary for a machine."""
     return {
         "lake": lake.uri,
         "stages": [dataclasses.asdict(result) for result in results],
@@ -35,11 +39,11 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
         lines.append(f"Nothing to redo: all {done:,} items of {len(results)} stages were finished before.")
     failed = sum(result.failed for result in results)
     if failed:
-        lines.append(f"{failed} items failed and are tried again by the next run: geofix show failures{_lake(call)}")
+        lines.append(f"{failed:,} items failed and are retried by the next run: {_command('show failures', call)}")
         lines += _failures(results, lake)
     for service, seconds in _paused(results).items():
         lines.append(
-            f"{service} said that its limit was reached: nothing was asked of it for {seconds:.0f} s in all; "
+            f"{service} said that its limit was reached: requests to it paused for {seconds:.0f} s in all; "
             f"lower its budgets (services.{service}.…_per_minute, …_per_day) if that happens again"
         )
     lines += _refused(results, call)
@@ -64,7 +68,8 @@ def _plan(lake: Lake) -> list[str]:
     shares = ", ".join(f"{splits[split]:,} {split}" for split in SPLITS if split in splits)
     seed = f"seed {seeds[0]}; " if len(seeds) == 1 else ""
     return [
-        f"The plan: {sum(splits.values()):,} places in {countries:,} countries: {shares} ({seed}geofix settings plan)"
+        f"The plan: {sum(splits.values()):,} places in {countries:,} countries: {shares} "
+        f"({seed}{program()} settings plan)"
     ]
 
 
@@ -97,25 +102,25 @@ def _refused(results: Sequence[StageResult], call: Call) -> list[str]:
             more = f" and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
             named = ", ".join(f"{count:,} {reason}" for reason, count in reasons[:MOST_REASONS])
             found.append(f"  {result.stage:<20} {sum(result.rejects.values()):,}: {named}{more}")
-    return [f"Rejected, with the reason (geofix show rejects{_lake(call)}):", *found] if found else []
+    return [f"Rejected, with the reason ({_command('show rejects', call)}):", *found] if found else []
 
 
 def _made(lake: Lake) -> list[str]:
     lines = ["What it made:"]
     counts = {name: lake.read(name, columns=["tombstone"]).height for name in ("places", "images", "labels")}
     lines.append(
-        f"  {counts['places']} places, {counts['images']} images with licence and creator, "
-        f"{counts['labels']} of them localizable and labelled"
+        f"  {counts['places']:,} places, {counts['images']:,} images with licence and creator, "
+        f"{counts['labels']:,} of them localizable and labelled"
     )
     lines += [f"    {line}" for line in _coverage(lake)]
     trajectories = lake.read("trajectories", columns=["verdict"])["verdict"]
-    lines.append(f"  {(trajectories == 'kept').sum()} trajectories kept of {trajectories.len()} sampled")
+    lines.append(f"  {(trajectories == 'kept').sum():,} trajectories kept of {trajectories.len():,} sampled")
     regimes = lake.read("regimes", columns=["kept"])["kept"]
-    lines.append(f"  {regimes.sum()} of {regimes.len()} images neither mastered nor intractable for the policy")
+    lines.append(f"  {regimes.sum():,} of {regimes.len():,} images neither mastered nor intractable for the policy")
     for model in lake.read("models").sort("written_at").iter_rows(named=True):
         lines.append(
-            f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']} samples, "
-            f"{model['steps']} steps{_course(model)}"
+            f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']:,} samples, "
+            f"{model['steps']:,} steps{_course(model)}"
         )
     return lines + _score_lines(lake)
 
@@ -133,20 +138,23 @@ def _course(model: dict[str, Any]) -> str:
         return ""
     tenth = max(1, len(course) // 10)
     first, last = (sum(part) / len(part) for part in (course[:tenth], course[-tenth:]))
-    return f", {name} {first:.3g} -> {last:.3g}"
+    if name == "reward" and not any(course):
+        return ", no completion earned a reward"
+    return f", {name} {first:.2f} -> {last:.2f}"
 
 
 def _score_lines(lake: Lake) -> list[str]:
     scores = lake.read("scores", columns=["policy", "metric", "value", "n"])
-    wanted = ["acc@25km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate"]
-    scores = scores.filter(pl.col("metric").is_in(wanted))
+    scores = scores.filter(pl.col("metric").is_in(METRICS), pl.col("value").is_not_null())
     if scores.is_empty():
         return []
-    lines = ["  scores on the benchmark places:"]
+    shown = [name for name in METRICS if name in set(scores["metric"])]
+    head = "".join(f"{name.removesuffix('_mean').replace('_rate', 's').replace('_', ' '):>16}" for name in shown)
+    lines = ["  scores on the benchmark places:", f"    {'policy':<34}{'n':>6}{head}"]
     for (policy,), rows in scores.group_by("policy", maintain_order=True):
         found = dict(rows.select("metric", "value").iter_rows())
-        shown = ", ".join(f"{name} {found[name]:.3g}" for name in wanted if found.get(name) is not None)
-        lines.append(f"    {policy:<34} n={rows['n'][0]}  {shown}")
+        cells = "".join(f"{figure(name, found[name]) if name in found else '-':>16}" for name in shown)
+        lines.append(f"    {policy:<34}{rows['n'][0]:>6,}{cells}")
     return lines
 
 
@@ -157,7 +165,6 @@ def _reports(results: Sequence[StageResult], lake: Lake) -> dict[str, Path]:
 
 
 def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> list[str]:
-    suffix = _lake(call)
     lines = ["Where to look:"]
     for part, folder in _reports(results, lake).items():
         names = sorted(path.name for path in folder.iterdir() if path.suffix != ".txt")
@@ -166,11 +173,17 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
     if snapshots.height:
         last = snapshots.row(-1, named=True)
         lines.append(f"  report    {_address(lake, last['report'])}  ({last['status']})")
-    lines.append(f"  tables    geofix tables{suffix}")
+    lines.append(f"  tables    {_command('tables', call)}")
     samples = lake.read("samples").filter(pl.col("trajectory_id").is_not_null())
     if samples.height:
-        lines.append(f"  one row   geofix trace {samples['sample_id'].sort()[0]}{suffix}")
-    return lines
+        lines.append(f"  one row   {_command('trace ' + samples['sample_id'].sort()[0], call)}")
+    activate = how_to_activate()
+    return [*lines, f"  shell     {activate}"] if activate else lines
+
+
+def _command(words: str, call: Call) -> str:
+    """A command that the user can copy into the shell."""
+    return f"{program()} {words}" + (f" --lake {shlex.quote(call.lake)}" if call.lake else "")
 
 
 def _address(lake: Lake, key: str) -> str:
@@ -181,7 +194,3 @@ def _address(lake: Lake, key: str) -> str:
 def _copy(lake: Lake, key: str) -> Path:
     lake.blobs.pull(key.rpartition("/")[0])  # the page with what lies beside it
     return lake.blobs.local(key)
-
-
-def _lake(call: Call) -> str:
-    return f" --lake {call.lake}" if call.lake else ""

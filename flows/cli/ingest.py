@@ -11,10 +11,11 @@ import polars as pl
 from rich.console import Console
 from rich.text import Text
 
-from flows.command import DONE, FAILED_ROWS, Call, UsageError
-from flows.display import make_display
-from flows.printing import print_json
-from flows.session import display
+from flows.cli.command import DONE, FAILED_ROWS, Call, UsageError
+from flows.cli.printing import print_json
+from flows.cli.program import program
+from flows.cli.progress import make_display
+from flows.display import display
 from schemas.load import ConfigError
 from tasks.geo.cell_split import SPLITS
 from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey
@@ -49,7 +50,7 @@ def run_ingest(file: Path, call: Call) -> int:
     shown.say(opening_words(found, dataset))
     token = display.set(shown)
     try:
-        from flows.running import prefect_ready
+        from flows.cli.running import prefect_ready
 
         with prefect_ready(lake, call.debug):
             result = _run_flow(found, call)
@@ -114,9 +115,8 @@ def print_closing(result: IngestResult, call: Call) -> None:
         console.print(f"\nAll of these rows, with what to do: {result.report}")
     lake = f" --lake {call.lake}" if call.lake else ""
     if photos:
-        console.print(
-            f"Next: geofix curate{lake}   (look first: geofix show images{lake} --where source={result.dataset})"
-        )
+        look = f"{program()} show images{lake} --where source={result.dataset}"
+        console.print(f"Next: {program()} curate{lake}   (look first: {look})")
 
 
 def _by(result: IngestResult) -> str:
