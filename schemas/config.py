@@ -11,6 +11,7 @@ from schemas.settings.ingest import IngestSettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.review import ReviewSettings
+from schemas.settings.run import RunSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from schemas.settings.synthesize import SynthesizeSettings
@@ -36,4 +37,5 @@ class Config(Settings):
 
     services: ServicesSettings = ServicesSettings()
     spread: SpreadSettings = SpreadSettings()
+    run: RunSettings = RunSettings()
     offline: OfflineSettings = OfflineSettings()

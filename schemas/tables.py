@@ -1,6 +1,7 @@
 """The Delta tables of the lake: columns, keys and what each column means.
 
-Every table carries the same five system columns, filled by the frame, never by a stage:
+A key may have several versions, rows with different `made_from`; at most one of them is live.
+Every table carries the same six system columns, filled by the runner, never by a stage:
 `stage` and `item_id` say which piece of work wrote the row, `made_from` is the digest of that
 work's input and configuration (same digest = nothing to redo), `run_id` and `written_at` say when,
 and `tombstone` holds why a row is gone, or null while it lives.
@@ -371,7 +372,10 @@ _ALL = [
             "kept": INT,
             "rejected": INT,
             "failed": INT,
+            "redone": INT,  # of items_in: finished before, with other settings, code or input
+            "revived": INT,  # of skipped: rows of an earlier run with the same settings, taken up again
             "rejects_json": JSON,
+            "requests": INT,  # to models
             "prompt_tokens": INT,
             "completion_tokens": INT,
             "cost_usd": FLOAT,

@@ -12,6 +12,7 @@ from tasks.imaging.panorama import STORED_QUALITY
 from tasks.imaging.perspective import Panorama, View, yaw_of_bearing
 from tasks.lake import Commit, Lake
 from tasks.lake.image_store import CorruptImage
+from tasks.lake.versions import newest_versions
 from tasks.runtime.identity import code_version, digest, new_run_id
 
 VERSION = 1  # raise it when the same view would come out otherwise
@@ -69,7 +70,7 @@ def _panorama(lake: Lake, image_id: str) -> dict[str, Any]:
         raise ViewRefused(
             f"there is no image '{image_id[:80]}'; `geofix show images --where kind=panorama` lists panoramas"
         )
-    image = found.row(0, named=True)
+    image = newest_versions(found, ["image_id"]).row(0, named=True)
     if image["tombstone"] is not None:
         raise ViewRefused(f"image {image_id} is gone: {image['tombstone']}")
     if image["kind"] != "panorama":
