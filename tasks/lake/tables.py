@@ -24,6 +24,7 @@ LEAST_FREE_BYTES = 4_000_000  # for a commit
 TABLE_CONFIGURATION = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.enableExpiredLogCleanup": "false",
+    "delta.checkpointInterval": "20",  # opening a table reads the commits since the last checkpoint one by one
 }
 
 
@@ -34,6 +35,7 @@ class Lake(TableWrites):
         if "://" in str(root):
             raise LakeError(f"lake '{root}' is not a local folder; give a path such as ./lake")
         self.root = Path(root).expanduser().absolute()
+        super().__init__()
         self._names = Names(self.root)
         self._checked: set[str] = set()  # ids of tables whose columns are known to fit the contract
         self.images = ImageStore(self.root / "images")

@@ -11,6 +11,7 @@ count, on a disk and on an object store alike.
 import json
 import random
 import re
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -87,6 +88,23 @@ class Written:
 
 class TableWrites(ABC):
     """The writing half of a lake."""
+
+    def __init__(self) -> None:
+        self._handles: dict[
+            tuple[str, int], DeltaTable
+        ] = {}  # by table and thread: following one is cheaper than opening
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handles": {}}
+
+    def _newest(self, name: str) -> DeltaTable:
+        """The table at its newest version, made if there is none."""
+        mine = (name, threading.get_ident())
+        if mine in self._handles:
+            self._handles[mine].update_incremental()
+        else:
+            self._handles[mine] = self._open(name) or self._create(name)
+        return self._handles[mine]
 
     @abstractmethod
     def _open(self, name: str, version: int | None = None) -> DeltaTable | None: ...
@@ -229,7 +247,7 @@ class TableWrites(ABC):
             return self.stage_count(name, commit.stage)
         for attempt in range(COMMIT_TRIES):
             try:
-                table = self._open(name) or self._create(name)
+                table = self._newest(name)
                 before, count = table.version(), _count(table, commit.stage)
                 done = table.transaction_version(commit.app_id(operation))
                 if done is not None and done >= commit.batch:
@@ -241,10 +259,12 @@ class TableWrites(ABC):
                 apply(table, commit.properties(operation, count + 1))
                 return Written(table.version(), count + (table.version() > before), count)
             except CommitFailedError:
+                self._handles.clear()
                 if attempt == COMMIT_TRIES - 1:
                     raise LakeError(f"table '{name}' is written by too many others at once; run again") from None
                 time.sleep(random.uniform(0.02, 0.1) * 2 ** min(attempt, 5))
             except (DeltaError, OSError) as error:
+                self._handles.clear()
                 raise write_error(name, self._where(), error) from error
         raise AssertionError("unreachable")
 

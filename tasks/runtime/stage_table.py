@@ -53,19 +53,19 @@ class StageTable:
         """
         now = self.lake.stage_count(self.name, self.stage)
         self.items, self._version, self._count, self._before = items, now.version, now.count, None
-        mine = (
-            self.lake.scan(self.name, now.version)
-            .filter(pl.col("stage") == self.stage)
-            .select("item_id", "made_from", live=_LIVE, revivable=_REVIVABLE)
-            .unique()
-            .collect()
+        mine = self.lake.scan(self.name, now.version).filter(pl.col("stage") == self.stage)
+        wanted = items.lazy().select(item_id="id", wanted="made_from")
+        rows, others = pl.collect_all(
+            [
+                mine.select("item_id", "made_from", live=_LIVE, revivable=_REVIVABLE).join(wanted, on="item_id"),
+                mine.filter(_LIVE).select("item_id").join(wanted, on="item_id", how="anti").select(pl.len()),
+            ]
         )
-        rows = mine.join(items.select(item_id="id", wanted="made_from"), on="item_id").with_columns(
+        rows = rows.with_columns(
             _DIGEST, is_rejected=pl.col("made_from").str.starts_with(REJECTED).fill_null(False)
-        )
+        ).unique()
         self.here = rows["item_id"].unique()
-        others = mine.filter("live").join(items, left_on="item_id", right_on="id", how="anti").height
-        return rows, others
+        return rows, int(others.item())
 
     def write(self, rows: pa.Table | None, batch: pl.DataFrame, redone: pl.Series, commit: Commit) -> None:
         """Write a batch: rows of new items are appended, those of `redone` ones take the place of the old.
