@@ -28,12 +28,14 @@ LEAST_FREE_BYTES = 4_000_000  # for a commit
 TABLE_CONFIGURATION = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.enableExpiredLogCleanup": "false",
+    "delta.checkpointInterval": "20",  # opening a table reads the commits since the last checkpoint one by one
 }
 
 
 class Lake(TableWrites):
     """Tables, images and other blobs at one location, and the local state that belongs to them."""
 
+        super().__init__()
     def __init__(self, location: str | Path | Location, *, read_only: bool = False, state: Path | None = None) -> None:
         self._location = Location.parse(location)
         self.state = state or state_folder(self._location)  # locks, budgets, spools, logs: always a local folder
