@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from uuid import UUID
 
 import httpx
@@ -72,7 +71,7 @@ def publish_report(part: str, report: Report) -> None:
         )
 
 
-def stage_markdown(result: StageResult, lake: Path | str) -> str:
+def stage_markdown(result: StageResult, lake: str) -> str:
     """A stage's result as a page of Markdown."""
     lines = [
         f"# {result.stage}",

@@ -26,7 +26,7 @@ def approve(lake: Lake, snapshot_id: str, reviewer: str, why: str | None = None,
     if not row["checks_passed"]:
         if not force:
             raise ReviewRefused(
-                f"snapshot {row['snapshot_id']} does not pass its checks; see {lake.root / row['report']}, "
+                f"snapshot {row['snapshot_id']} does not pass its checks; see {lake.blobs.uri(row['report'])}, "
                 "or approve it all the same with --force --why REASON"
             )
         if not (why or "").strip():

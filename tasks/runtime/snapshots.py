@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from schemas.errors import StageRefused
+from schemas.errors import NotFound, StageRefused
 from tasks.lake import Lake
 
 SHORTEST = 6  # letters of an id that is cut short
@@ -20,10 +20,6 @@ class Snapshot:
 
     snapshot_id: str
     versions: Mapping[str, int]
-
-
-class SnapshotUnknown(StageRefused):
-    """No snapshot, or more than one, has the id that was given."""
 
 
 def approved_snapshot(lake: Lake, wanted: str | None = None) -> Snapshot:
@@ -54,12 +50,12 @@ def find_snapshot(lake: Lake, wanted: str) -> dict[str, Any]:
     if found.height == 1:
         return found.row(0, named=True)
     if found.height > 1:
-        raise SnapshotUnknown(f"snapshot '{wanted}' is ambiguous: {', '.join(found['snapshot_id'])}")
+        raise NotFound(f"snapshot '{wanted}' is ambiguous: {', '.join(found['snapshot_id'])}")
     if snapshots.is_empty():
-        raise SnapshotUnknown(f"there is no snapshot '{wanted[:80]}', nor any other yet; run: geofix review")
+        raise NotFound(f"there is no snapshot '{wanted[:80]}', nor any other yet; run: geofix review")
     known = ", ".join(f"{row['snapshot_id']} ({row['status']})" for row in snapshots.head(KNOWN_SHOWN).to_dicts())
     hint = f" (at least {SHORTEST} letters of its id are needed)" if short else ""
-    raise SnapshotUnknown(f"there is no snapshot '{wanted[:80]}'{hint}; known: {known}")
+    raise NotFound(f"there is no snapshot '{wanted[:80]}'{hint}; known: {known}")
 
 
 def decision_text(row: Mapping[str, Any]) -> str:

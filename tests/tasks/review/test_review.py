@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from schemas.errors import NotFound
 from schemas.settings.review import ReviewSettings
 from tasks.lake import Commit, Lake
 from tasks.review import ReviewRefused, approve, auto_approve, decisions, newest_snapshot, reject
@@ -16,7 +17,6 @@ from tasks.review.checks import Check
 from tasks.review.evidence import TABLES, funnel, gather
 from tasks.review.snapshot import WorkerContext, items, work
 from tasks.runtime.runner import Inputs
-from tasks.runtime.snapshots import SnapshotUnknown
 
 MakeLake = Callable[..., Lake]
 Rows = dict[str, list[dict[str, Any]]]
@@ -305,13 +305,13 @@ def test_the_newest_snapshot_is_the_one_of_the_present_content(make_lake: MakeLa
 
 def test_unknown_snapshots_are_refused_and_known_ones_named(make_lake: MakeLake, quick: list[Check]) -> None:
     lake = make_lake()
-    with pytest.raises(SnapshotUnknown, match="nor any other yet"):
+    with pytest.raises(NotFound, match="nor any other yet"):
         approve(lake, "0" * 24, "Ada")
     snapshot = review(lake)["snapshot_id"]
     for wrong in ("0" * 24, "", snapshot[:3]):
-        with pytest.raises(SnapshotUnknown, match=f"known: {snapshot} \\(pending\\)"):
+        with pytest.raises(NotFound, match=f"known: {snapshot} \\(pending\\)"):
             approve(lake, wrong, "Ada")
-    with pytest.raises(SnapshotUnknown, match=f"no snapshot '{snapshot[:5]}' .at least 6 letters of its id are needed"):
+    with pytest.raises(NotFound, match=f"no snapshot '{snapshot[:5]}' .at least 6 letters of its id are needed"):
         approve(lake, snapshot[:5], "Ada")
     with pytest.raises(ReviewRefused, match="name"):
         approve(lake, snapshot, " ")

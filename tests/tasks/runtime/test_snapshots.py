@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 
 from flows.order import PARTS, stages_of
-from schemas.errors import StageRefused
+from schemas.errors import NotFound, StageRefused
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import ColumnStage, Context, Inputs, run
-from tasks.runtime.snapshots import SnapshotUnknown, approved_snapshot
+from tasks.runtime.snapshots import approved_snapshot
 from tasks.runtime.stage import open_inputs
 from tasks.services import connect
 
@@ -118,9 +118,9 @@ def test_a_snapshot_is_chosen_by_the_beginning_of_its_id(lake: Lake, snapshot_of
     snapshot_of(lake, snapshot_id="abcdef1")
     snapshot_of(lake, snapshot_id="abcdef2")
     assert approved_snapshot(lake, "abcdef1").snapshot_id == "abcdef1"
-    with pytest.raises(SnapshotUnknown, match="snapshot 'abcdef' is ambiguous: abcdef2, abcdef1"):
+    with pytest.raises(NotFound, match="snapshot 'abcdef' is ambiguous: abcdef2, abcdef1"):
         approved_snapshot(lake, "abcdef")
-    with pytest.raises(SnapshotUnknown, match="at least 6 letters"):
+    with pytest.raises(NotFound, match="at least 6 letters"):
         approved_snapshot(lake, "abcde")
-    with pytest.raises(SnapshotUnknown, match=r"there is no snapshot 'zzzzzz'; known: abcdef2 \(approved\), abcdef1"):
+    with pytest.raises(NotFound, match=r"there is no snapshot 'zzzzzz'; known: abcdef2 \(approved\), abcdef1"):
         approved_snapshot(lake, "zzzzzz")
