@@ -177,7 +177,7 @@ def test_the_command_resumes_a_suspended_run_and_a_rejected_snapshot_ends_it(up:
     said = geofix("reject", snapshot, "--why", "too few labels", "--reviewer", "Ada", "--lake", str(up.lake.root))
     assert said.returncode == 0, said.stderr
     name = up.api.get(f"/flow_runs/{run}").json()["name"]
-    assert f"flow run {name} goes on" in said.stdout
+    assert f"flow run {name} continues" in said.stdout
     state = up.wait(run, "Rejected")
     assert state["message"] == f"snapshot {snapshot} was rejected by Ada: too few labels"
     assert "synthesize" not in up.tasks(run)
