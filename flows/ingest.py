@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from prefect import State, flow, task
-from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
-from flows.artifacts import stage_markdown
+from flows.artifacts import publish_stage
 from flows.options import RunOptions
 from flows.session import Session, open_session
 from flows.states import state_of
@@ -55,9 +54,5 @@ def _bring_in(work: Any) -> Any:
     context = session.context(config, (), session.ready, str(flow_run.id or ""))
     result = ingest_table(work.found, work.dataset, config.ingest, config.plan, context)
     session.results.append(result.stage)
-    create_markdown_artifact(
-        key="stage-ingest",
-        markdown=stage_markdown(result.stage, session.lake.uri) + f"\nRefused and odd rows: `{result.report}`\n",
-        description=f"ingest of {work.dataset}: in = kept + rejected + failed",
-    )
+    publish_stage(result.stage, session.lake.uri, f"\nRefused and odd rows: `{result.report}`\n")
     return state_of(result, [result.stage])
