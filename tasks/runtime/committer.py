@@ -12,7 +12,7 @@ from tasks.runtime.chunk import ChunkResult, Failure
 from tasks.runtime.ledger import Ledger
 from tasks.runtime.outcome import Tick
 
-BATCH_ITEMS = 20_000  # a commit after this many items,
+BATCH_ITEMS = 50_000  # a commit after this many items,
 BATCH_SECONDS = 5.0  # or after this long
 MOST_WAITING = 2  # commits: one in flight and one behind it; then the work waits
 

@@ -15,9 +15,7 @@ from tasks.lake.table_schema import to_arrow
 from tasks.lake.writes import INPUT_GONE, SUPERSEDED
 from tasks.runtime.chunk import ChunkResult
 from tasks.runtime.outcome import REJECTED, Row, StageResult, Tick
-from tasks.runtime.stage_table import SLICE, StageTable
-
-_NO_IDS = pl.Series("item_id", [], dtype=pl.String)
+from tasks.runtime.stage_table import SLICE, StageTable, items_of
 
 
 @dataclass(frozen=True)
@@ -106,13 +104,16 @@ class Ledger:
         if rejected:
             parts["rejects"] = [to_arrow(TABLES["rejects"], rejected)]
         rows = {name: pa.concat_tables(tables) for name, tables in parts.items() if tables}
-        batch = _items_of(rows.values())
         for name, table in self._tables.items():
-            known = pl.concat([one.here.rename("item_id") for one in self._tables.values()])
-            redone = batch["item_id"].filter(batch["item_id"].is_in(known.implode())) if len(known) else _NO_IDS
-            if name in rows or len(redone):
-                table.write(rows.get(name), batch, redone, commit)
+            redone = self._redone_of(rows.values())
+            if name in rows or redone.height:
+                table.write(rows.get(name), redone, commit)
         self._note_failures(results, commit)
+
+    def _redone_of(self, tables: Iterable[pa.Table]) -> pl.DataFrame:
+        """Those items of a batch that have rows of this stage already, in any of its tables."""
+        known = pl.concat([one.here.rename("item_id") for one in self._tables.values()])
+        return items_of(tables).filter(pl.col("item_id").is_in(known.implode())) if len(known) else items_of([])
 
     def _end_rows(self, results: list[ChunkResult]) -> None:
         """Tombstone the rows that items say are gone. First: such an item is finished only when they are."""
@@ -141,9 +142,8 @@ class Ledger:
         ]
         if rows:
             data = to_arrow(TABLES["failures"], rows)
-            batch = _items_of([data])
-            again = batch["item_id"].filter(batch["item_id"].is_in(self._failures.here.implode()))
-            self._failures.write(data, batch, again, commit)
+            again = items_of([data]).filter(pl.col("item_id").is_in(self._failures.here.implode()))
+            self._failures.write(data, again, commit)
 
     def sweep(self, not_done: pl.Series, keeps_history: bool, partial: bool = False) -> None:
         """Tombstone this stage's rows that a redone item left behind, or whose item left the input."""
@@ -313,13 +313,6 @@ class Ledger:
             self.code_version,
             dict(self.input_versions),
         )
-
-
-def _items_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
-    """The items (`item_id`) that rows belong to, with their digest."""
-    frames = [pl.DataFrame(table.select(["item_id", "made_from"])) for table in tables]
-    none = pl.DataFrame(schema={"item_id": pl.String, "made_from": pl.String})
-    return pl.concat([none, *frames]).with_columns(pl.col("made_from").str.strip_prefix(REJECTED)).unique()
 
 
 def _sorted_parts(rows: pl.DataFrame, key: list[str], todo: pl.DataFrame, size: int) -> Iterator[pl.DataFrame]:

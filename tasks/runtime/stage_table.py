@@ -5,6 +5,7 @@ from one look at it. The count of the stage's commits in the table tells whether
 the stage has written meanwhile, rows are exchanged instead of appended, and the look is repeated.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -67,30 +68,27 @@ class StageTable:
         self.here = rows["item_id"].unique()
         return rows, int(others.item())
 
-    def write(self, rows: pa.Table | None, batch: pl.DataFrame, redone: pl.Series, commit: Commit) -> None:
-        """Write a batch: rows of new items are appended, those of `redone` ones take the place of the old.
+    def write(self, rows: pa.Table | None, redone: pl.DataFrame, commit: Commit) -> None:
+        """Write a batch: rows of new items are appended, those of redone ones take the place of the old.
 
-        `batch` gives `item_id` and `made_from` of each item, whether or not it has rows here.
+        `redone` gives `item_id` and `made_from`, whether or not the item has rows in this table.
         """
         keys = self._keys(rows)
-        self._refuse_shared(keys)
         hashes = keys.select(hash_of(self.key)).to_series()
-        taken = keys["item_id"].filter(self._live_before().holds(hashes)) if keys.height else keys["item_id"]
-        exchanged = pl.concat([redone.rename("item_id"), taken.rename("item_id")]).unique()
-        is_new = ~keys["item_id"].is_in(exchanged.implode())
-        if rows is not None and is_new.any():
-            new = rows if is_new.all() else rows.filter(is_new.to_arrow())
-            try:
+        self._refuse_shared(keys, hashes)
+        taken = keys["item_id"].filter(self._live_before().holds(hashes))
+        is_old = keys["item_id"].is_in(pl.concat([redone["item_id"], taken]).implode())
+        try:
+            if rows is not None and not is_old.all():
+                new = rows.filter((~is_old).to_arrow()) if is_old.any() else rows
                 self._note(self.lake.append_new(self.name, new, commit, self._count))
-            except ConcurrentRun:
-                self._exchange(rows, batch, commit)
-                self._written.add(hashes)
-                self.look(self.items)
-                return
-        exchanged = exchanged.filter(exchanged.is_in(pl.concat([self.here, keys["item_id"]]).implode()))
-        if len(exchanged):
-            old = None if rows is None else rows.filter((~is_new).to_arrow())
-            self._exchange(old, batch.filter(pl.col("item_id").is_in(exchanged.implode())), commit)
+            elsewhere = redone.filter(pl.col("item_id").is_in(self.here.implode()))
+            if is_old.any() or elsewhere.height:
+                old = None if rows is None else rows.filter(is_old.to_arrow())
+                self._exchange(old, pl.concat([elsewhere, items_of([] if old is None else [old])]).unique(), commit)
+        except ConcurrentRun:
+            self._exchange(rows, pl.concat([redone, items_of([] if rows is None else [rows])]).unique(), commit)
+            self.look(self.items)
         self._written.add(hashes)
 
     def revive(self, items: pl.DataFrame, commit: Commit) -> None:
@@ -196,11 +194,12 @@ class StageTable:
                 self._before.add(live.select(hash_of(self.key)).collect().to_series())
         return self._before
 
-    def _refuse_shared(self, keys: pl.DataFrame) -> None:
+    def _refuse_shared(self, keys: pl.DataFrame, hashes: pl.Series) -> None:
         """Two items of a run must not write one row, whether in one batch or in two."""
-        shared = keys.filter(pl.struct(self.key).is_duplicated())
+        is_unique = hashes.n_unique() == len(hashes)
+        shared = keys.head(0) if is_unique else keys.filter(pl.struct(self.key).is_duplicated())
         if shared.is_empty():
-            again = keys.filter(self._written.holds(keys.select(hash_of(self.key)).to_series()))
+            again = keys.filter(self._written.holds(hashes))
             if again.is_empty():
                 return
             written = self.lake.scan(self.name).filter((pl.col("run_id") == self.run_id) & _LIVE)
@@ -223,6 +222,13 @@ class StageTable:
 
 def _names(key: list[str]) -> list[str]:
     return list(dict.fromkeys([*key, "stage", "item_id", "made_from"]))
+
+
+def items_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
+    """The items (`item_id`) that rows belong to, with their digest."""
+    frames = [pl.DataFrame(table.select(["item_id", "made_from"])) for table in tables]
+    none = pl.DataFrame(schema={"item_id": pl.String, "made_from": pl.String})
+    return pl.concat([none, *frames]).with_columns(_DIGEST).unique()
 
 
 def _no_items() -> pl.DataFrame:

@@ -59,7 +59,7 @@ def test_ending_comes_before_what_says_that_it_is_done(lake: Lake, monkeypatch: 
     job = ChunkJob("again", "r1", "gaps", ("places", "gaps"), lambda item, bench: None, lambda: None, 1)
     gap = {"place_id": "a", "kind": "photo", "wanted": 1, "got": 0, "reason": "x"}
     outcome = Kept({"gaps": [gap]}, gone={"places": {"a": "moved"}})
-    ledger(lake).commit([job.gather([({"id": "a", "made_from": "m"}, outcome)])])
+    ledger(lake).commit([job.gather([("a", "m", outcome)])])
     assert order == ["tombstone places", "append_new gaps"]
 
 
@@ -67,7 +67,7 @@ def test_only_declared_tables_may_be_touched(lake: Lake) -> None:
     job = ChunkJob("again", "r1", "gaps", ("gaps",), lambda item, bench: None, lambda: None, 1)
     gap = {"place_id": "a", "kind": "photo", "wanted": 1, "got": 0, "reason": "x"}
     with pytest.raises(GeofixError, match="'places', which it does not declare"):
-        job.gather([({"id": "a", "made_from": "m"}, Kept({"gaps": [gap]}, gone={"places": {"a": "moved"}}))])
+        job.gather([("a", "m", Kept({"gaps": [gap]}, gone={"places": {"a": "moved"}}))])
 
 
 def test_what_is_pending_is_told_and_nothing_written(lake: Lake) -> None:

@@ -202,7 +202,7 @@ def ledger(lake: Lake, run_id: str, **options: Any) -> Ledger:
 
 def result(run_id: str, *outcomes: tuple[str, str, Outcome]) -> ChunkResult:
     job = ChunkJob("s", run_id, "places", ("gaps", "places"), lambda item, context: None, lambda: None, 1)
-    return job.gather([({"id": item, "made_from": digest}, outcome) for item, digest, outcome in outcomes])
+    return job.gather(outcomes)
 
 
 def kept(name: str, lat: float = 1.0) -> Kept:
