@@ -92,7 +92,7 @@ def facts_before(item: dict[str, Any], source_id: str, kind: str, prepared: str,
 def _facts(rows: list[dict[str, Any]] | None, source_id: str, kind: str, lake: Lake) -> dict[str, Any] | None:
     for facts in rows or ():
         if (facts["source_id"], facts["kind"]) == (source_id, kind):
-            there = lake.images.path(facts["sha256"], facts["extension"]).exists()
+            there = lake.images.exists(facts["sha256"], facts["extension"])
             return {name: facts[name] for name in FACTS} if there else None
     return None
 

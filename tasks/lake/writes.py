@@ -27,6 +27,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from schemas.errors import LakeError, LakeUnwritable
 from schemas.tables import TABLES, Table
+from tasks.lake.reading import first_line
 from tasks.lake.table_schema import to_arrow
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")  # may stand in a predicate without escaping
@@ -332,11 +333,6 @@ def _add_new_columns(table: DeltaTable, name: str) -> None:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text: the rest is a stack of another language."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def no_space(name: str, where: str) -> LakeUnwritable:

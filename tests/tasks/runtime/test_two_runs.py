@@ -24,7 +24,7 @@ WRITES = ("gaps", "places")
 
 
 def ledger(lake: Lake, run_id: str, items: pl.DataFrame) -> Ledger:
-    made = Ledger(Lake(lake.root), "s", WRITES, run_id, "h", "{}", "0", {})
+    made = Ledger(Lake(lake.uri), "s", WRITES, run_id, "h", "{}", "0", {})
     made.look(items)
     return made
 
