@@ -44,7 +44,8 @@ class Ledger:
     keeps_versions: bool = True
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _batch: int = 0
-    _must_sweep: bool = False
+    _leftover: int = 0  # live rows that a finished item should no longer have, such as a killed run leaves
+    _others: int = 0  # live rows of items that are not in the input
     _items: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
@@ -72,7 +73,7 @@ class Ledger:
         every = pl.concat(list(rows.values())).join(finished, on="item_id", how="semi")
         revive = every.filter("revivable", pl.col("made_from") == pl.col("wanted"))
         leftover = every.filter("live", (pl.col("made_from") != pl.col("wanted")).fill_null(True))
-        self._must_sweep = leftover.height > 0 or any(others for _, others in found.values())
+        self._leftover, self._others = leftover.height, sum(others for _, others in found.values())
         todo = items.join(finished, left_on="id", right_on="item_id", how="anti")
         before = finishing.filter(pl.col("live") | pl.col("revivable"))
         redone = before.join(todo, left_on="item_id", right_on="id", how="semi")["item_id"].unique()
@@ -112,8 +113,10 @@ class Ledger:
 
     def _redone_of(self, tables: Iterable[pa.Table]) -> pl.DataFrame:
         """Those items of a batch that have rows of this stage already, in any of its tables."""
-        known = pl.concat([one.here.rename("item_id") for one in self._tables.values()])
-        return items_of(tables).filter(pl.col("item_id").is_in(known.implode())) if len(known) else items_of([])
+        if not any(one.has_items for one in self._tables.values()):
+            return items_of([])
+        items = items_of(tables)
+        return items.filter(pl.any_horizontal([one.holds(items["item_id"]) for one in self._tables.values()]))
 
     def _end_rows(self, results: list[ChunkResult]) -> None:
         """Tombstone the rows that items say are gone. First: such an item is finished only when they are."""
@@ -142,16 +145,17 @@ class Ledger:
         ]
         if rows:
             data = to_arrow(TABLES["failures"], rows)
-            again = items_of([data]).filter(pl.col("item_id").is_in(self._failures.here.implode()))
-            self._failures.write(data, again, commit)
+            failed = items_of([data])
+            self._failures.write(data, failed.filter(self._failures.holds(failed["item_id"])), commit)
 
     def sweep(self, not_done: pl.Series, keeps_history: bool, partial: bool = False) -> None:
         """Tombstone this stage's rows that a redone item left behind, or whose item left the input."""
         assert self._items is not None
-        for table in self._tables.values() if self._must_sweep else ():
+        whole = not keeps_history and not partial  # only then an absent item is one that left
+        for table in self._tables.values() if self._leftover or (whole and self._others) else ():
             stale = table.stale(not_done)
             self._end(table, stale.filter("is_here"), SUPERSEDED)
-            if not keeps_history and not partial:
+            if whole:
                 self._end(table, stale.filter(~pl.col("is_here")), INPUT_GONE)
         mended = pl.DataFrame({"item_id": list(self._attempts)}, schema={"item_id": pl.String})
         mended = mended.filter(~pl.col("item_id").is_in(not_done.implode()))

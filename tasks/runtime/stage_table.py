@@ -36,7 +36,7 @@ class StageTable:
     run_id: str
     keeps_versions: bool = True  # false: the rows of a redone item replace the old ones, which are deleted
     items: pl.DataFrame = field(default_factory=lambda: _no_items())  # id and made_from of the run's input
-    here: pl.Series = field(default_factory=lambda: _no_items()["id"])  # those of them with a row, tombstones included
+    _here: KeyHashes = field(default_factory=KeyHashes)  # of those of them that have a row, tombstones included
     _version: int = -1  # of the last look
     _count: int = 0  # commits of the stage in the table, as of the last look or write
     _before: KeyHashes | None = None  # of the keys that were live at the last look
@@ -65,8 +65,18 @@ class StageTable:
         rows = rows.with_columns(
             _DIGEST, is_rejected=pl.col("made_from").str.starts_with(REJECTED).fill_null(False)
         ).unique()
-        self.here = rows["item_id"].unique()
+        self._here = KeyHashes()
+        self._here.add(rows["item_id"].unique().hash())
         return rows, int(others.item())
+
+    @property
+    def has_items(self) -> bool:
+        """Whether any item of the run has a row here."""
+        return bool(self._here)
+
+    def holds(self, items: pl.Series) -> pl.Series:
+        """For each item, whether it has a row here. A wrong yes is harmless: the exchange then finds nothing."""
+        return self._here.holds(items.hash())
 
     def write(self, rows: pa.Table | None, redone: pl.DataFrame, commit: Commit) -> None:
         """Write a batch: rows of new items are appended, those of redone ones take the place of the old.
@@ -82,7 +92,7 @@ class StageTable:
             if rows is not None and not is_old.all():
                 new = rows.filter((~is_old).to_arrow()) if is_old.any() else rows
                 self._note(self.lake.append_new(self.name, new, commit, self._count))
-            elsewhere = redone.filter(pl.col("item_id").is_in(self.here.implode()))
+            elsewhere = redone.filter(self.holds(redone["item_id"]))
             if is_old.any() or elsewhere.height:
                 old = None if rows is None else rows.filter(is_old.to_arrow())
                 self._exchange(old, pl.concat([elsewhere, items_of([] if old is None else [old])]).unique(), commit)
