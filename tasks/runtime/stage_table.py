@@ -145,7 +145,8 @@ class StageTable:
     def _exchange(self, rows: pa.Table | None, batch: pl.DataFrame, commit: Commit) -> None:
         """Insert rows and end what they and their items had, in one commit: no reader sees two live rows of a key."""
         new = [] if rows is None else rows
-        keys = self._keys(rows).select(self.key).with_columns(remade=pl.lit(True))
+        writers = self._keys(rows)
+        keys = writers.select(self.key).with_columns(remade=pl.lit(True))
 
         def find(table: pl.LazyFrame) -> pl.DataFrame:
             found = self._versions(table, self._mine(batch["item_id"]), batch).join(keys, on=self.key, how="left")
@@ -155,22 +156,36 @@ class StageTable:
                 [
                     self._changes(found.filter(replaced), "delete"),
                     self._changes(found.filter(~same & _LIVE & ~replaced), "end", SUPERSEDED),
-                    self._of_others(table, keys.select(self.key), batch["item_id"]),
+                    self._of_others(table, keys.select(self.key), batch["item_id"], writers),
                 ]
             )
 
         self._note(self.lake.change(self.name, find, new, commit))
 
-    def _of_others(self, table: pl.LazyFrame, keys: pl.DataFrame, items: pl.Series) -> pl.DataFrame:
-        """Live rows with these keys of other items: they end, for good where both items are in the input."""
+    def _of_others(
+        self, table: pl.LazyFrame, keys: pl.DataFrame, items: pl.Series, writers: pl.DataFrame | None = None
+    ) -> pl.DataFrame:
+        """Live rows with these keys of other items: they end, for good where both items are in the input.
+
+        Where the other item is finished, both would take the key from each other in every run: the writers are refused.
+        """
         if keys.is_empty():
             return self._changes(keys, "end")
         hashes = keys.select(hash_of(self.key)).to_series()
         same = _LIVE & hash_of(self.key).is_in(hashes.implode()) & ~self._mine(items)
         found = table.filter(same).select(_names(self.key)).collect().join(keys, on=self.key, how="semi")
-        rivals = found.join(self.items, left_on="item_id", right_on="id", how="semi")
-        left = found.join(rivals, on="item_id", how="anti")
-        return pl.concat([self._changes(rivals, "end", TAKEN), self._changes(left, "end", INPUT_GONE)])
+        wanted = self.items.select(item_id="id", wanted="made_from")
+        found = found.join(wanted, on="item_id", how="left").with_columns(digest=_DIGEST)
+        finished = found.filter(pl.col("digest") == pl.col("wanted"), pl.col("stage") == self.stage)
+        if writers is not None and finished.height:
+            self._refuse(pl.concat([finished.select(writers.columns), writers.join(finished, on=self.key, how="semi")]))
+        is_here = pl.col("wanted").is_not_null()
+        return pl.concat(
+            [
+                self._changes(found.filter(is_here), "end", TAKEN),
+                self._changes(found.filter(~is_here), "end", INPUT_GONE),
+            ]
+        )
 
     def _mine(self, items: pl.Series) -> pl.Expr:
         return ((pl.col("stage") == self.stage) & pl.col("item_id").is_in(items.implode())).fill_null(False)
@@ -218,6 +233,9 @@ class StageTable:
             if shared.is_empty():
                 return  # the same hash of another key
             shared = pl.concat([shared, again.join(shared, on=self.key, how="semi")])
+        self._refuse(shared)
+
+    def _refuse(self, shared: pl.DataFrame) -> None:
         first = shared.row(0, named=True)
         raise LakeError(
             f"stage {self.stage}: items {', '.join(sorted(set(shared['item_id']))[:3])} wrote the same "
