@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.display import Display, display
 from flows.notify import notify
+from flows.offered import check_models
 from flows.options import RunOptions
 from flows.order import PARTS, check_of, services_of, stages_of
 from flows.servers import offline_world
@@ -71,6 +72,7 @@ def check_before(config: Config, parts: Sequence[str]) -> None:
         check = check_of(part)
         if check is not None:
             check(getattr(config, part))
+    check_models(config, parts)
 
 
 @contextlib.contextmanager
