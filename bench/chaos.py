@@ -67,6 +67,11 @@ class Chaos:
     places: int
     port: int
     chance: random.Random
+    prefix: str = ""  # of the lakes' URIs; default: the folder
+    variables: dict[str, str] = field(default_factory=dict)  # of the environment
+
+    def address(self, lake: str) -> str:
+        return f"{self.prefix or self.folder}/{lake}"
 
     def command(self, lake: str, act: Act) -> list[str]:
         settings = {
@@ -80,11 +85,11 @@ class Chaos:
             "train.grpo.max_steps": 3,
             "train.save_steps": 5,  # so that a kill falls between checkpoints
         }
-        program = [sys.executable, "-m", "flows.cli", *act.words, "--lake", str(self.folder / lake)]
+        program = [sys.executable, "-m", "flows.cli", *act.words, "--lake", self.address(lake)]
         return [*program, *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
 
     def environment(self, act: Act) -> dict[str, str]:
-        return {**os.environ, "GEOFIX_OFFLINE_FAULTS": act.world}
+        return {**os.environ, **self.variables, "GEOFIX_OFFLINE_FAULTS": act.world}
 
     def run(self, lake: str, act: Act) -> dict[str, float]:
         """Run to the end; returns how long each stage took."""

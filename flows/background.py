@@ -93,6 +93,7 @@ def _start(config: Config, lake: Lake) -> None:
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_API_URL": api,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",  # a run that was started or resumed begins soon
     }
     prefect = [sys.executable, "-m", "prefect"]
     state: dict[str, Any] = {"api": api, "processes": {}, "deployments": {}}
@@ -113,17 +114,30 @@ def _start(config: Config, lake: Lake) -> None:
     server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
     _wait_for(f"{api}/health", server, folder / "prefect-server.log")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-    options = {"recipe": config.recipe, "profile": config.profile, "lake": lake.uri}
-    for deployment in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]:
-        parameters = json.dumps({"options": options})
-        _say([*prefect, "--no-prompt", "deploy", "-n", deployment["name"], "--params", parameters], environment)
-        flow = deployment["entrypoint"].partition(":")[2]
-        crons = [f"cron {s['cron']} {s.get('timezone', 'UTC')}" for s in deployment.get("schedules", [])]
-        state["deployments"][f"{flow}/{deployment['name']}"] = ", ".join(crons) or "by hand"
+    state["deployments"] = _deploy(folder, prefect, environment, config, lake)
     if config.offline.serve and is_free(config.offline.port):
         with listening(config.offline.port) as door:  # or a run that begins now could take it meanwhile
             launch("offline-world", offline_command(config.offline, config.offline.port), door)
     launch("prefect-worker", [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
+
+
+def _deploy(
+    folder: Path, prefect: list[str], environment: dict[str, str], config: Config, lake: Lake
+) -> dict[str, str]:
+    """Every deployment of prefect.yaml, for this lake; returns their schedules by name."""
+    project = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+    options = {"recipe": config.recipe, "profile": config.profile, "lake": lake.uri}
+    schedules = {}
+    for deployment in project["deployments"]:
+        deployment["parameters"] = {**deployment.get("parameters", {}), "options": options}
+        flow = deployment["entrypoint"].partition(":")[2]
+        crons = [f"cron {s['cron']} {s.get('timezone', 'UTC')}" for s in deployment.get("schedules", [])]
+        schedules[f"{flow}/{deployment['name']}"] = ", ".join(crons) or "by hand"
+    own = folder / "prefect.yaml"
+    own.write_text(yaml.safe_dump(project, sort_keys=False))
+    # All at once: the start of Prefect's command takes longer than what it does.
+    _say([*prefect, "--no-prompt", "deploy", "--all", "--prefect-file", str(own)], environment)
+    return schedules
 
 
 def _say(command: list[str], environment: dict[str, str]) -> None:

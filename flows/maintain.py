@@ -4,19 +4,25 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 
 from flows.options import RunOptions
-from tasks.lake import Lake
+from flows.session import open_session
 from tasks.lake.maintain import Done
 from tasks.lake.maintain import maintain as maintain_lake
 
 
 @flow(name="maintain")
-def maintain(options: RunOptions | None = None, dry_run: bool = False) -> list[Done]:
-    """Compact and vacuum the tables, sweep what nothing refers to."""
-    config = (options or RunOptions()).resolve()
-    lake = Lake(config.lake)
-    done = maintain_lake(lake, config.maintain, dry_run)
-    create_markdown_artifact(key="maintain", markdown=markdown(done, lake.uri), description="What maintenance freed")
-    return done
+def maintain(options: RunOptions = RunOptions(), dry_run: bool = False) -> list[Done]:
+    """Compact and vacuum the tables, sweep what nothing refers to.
+
+    Args:
+        options: Which configuration to use: recipe, profile, file, lake and single settings.
+        dry_run: Only report what would be deleted.
+    """
+    with open_session(options, []) as session:
+        lake = session.lake
+        done = maintain_lake(lake, session.config.maintain, dry_run)
+        page = markdown(done, lake.uri)
+        create_markdown_artifact(key="maintain", markdown=page, description="What maintenance freed")
+        return done
 
 
 def markdown(done: list[Done], lake: str) -> str:

@@ -53,6 +53,7 @@ class Session:
             lake=self.lake,
             connections=connect(config.services, os.environ, services),
             spread=config.spread,
+            run=config.run,
             progress=self.display.tick,
             ready=ready,
             flow_run_id=flow_run_id,

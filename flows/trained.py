@@ -14,7 +14,7 @@ from schemas.settings.services import TrainedEndpoint
 def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callable[[], None]]]:
     """The configuration with `services.trained`, if evaluation asks for a trained model and there is one.
 
-    Beside it, what to call before the services are first asked.
+    The second value is to be called before the services are first asked.
     """
     config = session.config
     if part != "evaluate" or not config.evaluate.trained or config.services.trained is not None:

@@ -19,6 +19,7 @@ from schemas.settings.notify import NotifySettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.review import ReviewSettings
+from schemas.settings.run import RunSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from schemas.settings.synthesize import SynthesizeSettings
@@ -46,6 +47,7 @@ class KnownSections(Settings):
 
     services: ServicesSettings = ServicesSettings()
     spread: SpreadSettings = SpreadSettings()
+    run: RunSettings = RunSettings()
     offline: OfflineSettings = OfflineSettings()
     maintain: MaintainSettings = MaintainSettings()
     flows: FlowSettings = FlowSettings()

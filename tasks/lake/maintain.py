@@ -45,7 +45,7 @@ def maintain(lake: Lake, settings: MaintainSettings, dry_run: bool = False) -> l
         "pictures that no row names": old_images(lake, settings.images_days),
         "reports of snapshots not approved": old_reports(lake, settings.reports_days),
         "logs, notes and spools": old_state(lake, settings.state_days),
-        "local copies": old_copies(lake, settings.state_days),
+        "local copies and unfinished training runs": old_copies(lake, settings.state_days),
     }
     for where, candidates in sweeps.items():
         count = freed = 0

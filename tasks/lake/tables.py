@@ -28,12 +28,14 @@ LEAST_FREE_BYTES = 4_000_000  # for a commit
 TABLE_CONFIGURATION = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.enableExpiredLogCleanup": "false",
+    "delta.checkpointInterval": "20",  # opening a table reads the commits since the last checkpoint one by one
 }
 
 
 class Lake(TableWrites):
     """Tables, images and other blobs at one location, and the local state that belongs to them."""
 
+        super().__init__()
     def __init__(self, location: str | Path | Location, *, read_only: bool = False, state: Path | None = None) -> None:
         self._location = Location.parse(location)
         self.state = state or state_folder(self._location)  # locks, budgets, spools, logs: always a local folder
@@ -62,6 +64,8 @@ class Lake(TableWrites):
 
     def is_there(self) -> bool:
         """Whether anything was ever written to this lake."""
+        if self._location.folder is not None:
+            return (self._location.folder / "tables").is_dir()
         return next(iter(self.blobs.list("tables")), None) is not None
 
     def name(self, *parts: str) -> str:
@@ -109,7 +113,8 @@ class Lake(TableWrites):
     def snapshot_versions(self, name: str) -> list[int]:
         """Versions of a table that a snapshot names, whatever its approval."""
         found = set()
-        for text in self.scan("snapshots").select("table_versions_json").collect()["table_versions_json"]:
+        rows = self.collect("snapshots", self.scan("snapshots").select("table_versions_json"))
+        for text in rows["table_versions_json"]:
             version = json.loads(text).get(name, -1)
             if version >= 0:
                 found.add(version)

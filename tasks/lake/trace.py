@@ -8,6 +8,7 @@ import polars as pl
 
 from schemas.errors import NotFound
 from tasks.lake import Lake
+from tasks.lake.versions import newest_versions
 
 SHORTEST = 6  # letters of an id that is cut short
 SHOWN = 5  # ids that share a beginning
@@ -125,7 +126,7 @@ def _follow(lake: Lake, table: str, row_id: str, found: Callable[[Step], None], 
 
 def _row(lake: Lake, table: str, row_id: str) -> dict[str, Any] | None:
     rows = lake.collect(table, lake.scan(table).filter(pl.col(_WAYS[table][0]) == row_id))
-    return rows.row(0, named=True) if rows.height else None
+    return newest_versions(rows, [_WAYS[table][0]]).row(0, named=True) if rows.height else None
 
 
 def _run(lake: Lake, run_id: str | None) -> dict[str, Any]:

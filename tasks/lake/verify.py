@@ -18,26 +18,20 @@ from tasks.lake.blobs import BlobMissing
 from tasks.lake.reading import damaged_files, file_keys
 from tasks.lake.tables import Lake
 
-# column of a table -> the table and key column it must be found in, tombstoned rows included: what follows a snapshot
-# may outlive the live row
-REFERENCES: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("images", "place_id"): ("places", "place_id"),
-    ("gaps", "place_id"): ("places", "place_id"),
-    ("views", "image_id"): ("images", "image_id"),
-    ("labels", "image_id"): ("images", "image_id"),
-    ("trajectories", "image_id"): ("images", "image_id"),
-    ("attempts", "image_id"): ("images", "image_id"),
-    ("regimes", "image_id"): ("images", "image_id"),
-    ("samples", "image_id"): ("images", "image_id"),
-    ("samples", "trajectory_id"): ("trajectories", "trajectory_id"),
-    ("samples", "snapshot_id"): ("snapshots", "snapshot_id"),
-    ("models", "parent_id"): ("models", "model_id"),
-    ("models", "snapshot_id"): ("snapshots", "snapshot_id"),
-    ("predictions", "image_id"): ("images", "image_id"),
+# A column of this name, in any table, must be found in this key column of this table. Tombstoned rows count: what
+# follows a snapshot may outlive the live row.
+REFERENCES: Mapping[str, tuple[str, str]] = {
+    "place_id": ("places", "place_id"),
+    "image_id": ("images", "image_id"),
+    "trajectory_id": ("trajectories", "trajectory_id"),
+    "snapshot_id": ("snapshots", "snapshot_id"),
+    "parent_id": ("models", "model_id"),
 }
 STORED = r"sha256:([0-9a-f]{64})\.(jpg|png)"  # a picture named by a stored message
 READERS = 8
-PICTURES = {"sha256": pl.String, "extension": pl.String, "bytes": pl.Int64, "table": pl.String, "row_id": pl.String}
+PICTURES = pl.Schema(
+    {"sha256": pl.String, "extension": pl.String, "bytes": pl.Int64, "table": pl.String, "row_id": pl.String}
+)
 
 
 @dataclass(frozen=True)
@@ -59,9 +53,11 @@ def verify(lake: Lake, quick: bool = False) -> Iterator[Problem]:
             whole.append(name)
             yield from _keys(lake, name)
     yield from _names_key(lake, whole)
-    for (name, column), (target, key) in REFERENCES.items():
-        if name in whole and (target in whole or target not in lake.existing()):
-            yield from _references(lake, name, column, target, key)
+    absent = set(TABLES) - set(lake.existing())
+    for name in whole:
+        for column, (target, key) in REFERENCES.items():
+            if column in TABLES[name].columns and (name, column) != (target, key) and target in (*whole, *absent):
+                yield from _references(lake, name, column, target, key)
     yield from _pictures(lake, whole, quick)
     if "models" in whole:
         yield from _checkpoints(lake)
@@ -70,7 +66,7 @@ def verify(lake: Lake, quick: bool = False) -> Iterator[Problem]:
 def _files(lake: Lake, name: str, quick: bool) -> Iterator[Problem]:
     """Files of the newest version and of those that snapshots name, each looked at once."""
     seen: set[str] = set()
-    for version in (None, *lake.snapshot_versions(name)):
+    for version in (None, *_named_versions(lake, name)):
         told = "" if version is None else f" (needed by a snapshot, version {version})"
         try:
             table = lake.delta(name, version)
@@ -83,6 +79,13 @@ def _files(lake: Lake, name: str, quick: bool) -> Iterator[Problem]:
         seen |= new
         for where, why in _missing(lake, new) if quick else _damaged(lake, name, table, new):
             yield Problem(name, "", f"file {where} is damaged: {why}{told}")
+
+
+def _named_versions(lake: Lake, name: str) -> list[int]:
+    try:
+        return lake.snapshot_versions(name)
+    except LakeError:
+        return []  # the table of snapshots is damaged, which is a problem of its own
 
 
 def _missing(lake: Lake, keys: set[str]) -> Iterator[tuple[str, str]]:
@@ -110,9 +113,7 @@ def _names_key(lake: Lake, whole: list[str]) -> Iterator[Problem]:
 
 def _references(lake: Lake, name: str, column: str, target: str, key: str) -> Iterator[Problem]:
     own = TABLES[name].key
-    if column not in TABLES[name].columns:
-        return
-    rows = lake.read(name, columns=list(dict.fromkeys((*own, column)))).filter(pl.col(column).is_not_null())
+    rows = lake.read(name, columns=list(dict.fromkeys((*own, column)))).filter(pl.col(column) != "")
     known = lake.collect(target, lake.scan(target).select(pl.col(key).alias(column)).unique())
     for row in rows.join(known, on=column, how="anti").iter_rows(named=True):
         yield Problem(name, _id(tuple(row[k] for k in own)), f"{column} {row[column]} is not in table {target}")

@@ -12,6 +12,7 @@ from tasks.imaging.panorama import STORED_QUALITY
 from tasks.imaging.perspective import Panorama, View, yaw_of_bearing
 from tasks.lake import Commit, Lake
 from tasks.lake.image_store import CorruptImage
+from tasks.lake.versions import newest_versions
 from tasks.runtime.identity import code_version, digest, new_run_id
 
 SHORTEST = 6  # letters of an id that is cut short
@@ -81,7 +82,7 @@ def _panorama(lake: Lake, image_id: str) -> dict[str, Any]:
             f"no image has the id '{image_id[:80]}', nor one that begins so ({SHORTEST} letters are needed); "
             "`geofix show images --where kind=panorama` lists panoramas"
         )
-    image = found.row(0, named=True)
+    image = newest_versions(found, ["image_id"]).row(0, named=True)
     image_id = image["image_id"]
     if image["tombstone"] is not None:
         raise ViewRefused(f"image {image_id} is gone: {image['tombstone']}")

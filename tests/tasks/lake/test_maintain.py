@@ -122,6 +122,19 @@ def test_old_reports_logs_notes_and_spools_go(lake: Lake) -> None:
     assert left == {"up.json", "budgets.sqlite", "fresh.log"}
 
 
+def test_a_training_run_that_was_given_up_goes_and_a_model_stays(lake: Lake) -> None:
+    for name, days in (
+        ("models/.old.partial/weights", 40),
+        ("models/.new.partial/weights", 1),
+        ("models/m/weights", 40),
+    ):
+        lake.blobs.put(name, b"x")
+        age(lake.blobs.local(name), days)
+    [done] = maintain(lake, SETTINGS)
+    assert (done.where, done.count, done.bytes) == ("local copies and unfinished training runs", 1, 1)
+    assert {blob.key for blob in lake.blobs.list("models")} == {"models/.new.partial/weights", "models/m/weights"}
+
+
 def test_maintenance_beside_two_writers_loses_nothing(lake: Lake) -> None:
     for batch in range(1, 11):
         lake.upsert("places", [place(f"p{batch}")], Commit("before", batch))

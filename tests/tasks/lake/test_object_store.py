@@ -22,6 +22,7 @@ from tasks.lake.image_store import CorruptImage
 from tasks.lake.maintain import maintain, vacuum
 from tasks.lake.object_blobs import ObjectBlobs
 from tasks.lake.verify import verify
+from tasks.runtime.report import MADE_FROM, report_folder, write_files
 from tasks.runtime.stage_lock import stage_lock
 
 
@@ -114,6 +115,13 @@ def test_tables_with_time_travel_maintenance_and_verification(lake: Lake) -> Non
     lake.blobs.put(key, lake.blobs.get(key)[:100])
     with pytest.raises(LakeError, match=r"table 'snapshots': file s3://.* is damaged"):
         lake.read("snapshots")
+
+
+def test_a_parts_report_is_written_here_and_pushed(lake: Lake) -> None:
+    files = write_files(report_folder(lake, "plan"), "digest", {"map.png": lambda: b"map"})
+    lake.blobs.push("reports/plan", last=MADE_FROM)
+    assert files["map.png"].read_bytes() == lake.blobs.get("reports/plan/map.png") == b"map"
+    assert lake.blobs.get(f"reports/plan/{MADE_FROM}") == b"digest"
 
 
 WRITER = """
