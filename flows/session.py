@@ -56,6 +56,7 @@ class Session:
             run=config.run,
             progress=self.display.tick,
             ready=ready,
+            confirm=lambda redo: self.display.confirm(str(redo)),
             flow_run_id=flow_run_id,
             config_json=config.model_dump_json(),
         )

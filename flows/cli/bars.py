@@ -1,5 +1,6 @@
 """Progress in a terminal: a bar for the stage at work, lines for those that ended."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ class Bars(Reporter):
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)
+
+    def confirm(self, question: str) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        self._progress.stop()  # a live line would overwrite what is typed
+        try:
+            self._console.print(f"{question}\nDo them again? [y/N] ", markup=False, end="", soft_wrap=True)
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        finally:
+            self._progress.start()
 
     def beat(self) -> None:
         title, figures = self.status()
