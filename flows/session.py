@@ -18,6 +18,7 @@ from schemas.settings.notify import Event
 from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.runner import Context
+from tasks.runtime.snapshots import Snapshot
 from tasks.runtime.writers import refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
@@ -35,6 +36,8 @@ class Session:
     ready: Callable[[], None] = lambda: None  # called before the services are first asked
     run_log: "RunLog | None" = None
     results: list[StageResult] = field(default_factory=list)
+    wanted_snapshot: str | None = None  # an id, or its beginning
+    snapshot: Snapshot | None = None  # chosen once for all parts after the review
 
     @property
     def display(self) -> Display:
@@ -59,6 +62,7 @@ class Session:
             confirm=lambda redo: self.display.confirm(str(redo)),
             flow_run_id=flow_run_id,
             config_json=config.model_dump_json(),
+            snapshot=self.snapshot,
         )
 
     def notify(self, event: Event, message: str, snapshot_id: str | None = None) -> None:
@@ -89,7 +93,7 @@ def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]
             check_before(config, parts)
             lake = Lake(config.lake)
             with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
-                yield Session(reachable, lake, ready, log, results)
+                yield Session(reachable, lake, ready, log, results, options.snapshot)
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)
             raise

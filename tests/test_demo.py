@@ -146,14 +146,20 @@ def test_the_lake_is_listed_and_shown(lake: Lake) -> None:
 
 def test_an_unapproved_snapshot_is_not_trained_on(lake: Lake) -> None:
     snapshot = lake.read("snapshots")["snapshot_id"][0]
-    refused = geofix("reject", snapshot, "--why", "only a test", "--lake", str(lake.root))
-    assert refused.returncode == 0, refused.stderr
-    trained = geofix("train", "--lake", str(lake.root), "--set", "train.seed=99")
-    assert trained.returncode == 1
-    assert "geofix approve" in trained.stderr
-    approved = geofix("approve", snapshot, "--lake", str(lake.root), "--reviewer", "tester")
+    again = geofix("reject", snapshot, "--why", "only a test", "--lake", str(lake.root))
+    assert again.returncode == 1 and "already approved by rule: auto_approve" in again.stderr
+    by = ("--lake", str(lake.root), "--reviewer", "tester", "--force")
+    rejected = geofix("reject", snapshot, "--why", "only a test", *by)
+    assert rejected.returncode == 0, rejected.stderr
+    for part in ("synthesize", "train"):
+        refused = geofix(part, "--lake", str(lake.root), "--set", "train.seed=99")
+        assert refused.returncode == 1
+        assert "rejected by tester" in refused.stderr and "only a test" in refused.stderr
+        assert "geofix approve" not in refused.stderr
+    approved = geofix("approve", snapshot, "--why", "tested", *by)
     assert approved.returncode == 0, approved.stderr
-    assert lake.read("snapshots").row(0, named=True)["reviewer"] == "tester"
+    assert lake.read("snapshots").row(0, named=True)["why"] == "tested"
+    assert lake.read("decisions")["decision"].to_list().count("approved") == 2
 
 
 def test_the_notebook_runs_on_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

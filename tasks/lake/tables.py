@@ -35,8 +35,8 @@ TABLE_CONFIGURATION = {
 class Lake(TableWrites):
     """Tables, images and other blobs at one location, and the local state that belongs to them."""
 
-        super().__init__()
     def __init__(self, location: str | Path | Location, *, read_only: bool = False, state: Path | None = None) -> None:
+        super().__init__()
         self._location = Location.parse(location)
         self.state = state or state_folder(self._location)  # locks, budgets, spools, logs: always a local folder
         self.blobs = open_blobs(self._location, self.state)

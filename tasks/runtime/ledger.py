@@ -43,6 +43,7 @@ class Ledger:
     code_version: str
     input_versions: Mapping[str, int]
     flow_run_id: str = ""
+    snapshot_id: str | None = None
     keeps_versions: bool = True
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _batch: int = 0
@@ -257,6 +258,7 @@ class Ledger:
             "item_id": self.stage,
             "written_at": finished,
             "flow_run_id": self.flow_run_id or None,
+            "snapshot_id": self.snapshot_id,
             "config_hash": self.config_hash,
             "config_json": self.config_json,
             "code_version": self.code_version,

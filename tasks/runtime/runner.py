@@ -29,7 +29,7 @@ from tasks.runtime.ledger import Ledger
 from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
 from tasks.runtime.pool import Resources, WorkerDied, is_async_function, spread
 from tasks.runtime.redo import Redo, settled
-from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup
+from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup, open_inputs
 from tasks.runtime.stage_lock import stage_lock
 from tasks.services.pauses import Pauses
 
@@ -71,8 +71,7 @@ def pending(stage: Stage, settings: Any, context: Context) -> pl.DataFrame:
 
 
 def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple[Inputs, str, Ledger]:
-    versions = {table: context.lake.version(table) for table in stage.reads}
-    inputs = Inputs(context.lake, versions)
+    inputs = open_inputs(stage, context.lake, context.snapshot)
     identity = stage.identity(settings) if stage.identity else settings.identity()
     config_hash = digest(stage.name, stage.version, identity)
     ledger = Ledger(
@@ -83,8 +82,9 @@ def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple
         config_hash=config_hash,
         config_json=context.config_json,
         code_version=context.code_version,
-        input_versions=versions,
+        input_versions=inputs.versions,
         flow_run_id=context.flow_run_id,
+        snapshot_id=inputs.snapshot_id if stage.snapshot else None,
         keeps_versions=stage.keeps_versions,
     )
     return inputs, config_hash, ledger
@@ -151,7 +151,7 @@ def _run_columns(
 ) -> StageResult:
     began_s = time.monotonic()
     kept, rejects = stage.compute(inputs, settings)
-    kept = with_made_from(kept, config_hash, stage.name)
+    kept = with_made_from(kept, config_hash, stage.name, stage.unhashed)
     rejects = with_made_from(rejects, config_hash, stage.name)
     items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
     if items["id"].is_duplicated().any():

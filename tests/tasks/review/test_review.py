@@ -9,9 +9,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from schemas.errors import NotFound
 from schemas.settings.review import ReviewSettings
 from tasks.lake import Commit, Lake
-from tasks.review import ReviewRefused, approve, auto_approve, newest_snapshot, reject
+from tasks.review import ReviewRefused, approve, auto_approve, decisions, newest_snapshot, reject
 from tasks.review.checks import Check
 from tasks.review.evidence import TABLES, funnel, gather
 from tasks.review.snapshot import WorkerContext, items, work
@@ -246,8 +247,33 @@ def test_approval_can_be_taken_back_with_a_reason(make_lake: MakeLake, quick: li
     approve(lake, snapshot[:8], "Ada")
     with pytest.raises(ReviewRefused, match="why"):
         reject(lake, snapshot, "Ada", " ")
-    assert reject(lake, snapshot, "Ada", "blurred signs")["status"] == "rejected"
+    with pytest.raises(ReviewRefused, match=r"already approved by Ada on .* UTC; to decide again: --force"):
+        reject(lake, snapshot, "Bob", "blurred signs")
+    assert reject(lake, snapshot, "Bob", "blurred signs", force=True)["status"] == "rejected"
     assert lake.read("snapshots")["why"].to_list() == ["blurred signs"]
+
+
+def test_every_decision_stays_in_the_history(make_lake: MakeLake, quick: list[Check]) -> None:
+    lake = make_lake()
+    row = review(lake)
+    snapshot = row["snapshot_id"]
+    approve(lake, snapshot, "Ada", "looks right")
+    for again in ({}, {"force": True}, {"why": "I as well"}, {"force": True, "why": " "}):
+        with pytest.raises(ReviewRefused, match=r"already approved by Ada on .*: looks right; to decide again"):
+            approve(lake, snapshot, "Bob", **again)  # type: ignore[arg-type]
+    assert lake.read("snapshots")["reviewer"].to_list() == ["Ada"]
+    approve(lake, snapshot, "Bob", "checked again", force=True)
+    reject(lake, snapshot, "Cleo", "blurred signs", force=True)
+    made = decisions(lake, snapshot)
+    assert [(one["decision"], one["reviewer"], one["why"]) for one in made] == [
+        ("approved", "Ada", "looks right"),
+        ("approved", "Bob", "checked again"),
+        ("rejected", "Cleo", "blurred signs"),
+    ]
+    assert {one["table_versions_json"] for one in made} == {row["table_versions_json"]}
+    assert lake.read("snapshots").select("status", "reviewer").row(0) == ("rejected", "Cleo")
+    created = lake.read("snapshots")["created_at"][0]
+    assert review(lake)["created_at"] == created  # reviewed again, the same content is as old as before
 
 
 def test_the_rule_approves_only_what_passes_and_nobody_judged(make_lake: MakeLake, quick: list[Check]) -> None:
@@ -279,13 +305,13 @@ def test_the_newest_snapshot_is_the_one_of_the_present_content(make_lake: MakeLa
 
 def test_unknown_snapshots_are_refused_and_known_ones_named(make_lake: MakeLake, quick: list[Check]) -> None:
     lake = make_lake()
-    with pytest.raises(ReviewRefused, match="nor any other yet"):
+    with pytest.raises(NotFound, match="nor any other yet"):
         approve(lake, "0" * 24, "Ada")
     snapshot = review(lake)["snapshot_id"]
     for wrong in ("0" * 24, "", snapshot[:3]):
-        with pytest.raises(ReviewRefused, match=f"known: {snapshot} \\(pending\\)"):
+        with pytest.raises(NotFound, match=f"known: {snapshot} \\(pending\\)"):
             approve(lake, wrong, "Ada")
-    with pytest.raises(ReviewRefused, match=f"no snapshot '{snapshot[:5]}' .at least 6 letters of its id are needed"):
+    with pytest.raises(NotFound, match=f"no snapshot '{snapshot[:5]}' .at least 6 letters of its id are needed"):
         approve(lake, snapshot[:5], "Ada")
     with pytest.raises(ReviewRefused, match="name"):
         approve(lake, snapshot, " ")

@@ -132,7 +132,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def lake(tmp_path) -> Lake:
+def lake(tmp_path, snapshot_of) -> Lake:
     lake = Lake(tmp_path / "lake")
     images, labels = [], []
     for number in range(PICTURES):
@@ -147,6 +147,7 @@ def lake(tmp_path) -> Lake:
     commit = Commit("run-0", 0)
     lake.upsert("images", [*images, {**images[0], "image_id": "held-out"}], commit)
     lake.upsert("labels", labels, commit)
+    snapshot_of(lake)
     return lake
 
 
@@ -170,6 +171,7 @@ def test_synthesize_accounts_for_every_sample_and_retries_only_outages(world, la
 
     rows = lake.read("trajectories")
     assert rows.height == 16 and rows["trajectory_id"].n_unique() == 16
+    assert set(rows["snapshot_id"]) == {"snapshot-1"}
     assert rows.filter(pl.col("verdict") == "kept").height == 10
     kept = rows.filter(pl.col("verdict") == "kept").row(0, named=True)
     assert kept["reasons"] == [] and kept["error_km"] < 1e-6 and kept["tool_calls"] == 1
@@ -199,6 +201,7 @@ def test_difficulty_measures_pass_at_k_and_regimes(world, lake):
         mine = attempts.filter(pl.col("image_id") == row["image_id"])
         counted = [mine.filter(pl.col("error_km") < limit).height for limit in row["threshold_km"]]
         assert row["passes"] == counted
+    assert set(attempts["snapshot_id"]) == set(regimes["snapshot_id"]) == {"snapshot-1"}
     assert table8(regimes)["total"].to_list() == [8] * 4
     assert go(DIFFICULTY, DifficultySettings(), lake, world).nothing_to_do
     assert go(DIFFICULTY, DifficultySettings(max_images=3), lake, world).total == 3
