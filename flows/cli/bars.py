@@ -60,7 +60,9 @@ class Bars(Reporter):
             _, wall_s = self._paces[tick.stage]
             steps = self.steps(tick.stage, wall_s)
             done, total = (steps.done, max(steps.total, 1)) if steps else (0, None)
-        self._progress.tasks[0].total = total  # `update` takes None for "as before"; here it means "not known"
+        line = self._progress.tasks[0]
+        line.total = total  # `update` takes None for "as before"; here it means "not known"
+        line.finished_time = None  # the stage before may have been complete: the spinner goes on
         self._progress.update(self._line, description=title, figures=figures, completed=done)
 
     def close(self) -> None:
