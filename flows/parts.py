@@ -59,6 +59,7 @@ def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
 
 
 def _run_stage(session: Session, stage: Stage | ColumnStage, settings: Any, context: Context) -> None:
+    session.display.phase(f"{stage.name}: reading its input")
     flows = session.config.flows
     retries = flows.retries if deployment.id else 0  # a terminal ends with exit code 3 instead of waiting
     token = _work.set(_Work(session, stage, settings, context, retries))

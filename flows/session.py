@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.display import Display, display
 from flows.notify import notify
+from flows.offered import check_models
 from flows.options import RunOptions
 from flows.order import PARTS, check_of, services_of, stages_of
 from flows.servers import offline_world
@@ -58,6 +59,7 @@ class Session:
             run=config.run,
             progress=self.display.tick,
             ready=ready,
+            confirm=lambda redo: self.display.confirm(str(redo)),
             flow_run_id=flow_run_id,
             config_json=config.model_dump_json(),
             snapshot=self.snapshot,
@@ -76,6 +78,7 @@ def check_before(config: Config, parts: Sequence[str]) -> None:
         check = check_of(part)
         if check is not None:
             check(getattr(config, part))
+    check_models(config, parts)
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
     os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
     if "PREFECT_API_URL" in os.environ:
-        display.get().phase("opening Prefect")
+        display.get().phase("loading Prefect")
         yield
         return
     api, server = running_api(lake), None
@@ -83,7 +83,7 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
         server = Server(command, f"{api}/health", lake.state / "prefect-server.log", door, name="Prefect")
         server.ensure()
     os.environ["PREFECT_API_URL"] = api
-    display.get().phase("opening Prefect")
+    display.get().phase("loading Prefect")
     try:
         yield
     finally:

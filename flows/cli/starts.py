@@ -1,6 +1,6 @@
-"""How long a command takes besides its work: starting Python, Prefect, Ray and its workers, and ending them.
+"""How long a command takes besides its work: start and end of Python, Prefect, Ray and its workers.
 
-Each command notes it beside its lake, so that an estimate can count it in: on a busy machine it is a minute, on a fast
+Each command stores it beside its lake, so that an estimate can include it: on a busy machine it is a minute, on a fast
 one a few seconds.
 """
 
@@ -17,7 +17,7 @@ WORKERS_S = 10.0  # Ray and its workers
 
 
 def note_start(lake: Lake, command: str, seconds: float, has_workers: bool) -> None:
-    """Keep it for later. A note that cannot be written is not worth a word."""
+    """Store it for later estimates; a failure to write it is ignored."""
     path = _path(lake)
     known = _read(path)
     if command in known and known[command]["workers"] and not has_workers:

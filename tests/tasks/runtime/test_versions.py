@@ -169,7 +169,7 @@ FEW = RunSettings(redo_ask_above=3)
 def test_many_items_are_not_paid_for_again_without_a_word(context: Context) -> None:
     context = replace(context, run=FEW)
     run(PAID, Choice(), context)
-    with pytest.raises(StageRefused, match=r"choice: 4 finished items would be done again.*--set run\.redo=always"):
+    with pytest.raises(StageRefused, match=r"choice: 4 finished items would be done again.*--redo to redo them"):
         run(PAID, Choice(lat=5.0), context)
     assert lats(context.lake) == dict.fromkeys(NAMES, 1.0), "nothing was touched"
     asked: list[Redo] = []
