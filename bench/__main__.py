@@ -16,6 +16,7 @@ BENCHMARKS = [
     "panorama",
     "perspective",
     "mosaic",
+    "scene_search",
 ]
 
 

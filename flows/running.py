@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,6 @@ from flows.order import PARTS, parts_between
 from flows.printing import print_json
 from flows.servers import Server, listening
 from flows.session import check_before, display
-from flows.starts import note_start
 from tasks.lake import Lake
 
 
@@ -33,9 +31,6 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
     finally:
         display.reset(token)
         shown.close()
-    working_s = sum(result.seconds - result.starting_s for result in results)
-    has_workers = any(result.starting_s for result in results)
-    note_start(lake, name, time.monotonic() - call.began_s - working_s, has_workers)
     if call.as_json:
         print_json(closing_json(results, lake))
     elif not call.quiet:

@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect import street_view
+from tasks.collect import satellite, street_view
 from tasks.collect.batches import Batches
 from tasks.collect.compare import Known, compared
 from tasks.collect.download import ADDRESS
@@ -50,14 +50,20 @@ class WorkerContext:
 
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
-    """What is due: pictures, and places that got less than was wanted."""
+    """What is due: pictures, places that got less than was wanted, and rejected satellite pictures."""
     days = settings.refresh.after_days
     before = _NEVER if days is None else datetime.now(UTC) - timedelta(days=days)
     checks = inputs.frame("checks").select(
         "status", "nth", "news", "checked_at", id="subject_id", check_etag="etag", check_sha256="source_sha256"
     )
     images = _images(inputs)
-    found = pl.concat([_due_images(images, checks, before), _due_places(inputs, images, checks, before, settings)])
+    found = pl.concat(
+        [
+            _due_images(images, checks, before),
+            _due_places(inputs, images, checks, before, settings),
+            _due_scenes(inputs, checks, before),
+        ]
+    )
     rows = found.join(refused_before(inputs, NAME), on="id", how="left")
     return rows.with_columns(pl.col("refused").fill_null(False)).sort("id")
 
@@ -116,17 +122,24 @@ def _due_places(
         short.group_by("id")
         .agg(pl.col("looked_at").max())
         .join(inputs.frame("places").select(id="place_id"), on="id", how="semi")
-        .join(checks, on="id", how="left")
-        .filter(pl.max_horizontal("looked_at", "checked_at") <= before)
-        .with_columns(
-            place_id="id",
-            source_id=pl.lit(None, pl.String),
-            etag=pl.lit(None, pl.String),
-            source_sha256=pl.lit(None, pl.String),
-            lost=pl.lit(False),
-        )
     )
-    return _as_items(rows, "place")
+    return _due_again(rows, checks, before, "place")
+
+
+def _due_scenes(inputs: Inputs, checks: pl.DataFrame, before: datetime) -> pl.DataFrame:
+    """Satellite pictures that were rejected: another scene may be there by now."""
+    rejected = inputs.frame("rejects").filter(pl.col("stage") == satellite.STAGE.name)
+    return _due_again(rejected.select(id="item_id", looked_at="written_at"), checks, before, "scene")
+
+
+def _due_again(looked_at: pl.DataFrame, checks: pl.DataFrame, before: datetime, subject: str) -> pl.DataFrame:
+    none = pl.lit(None, pl.String)
+    rows = (
+        looked_at.join(checks, on="id", how="left")
+        .filter(pl.max_horizontal("looked_at", "checked_at") <= before)
+        .with_columns(place_id="id", source_id=none, etag=none, source_sha256=none, lost=pl.lit(False))
+    )
+    return _as_items(rows, subject)
 
 
 def _as_items(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
@@ -151,7 +164,7 @@ def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """What is to be said about a picture or a place; each is kept, also when there is nothing new."""
-    if item["subject"] == "place":
+    if item["subject"] != "image":
         return Kept({"checks": [_row(item, "look_again")]})
     found = await context.known.get(item["source_id"]) or await _alone(context.mapillary, item["source_id"])
     if found is None:

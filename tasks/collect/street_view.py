@@ -30,6 +30,8 @@ NAME = "collect"
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     """One item a place. The split is left out: moving a place to another split does not fetch it again."""
     places = inputs.frame("places").select(pl.col("place_id").alias("id"), "lat", "lon")
+    if settings.panoramas + settings.photos == 0:
+        places = places.clear()  # satellite pictures alone are wanted
     # Neighbours follow each other, so that they find their vector tiles in the memory of a worker.
     ordered = places.sort(in_tile_order(places["lat"], places["lon"]), maintain_order=True)
     return with_what_it_has(ordered, inputs, NAME, prepared_with(settings, VERSION))

@@ -20,6 +20,7 @@ class Taking:
         news_at = item.get("news_at") if item.get("news") else None
         self.since_s = news_at.timestamp() if news_at else 0.0
         self._refused: list[Refused] = []
+        self._unusable: list[Unusable] = []  # that may be the trouble of their host
 
     async def take(self, candidate: Candidate) -> dict[str, Any]:
         """The picture's facts, its bytes stored; `Unusable` when another is to be taken."""
@@ -39,10 +40,15 @@ class Taking:
             return facts
 
     def settle(self) -> None:
-        """Raise what a host said when it refused a picture, if it gave no other since: then it may do so later."""
+        """Raise the trouble of a host, to be tried again later: it refused a picture or gave junk, and no good one."""
+        hosts = self._bench.downloads.hosts
         for refused in self._refused:
-            if not refused.is_its_own(self._bench.downloads.hosts):
+            if not refused.is_its_own(hosts):
                 raise refused
+        for why in self._unusable:
+            if why.url is not None and not hosts.has_answered(why.url):
+                said = f"no picture has come from this host so far; the last: {why.kind}, {why.detail}"
+                raise ServiceError("mapillary", "outage", said, retryable=True)
 
     async def _fetch(self, candidate: Candidate) -> dict[str, Any]:
         if self._bench.take:
@@ -50,8 +56,11 @@ class Taking:
         try:
             seen = seen_changed(self._item, candidate.source_id)
             return await fetch_and_store(candidate, self._bench, self.since_s, seen)
+        except Unusable as why:
+            self._unusable.append(why)
+            raise
         except Refused as refused:
-            # The first time it is the weather: taking another picture for it would make the result depend on that.
+            # The first refusal is treated as transient: the choice must not depend on it.
             if not self._item.get("refused"):
                 raise
             self._refused.append(refused)
@@ -69,11 +78,24 @@ async def fetch_and_store(
     told = _told_before(key, context, since_s, seen_sha256)
     if told is not None:
         return told
+    async with context.fetching(candidate.source_id):
+        # Another place may have fetched the same picture meanwhile.
+        facts = context.fetched.get(key)
+        if facts is None or not (facts["fetched_at"].timestamp() >= since_s or facts["source_sha256"] == seen_sha256):
+            facts = await _fetch_now(candidate, key, context, since_s, seen_sha256)
+            context.remember(key, facts)
+    return facts
+
+
+async def _fetch_now(
+    candidate: Candidate, key: tuple[str, str, str], context: WorkerContext, since_s: float, seen_sha256: str | None
+) -> dict[str, Any]:
     try:
         came = context.spool.find(candidate.source_id, since_s, seen_sha256)
         picture = await context.downloads.get(candidate, came)
     except Unusable as why:
-        context.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
+        if why.url is None or context.downloads.hosts.has_answered(why.url):
+            context.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
         context.spool.drop(candidate.source_id)
         raise
     came = picture.came

@@ -20,7 +20,7 @@ Kind = Literal[
 
 # Every other query parameter may be a token or part of a signature, so only these are ever shown.
 _SHOWN = {
-    *("bbox", "fields", "is_pano", "limit", "ids", "sequence_id", "sequence_ids", "start_captured_at"),
+    *("bbox", "is_pano", "limit", "ids", "sequence_id", "sequence_ids", "start_captured_at"),
     *("end_captured_at", "q", "lat", "lon", "zoom", "format", "addressdetails", "accept-language", "max_results"),
 }
 _URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]+", re.IGNORECASE)

@@ -107,7 +107,19 @@ class TestMapillary:
 
     async def test_a_page_instead_of_a_picture_is_refused(self, server, reply):
         server.says(reply(body=b"<html>", content_type="text/html"))
-        assert (await failure(server.client(Mapillary, max_attempts=1).fetch(f"{server.url}/t"))).kind == "bad_response"
+        assert (await failure(server.client(Mapillary, max_attempts=1).fetch(f"{server.url}/t"))).kind == "outage"
+
+    async def test_a_picture_or_json_under_another_name_is_taken(self, server, reply):
+        server.says(reply(body=b"JPEG", content_type="application/octet-stream"))
+        assert await server.client(Mapillary).fetch(f"{server.url}/t") == b"JPEG"
+        server.says(reply(body=b'{"id": "7"}', content_type="text/javascript; charset=UTF-8"))
+        assert await server.client(Mapillary).image("7") == {"id": "7"}
+
+    async def test_the_cause_comes_before_the_long_address(self, server):
+        server.says_json(mapillary_error(100), 400)
+        error = await failure(server.client(Mapillary).images_in_box(*BOX))
+        assert str(error).startswith("mapillary: rejected (HTTP 400): says the service (http://")
+        assert "fields=" not in str(error)
 
     @pytest.mark.parametrize(
         "url", ["file:///etc/passwd", "http://169.254.169.254/latest", "ftp://x/y", "https://x.org/"]
