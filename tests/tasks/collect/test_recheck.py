@@ -186,7 +186,8 @@ def test_a_picture_that_is_unavailable_is_kept_when_its_place_is_redone(earth: A
     earth.faults(HOST_LOST_ALL)
     collect(context, due())
     more = run(street_view.STAGE, due().model_copy(update={"panoramas": 2}), context)
-    assert more.failed and not more.rejected, "a host that gives nothing is in trouble: no place is finished by that"
+    assert more.failed, "a host that gives nothing is in trouble: no place is finished by that"
+    assert not lake.read("rejects").filter(reason="no_usable_image").height
     assert set(had["source_id"]) <= set(lake.read("images")["source_id"])
     assert set(lake.read("checks").filter(pl.col("subject") == "image")["status"]) == {"unavailable"}
 
