@@ -4,7 +4,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from prefect import flow, task
+from prefect import State, flow, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
@@ -12,6 +12,7 @@ from prefect.runtime import flow_run
 from flows.artifacts import stage_markdown
 from flows.options import RunOptions
 from flows.session import Session, open_session
+from flows.states import state_of
 from tasks.ingest import IngestResult, Survey, check_dataset, dataset_name, ingest_table, survey
 
 # The command has looked at the table before it starts anything. A survey cannot be a flow's parameter: Prefect stores
@@ -20,9 +21,13 @@ surveyed: ContextVar[Survey | None] = ContextVar("surveyed", default=None)
 
 
 @flow(name="ingest")
-def ingest(file: str, options: RunOptions | None = None) -> IngestResult:
-    """Bring in the photos of a table. A deployment may run it on a table that grows."""
-    options = options or RunOptions()
+def ingest(file: str, options: RunOptions = RunOptions()) -> State[IngestResult]:
+    """Bring in the photos of a table. A deployment may run it on a table that grows.
+
+    Args:
+        file: Path of the table on the worker: CSV, TSV, JSON lines or Parquet.
+        options: Which configuration to use: recipe, profile, file, lake and single settings.
+    """
     with open_session(options, []) as session:
         settings = session.config.ingest
         known = surveyed.get()
@@ -30,11 +35,13 @@ def ingest(file: str, options: RunOptions | None = None) -> IngestResult:
         dataset = dataset_name(found.table.path, settings)
         if known is None:
             check_dataset(session.lake, found, dataset, settings, session.config.plan)
-        return _bring_in.with_options(task_run_name=f"ingest {dataset}")(_Work(session, found, dataset))
+        bring_in = _bring_in.with_options(task_run_name=f"ingest {dataset}")
+        result: IngestResult = bring_in(_Work(session, found, dataset))
+        return state_of(result, [result.stage])
 
 
 class _Work:
-    """What the task works on. Prefect walks through arguments looking for futures; here it finds nothing to walk."""
+    """What the task works on. Prefect looks for futures inside arguments; with slots there is nothing to look into."""
 
     __slots__ = ("dataset", "found", "session")
 
@@ -43,14 +50,14 @@ class _Work:
 
 
 @task(name="ingest", cache_policy=NO_CACHE, persist_result=False)
-def _bring_in(work: Any) -> IngestResult:
+def _bring_in(work: Any) -> Any:
     session, config = work.session, work.session.config
     context = session.context(config, (), session.ready, str(flow_run.id or ""))
     result = ingest_table(work.found, work.dataset, config.ingest, config.plan, context)
     session.results.append(result.stage)
     create_markdown_artifact(
         key="stage-ingest",
-        markdown=stage_markdown(result.stage, session.lake.root) + f"\nRefused and odd rows: `{result.report}`\n",
+        markdown=stage_markdown(result.stage, session.lake.uri) + f"\nRefused and odd rows: `{result.report}`\n",
         description=f"ingest of {work.dataset}: in = kept + rejected + failed",
     )
-    return result
+    return state_of(result, [result.stage])

@@ -15,11 +15,9 @@ from schemas.errors import GeofixError, LakeUnwritable, StageRefused
 from schemas.messages import Usage
 from schemas.tables import SYSTEM_COLUMNS, TABLES
 from tasks.lake.table_schema import to_arrow
-from tasks.runtime.outcome import Kept, Outcome, Rejected, Row
+from tasks.runtime.outcome import REJECTED, Kept, Outcome, Rejected, Row
 from tasks.services.errors import ServiceError, safe_text
 
-# Rows of a rejected item carry this before their digest: only the rejects table says that the item is finished.
-REJECTED = "rejected:"
 NO_USAGE = Usage()
 FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
 
@@ -95,7 +93,8 @@ class ChunkJob:
 
     def _guarded(self, row: Row, context: Any) -> Outcome | Failure:
         try:
-            return self.work(_own(row), context)
+            outcome: Outcome = self.work(_own(row), context)
+            return outcome
         except Exception as error:  # noqa: BLE001 - whatever an item raises becomes its failure, kept for retry
             return self._failure(row["id"], error)
 

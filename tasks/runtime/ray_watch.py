@@ -12,7 +12,7 @@ from collections.abc import Callable
 import ray
 from ray._private import worker
 
-from schemas.errors import GeofixError
+from schemas.errors import GeofixError, Outage
 
 LOOK_EVERY_S = 3.0
 GONE_S = 30.0  # a head that restarts is back sooner
@@ -22,7 +22,7 @@ SERVERS = {"gcs_server": "its control server", "raylet": "its scheduler"}
 logger = logging.getLogger("geofix.ray")
 
 
-class RayLost(GeofixError):
+class RayLost(Outage):
     """Ray is no longer there: nothing may be asked of it any more."""
 
 

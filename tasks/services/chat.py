@@ -44,7 +44,7 @@ class _Transport(httpx.AsyncBaseTransport):
         error = value.get("error") if isinstance(value, dict) else None
         if answer.status == 429 and isinstance(error, dict) and error.get("code") == "insufficient_quota":
             said = safe_text(str(error.get("message", "")), self._http.secrets)
-            return ServiceError("chat", "rate_limit", said_at(said, answer.url), status=429)
+            return ServiceError("chat", "quota", said_at(said, answer.url), status=429)
         return None
 
 

@@ -34,7 +34,7 @@ class ReadCache:
     @classmethod
     def of(cls, lake: Lake, stage: str) -> Self:
         """The cache of a stage on a lake."""
-        return cls(lake.root / ".state" / "spool" / stage, ended_s(lake, stage))
+        return cls(lake.state / "spool" / stage, ended_s(lake, stage))
 
     def get(self, *key: Any) -> bytes | None:
         """What was kept under a key and is young enough, or None."""
