@@ -16,7 +16,7 @@ from tasks.services import Mapillary, ServiceError, safe_url
 from tasks.services.mapillary import MAX_IDS
 
 # What one picture's address may answer for good. All else, a transfer that breaks off each time included, may be
-# better later: taking another picture instead would make the result depend on the weather.
+# better later: taking another picture instead would make the result depend on passing trouble.
 _THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big"})
 FRESH_URLS = 3  # times a new address is asked for when one is past its time
 ADDRESS = ("id", "thumb_original_url")
@@ -63,7 +63,7 @@ class Downloads:
         Its bytes wait in the spool to be decoded, and stay there until the caller drops them. Those that had come
         before count as a download.
         """
-        assert candidate.kind is not None, "a picture of no clear kind answers no wish"
+        assert candidate.kind is not None, "a picture of no clear kind is not used"
         name, url = candidate.source_id, candidate.url
         try:
             for attempt in range(1, self.settings.downloads + 1):

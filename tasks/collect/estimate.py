@@ -13,7 +13,7 @@ import polars as pl
 from schemas.settings.collect import CollectSettings
 from tasks.collect import recheck, satellite, street_view
 from tasks.collect.candidates import Candidate
-from tasks.collect.keeping import ended_upstream
+from tasks.collect.previous import ended_upstream
 from tasks.collect.satellite.choice import choose, owners
 from tasks.collect.satellite.cog import ranges
 from tasks.collect.satellite.grid import grid_around

@@ -6,7 +6,7 @@ stage, which keeps what it has and fetches what is new or missing. The bytes of 
 check; they wait in the spool for its place.
 
 A picture whose metadata lives, but which its host does not have or gives only broken, or which the service does not
-offer, is `unavailable`. That is no news: nobody has deleted it, we have its bytes, and a later check may find it again.
+offer, is `unavailable`. That is no news: it was not deleted, its bytes are stored, and a later check may find it again.
 
 A picture is due when it was last seen `collect.refresh.after_days` ago; or at once, when its file is lost, or when it
 was found to be deleted for another place. `nth` counts how often that came to pass, so an item that was looked at is
@@ -25,8 +25,8 @@ from tasks.collect.batches import Batches
 from tasks.collect.compare import Known, compared
 from tasks.collect.download import ADDRESS
 from tasks.collect.hosts import Hosts, Refused
-from tasks.collect.keeping import DELETED, refused_before
-from tasks.collect.lost import is_lost
+from tasks.collect.missing_files import is_lost
+from tasks.collect.previous import DELETED, refused_before
 from tasks.collect.spool import Spool
 from tasks.lake.versions import newest_versions
 from tasks.runtime.runner import Inputs, Kept, Outcome, Resources, Stage, WorkerSetup
@@ -194,7 +194,7 @@ async def _compared(item: dict[str, Any], url: Any, context: WorkerContext) -> d
     try:
         found = await compared(known, url, context.mapillary, context.spool, context.hosts, context.settings.downloads)
     except Refused as refused:
-        # The first time it is the weather; and where the host gives nothing to anybody, it is that too.
+        # The first refusal is treated as transient, and so is one of a host that gives no picture at all.
         if not item["refused"] or not refused.is_its_own(context.hosts):
             raise
         return _row(item, "unavailable")

@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
 from tasks.collect.download import Downloads
-from tasks.collect.keeping import prepared_with
 from tasks.collect.notes import Notes, RecallingMapillary
+from tasks.collect.previous import prepared_with
 from tasks.collect.search import Asked, Search
 from tasks.collect.spool import Spool
 from tasks.collect.tile_cache import TileCache

@@ -57,7 +57,7 @@ def safe_text(text: str, secrets: tuple[str, ...] = (), limit: int = 200) -> str
 class ServiceError(Exception):
     """A service did not give what was asked.
 
-    `retryable` says that the same request may succeed later. The message never holds a secret: whoever raises it
+    `retryable` says that the same request may succeed later. The message never holds a secret: the raising code
     passes text through `safe_text` and addresses through `safe_url`.
     """
 

@@ -64,7 +64,7 @@ class Mapillary:
     """Images by box or id, and their pixels. Rows are the API's own: an absent value is an absent key, ids are text."""
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
-        # In the header, so that the token stands in no address that anybody could log.
+        # In the header, so that the token stands in no address that could be logged.
         headers = {"Authorization": f"OAuth {connection.key.get_secret_value()}"} if connection.key else {}
         tiles_url = getattr(connection.endpoint, "tiles_url", None)
         http_options.setdefault("transport", guarded_transport(connection.service, connection.endpoint, tiles_url))

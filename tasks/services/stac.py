@@ -58,14 +58,14 @@ class Stac:
         self._signatures: dict[tuple[str, str], _Signature] = {}
         self._signing = asyncio.Lock()
         self._reading = asyncio.Semaphore(READS)
-        self.bytes_read = 0  # of files, for whoever counts
+        self.bytes_read = 0  # of files
 
     async def search(
         self, collection: str, box: Box, start: datetime, end: datetime, max_cloud_percent: float = 100.0
     ) -> list[dict[str, Any]]:
         """Every item of a collection that touches a box between two times, each once. The box has west <= east.
 
-        Items are as they came: one without an id is among them, for whoever counts.
+        Items are as they came: one without an id is among them.
         """
         body: dict[str, Any] = {
             "collections": [collection],

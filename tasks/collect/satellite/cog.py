@@ -23,7 +23,7 @@ Read = Callable[[int, int], Awaitable[bytes]]  # the bytes [start, end) of a fil
 Pixels = NDArray[Any]
 
 FIRST_BYTES = 16_384  # holds the index of a scene of 10,980 x 10,980 pixels in tiles of 512
-MOST_INDEX_BYTES = 4_000_000  # read for an index, in at most so many ranges
+MOST_INDEX_BYTES = 4_000_000  # read for an index
 MOST_INDEX_READS = 64
 NEAR = 65_536
 MOST_SIDE = 200_000

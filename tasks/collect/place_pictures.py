@@ -6,16 +6,16 @@ from typing import Any
 from tasks.collect.candidates import Candidate
 from tasks.collect.download import ADDRESS, Unusable
 from tasks.collect.hosts import Refused
-from tasks.collect.keeping import facts_before, facts_had, seen_changed
+from tasks.collect.previous import facts_before, facts_had, seen_changed
 from tasks.collect.worker import WorkerContext
 from tasks.services import Mapillary, ServiceError
 
 
-class Taking:
+class PlacePictures:
     """The facts of one place's pictures."""
 
     def __init__(self, item: dict[str, Any], context: WorkerContext) -> None:
-        self._item, self._bench = item, context
+        self._item, self._context = item, context
         # A place with news is redone because something changed: what was said before the check that found it is old.
         news_at = item.get("news_at") if item.get("news") else None
         self.since_s = news_at.timestamp() if news_at else 0.0
@@ -25,23 +25,23 @@ class Taking:
     async def take(self, candidate: Candidate) -> dict[str, Any]:
         """The picture's facts, its bytes stored; `Unusable` when another is to be taken."""
         source_id, kind = candidate.source_id, str(candidate.kind)
-        if source_id in self._bench.ended:
-            await _is_back(source_id, self._bench.mapillary)
-        facts = facts_had(self._item, source_id, kind, self._bench.lake)
+        if source_id in self._context.ended:
+            await _is_back(source_id, self._context.mapillary)
+        facts = facts_had(self._item, source_id, kind, self._context.lake)
         if facts is not None:
             return facts
         try:
             return await self._fetch(candidate)
         except Unusable:
-            # What came instead is of no use, and nobody has deleted it: the bytes we have are still its picture.
-            facts = facts_before(self._item, source_id, kind, self._bench.prepared, self._bench.lake)
+            # What came instead is of no use, and the picture was not deleted: the stored bytes are still valid.
+            facts = facts_before(self._item, source_id, kind, self._context.prepared, self._context.lake)
             if facts is None:
                 raise
             return facts
 
     def settle(self) -> None:
         """Raise the trouble of a host, to be tried again later: it refused a picture or gave junk, and no good one."""
-        hosts = self._bench.downloads.hosts
+        hosts = self._context.downloads.hosts
         for refused in self._refused:
             if not refused.is_its_own(hosts):
                 raise refused
@@ -51,11 +51,11 @@ class Taking:
                 raise ServiceError("mapillary", "outage", said, retryable=True)
 
     async def _fetch(self, candidate: Candidate) -> dict[str, Any]:
-        if self._bench.take:
-            return await self._bench.take(candidate, self._bench)
+        if self._context.take:
+            return await self._context.take(candidate, self._context)
         try:
             seen = seen_changed(self._item, candidate.source_id)
-            return await fetch_and_store(candidate, self._bench, self.since_s, seen)
+            return await fetch_and_store(candidate, self._context, self.since_s, seen)
         except Unusable as why:
             self._unusable.append(why)
             raise
