@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
@@ -69,51 +69,26 @@ def dry_run(call: Call) -> int:
 
 def as_json(stages: list[StageEstimate], budgets: list[Limit], asked: Tally, took_s: float) -> dict[str, Any]:
     """The estimate for a machine."""
-    return {
-        "stages": [
-            {
-                "stage": stage.stage,
-                "items": stage.items,
-                "sampled": stage.sampled,
-                "requests": round(stage.all_requests),
-                "requests_margin": round(stage.requests_margin),
-                "bytes": round(stage.all_bytes),
-                "bytes_margin": round(stage.bytes_margin),
-                "seconds": round(stage.seconds, 1),
-                "bound_by": stage.bound_by,
-                "kinds": {
-                    kind: {"requests": round(number), "bytes": round(stage.bytes[kind])}
-                    for kind, number in stage.requests.items()
-                },
-                "notes": stage.notes,
-            }
-            for stage in stages
-        ],
-        "total": {
-            "requests": round(sum(stage.all_requests for stage in stages)),
-            "bytes": round(sum(stage.all_bytes for stage in stages)),
-            "seconds": round(sum(stage.seconds for stage in stages), 1),
-        },
-        "budgets": [
-            {
-                "service": one.service,
-                "kinds": list(one.kinds),
-                "requests": round(one.requests),
-                "per_minute": one.per_minute,
-                "per_day": one.per_day,
-                "used_today": one.used_today,
-                "left_today": one.left_today,
-                "minutes": round(one.minutes, 2),
-                "days": one.days,
-            }
-            for one in budgets
-        ],
-        "asked": {
-            "requests": dict(asked.requests),
-            "bytes": sum(asked.bytes.values()),
-            "seconds": round(took_s, 1),
-        },
+    requests, size = sum(stage.all_requests for stage in stages), sum(stage.all_bytes for stage in stages)
+    limited = [
+        asdict(one) | {"left_today": one.left_today, "minutes": one.minutes, "days": one.days} for one in budgets
+    ]
+    found = {
+        "stages": [asdict(stage) for stage in stages],
+        "total": {"requests": requests, "bytes": size, "seconds": sum(stage.seconds for stage in stages)},
+        "budgets": limited,
+        "asked": {"requests": asked.requests, "bytes": sum(asked.bytes.values()), "seconds": took_s},
     }
+    rounded: dict[str, Any] = _rounded(found)
+    return rounded
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return round(value, 1) if isinstance(value, float) else value
 
 
 def _show(stages: list[StageEstimate], budgets: list[Limit], asked: Tally, took_s: float) -> None:

@@ -74,7 +74,7 @@ class StageEstimate:
         for cost in found.costs:
             for kind in cost.requests:
                 self.add(kind, cost.requests[kind] * population / count, cost.bytes[kind] * population / count)
-        requests, sizes = ([float(sum(c.values())) for c in all_] for all_ in _columns(found.costs))
+        requests, sizes = zip(*((cost.requests.total(), cost.bytes.total()) for cost in found.costs), strict=True)
         self.requests_margin = math.hypot(self.requests_margin, margin(requests, population))
         self.bytes_margin = math.hypot(self.bytes_margin, margin(sizes, population))
         self.each_s = (self.each_s * self.sampled + sum(found.seconds)) / (self.sampled + count)
@@ -83,10 +83,6 @@ class StageEstimate:
             self.notes.append(f"{len(found.failed)} of {count} sampled failed: {found.failed[0]}")
         if found.cut_short:
             self.notes.append(f"{count} sampled, not more: that would take over a tenth of what is left of today")
-
-
-def _columns(costs: Sequence[Tally]) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
-    return [cost.requests for cost in costs], [cost.bytes for cost in costs]
 
 
 def margin(values: Sequence[float], population: float) -> float:
