@@ -223,6 +223,15 @@ class TestChat:
         assert body["temperature"] == 0 and body["seed"] == 3 and body["max_tokens"] == 9
         assert "tools" not in body and "response_format" not in body
 
+    async def test_the_openai_client_sends_through_our_transport(self, server, secret):
+        server.says_json(self.completion(content="hello"))
+        client = server.client(Chat, "chat")
+        await client.complete("m", [{"role": "user", "content": "hi"}])
+        headers = server.asked[0].headers
+        assert headers["authorization"] == f"Bearer {secret}" and headers["user-agent"].startswith("geofix")
+        assert not [name for name in headers if name.startswith("x-stainless")]
+        assert client._client.api_key != secret and client._client.max_retries == 0
+
     async def test_requests_count_failed_attempts_too(self, server, reply):
         server.says(reply(500), reply(500), reply(body=json.dumps(self.completion(content="x")).encode()))
         assert (await server.client(Chat, "chat").complete("m", [])).usage.requests == 3
