@@ -2,14 +2,13 @@
 
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from prefect import State, flow, task
-from prefect.artifacts import create_markdown_artifact
+from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
-from flows.artifacts import stage_markdown
+from flows.artifacts import publish_stage
 from flows.options import RunOptions
 from flows.session import Session, open_session
 from flows.states import state_of
@@ -21,7 +20,7 @@ surveyed: ContextVar[Survey | None] = ContextVar("surveyed", default=None)
 
 
 @flow(name="ingest")
-def ingest(file: str, options: RunOptions = RunOptions()) -> State[IngestResult]:
+def ingest(file: str, options: RunOptions = RunOptions()) -> IngestResult:
     """Bring in the photos of a table. A deployment may run it on a table that grows.
 
     Args:
@@ -36,8 +35,7 @@ def ingest(file: str, options: RunOptions = RunOptions()) -> State[IngestResult]
         if known is None:
             check_dataset(session.lake, found, dataset, settings, session.config.plan)
         bring_in = _bring_in.with_options(task_run_name=f"ingest {dataset}")
-        result: IngestResult = bring_in(_Work(session, found, dataset))
-        return state_of(result, [result.stage])
+        return _with_state(bring_in(_Work(session, found, dataset)))
 
 
 class _Work:
@@ -50,14 +48,15 @@ class _Work:
 
 
 @task(name="ingest", cache_policy=NO_CACHE, persist_result=False)
-def _bring_in(work: Any) -> Any:
+def _bring_in(work: Any) -> IngestResult:
     session, config = work.session, work.session.config
     context = session.context(config, (), session.ready, str(flow_run.id or ""))
     result = ingest_table(work.found, work.dataset, config.ingest, config.plan, context)
     session.results.append(result.stage)
-    create_markdown_artifact(
-        key="stage-ingest",
-        markdown=stage_markdown(result.stage, session.lake.uri) + f"\nRefused and odd rows: `{result.report}`\n",
-        description=f"ingest of {work.dataset}: in = kept + rejected + failed",
-    )
-    return state_of(result, [result.stage])
+    publish_stage(result.stage, session.lake.uri, f"\nRefused and odd rows: `{result.report}`\n")
+    return _with_state(result)
+
+
+def _with_state(result: IngestResult) -> IngestResult:
+    """The state that says whether rows failed: Prefect makes it the run's and hands its data to the caller."""
+    return cast("IngestResult", state_of(result, [result.stage]))

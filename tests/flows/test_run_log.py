@@ -44,9 +44,19 @@ def test_without_a_terminal_everything_reaches_the_workers_output(caplog: pytest
     shown = Logged()
     with run_log(shown):
         logging.getLogger("geofix.test").info("one worker")
-        shown.tick(Tick("plan", total=5, skipped=2, kept=3, seconds=1.0, finished=True))
-    said = [record.getMessage() for record in caplog.records]
-    assert said == ["one worker", "plan: 3 in = 3 kept + 0 rejected + 0 failed; 2 done before, 1.0 s"]
+        shown.say("snapshot approved")
+    assert [record.getMessage() for record in caplog.records] == ["one worker", "snapshot approved"]
+
+
+def test_a_stage_under_way_is_a_line_each_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    shown = Logged()
+    for second in range(0, 150, 10):
+        monkeypatch.setattr("flows.logged.time.monotonic", lambda now=second: now)
+        shown.tick(Tick("collect", total=300, skipped=0, kept=second))
+    assert [record.getMessage() for record in caplog.records] == ["collect: 60 of 300", "collect: 120 of 300"]
 
 
 def test_a_record_of_any_thread_carries_the_ids_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
