@@ -244,4 +244,4 @@ def _is_valid(given: dict[str, Any]) -> bool:
 
 def _is_default(kind: type[Endpoint], field: str) -> bool:
     """Whether an endpoint leaves a field to the client: a chat model's longer timeout is its own."""
-    return kind.model_fields[field].default == ClientSettings.model_fields[field].default
+    return bool(kind.model_fields[field].default == ClientSettings.model_fields[field].default)
