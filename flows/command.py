@@ -50,17 +50,25 @@ class UsageError(Exception):
 
 def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     """Run the action and exit with its code, or say in one line why not."""
+    asked: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt  # the only exception of a handler that Ray's compiled code lets through
+
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)  # what a scheduler or the system sends: it ends like Ctrl-C
+        signal.signal(signal.SIGTERM, end)  # what a scheduler or the system sends: it ends like Ctrl-C
+        # A shell starts background jobs with SIGINT ignored; `kill -INT` must end them all the same.
+        signal.signal(signal.SIGINT, end)
     try:
         code = action()
     except (ConfigError, UsageError, InputError) as error:
         code = _say(call, error, USAGE)
     except (GeofixError, ServiceError) as error:
         code = _say(call, error, FAILED)
-    except KeyboardInterrupt as interruption:
+    except KeyboardInterrupt:
         print("interrupted: what was finished is saved; run the same command again to go on", file=sys.stderr)
-        code = TERMINATED if isinstance(interruption, _Terminated) else INTERRUPTED
+        code = TERMINATED if asked[-1:] == [signal.SIGTERM] else INTERRUPTED
     except OSError as error:
         code = _say(call, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED)
     except Exception as error:  # noqa: BLE001 - the last guard: a bug, said in one line, with the way to see more
@@ -70,14 +78,6 @@ def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     if code in (INTERRUPTED, TERMINATED):
         os._exit(code)  # threads of Prefect and Ray would keep a second Ctrl-C waiting
     raise SystemExit(code)
-
-
-class _Terminated(KeyboardInterrupt):
-    """The process was asked to end by somebody else than its user."""
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
 
 
 def _say(call: Call, error: BaseException | str, code: int) -> int:

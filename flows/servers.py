@@ -21,6 +21,7 @@ from schemas.settings.services import OFFLINE_URL
 
 START_S = 180.0  # a busy machine takes its time
 SAY_EVERY_S = 30.0
+OWN_MODULES = {"PYTHONSAFEPATH": "1"}  # `python -m` must not import a user's tasks.py from the working directory
 PANO_WIDTH = 4096  # of the offline world's panoramas, unless it is told otherwise
 
 logger = logging.getLogger("geofix.servers")
@@ -47,6 +48,7 @@ class Server:
             self._process = subprocess.Popen(
                 self._command + through(self._door),
                 pass_fds=[self._door.fileno()] if self._door else [],
+                env={**os.environ, **OWN_MODULES},
                 stdin=subprocess.PIPE,  # its lifeline: closes when we end, however we end
                 stdout=output,
                 stderr=output,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.display import Display, Silent
 from flows.options import RunOptions
-from flows.order import check_of, services_of
+from flows.order import check_of, check_stage_names, services_of
 from flows.servers import offline_world
 from schemas.config import Config
 from tasks.lake import Lake
@@ -80,6 +80,7 @@ def _warnings_spoken(shown: Display) -> Iterator[None]:
 
 def check_before(config: Config, parts: Sequence[str]) -> None:
     """Say which keys these parts miss and what is wrong with their input before anything is started or written."""
+    check_stage_names(config.spread.stages)
     connect(config.services, os.environ, services_of(parts))
     for part in parts:
         check = check_of(part)

@@ -25,7 +25,8 @@ from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
 from tasks.runtime.identity import digest, new_run_id, with_made_from
 from tasks.runtime.ledger import Ledger
 from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
-from tasks.runtime.pool import Resources, WorkerDied, is_async_function, spread
+from tasks.runtime.pool import WorkerDied, is_async_function, spread
+from tasks.runtime.resources import Resources, chosen, most_workers
 from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup
 from tasks.runtime.stage_lock import stage_lock
 from tasks.services.pauses import Pauses
@@ -97,6 +98,7 @@ def _run_items(
         rate_budget = shared_rate_budget(context.lake, context.spread)
         connections, pauses = connections.sharing(rate_budget), Pauses(rate_budget)
     is_async = is_async_function(stage.work)
+    resources = chosen(stage.resources, context.spread.stages.get(stage.name))
     job = ChunkJob(
         stage=stage.name,
         run_id=ledger.run_id,
@@ -104,16 +106,17 @@ def _run_items(
         writes=stage.writes,
         work=stage.work,
         open_context=functools.partial(stage.open, settings, WorkerSetup(context.lake, connections)),
-        concurrency=stage.resources.concurrency,
+        concurrency=resources.concurrency,
         secrets=context.connections.secrets(),
     )
     results = spread(
         todo,
         job.make_async if is_async else job.make_sync,
         context.spread,
-        stage.resources,
+        resources,
         is_async=is_async,
         meanwhile=pauses.look if pauses else lambda: None,
+        most_workers=most_workers([getattr(connections, name) for name in stage.services], resources.concurrency),
     )
     batch = Batch(ledger, progress)
     fatal: Failure | None = None

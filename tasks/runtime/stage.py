@@ -12,7 +12,7 @@ from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.identity import code_version
 from tasks.runtime.outcome import Row, Tick
-from tasks.runtime.pool import Resources
+from tasks.runtime.resources import Resources
 from tasks.services import Connections
 
 
