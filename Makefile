@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LAKE ?= lake
 
-.PHONY: demo test lint bench chaos campaign clean lock
+.PHONY: demo test test-slow lint bench chaos campaign clean lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
+
+# The tests that take minutes each.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow --durations 10
 
 lint: $(READY)
 	$(BIN)/ruff check .

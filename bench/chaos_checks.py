@@ -1,4 +1,4 @@
-"""What must hold of a lake that was made under kills: the same rows, whole pictures, nobody left behind."""
+"""What must hold of a lake that was made under kills: the same rows, whole pictures, no process left running."""
 
 import time
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 
 from flows.command import DONE, Call
@@ -23,6 +25,8 @@ from tasks.lake import Lake
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
 START_S = 180.0
+
+logger = logging.getLogger("geofix.flows")
 
 
 def state_file(lake: Lake) -> Path:
@@ -37,6 +41,26 @@ def running_api(lake: Lake) -> str | None:
         if answers(f"{url}/health"):
             return url
     return None
+
+
+def resume_flow_runs(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
+    """Resume the flow runs that wait for the decision about this snapshot; returns their names.
+
+    They are asked for on the Prefect server that is configured, or else on the one of `geofix up`. The decision is in
+    the lake already, so a server that cannot be reached is only reported.
+    """
+    api = os.environ.get("PREFECT_API_URL") or running_api(lake)
+    if api is None:
+        return []
+    os.environ["PREFECT_API_URL"] = api  # before prefect is imported
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    from flows.decision import resume_waiting
+
+    try:
+        return resume_waiting(lake, snapshot)
+    except httpx.HTTPError as error:
+        logger.warning("the Prefect server at %s was not asked for waiting flow runs: %s", api, type(error).__name__)
+        return []
 
 
 def up(call: Call) -> int:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flows.background import resume_flow_runs
 from flows.command import DONE, Call
 from flows.printing import print_json
 from flows.rows import check_table, count_words, read_rows
@@ -103,10 +104,13 @@ def decide(call: Call, snapshot: str, approve: bool, why: str | None, reviewer: 
         row = review.approve(lake, snapshot, who, why, force=force)
     else:
         row = review.reject(lake, snapshot, who, why or "")
+    resumed = resume_flow_runs(lake, row)
     if call.as_json:
-        print_json({name: row[name] for name in ("snapshot_id", "status", "reviewer", "why")})
+        print_json({name: row[name] for name in ("snapshot_id", "status", "reviewer", "why")} | {"resumed": resumed})
     else:
         print(f"snapshot {row['snapshot_id']} is {row['status']} (by {row['reviewer']})")
+        for name in resumed:
+            print(f"flow run {name} goes on")
     return DONE
 
 

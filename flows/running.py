@@ -1,7 +1,6 @@
 """Run a flow for the command line: environment for Prefect, display, closing words."""
 
 import contextlib
-import importlib
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ from flows.background import running_api
 from flows.closing import closing_json, closing_words
 from flows.command import DONE, FAILED_ROWS, Call, UsageError
 from flows.display import make_display
-from flows.order import PARTS, parts_between
+from flows.order import PARTS, flow_of, parts_of_flow
 from flows.printing import print_json
 from flows.servers import Server, listening
 from flows.session import check_before, display
@@ -23,13 +22,13 @@ from tasks.lake import Lake
 def run_flow(name: str, call: Call, **parameters: Any) -> int:
     """Run the flow of this name; returns the exit code."""
     config = call.options().resolve()
-    check_before(config, _parts(name, parameters))
+    check_before(config, parts_of_flow(name, **parameters))
     lake = Lake(config.lake)
     shown = make_display(call.quiet)
     token = display.set(shown)
     try:
         with prefect_ready(lake, call.debug):
-            results = _flow(name)(options=call.options(), **parameters)
+            results = flow_of(name)(options=call.options(), **parameters)
     finally:
         display.reset(token)
         shown.close()
@@ -41,22 +40,6 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
     elif not call.quiet:
         print(closing_words(results, lake, call))
     return FAILED_ROWS if any(result.failed for result in results) else DONE
-
-
-def _parts(name: str, parameters: dict[str, Any]) -> list[str]:
-    if name == "refresh":
-        return parts_between("plan", "review")
-    if name == "pipeline":
-        return parts_between(parameters.get("first", PARTS[0]), parameters.get("last", PARTS[-1]))
-    return [name]
-
-
-def _flow(name: str) -> Any:
-    if name in ("plan", "collect", "curate", "review"):
-        from flows.single import single
-
-        return single(name)
-    return getattr(importlib.import_module(f"flows.{name}"), name)
 
 
 def check_stretch(first: str, last: str) -> None:
@@ -96,4 +79,7 @@ def prefect_ready(lake: Lake, debug: bool = False) -> Iterator[None]:
         yield
     finally:
         if server is not None:
+            from flows.run_log import flush
+
+            flush()  # lines that are still on their way would find no server
             server.stop()

@@ -9,7 +9,7 @@ from flows.command import DONE, Call, UsageError
 from flows.looking import existing_lake
 from flows.printing import print_json
 from tasks.imaging.perspective import View
-from tasks.imaging.views import cut_view
+from tasks.review.views import cut_view
 
 _ANGLES = ("yaw_deg", "pitch_deg", "roll_deg", "fov_deg", "bearing_deg")
 _SHOWN = (*_ANGLES, "width", "height", "sha256", "licence", "attribution")

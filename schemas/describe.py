@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from schemas.settings.base import Settings
 
-HUGE = 1 << 62  # a bound nobody reaches, such as that of 64 bits, tells a reader nothing
+HUGE = 1 << 62  # a bound that is never reached, such as that of 64 bits, tells a reader nothing
 
 
 @dataclass(frozen=True)

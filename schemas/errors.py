@@ -17,6 +17,10 @@ class LakeUnwritable(LakeError):
     """Nothing more can be written to the lake: whatever comes next would be lost like this."""
 
 
+class Outage(GeofixError):
+    """Something outside geofix is not there for now: the same run may succeed later without a change."""
+
+
 class StageRefused(GeofixError):
     """A stage's precondition is not met, such as an unapproved snapshot."""
 

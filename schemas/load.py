@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from schemas.config import Config
 
 SHIPPED = files("schemas")
-# What must not be echoed back even when it is wrong: somebody may have pasted a key there.
+# What must not be echoed back even when it is wrong: a user may have pasted a key there.
 HIDDEN = ("key", "token", "secret", "password")
 
 
@@ -116,8 +116,9 @@ def _override(text: str) -> dict[str, Any]:
         parsed = yaml.load(value, _Loader)
     except yaml.YAMLError:
         parsed = value
-    layer: Any = parsed
-    for name in reversed(path.strip().split(".")):
+    *sections, field = path.strip().split(".")
+    layer: dict[str, Any] = {field: parsed}
+    for name in reversed(sections):
         layer = {name: layer}
     return layer
 
@@ -178,7 +179,7 @@ def _explain(error: Any, origin: Mapping[tuple[str, ...], str]) -> str:
         hint = f"did you mean '{close[0]}'? " if close else ""
         return f"{source}: {dotted}: no such field; {hint}allowed: {', '.join(allowed)}"
     about = _about(path)
-    # Cross-field checks are raised on the section: its whole content would bury the message.
+    # Cross-field checks are raised on the section: its whole content would hide the message.
     given = "" if isinstance(error["input"], dict | BaseModel) else f"given {_shown(path, error['input'])}; "
     said = error["msg"].removeprefix("Value error, ")
     if error["type"] in ("tuple_type", "list_type"):

@@ -57,7 +57,7 @@ def create_app(
 ) -> Application:
     """The ASGI application that serves a world; chat models are part of it and never see the world.
 
-    `warm` builds the name and sign indices in the background as soon as somebody asks a model or looks something up;
+    `warm` builds the name and sign indices in the background at the first request to a model or an index;
     else the first search waits for them. `passing` is said by /health: this one ends with the command it serves.
     """
     faults = faults if faults is not None else Faults()
@@ -91,7 +91,7 @@ def create_app(
 class _Warming:
     """Begins to build what searches need with the first request that may lead to one.
 
-    It takes a core half a minute in a large world, and whoever only collects pictures never needs it.
+    It takes a core half a minute in a large world, and a run that only collects pictures never needs it.
     """
 
     PICTURES = ("/health", "/control/", "/mapillary", "/stac/", "/sas/", "/blob/")

@@ -55,7 +55,7 @@ def _host(url: str) -> str:
 class Endpoint(Settings):
     """One outside service."""
 
-    # Somebody may paste a key into a field of ours by mistake; the complaint must not repeat it.
+    # A user may paste a key into one of these fields by mistake; the complaint must not repeat it.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     # Fields a subclass fills differently for an address that is not the offline world, unless they are given.

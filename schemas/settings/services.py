@@ -190,7 +190,7 @@ class ServicesSettings(Settings):
         None,
         pattern=r"^(https?://|mailto:)[!-'*-~]+$",
         max_length=200,
-        description="https:// or mailto: address sent with every request: where a service can reach whoever runs this",
+        description="https:// or mailto: address sent with every request: where a service can reach the operator",
     )
     mapillary: MapillaryEndpoint = MapillaryEndpoint()
     stac: StacEndpoint = StacEndpoint()

@@ -63,7 +63,7 @@ def _cast(contract: Table, column: pa.Field, array: Any) -> Any:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
         or pa.types.is_string_view(kind)

@@ -27,6 +27,7 @@ REASONS = {
     "sequence_leak": "The same drive also serves another split, which keeps it.",
     "non_localizable": "The judge sees too few clues to tell where this is.",
     "landmark": "The judge sees an iconic sight, which tests memory rather than reasoning.",
+    "no_verdict": "The judge was asked several times and never answered in the form of a verdict.",
     "low_score": "Localizable, but below the configured score.",
     "no_address": "The geocoder knows no country at this point.",
 }

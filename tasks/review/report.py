@@ -39,7 +39,7 @@ def write_report(
     lake: Lake, snapshot: dict[str, Any], evidence: Evidence, checks: list[Check], settings: ReviewSettings
 ) -> Path:
     """Write the snapshot's page; returns its path."""
-    path = lake.root / snapshot["report"]
+    path: Path = lake.root / snapshot["report"]
     _replace(path, render(lake, snapshot, evidence, checks, settings))
     return path
 

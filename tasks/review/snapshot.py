@@ -37,7 +37,7 @@ class WorkerContext:
 
 def items(inputs: Inputs, settings: ReviewSettings) -> pl.DataFrame:
     """One item: the state the tables are in."""
-    shown = reviewed_only({table: inputs.frame(table) for table in ("rejects", "failures")})
+    shown = reviewed_only({table: inputs.frame(table) for table in ("rejects", "failures", "runs")})
     return pl.DataFrame(
         {
             "id": [snapshot_id(inputs.frame("images"), inputs.frame("labels"))],

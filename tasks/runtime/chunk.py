@@ -95,7 +95,8 @@ class ChunkJob:
 
     def _guarded(self, row: Row, context: Any) -> Outcome | Failure:
         try:
-            return self.work(_own(row), context)
+            outcome: Outcome = self.work(_own(row), context)
+            return outcome
         except Exception as error:  # noqa: BLE001 - whatever an item raises becomes its failure, kept for retry
             return self._failure(row["id"], error)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import ray
 
-from schemas.errors import GeofixError
+from schemas.errors import GeofixError, Outage
 from tasks.runtime.ray_private import SERVERS, local_node
 
 LOOK_EVERY_S = 3.0
@@ -21,7 +21,7 @@ SAY_EVERY_S = 30.0
 logger = logging.getLogger("geofix.ray")
 
 
-class RayLost(GeofixError):
+class RayLost(Outage):
     """Ray's servers are gone: no further call to Ray is possible."""
 
 

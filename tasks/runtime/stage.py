@@ -58,6 +58,7 @@ class Stage:
     partial: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
+    section: str = ""  # dotted path of the settings `run` is given, the stage's identity; empty: the part's own section
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class ColumnStage:
     keeps_history: bool = False
     identity: Callable[[Any], Any] | None = None
     services: tuple[str, ...] = ()
+    section: str = ""
 
 
 @dataclass(frozen=True)

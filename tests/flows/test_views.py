@@ -18,9 +18,9 @@ from flows.command import Call, UsageError
 from flows.views import Wanted, view_panorama
 from tasks.imaging.decode import Encoded, inspect, jpeg
 from tasks.imaging.perspective import Panorama, View
-from tasks.imaging.views import ViewRefused, cut_view
 from tasks.lake import Commit, Lake
 from tasks.lake.trace import trace
+from tasks.review.views import ViewRefused, cut_view
 
 ATTRIBUTION = "Image 42 by walker on Mapillary, CC BY-SA 4.0"
 

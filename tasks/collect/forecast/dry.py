@@ -23,6 +23,7 @@ from tasks.collect.satellite.raster import Mask, OnGrid, blocks_of, on_grid
 from tasks.collect.satellite.scenes import BANDS, VISUAL, UnusableScene
 from tasks.collect.satellite.search import find_scenes, newest_processing
 from tasks.collect.satellite.together import together
+from tasks.collect.worker import WorkerContext
 from tasks.lake import Lake
 from tasks.lake.image_store import ImageStore
 from tasks.runtime.computing import Computing
@@ -54,7 +55,7 @@ class DryStreets:
         self.came: frozenset[str] = frozenset()  # pictures that a check will have fetched before their place is redone
         read_only: Any = _ReadOnlyLake(lake.images)
         ended = ended_upstream(lake, street_view.NAME)
-        self._bench = street_view.WorkerContext(self.mapillary, read_only, settings, take=self._size_only, ended=ended)
+        self._bench = WorkerContext(self.mapillary, read_only, settings, take=self._size_only, ended=ended)
 
     async def place(self, item: dict[str, Any]) -> None:
         await street_view.work(item, self._bench)
@@ -62,7 +63,7 @@ class DryStreets:
     async def close(self) -> None:
         await self.mapillary.close()
 
-    async def _size_only(self, candidate: Candidate, context: street_view.WorkerContext) -> dict[str, Any]:
+    async def _size_only(self, candidate: Candidate, context: WorkerContext) -> dict[str, Any]:
         size, pixels = None, candidate.pixels or PIXELS
         assert candidate.kind is not None, "a picture of no clear kind answers no wish"
         if candidate.source_id in self.came:

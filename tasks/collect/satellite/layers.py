@@ -65,7 +65,7 @@ def clouds(classes: NDArray[np.uint8], step_m: float, settings: SatelliteSetting
         masked = cv2.morphologyEx(masked, cv2.MORPH_OPEN, speck)
     if buffer is not None:
         masked = cv2.dilate(masked, buffer)
-    return (masked > 0) | (classes == 0)
+    return np.asarray((masked > 0) | (classes == 0))
 
 
 def _disc(radius_px: float) -> NDArray[np.uint8] | None:

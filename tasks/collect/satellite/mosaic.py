@@ -54,7 +54,7 @@ async def read_bands(stac: Stac, scene: Scene, grid: Grid, blocks: Mask, rect: R
 
     async def one(name: str) -> np.ndarray:
         file: OnGrid = await on_grid(partial(stac.read, scene.hrefs[name]), grid, scene.epsg)
-        wanted = (np.uint8, 3) if assets == "visual" else (np.uint16, 1)
+        wanted = (np.dtype(np.uint8), 3) if assets == "visual" else (np.dtype(np.uint16), 1)
         if (file.level.dtype, file.level.bands) != wanted:
             raise UnusableScene(f"{name} is {file.level.bands} x {file.level.dtype}")
         return await file.pixels(blocks, rect)

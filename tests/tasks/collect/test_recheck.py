@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 from PIL import Image
 
 from schemas.settings.collect import CollectSettings
-from schemas.settings.curate import CurateSettings
+from schemas.settings.curate import DuplicatesSettings
 from tasks.collect import STAGES, recheck, street_view
-from tasks.curate import localizability
+from tasks.curate import duplicates
 from tasks.imaging.perspective import View
-from tasks.imaging.views import cut_view
 from tasks.lake import Lake
+from tasks.review.views import cut_view
 from tasks.runtime.runner import Context, Inputs, StageResult, pending, run
 
 SETTINGS = CollectSettings(photos=0, panorama_width=512, panorama_min_pixels=1)
@@ -100,7 +100,7 @@ def test_a_deleted_picture_ends_and_is_replaced_and_leaves_what_follows(earth: A
     assert stripped(after.filter(others)).equals(stripped(before.filter(others)))
     assert earth.log("statuses")["mapillary-cdn"].get("200", 0) == 1  # the replacement, and nothing else
     inputs = Inputs(lake, {table: lake.version(table) for table in ("places", "images")})
-    judged = localizability.items(inputs, CurateSettings())
+    judged, _ = duplicates.compute(inputs, DuplicatesSettings())
     assert gone["image_id"] not in set(judged["id"]) and judged.height == after.height
     assert all(result.nothing_to_do for result in collect(context))
     # Later checks pass it over: it is not asked for again, and its place is not redone for it.

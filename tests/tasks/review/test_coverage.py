@@ -35,7 +35,7 @@ def test_each_kind_says_what_it_has_and_why_not() -> None:
             [
                 ("collect", "c", "no_imagery_near", "{}"),
                 ("collect.satellite", "b:10m", "cloudy", json.dumps({"place_id": "b"})),
-                ("curate.judge", "d", "landmark", "{}"),
+                ("curate.labels", "d", "landmark", "{}"),
             ],
         ),
     )

@@ -59,7 +59,7 @@ def test_a_sound_lake_passes_and_adds_up(make_lake: MakeLake) -> None:
     assert [(one.stage, one.items_in, one.kept, one.rejected) for one in funnel(gather(lake))] == [
         ("plan", 9, 9, 0),
         ("collect", 9, 8, 1),
-        ("curate.judge", 16, 13, 3),
+        ("curate.labels", 16, 13, 3),
     ]
     page = (lake.root / row["report"]).read_text("utf-8")
     assert f"geofix approve {row['snapshot_id']}" in page
@@ -134,9 +134,9 @@ def test_a_damaged_file_is_found_and_shown_as_gone(make_lake: MakeLake) -> None:
 
 def test_an_item_whose_redoing_failed_is_counted_once(make_lake: MakeLake) -> None:
     lake = make_lake()
-    rejected = lake.read("rejects").filter(pl.col("stage") == "curate.judge")["item_id"][0]
+    rejected = lake.read("rejects").filter(pl.col("stage") == "curate.labels")["item_id"][0]
     kept = lake.read("labels")["item_id"][0]
-    rows = [{"stage": "curate.judge", "item_id": item, "kind": "outage", "attempts": 1} for item in (kept, rejected)]
+    rows = [{"stage": "curate.labels", "item_id": item, "kind": "outage", "attempts": 1} for item in (kept, rejected)]
     lake.upsert("failures", rows, Commit("failed", 1))
     count = funnel(gather(lake))[-1]
     assert (count.items_in, count.kept, count.rejected, count.failed, count.balances) == (16, 12, 2, 2, True)
@@ -149,7 +149,7 @@ def test_photos_brought_in_portion_by_portion_and_second_looks_upset_no_account(
         rows["images"].append(photo)
         rows["rejects"].append({**rows["rejects"][0], "stage": "ingest", "item_id": "mine/8", "reason": "null_island"})
         for stage, total in (("ingest", 1), ("collect.recheck", 5)):
-            rows["runs"].append({**rows["runs"][0], "stage": stage, "run_id": stage, "total": total, "items_in": total})
+            rows["runs"].append({**rows["runs"][1], "stage": stage, "run_id": stage, "total": total, "items_in": total})
             rows["runs"][-1] |= {"kept": total, "rejected": 0}
 
     count = {one.stage: one for one in funnel(gather(make_lake(bring_in)))}
@@ -313,3 +313,26 @@ def test_snapshots_keep_their_versions(make_lake: MakeLake, quick: list[Check]) 
     then = lake.read("labels", versions["labels"])
     assert then.height == 13 and lake.read("labels").height == 12
     assert isinstance(then, pl.DataFrame)
+
+
+def test_steps_with_tables_of_their_own_are_counted_without_a_list(make_lake: MakeLake) -> None:
+    """A stage before the review is known by its runs, with the tables they wrote; one after it names its snapshot."""
+
+    def add_steps(rows: Rows) -> None:
+        labels = rows["labels"]
+        rows["judgements"] = [
+            {"image_id": one["image_id"], "sha256": one["sha256"], "model": "judge", "stage": "curate.judge",
+             "item_id": one["image_id"], "made_from": "rejected:m" if n == 0 else "m"}
+            for n, one in enumerate(labels)
+        ]  # fmt: skip
+        rows["rejects"].append({**rows["rejects"][0], "stage": "curate.judge", "item_id": labels[0]["image_id"]})
+        run = {"total": len(labels), "items_in": len(labels), "kept": len(labels) - 1, "rejected": 1}
+        written = json.dumps({"judgements": 0, "rejects": 0})
+        rows["runs"].append({**rows["runs"][0], **run, "stage": "curate.judge", "output_versions_json": written})
+        later = {"stage": "synthesize", "snapshot_id": "s", "output_versions_json": '{"trajectories": 0}'}
+        rows["runs"].append({**rows["runs"][0], **later})
+
+    counts = funnel(gather(make_lake(add_steps)))
+    assert [one.stage for one in counts] == ["plan", "collect", "curate.judge", "curate.labels"]
+    judged = counts[2]
+    assert (judged.items_in, judged.kept, judged.rejected, judged.rows, judged.balances) == (13, 12, 1, 13, True)

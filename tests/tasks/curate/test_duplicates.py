@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.curate.overlaps import SPLIT_ORDER, with_overlaps
+from tasks.curate.duplicates import SPLIT_ORDER, with_overlaps
 
 SCHEMA = dict.fromkeys(["image_id", "sha256", "source", "sequence_id", "split"], pl.String)
 
