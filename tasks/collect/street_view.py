@@ -44,7 +44,7 @@ def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext
         settings,
         notes=notes,
         spool=Spool.of(setup.lake, NAME),
-        ended=ended_upstream(setup.lake, NAME),
+        ended=setup.shared,
     )
 
 
@@ -130,6 +130,7 @@ STAGE = Stage(
     items=items,
     work=work,
     open=open_context,
+    share=lambda inputs, settings: ended_upstream(inputs.lake, NAME),
     # Waiting for the service, not computing: many places at a time in each worker.
     resources=Resources(cpus=1, concurrency=MOST, chunk=2),
     services=("mapillary",),

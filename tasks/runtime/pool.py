@@ -159,7 +159,7 @@ class Pool:
         self._again: deque[_Task] = deque()
         self._job = uuid.uuid4().hex
         self._make = backend.put(make)  # once into the object store, not with every chunk
-        self._may_grow = not is_async
+        self._may_grow = resources.may_grow and not is_async
         # Chunks at a worker: enough to keep it busy, and one more, so that it never waits for the next.
         self._depth = max(2, -(-resources.concurrency // self._chunk) + 1) if is_async else 2
         self._waiting: dict[Any, _Seat] = {}  # result -> where it is made

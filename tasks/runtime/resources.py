@@ -20,7 +20,8 @@ class Resources:
     memory_mb: int | None = None  # none: Ray does not count it
     workers: int | None = None  # none: as many as fit
     concurrency: int = 1  # items in flight in a worker, for async work
-    chunk: int = 16  # items a call, to begin with; grows while calls are quick
+    chunk: int = 16  # items a call, to begin with
+    may_grow: bool = True  # while calls are quick, if the work is not async
 
 
 def chosen(declared: Resources, settings: StageResources | None) -> Resources:

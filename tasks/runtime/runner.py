@@ -19,6 +19,7 @@ import polars as pl
 
 from schemas.errors import AccountingError, GeofixError, LakeError, StageRefused
 from schemas.messages import Usage
+from tasks.runtime.batch_stage import BatchJob, BatchOutcome, BatchStage
 from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
 from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
@@ -32,6 +33,8 @@ from tasks.runtime.stage_lock import stage_lock
 from tasks.services.pauses import Pauses
 
 __all__ = [
+    "BatchOutcome",
+    "BatchStage",
     "ColumnStage",
     "Context",
     "Inputs",
@@ -97,15 +100,16 @@ def _run_items(
         context.ready()
         rate_budget = shared_rate_budget(context.lake, context.spread)
         connections, pauses = connections.sharing(rate_budget), Pauses(rate_budget)
+    shared = stage.share(inputs, settings) if stage.share and todo.height else None
     is_async = is_async_function(stage.work)
     resources = chosen(stage.resources, context.spread.stages.get(stage.name))
-    job = ChunkJob(
+    job = (BatchJob if isinstance(stage, BatchStage) else ChunkJob)(
         stage=stage.name,
         run_id=ledger.run_id,
         marker=stage.writes[-1],
         writes=stage.writes,
         work=stage.work,
-        open_context=functools.partial(stage.open, settings, WorkerSetup(context.lake, connections)),
+        open_context=functools.partial(stage.open, settings, WorkerSetup(context.lake, connections, shared)),
         concurrency=resources.concurrency,
         secrets=context.connections.secrets(),
     )

@@ -11,7 +11,7 @@ from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.identity import code_version
-from tasks.runtime.outcome import Row, Tick
+from tasks.runtime.outcome import Tick
 from tasks.runtime.resources import Resources
 from tasks.services import Connections
 
@@ -22,6 +22,7 @@ class WorkerSetup:
 
     lake: Lake
     connections: Connections
+    shared: Any = None  # what `Stage.share` returned
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Stage:
     reads: tuple[str, ...]
     writes: tuple[str, ...]  # the last one marks an item as finished
     items: Callable[[Inputs, Any], pl.DataFrame]  # a unique text column `id`, and what `work` needs
-    work: Callable[[Row, Any], Any]  # (item, context) -> Kept | Rejected, sync or async; raises = failed, retried
+    work: Callable[[Any, Any], Any]  # (item, context) -> Kept | Rejected, sync or async; raises = failed, retried
     open: Callable[[Any, WorkerSetup], Any]  # (settings, setup) -> context, once in each worker
     version: int = 1  # raise it when the output changes its meaning
     resources: Resources = Resources()
@@ -59,6 +60,8 @@ class Stage:
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
     section: str = ""  # dotted path of the settings `run` is given, the stage's identity; empty: the part's own section
+    # (inputs, settings) -> what all workers need, such as what a scan finds: computed once, then `WorkerSetup.shared`
+    share: Callable[[Inputs, Any], Any] | None = None
 
 
 @dataclass(frozen=True)
