@@ -241,7 +241,7 @@ def main() -> None:
         print(f"  WRONG {line}")
     if options.keep:
         (folder / "journal.json").write_text(json.dumps({"kills": campaign.after_kills, "journal": journal}))
-        print(f"  lake: {lake.root}")
+        print(f"  lake: {lake.uri}")
     else:
         shutil.rmtree(folder)
     if found:

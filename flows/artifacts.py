@@ -1,9 +1,9 @@
 """What a stage does and did, and what a part shows, as Prefect artifacts."""
 
 import contextlib
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from uuid import UUID
 
 import httpx
@@ -19,6 +19,8 @@ from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.report import Report
 
 PROGRESS_EVERY_S = 5.0
+
+logger = logging.getLogger("geofix.flows")
 
 
 class ProgressArtifact:
@@ -44,11 +46,14 @@ class ProgressArtifact:
                 update_progress_artifact(self._artifact, percent, description=about)
 
 
-def publish_stage(result: StageResult, lake: str) -> None:
-    """A stage's counts, versions and reasons."""
+def publish_stage(result: StageResult, lake: str, more: str = "") -> None:
+    """A stage's counts, versions and reasons as an artifact, and its counts in the run's log."""
+    counts = f"{result.kept:,} kept + {result.rejected:,} rejected + {result.failed:,} failed"
+    before = f"; {result.skipped:,} done before" if result.skipped else ""
+    logger.info("%s: %s in = %s%s, %.1f s", result.stage, f"{result.items_in:,}", counts, before, result.seconds)
     create_markdown_artifact(
         key=f"stage-{artifact_key(result.stage)}",
-        markdown=stage_markdown(result, lake),
+        markdown=stage_markdown(result, lake) + more,
         description=f"{result.stage}: in = kept + rejected + failed",
     )
 
@@ -72,7 +77,7 @@ def publish_report(part: str, report: Report) -> None:
         )
 
 
-def stage_markdown(result: StageResult, lake: Path | str) -> str:
+def stage_markdown(result: StageResult, lake: str) -> str:
     """A stage's result as a page of Markdown."""
     lines = [
         f"# {result.stage}",

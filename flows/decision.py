@@ -147,7 +147,7 @@ def _snapshot(lake: Lake) -> dict[str, Any]:
 def _description(session: Session, snapshot: dict[str, Any], refused: str) -> str:
     checks = "passes every check" if snapshot["checks_passed"] else "**fails at least one check**"
     said = f"\n\nThe last decision was not taken: {refused}" if refused else ""
-    report = session.lake.root / snapshot["report"]
+    report = session.lake.blobs.uri(snapshot["report"])
     return f"Snapshot `{snapshot['snapshot_id']}` {checks}. Its report: `{report}`{said}"
 
 
@@ -158,5 +158,5 @@ def _this_run() -> FlowRun | None:
 
 def _key(lake: Lake, snapshot_id: str = "") -> str:
     """The beginning of the pause's key: names the lake, and the snapshot if given."""
-    where = hashlib.sha256(str(lake.root).encode()).hexdigest()[:12]
+    where = hashlib.sha256(lake.uri.encode()).hexdigest()[:12]
     return f"review-{where}-" + (f"{snapshot_id}-" if snapshot_id else "")

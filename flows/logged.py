@@ -18,11 +18,7 @@ class Logged:
 
     def tick(self, tick: Tick) -> None:
         now = time.monotonic()
-        if tick.finished:
-            self._last.pop(tick.stage, None)
-            counts = f"{tick.kept:,} kept + {tick.rejected:,} rejected + {tick.failed:,} failed"
-            self.say(f"{tick.stage}: {tick.todo:,} in = {counts}; {tick.skipped:,} done before, {tick.seconds:.1f} s")
-        elif tick.todo and now - self._last.setdefault(tick.stage, now) >= EVERY_S:
+        if tick.todo and not tick.finished and now - self._last.setdefault(tick.stage, now) >= EVERY_S:
             self._last[tick.stage] = now
             self.say(f"{tick.stage}: {tick.done:,} of {tick.todo:,}")
 

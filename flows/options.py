@@ -8,7 +8,7 @@ from flows.order import PARTS
 from schemas.config import Config
 from schemas.load import load_config, names
 
-# The demo is the offline profile, smaller still, and it approves its own snapshot when every check passes.
+# The demo is the offline profile; it approves its own snapshot when every check passes.
 DEMO = {"review": {"auto_approve": True}}
 
 
@@ -46,6 +46,11 @@ class RunOptions(BaseModel):
         default_factory=list,
         title="Settings",
         description="Single settings as section.field=value, such as plan.places=200, as for --set.",
+    )
+    snapshot: str | None = Field(
+        None,
+        title="Snapshot",
+        description="Approved snapshot that the parts after review work on; default: the newest approved.",
     )
     demo: bool = Field(
         False, title="Demo", description="Approve a snapshot by rule when every check passes, as `geofix demo` does."

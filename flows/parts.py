@@ -85,11 +85,11 @@ def run_stage(stage: str) -> State[StageResult]:
     if session.results and session.results[-1].stage == stage:  # a retry, after rows of the attempt before failed
         result = merged(session.results.pop(), result)
     session.results.append(result)
-    publish_stage(result, str(session.lake.root))
+    publish_stage(result, session.lake.uri)
     outages = outages_of(result)
     if outages and task_run.run_count <= work.retries:
         raise StageOutage(f"{outages:,} rows of {stage} failed because a service is out or over its limit")
-    _tell_exhausted(session, result)
+    tell_exhausted(session, result)
     return stage_state(result)
 
 
@@ -101,7 +101,8 @@ def _with_progress(context: Context, bar: ProgressArtifact) -> Context:
     return replace(context, progress=tick)
 
 
-def _tell_exhausted(session: Session, result: StageResult) -> None:
+def tell_exhausted(session: Session, result: StageResult) -> None:
+    """Tell the webhook when rows failed for want of a quota."""
     over = result.failures.get("quota", 0)
     if over:
         session.notify(
@@ -111,11 +112,12 @@ def _tell_exhausted(session: Session, result: StageResult) -> None:
 
 def _tell_pending(session: Session) -> None:
     """The webhook hears of a snapshot once: when it was made."""
+    if session.config.review.auto_approve or not any(r.kept for r in session.results if r.stage == REVIEW):
+        return
     snapshot = newest_snapshot(session.lake)
-    made = any(result.kept for result in session.results if result.stage == REVIEW)
-    if snapshot is not None and made and snapshot["status"] == "pending" and not session.config.review.auto_approve:
+    if snapshot is not None and snapshot["status"] == "pending":
         session.notify(
             "waiting_snapshot",
-            f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.root / snapshot['report']}",
+            f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.blobs.uri(snapshot['report'])}",
             snapshot["snapshot_id"],
         )

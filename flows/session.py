@@ -3,13 +3,11 @@
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.display import Display
-from flows.logged import Logged
+from flows.display import Display, display
 from flows.notify import notify
 from flows.options import RunOptions
 from flows.order import PARTS, check_of, check_stage_names, services_of, stages_of
@@ -25,9 +23,6 @@ from tasks.services.errors import safe_text
 
 if TYPE_CHECKING:
     from flows.run_log import RunLog
-
-# A display cannot be a flow's parameter: Prefect stores those.
-display: ContextVar[Display] = ContextVar("display", default=Logged())  # noqa: B039 - holds only times
 
 
 @dataclass
@@ -46,8 +41,8 @@ class Session:
 
     @property
     def state(self) -> Path:
-        """Where servers and Prefect keep what they need, beside the tables."""
-        return self.lake.root / ".state"
+        """Where servers and Prefect keep what they need."""
+        return self.lake.state
 
     def context(
         self, config: Config, services: Collection[str], ready: Callable[[], None], flow_run_id: str = ""
@@ -57,6 +52,7 @@ class Session:
             lake=self.lake,
             connections=connect(config.services, os.environ, services),
             spread=config.spread,
+            run=config.run,
             progress=self.display.tick,
             ready=ready,
             flow_run_id=flow_run_id,
@@ -90,7 +86,7 @@ def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]
         try:
             check_before(config, parts)
             lake = Lake(config.lake)
-            with offline_world(config, lake.root / ".state" / "offline-world.log") as (reachable, ready):
+            with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
                 yield Session(reachable, lake, ready, log, results)
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)

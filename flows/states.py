@@ -15,16 +15,17 @@ REJECTED = "Rejected"  # the reviewer rejected the snapshot
 
 def final_state(results: list[StageResult], before: Mapping[str, int] | None = None) -> State[list[StageResult]]:
     """Completed, or FailedRows with where and why; `before` holds failed rows by stage from before a suspension."""
-    return _state(results, results, before or {})
+    return state_of(results, results, before)
 
 
 def stage_state(result: StageResult) -> State[StageResult]:
     """The same for one stage's task."""
-    return _state(result, [result], {})
+    return state_of(result, [result])
 
 
-def _state(data: Any, results: Sequence[StageResult], before: Mapping[str, int]) -> State[Any]:
-    where = [f"{count:,} rows failed in {stage}" for stage, count in before.items()]
+def state_of(data: Any, results: Sequence[StageResult], before: Mapping[str, int] | None = None) -> State[Any]:
+    """The same with any data as the result of the run."""
+    where = [f"{count:,} rows failed in {stage}" for stage, count in (before or {}).items()]
     where += [f"{one.failed:,} rows failed in {one.stage} ({_kinds(one)})" for one in results if one.failed]
     if not where:
         return Completed(data=data)

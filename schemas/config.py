@@ -14,10 +14,12 @@ from schemas.settings.difficulty import DifficultySettings
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.flows import FlowSettings
 from schemas.settings.ingest import IngestSettings
+from schemas.settings.maintain import MaintainSettings
 from schemas.settings.notify import NotifySettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.review import ReviewSettings
+from schemas.settings.run import RunSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from schemas.settings.synthesize import SynthesizeSettings
@@ -29,7 +31,9 @@ class KnownSections(Settings):
 
     recipe: str = Field("spotagent", description="which published system to follow")
     profile: str = Field("offline", description="where the services are: offline or production")
-    lake: str = Field("lake", description="folder of tables and images", min_length=1)
+    lake: str = Field(
+        "lake", description="folder of tables and images, or a URI such as s3://bucket/prefix", min_length=1
+    )
 
     plan: PlanSettings = PlanSettings()
     collect: CollectSettings = CollectSettings()
@@ -43,7 +47,9 @@ class KnownSections(Settings):
 
     services: ServicesSettings = ServicesSettings()
     spread: SpreadSettings = SpreadSettings()
+    run: RunSettings = RunSettings()
     offline: OfflineSettings = OfflineSettings()
+    maintain: MaintainSettings = MaintainSettings()
     flows: FlowSettings = FlowSettings()
     notify: NotifySettings = NotifySettings()
 

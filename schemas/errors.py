@@ -9,6 +9,10 @@ class InputError(GeofixError):
     """A setting, or a file it names, will not do: wrong usage, found before anything was done."""
 
 
+class NotFound(InputError):
+    """A name or id that the user gave does not exist, or more than one begins with it."""
+
+
 class LakeError(GeofixError):
     """The lake cannot be read or written as asked."""
 

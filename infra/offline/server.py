@@ -9,6 +9,7 @@ import importlib.util
 import ipaddress
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -224,10 +225,34 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"offline world: {error}", file=sys.stderr)
         return 2
+    if not 0 <= options.port <= 65535:
+        print(f"offline world: --port {options.port}: a port is between 0 (any free one) and 65535", file=sys.stderr)
+        return 2
     app = create_app(world, faults, url_lifetime_s=options.url_lifetime, passing=options.lifeline)
     if options.lifeline:
         exit_when_stdin_closes()
-    print(f"offline world: seed {world.seed}, {world.size:,} places, http://{options.host}:{options.port}", flush=True)
-    server = make_server(app, options.host, options.port)
-    serve_at(server, options.listening_fd)
+    try:
+        listening = _listen(options.host, options.port) if options.listening_fd is None else None
+    except OSError as error:
+        where = f"{options.host}:{options.port}"
+        print(f"offline world: {where}: {error.strerror or error}; choose another --port", file=sys.stderr)
+        return 1
+    port = listening.getsockname()[1] if listening else options.port
+    print(f"offline world: seed {world.seed}, {world.size:,} places, http://{options.host}:{port}", flush=True)
+    server = make_server(app, options.host, port)
+    serve_at(server, options.listening_fd if listening is None else listening.detach())
     return 0 if server.started else 1
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections, so that the address is printed only once it can be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+        found.listen(2048)
+    except OSError:
+        found.close()
+        raise
+    return found

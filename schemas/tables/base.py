@@ -3,6 +3,7 @@
 Every table carries the same six system columns, filled by the runner, never by a stage: `stage` and `item_id` say which
 item of which stage wrote the row, `made_from` is the digest of that item's input and settings (same digest = nothing to
 redo), `run_id` and `written_at` say when, and `tombstone` says why a row has ended; it is null while the row is live.
+A key may have several versions, rows with different `made_from`; at most one of them is live.
 """
 
 from dataclasses import dataclass

@@ -34,7 +34,10 @@ TABLES = (
             "kept": INT,
             "rejected": INT,
             "failed": INT,
+            "redone": INT,  # of items_in: finished before, with other settings, code or input
+            "revived": INT,  # of skipped: rows of an earlier run with the same settings, taken up again
             "rejects_json": JSON,
+            "requests": INT,  # to models
             "prompt_tokens": INT,
             "completion_tokens": INT,
             "cost_usd": FLOAT,

@@ -10,6 +10,7 @@ import polars as pl
 from schemas.settings.collect import CollectSettings
 from tasks.collect.hosts import REFUSALS
 from tasks.lake import Lake
+from tasks.lake.versions import newest_versions
 from tasks.runtime.runner import Inputs, digest
 
 # Which pictures are chosen, not what is made of one. Whatever else is set may change the stored bytes.
@@ -70,9 +71,11 @@ def refused_before(inputs: Inputs, stage: str) -> pl.DataFrame:
 
 
 def ended_upstream(lake: Lake, stage: str) -> frozenset[str]:
-    """The source ids of pictures that were found to be deleted, for whichever place they had been taken."""
-    ended = (pl.col("stage") == stage) & (pl.col("tombstone") == DELETED)
-    return frozenset(lake.scan("images").filter(ended).select("source_id").unique().collect()["source_id"])
+    """The source ids of pictures that were found to be deleted, for whichever place, and did not come back for it."""
+    looked_at = (pl.col("stage") == stage) & (pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED))
+    found = lake.scan("images").filter(looked_at).select("image_id", "source_id", "tombstone", "written_at").collect()
+    ended = newest_versions(found, ["image_id"]).drop_nulls("tombstone")
+    return frozenset(ended["source_id"])
 
 
 def facts_had(item: dict[str, Any], source_id: str, kind: str, lake: Lake) -> dict[str, Any] | None:
@@ -89,7 +92,7 @@ def facts_before(item: dict[str, Any], source_id: str, kind: str, prepared: str,
 def _facts(rows: list[dict[str, Any]] | None, source_id: str, kind: str, lake: Lake) -> dict[str, Any] | None:
     for facts in rows or ():
         if (facts["source_id"], facts["kind"]) == (source_id, kind):
-            there = lake.images.path(facts["sha256"], facts["extension"]).exists()
+            there = lake.images.exists(facts["sha256"], facts["extension"])
             return {name: facts[name] for name in FACTS} if there else None
     return None
 

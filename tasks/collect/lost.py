@@ -1,10 +1,9 @@
 """Pictures whose rows stand in the table, and whose files are no longer in the store."""
 
-import os
+from pathlib import PurePosixPath
 
 import polars as pl
 
-from schemas.errors import LakeError
 from tasks.lake.image_store import ImageStore
 
 
@@ -15,16 +14,7 @@ def is_lost(images: pl.DataFrame, store: ImageStore) -> pl.Series:
     start, held = None, frozenset[str]()
     for row in sorted(range(len(shas)), key=shas.__getitem__):  # so that only one folder's names are held at a time
         if shas[row][:2] != start:
-            start, held = shas[row][:2], _names(store.path(shas[row], extensions[row]).parent)
+            start = shas[row][:2]
+            held = frozenset(PurePosixPath(blob.key).name for blob in store.list(start))
         lost[row] = f"{shas[row]}.{extensions[row]}" not in held
     return pl.Series("lost", lost, dtype=pl.Boolean)
-
-
-def _names(folder: os.PathLike[str]) -> frozenset[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return frozenset(entry.name for entry in entries)
-    except FileNotFoundError:
-        return frozenset()
-    except OSError as error:  # what cannot be looked at is not lost
-        raise LakeError(f"image store '{folder}' cannot be read: {error.strerror or error}") from error

@@ -42,7 +42,7 @@ class Notes:
     @classmethod
     def of(cls, lake: Lake, stage: str) -> "Notes":
         """The notes of a stage on a lake."""
-        return cls(lake.root / ".state" / "notes" / stage, ended_s(lake, stage))
+        return cls(lake.state / "notes" / stage, ended_s(lake, stage))
 
     def find(self, *key: Any, since_s: float = 0.0) -> Any | None:
         """What a killed run was told about this, at that moment or later, or None."""

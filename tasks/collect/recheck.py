@@ -28,6 +28,7 @@ from tasks.collect.hosts import Hosts, Refused
 from tasks.collect.keeping import DELETED, refused_before
 from tasks.collect.lost import is_lost
 from tasks.collect.spool import Spool
+from tasks.lake.versions import newest_versions
 from tasks.runtime.runner import Inputs, Kept, Outcome, Resources, Stage, WorkerSetup
 from tasks.services import Mapillary, ServiceError
 
@@ -68,7 +69,9 @@ def _images(inputs: Inputs) -> pl.DataFrame:
         (pl.col("stage") == street_view.STAGE.name) & (pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED))
     )
     names = ("kind", "place_id", "source_id", "etag", "source_sha256", "fetched_at", "written_at", "tombstone")
-    found = rows.select(pl.col("image_id").alias("id"), "sha256", "extension", *names).collect()
+    found = newest_versions(
+        rows.select(pl.col("image_id").alias("id"), "sha256", "extension", *names).collect(), ["id"]
+    )
     return found.with_columns(is_lost(found, inputs.lake.images) & found["tombstone"].is_null())
 
 
@@ -213,6 +216,7 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=4 * AT_ONCE, chunk=AT_ONCE),
     services=("mapillary",),
     keeps_history=True,  # what was said of a picture stands while nothing else is said
+    keeps_versions=False,  # the next check replaces the last
     identity=lambda settings: {},  # what is due says all
     unhashed=("refused",),
 )

@@ -88,7 +88,7 @@ class Search:
     def trouble(self) -> ServiceError | None:
         """Set when what was found, or not found, says more about the service than about the place."""
         tiles = self._tile_trouble
-        if self.unsearched and tiles is not None and (tiles.retryable or tiles.kind == "rate_limit"):
+        if self.unsearched and tiles is not None and (tiles.retryable or tiles.kind in ("rate_limit", "quota")):
             return tiles  # out, or the day's are used up: another time they settle it
         if self.unsearched and not self._answers:
             said = f"none of the boxes around a place was answered, {self.unsearched} were given up"

@@ -53,7 +53,7 @@ class Spool:
     @classmethod
     def of(cls, lake: Lake, stage: str) -> Self:
         """The spool of a stage on a lake."""
-        return cls(lake.root / ".state" / "spool" / stage, ended_s(lake, stage))
+        return cls(lake.state / "spool" / stage, ended_s(lake, stage))
 
     def put(self, source_id: str, came: Came, observed_s: float = OBSERVED_S) -> None:
         """Keep a picture's bytes until they are dropped, or for so long."""

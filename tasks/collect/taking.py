@@ -104,7 +104,7 @@ def _told_before(
     if why is not None:
         raise Unusable(why["kind"], why["detail"])
     facts = context.notes.find("picture", *key)
-    if facts is None or not context.lake.images.path(facts["sha256"], facts["extension"]).exists():
+    if facts is None or not context.lake.images.exists(facts["sha256"], facts["extension"]):
         return None
     is_current = context.notes.find("picture", *key, since_s=since_s) is not None
     if not is_current and facts["source_sha256"] != seen_sha256:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import polars as pl
 
-from schemas.errors import GeofixError
+from schemas.errors import InputError
 from tasks.reward.levels import LEVELS
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
@@ -18,7 +18,7 @@ _ENOUGH_LONG_IDS = 20  # of chance, so many long ids are round in binary once in
 _FIELDS = "id, answer (text) or lat and lon, true_lat, true_lon, and optionally country, province_or_state, city"
 
 
-class PredictionsError(GeofixError):
+class PredictionsError(InputError):
     """A predictions file that cannot be scored; the message names file, row, field and the way out."""
 
 

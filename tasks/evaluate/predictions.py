@@ -72,7 +72,7 @@ def render_report(report: Report) -> str:
     lines = [f"{report.file}: {report.rows:,} predictions, scored by {report.scored_by}", ""]
     lines.append(f"{'metric':<28}{'value':>12}   {'95 % interval':<23}{'n':>10}")
     for metric in report.metrics:
-        value, low, high = (_figure(metric.name, number) for number in (metric.value, metric.low, metric.high))
+        value, low, high = (figure(metric.name, number) for number in (metric.value, metric.low, metric.high))
         lines.append(f"{metric.name:<28}{value:>12}   {f'{low} .. {high}':<23}{metric.n:>10,}")
     if report.parse_failures:
         lines += ["", "answers that could not be read (they count as misses):"]
@@ -81,7 +81,8 @@ def render_report(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _figure(name: str, number: float) -> str:
+def figure(name: str, number: float) -> str:
+    """A metric as a person reads it: kilometres, points or per cent."""
     if np.isnan(number):
         return "-"
     if name.endswith("_km"):

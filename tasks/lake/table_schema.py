@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -72,7 +71,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def check_stored_schema(contract: Table, stored: pa.Schema, path: Path) -> None:
+def check_stored_schema(contract: Table, stored: pa.Schema, path: str) -> None:
     """Refuse a table on disk whose columns have other types than the contract's."""
     for column in contract.schema:
         if column.name not in stored.names:

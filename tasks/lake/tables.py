@@ -3,7 +3,7 @@
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +12,61 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from schemas.errors import LakeError
+from schemas.errors import LakeError, LakeUnwritable
 from schemas.tables import SYSTEM_COLUMNS, TABLES
+from tasks.lake.blobs import Blobs, LocalBlobs
 from tasks.lake.image_store import ImageStore
+from tasks.lake.location import Location
 from tasks.lake.names import Names
+from tasks.lake.reading import check_files, first_line, reading
+from tasks.lake.state import state_folder
 from tasks.lake.table_schema import check_stored_schema
-from tasks.lake.writes import Commit, TableWrites, contract_of, first_line, no_space
+from tasks.lake.writes import Commit, TableWrites, contract_of, no_space
 
 LEAST_FREE_BYTES = 4_000_000  # for a commit
 # Snapshots are read by version for years: the log that describes them must not expire.
 TABLE_CONFIGURATION = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.enableExpiredLogCleanup": "false",
+    "delta.checkpointInterval": "20",  # opening a table reads the commits since the last checkpoint one by one
 }
 
 
 class Lake(TableWrites):
-    """Tables and images under one folder."""
+    """Tables, images and other blobs at one location, and the local state that belongs to them."""
 
-    def __init__(self, root: str | Path, *, read_only: bool = False) -> None:
-        if "://" in str(root):
-            raise LakeError(f"lake '{root}' is not a local folder; give a path such as ./lake")
-        self.root = Path(root).expanduser().absolute()
-        self._names = Names(self.root)
+    def __init__(self, location: str | Path | Location, *, read_only: bool = False, state: Path | None = None) -> None:
+        super().__init__()
+        self._location = Location.parse(location)
+        self.state = state or state_folder(self._location)  # locks, budgets, spools, logs: always a local folder
+        self.blobs = open_blobs(self._location, self.state)
+        self.images = ImageStore(self.blobs)
+        self._names = Names(self.blobs)
         self._checked: set[str] = set()  # ids of tables whose columns are known to fit the contract
-        self.images = ImageStore(self.root / "images")
-        if read_only:
-            return  # a disk that is full or write-protected can still be looked at
-        try:
-            (self.root / "tables").mkdir(parents=True, exist_ok=True)
-            probe = self.root / f".writable-{uuid.uuid4().hex}"
-            probe.write_bytes(b"geofix")
-            probe.unlink()
-            self._names.ensure()
-        except OSError as error:
-            raise LakeError(
-                f"lake '{self.root}' cannot be written: {error.strerror or error}; choose another with --lake"
-            ) from error
+        if not read_only:  # a disk that is full or write-protected can still be looked at
+            self._refuse_unwritable()
+
+    @property
+    def uri(self) -> str:
+        """The lake's address: a path or a URI."""
+        return self._location.uri
+
+    @property
+    def root(self) -> Path:
+        """The folder of a local lake."""
+        if self._location.folder is None:
+            raise LakeError(f"lake '{self.uri}' is not a local folder")
+        return self._location.folder
+
+    def tables_uri(self, name: str) -> str:
+        """Where a table lies."""
+        return self._location.child(f"tables/{contract_of(name).name}")
+
+    def is_there(self) -> bool:
+        """Whether anything was ever written to this lake."""
+        if self._location.folder is not None:
+            return (self._location.folder / "tables").is_dir()
+        return next(iter(self.blobs.list("tables")), None) is not None
 
     def name(self, *parts: str) -> str:
         """A name for what these parts identify, which tells nothing about them without this lake."""
@@ -66,14 +84,21 @@ class Lake(TableWrites):
         table = self._open(name, version)
         if table is None:
             return _empty(name).lazy()
+        if self.blobs.is_local:
+            check_files(name, table, self.blobs, is_newest=version is None)
         return _conform(pl.scan_delta(table), name)
+
+    def collect(self, name: str, rows: pl.LazyFrame) -> pl.DataFrame:
+        """What a query over `scan` gives; a damaged file is an error that names it."""
+        with reading(name, lambda: self._open(name), self.blobs):
+            return rows.collect()
 
     def read(self, name: str, version: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """The live rows at a version (default: the newest)."""
         rows = self.scan(name, version).filter(pl.col("tombstone").is_null())
         if columns is not None:
             rows = rows.select(columns)
-        return self._guard(name, rows.collect)
+        return self.collect(name, rows)
 
     def history(self, name: str, limit: int | None = None) -> list[dict[str, Any]]:
         """The table's commits, newest first, with the metadata each writer gave."""
@@ -82,77 +107,83 @@ class Lake(TableWrites):
 
     def existing(self) -> list[str]:
         """Names of the tables that hold at least one commit, in the contract's order."""
-        return [name for name in TABLES if DeltaTable.is_deltatable(str(self._path(name)))]
-
-    # upkeep ----------------------------------------------------------------------------------------------
-
-    def compact(self, name: str) -> dict[str, Any]:
-        """Merge small files into larger ones; older versions stay readable."""
-        table = self._open(name)
-        return {} if table is None else table.optimize.compact()
-
-    def vacuum(self, name: str, retention_hours: int = 168) -> list[str]:
-        """Delete files no version needs that is newer than the retention or named by a snapshot."""
-        table = self._open(name)
-        if table is None:
-            return []
-        named = self.snapshot_versions(name)
-        return table.vacuum(
-            retention_hours=retention_hours,
-            dry_run=False,
-            enforce_retention_duration=False,
-            keep_versions=sorted({*named, table.version()}),
-        )
+        options = self._location.storage_options()
+        return [name for name in TABLES if DeltaTable.is_deltatable(self.tables_uri(name), options)]
 
     def snapshot_versions(self, name: str) -> list[int]:
         """Versions of a table that a snapshot names, whatever its approval."""
         found = set()
-        for text in self.scan("snapshots").select("table_versions_json").collect()["table_versions_json"]:
+        rows = self.collect("snapshots", self.scan("snapshots").select("table_versions_json"))
+        for text in rows["table_versions_json"]:
             version = json.loads(text).get(name, -1)
             if version >= 0:
                 found.add(version)
         return sorted(found)
 
+    def delta(self, name: str, version: int | None = None) -> DeltaTable | None:
+        """The Delta table itself, for maintenance; None while it does not exist."""
+        return self._open(name, version)
+
     # inside ----------------------------------------------------------------------------------------------
 
-    def _path(self, name: str) -> Path:
-        return self.root / "tables" / contract_of(name).name
+    def _refuse_unwritable(self) -> None:
+        try:
+            folder = self.state if self._location.folder is None else self._location.folder / "tables"
+            folder.mkdir(mode=0o700 if folder == self.state else 0o777, parents=True, exist_ok=True)
+            probe = f".writable-{uuid.uuid4().hex}"
+            self.blobs.put(probe, b"geofix")
+            self.blobs.delete(probe)
+            self._names.ensure()
+        except (OSError, LakeUnwritable) as error:
+            why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            fix = "choose another with --lake"
+            if not self.blobs.is_local:
+                fix = "check the bucket, and endpoint and keys in the environment (AWS_…, GOOGLE_…, AZURE_…)"
+            raise LakeError(f"lake '{self.uri}' cannot be written: {why}; {fix}") from error
 
     def _where(self) -> str:
-        return str(self.root)
+        return self.uri
 
     def _open(self, name: str, version: int | None = None) -> DeltaTable | None:
-        path = self._path(name)
+        uri = self.tables_uri(name)
         if version is not None and version < 0:
             return None
         try:
-            table = DeltaTable(str(path), version=version)
+            table = DeltaTable(uri, version=version, storage_options=self._location.storage_options())
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise LakeError(f"table '{name}' in {self.root} cannot be read: {first_line(error)}") from error
+            raise LakeError(f"table '{name}' in {self.uri} cannot be read: {first_line(error)}") from error
         table_id = str(table.metadata().id)
         if table_id not in self._checked:  # once: opening a table is frequent, and columns are only ever added
-            check_stored_schema(TABLES[name], pa.schema(table.schema().to_arrow()), path)
+            check_stored_schema(TABLES[name], pa.schema(table.schema().to_arrow()), uri)
             self._checked.add(table_id)
         return table
 
     def _create(self, name: str) -> DeltaTable:
-        path = self._path(name)
         return DeltaTable.create(
-            str(path), schema=TABLES[name].schema, mode="ignore", name=name, configuration=TABLE_CONFIGURATION
+            self.tables_uri(name),
+            schema=TABLES[name].schema,
+            mode="ignore",
+            name=name,
+            configuration=TABLE_CONFIGURATION,
+            storage_options=self._location.storage_options(),
         )
 
     def _refuse_full_disk(self, name: str) -> None:
         # The library that writes tables ends in a panic there, and prints a page of it.
-        if shutil.disk_usage(self.root).free < LEAST_FREE_BYTES:
+        folder = self._location.folder
+        if folder is not None and shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
             raise no_space(name, self._where())
 
-    def _guard(self, name: str, collect: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        try:
-            return collect()
-        except (OSError, DeltaError, pl.exceptions.ComputeError) as error:
-            raise LakeError(f"table '{name}' in {self.root} cannot be read: {first_line(error)}") from error
+
+def open_blobs(location: Location, state: Path) -> Blobs:
+    """The blobs of a lake."""
+    if location.folder is not None:
+        return LocalBlobs(location.folder)
+    from tasks.lake.object_blobs import ObjectBlobs  # a local lake does without the client
+
+    return ObjectBlobs(location, state / "copies")
 
 
 def _empty(name: str) -> pl.DataFrame:

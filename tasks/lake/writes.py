@@ -11,12 +11,13 @@ count, on a disk and on an object store alike.
 import json
 import random
 import re
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -26,6 +27,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from schemas.errors import LakeError, LakeUnwritable
 from schemas.tables import TABLES, Table
+from tasks.lake.reading import first_line
 from tasks.lake.table_schema import to_arrow
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")  # may stand in a predicate without escaping
@@ -36,9 +38,9 @@ SUPERSEDED = "superseded by a newer run"
 INPUT_GONE = "its input is gone"
 REVIVABLE = (SUPERSEDED, INPUT_GONE)
 
-Rows = pl.DataFrame | pa.Table | Iterable[Mapping[str, Any]]
+Rows: TypeAlias = pl.DataFrame | pa.Table | Iterable[Mapping[str, Any]]
 # Given the table as it is: rows to change, as key columns, `made_from`, `_action` and `tombstone` (the reason).
-Find = Callable[[pl.LazyFrame], pl.DataFrame]
+Find: TypeAlias = Callable[[pl.LazyFrame], pl.DataFrame]
 
 
 class ConcurrentRun(LakeError):
@@ -82,10 +84,28 @@ class Written:
 
     version: int
     count: int
+    before: int  # the count the write found
 
 
 class TableWrites(ABC):
     """The writing half of a lake."""
+
+    def __init__(self) -> None:
+        self._handles: dict[
+            tuple[str, int], DeltaTable
+        ] = {}  # by table and thread: following one is cheaper than opening
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handles": {}}
+
+    def _newest(self, name: str) -> DeltaTable:
+        """The table at its newest version, made if there is none."""
+        mine = (name, threading.get_ident())
+        if mine in self._handles:
+            self._handles[mine].update_incremental()
+        else:
+            self._handles[mine] = self._open(name) or self._create(name)
+        return self._handles[mine]
 
     @abstractmethod
     def _open(self, name: str, version: int | None = None) -> DeltaTable | None: ...
@@ -103,7 +123,10 @@ class TableWrites(ABC):
     def stage_count(self, name: str, stage: str) -> Written:
         """The table's version now (-1: there is none) and the number of commits a stage has made to it."""
         table = self._open(name)
-        return Written(-1, 0) if table is None else Written(table.version(), _count(table, stage))
+        if table is None:
+            return Written(-1, 0, 0)
+        count = _count(table, stage)
+        return Written(table.version(), count, count)
 
     def upsert(self, name: str, rows: Rows, commit: Commit) -> int:
         """Insert rows or replace the live ones with the same key. Returns the version that holds them."""
@@ -225,22 +248,24 @@ class TableWrites(ABC):
             return self.stage_count(name, commit.stage)
         for attempt in range(COMMIT_TRIES):
             try:
-                table = self._open(name) or self._create(name)
+                table = self._newest(name)
                 before, count = table.version(), _count(table, commit.stage)
                 done = table.transaction_version(commit.app_id(operation))
                 if done is not None and done >= commit.batch:
-                    return Written(before, count)
+                    return Written(before, count, count)
                 if expected is not None and count != expected:
                     raise ConcurrentRun(f"another run of {commit.stage} writes to '{name}' at the same time")
                 self._refuse_full_disk(name)
                 _add_new_columns(table, name)
                 apply(table, commit.properties(operation, count + 1))
-                return Written(table.version(), count + (table.version() > before))
+                return Written(table.version(), count + (table.version() > before), count)
             except CommitFailedError:
+                self._handles.clear()
                 if attempt == COMMIT_TRIES - 1:
                     raise LakeError(f"table '{name}' is written by too many others at once; run again") from None
                 time.sleep(random.uniform(0.02, 0.1) * 2 ** min(attempt, 5))
             except (DeltaError, OSError) as error:
+                self._handles.clear()
                 raise write_error(name, self._where(), error) from error
         raise AssertionError("unreachable")
 
@@ -308,11 +333,6 @@ def _add_new_columns(table: DeltaTable, name: str) -> None:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text: the rest is a stack of another language."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def no_space(name: str, where: str) -> LakeUnwritable:

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from schemas.errors import GeofixError
+from schemas.errors import GeofixError, NotFound
 from tasks.lake import Commit, Lake
 from tasks.review.evidence import snapshot_id as snapshot_id_of
 from tasks.review.report import restamp
@@ -25,7 +25,7 @@ def approve(lake: Lake, snapshot_id: str, reviewer: str, why: str | None = None,
     if not row["checks_passed"]:
         if not force:
             raise ReviewRefused(
-                f"snapshot {row['snapshot_id']} does not pass its checks; see {lake.root / row['report']}, "
+                f"snapshot {row['snapshot_id']} does not pass its checks; see {lake.blobs.uri(row['report'])}, "
                 "or approve it all the same with --force --why REASON"
             )
         if not (why or "").strip():
@@ -71,12 +71,12 @@ def _known(lake: Lake, wanted: str) -> dict[str, Any]:
     if found.height == 1:
         return found.row(0, named=True)
     if found.height > 1:
-        raise ReviewRefused(f"snapshot '{wanted}' is ambiguous: {', '.join(found['snapshot_id'])}")
+        raise NotFound(f"snapshot '{wanted}' is ambiguous: {', '.join(found['snapshot_id'])}")
     if snapshots.is_empty():
-        raise ReviewRefused(f"there is no snapshot '{wanted[:80]}', nor any other yet; run: geofix review")
+        raise NotFound(f"there is no snapshot '{wanted[:80]}', nor any other yet; run: geofix review")
     known = ", ".join(f"{row['snapshot_id']} ({row['status']})" for row in snapshots.head(10).to_dicts())
     hint = f" (at least {SHORTEST} letters of its id are needed)" if short else ""
-    raise ReviewRefused(f"there is no snapshot '{wanted[:80]}'{hint}; known: {known}")
+    raise NotFound(f"there is no snapshot '{wanted[:80]}'{hint}; known: {known}")
 
 
 def _set(lake: Lake, row: dict[str, Any], status: str, reviewer: str, why: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import polars as pl
 from schemas.tables import SYSTEM_COLUMNS
 from schemas.tables import TABLES as CONTRACTS
 from tasks.lake import Lake
-from tasks.runtime.chunk import REJECTED
+from tasks.runtime.outcome import REJECTED
 from tasks.runtime.runner import digest
 
 TABLES = ("places", "images", "gaps", "labels", "rejects", "failures", "runs")

@@ -6,20 +6,23 @@ from typing import Any
 
 import polars as pl
 
-from schemas.errors import GeofixError
+from schemas.errors import InputError, NotFound
 from tasks.imaging.decode import BadImage, jpeg
 from tasks.imaging.panorama import STORED_QUALITY
 from tasks.imaging.perspective import Panorama, View, yaw_of_bearing
 from tasks.lake import Commit, Lake
 from tasks.lake.image_store import CorruptImage
+from tasks.lake.versions import newest_versions
 from tasks.runtime.identity import code_version, digest, new_run_id
 
+SHORTEST = 6  # letters of an id that is cut short
+SHOWN = 5  # ids that share a beginning
 VERSION = 1  # raise it when the same view would come out otherwise
 _WORDS = {"satellite": "satellite picture"}
 _CHANGED = "perspective view cut from the panorama"  # the licences ask that changes be named
 
 
-class ViewRefused(GeofixError):
+class ViewRefused(InputError):
     """The view cannot be cut from this image."""
 
 
@@ -29,6 +32,7 @@ def cut_view(lake: Lake, image_id: str, view: View, bearing_deg: float | None = 
     With `bearing_deg` the view looks towards that compass bearing instead of the view's own yaw.
     """
     image = _panorama(lake, image_id)
+    image_id = image["image_id"]  # whole, where its beginning was given
     compass = image["compass_angle"]
     if bearing_deg is not None:
         if compass is None:
@@ -64,12 +68,22 @@ def cut_view(lake: Lake, image_id: str, view: View, bearing_deg: float | None = 
 
 
 def _panorama(lake: Lake, image_id: str) -> dict[str, Any]:
-    found = lake.scan("images").filter(pl.col("image_id") == image_id).collect()
+    images = lake.scan("images")
+    found = lake.collect("images", images.filter(pl.col("image_id") == image_id))
+    if found.is_empty() and len(image_id) >= SHORTEST:
+        found = lake.collect("images", images.filter(pl.col("image_id").str.starts_with(image_id)))
+    live = found.filter(pl.col("tombstone").is_null())
+    found = live if live.height else found.head(1)
+    if found.height > 1:
+        some = ", ".join(found["image_id"].sort()[:SHOWN])
+        raise NotFound(f"{found.height} images begin with '{image_id[:80]}': {some}")
     if found.is_empty():
-        raise ViewRefused(
-            f"there is no image '{image_id[:80]}'; `geofix show images --where kind=panorama` lists panoramas"
+        raise NotFound(
+            f"no image has the id '{image_id[:80]}', nor one that begins so ({SHORTEST} letters are needed); "
+            "`geofix show images --where kind=panorama` lists panoramas"
         )
-    image = found.row(0, named=True)
+    image = newest_versions(found, ["image_id"]).row(0, named=True)
+    image_id = image["image_id"]
     if image["tombstone"] is not None:
         raise ViewRefused(f"image {image_id} is gone: {image['tombstone']}")
     if image["kind"] != "panorama":

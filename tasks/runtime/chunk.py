@@ -15,11 +15,9 @@ from schemas.errors import GeofixError, LakeUnwritable, StageRefused
 from schemas.messages import Usage
 from schemas.tables import SYSTEM_COLUMNS, TABLES
 from tasks.lake.table_schema import to_arrow
-from tasks.runtime.outcome import Kept, Outcome, Rejected, Row
+from tasks.runtime.outcome import REJECTED, Kept, Outcome, Rejected, Row
 from tasks.services.errors import ServiceError, safe_text
 
-# Rows of a rejected item carry this before their digest: only the rejects table says that the item is finished.
-REJECTED = "rejected:"
 NO_USAGE = Usage()
 FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
 

@@ -8,6 +8,9 @@ from schemas.messages import Usage
 
 Row = dict[str, Any]
 
+# Rows of a rejected item carry this before their digest: only the rejects table says that the item is finished.
+REJECTED = "rejected:"
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -86,6 +89,8 @@ class StageResult:
     usage: Usage
     seconds: float
     starting_s: float = 0.0  # of them, before the first worker was ready
+    redone: int = 0  # of items_in: finished before, with other settings, code or input
+    revived: int = 0  # of skipped: finished before with these settings, and taken up again
     paused_s: Mapping[str, float] = field(default_factory=dict)  # by service: asked nothing, its limit was reached
 
     @property

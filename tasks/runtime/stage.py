@@ -8,10 +8,12 @@ from typing import Any
 import polars as pl
 
 from schemas.errors import GeofixError
+from schemas.settings.run import RunSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.identity import code_version
 from tasks.runtime.outcome import Tick
+from tasks.runtime.redo import Redo
 from tasks.runtime.resources import Resources
 from tasks.services import Connections
 
@@ -56,6 +58,7 @@ class Stage:
     resources: Resources = Resources()
     services: tuple[str, ...] = ()  # whose keys must be there before anything starts
     keeps_history: bool = False  # rows of items that left the input stand, as models and snapshots do
+    keeps_versions: bool = True  # a redone item's old rows stay as tombstones; false: they are deleted, unasked
     partial: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
@@ -74,6 +77,7 @@ class ColumnStage:
     compute: Callable[[Inputs, Any], tuple[pl.DataFrame, pl.DataFrame]]  # kept (id + columns), rejects (id, reason, …)
     version: int = 1
     keeps_history: bool = False
+    keeps_versions: bool = True
     identity: Callable[[Any], Any] | None = None
     services: tuple[str, ...] = ()
     section: str = ""
@@ -86,8 +90,10 @@ class Context:
     lake: Lake
     connections: Connections
     spread: SpreadSettings = SpreadSettings()
+    run: RunSettings = field(default_factory=RunSettings)
     progress: Callable[[Tick], None] = lambda tick: None
     ready: Callable[[], None] = lambda: None  # called before a stage with work to do asks its services
+    confirm: Callable[[Redo], bool] = lambda redo: False  # asked before many finished items are paid for again
     flow_run_id: str = ""
     config_json: str = "{}"
 

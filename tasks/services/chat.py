@@ -63,7 +63,7 @@ class Chat:
         error = value.get("error") if isinstance(value, dict) else None
         if answer.status == 429 and isinstance(error, dict) and error.get("code") == "insufficient_quota":
             said = safe_text(f"{answer.url} said: {error.get('message', '')}", self._http.secrets)
-            return ServiceError("chat", "rate_limit", said, status=429)
+            return ServiceError("chat", "quota", said, status=429)
         return None
 
     def _reply(self, model: str, value: Any, answer: Answer) -> ChatReply:

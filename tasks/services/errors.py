@@ -5,7 +5,8 @@ from typing import Literal, get_args
 from urllib.parse import parse_qsl, quote, urlsplit
 
 Kind = Literal[
-    "rate_limit",  # asked too often, or a quota is used up
+    "rate_limit",  # asked too often: waiting a little helps
+    "quota",  # a quota or a day's budget is used up: only waiting for its renewal helps
     "outage",  # the service is down, or the connection broke
     "timeout",  # no answer in time
     "bad_response",  # an answer that is not what the protocol promises

@@ -198,7 +198,7 @@ class Http:
                 await permits.take(self._sleep)
             except UsedUp as error:
                 raise self._error(
-                    "rate_limit",
+                    "quota",
                     f"the day's {allowance.per_day or 0:,} requests are used up ({self._section}."
                     f"{allowance.day_setting}); they renew at {error.renews_at:%Y-%m-%d %H:%M} UTC: "
                     "run again after that",

@@ -13,6 +13,7 @@ from schemas.errors import GeofixError
 from schemas.settings.train import TrainingStage, TrainSettings
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
+from tasks.runtime.steps import StepFile
 from tasks.train.chain import Link, chain, stage_identity
 from tasks.train.samples import approved_snapshot
 
@@ -58,6 +59,7 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     """The trained model's row. A killed run goes on from its last whole checkpoint."""
     if not item["samples"]:
         return Rejected("no_samples", {"training_stage": item["training_stage"], "snapshot_id": item["snapshot_id"]})
+    from tasks.train.job import RESULT
     from tasks.train.training import train_model  # torch takes seconds to import, and only workers need it
 
     settings = context.settings
@@ -66,7 +68,13 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     if link.model_id != item["id"]:
         raise GeofixError("the samples were changed while training was starting; run train again")
     started = time.monotonic()
-    result = train_model(link, all_samples, settings, context.lake.root / MODELS, context.lake.images)
+    blobs = context.lake.blobs
+    for model_id in (link.model_id, link.parent_id):
+        if model_id is not None:
+            blobs.pull(f"{MODELS}/{model_id}")
+    steps = StepFile(context.lake.state, f"train.{link.training_stage}")
+    result = train_model(link, all_samples, settings, blobs.local(MODELS), context.lake.images, steps.write)
+    blobs.push(f"{MODELS}/{link.model_id}", last=RESULT)
     logger.info("%s: %d steps in %.1f s", link.training_stage, result.steps, time.monotonic() - started)
     row = {
         "model_id": link.model_id,

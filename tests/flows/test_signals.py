@@ -14,8 +14,8 @@ import sys, time
 from pathlib import Path
 import polars as pl
 from ray import cloudpickle
-from flows.command import Call, run_command
-from flows.running import prefect_ready
+from flows.cli.command import Call, run_command
+from flows.cli.running import prefect_ready
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
 from tasks.lake import Lake
@@ -74,7 +74,7 @@ def test_a_signal_ends_a_flow_with_what_is_finished_saved(tmp_path: Path) -> Non
             process.send_signal(number)
         for number, process in running.items():
             _, said = process.communicate(timeout=60)
-            assert "interrupted: what was finished is saved" in said and "bug" not in said and "Traceback" not in said
+            assert "interrupted: finished work is saved" in said and "bug" not in said and "Traceback" not in said
             assert process.returncode == codes[number]
             lake = Lake(tmp_path / number.name)
             assert lake.read("places")["place_id"].to_list() == ["quick"]

@@ -20,7 +20,7 @@ PORT = 8792
 # The smallest run that does real work in every part. No scene can be had: every satellite row fails, after a retry.
 FAULTS = {"rules": [{"service": "stac", "kind": "status", "status": 503, "rate": 1.0, "retry_after": 0}]}
 OVERRIDES = [
-    *("plan.places=6", "plan.countries=[DE, FR, GB]", "collect.photos=0", f"offline.port={PORT}"),
+    *("plan.places=5", "plan.countries=[DE, FR, GB]", "collect.panoramas=0", f"offline.port={PORT}"),
     *("services.stac.max_attempts=1", "services.stac.backoff_s=0", "flows.retries=1", "flows.retry_delay_s=0.1"),
     *("difficulty.k=2", "train.stages=[sft]", "train.sft.max_steps=2"),
 ]
@@ -42,7 +42,7 @@ class Up:
 
     def start(self, deployment: str, *overrides: str, **parameters: Any) -> str:
         found = self.api.get(f"/deployments/name/{deployment}").json()
-        options = {"lake": str(self.lake.root), "overrides": [*OVERRIDES, *overrides]}
+        options = {"lake": self.lake.uri, "overrides": [*OVERRIDES, *overrides]}
         made = self.api.post(
             f"/deployments/{found['id']}/create_flow_run",
             json={"parameters": {"options": options, **parameters}, "state": {"type": "SCHEDULED"}},
@@ -66,7 +66,7 @@ class Up:
         return [line["message"] for line in self.api.post("/logs/filter", json=wanted).json()]
 
     def worker_log(self) -> str:
-        return (self.lake.root / ".state" / "prefect-worker.log").read_text()[-3000:]
+        return (self.lake.state / "prefect-worker.log").read_text()[-3000:]
 
     def tasks(self, run: str) -> dict[str, dict[str, Any]]:
         found = self.api.post("/task_runs/filter", json={"flow_runs": {"id": {"any_": [run]}}}).json()
@@ -142,15 +142,14 @@ def test_the_pipeline_suspends_at_review_and_trains_when_a_person_approves(up: U
     assert snapshot["status"] == "pending"
     [told] = [one for one in up.told if one["event"] == "waiting_snapshot"]
     assert (told["flow"], told["lake"], told["snapshot_id"]) == (
-        "pipeline", str(up.lake.root), snapshot["snapshot_id"],
+        "pipeline", up.lake.uri, snapshot["snapshot_id"],
     )  # fmt: skip
     assert told["counts"]["collect.satellite"]["failed"] > 0
     assert "secret-path" not in up.worker_log() + "".join(log)
 
     # The form: a decision without a reason is refused, and the run keeps waiting.
-    schema = json.loads(
-        up.api.get(f"/flow_runs/{run}/input/{waiting['state_details']['run_input_keyset']['schema']}").json()
-    )
+    key = waiting["state_details"]["run_input_keyset"]["schema"]
+    schema = up.api.get(f"/flow_runs/{run}/input/{key}").json()
     assert set(schema["properties"]) == {"approve", "why", "reviewer", "overrule"}
     assert all(one["description"] for one in schema["properties"].values())
     refused = up.api.post(f"/flow_runs/{run}/resume", json={"run_input": {"approve": True}}).json()
@@ -172,24 +171,24 @@ def test_the_pipeline_suspends_at_review_and_trains_when_a_person_approves(up: U
 
 def test_the_command_resumes_a_suspended_run_and_a_rejected_snapshot_ends_it(up: Up) -> None:
     first = set(up.lake.read("snapshots")["snapshot_id"])
-    run = up.start("pipeline/whole", "plan.places=3")
+    run = up.start("pipeline/whole", "curate.labels.min_score=10")
     up.wait(run, "Suspended")
     [snapshot] = set(up.lake.read("snapshots")["snapshot_id"]) - first
-    said = geofix("reject", snapshot, "--why", "too few places", "--reviewer", "Ada", "--lake", str(up.lake.root))
+    said = geofix("reject", snapshot, "--why", "too few labels", "--reviewer", "Ada", "--lake", up.lake.uri)
     assert said.returncode == 0, said.stderr
     name = up.api.get(f"/flow_runs/{run}").json()["name"]
-    assert f"flow run {name} goes on" in said.stdout
+    assert f"flow run {name} continues" in said.stdout
     state = up.wait(run, "Rejected")
-    assert state["message"] == f"snapshot {snapshot} was rejected by Ada: too few places"
+    assert state["message"] == f"snapshot {snapshot} was rejected by Ada: too few labels"
     assert "synthesize" not in up.tasks(run)
 
 
-def test_the_nightly_refresh_is_scheduled_and_says_that_rows_failed(up: Up) -> None:
+def test_the_nightly_refresh_is_scheduled(up: Up) -> None:
     assert up.state["deployments"]["refresh/nightly"] == "cron 0 3 * * * UTC"
     deployment = up.api.get("/deployments/name/refresh/nightly").json()
     assert [schedule["active"] for schedule in deployment["schedules"]] == [True]
-    state = up.wait(up.start("refresh/nightly", "plan.places=3"), "FailedRows")
-    assert state["type"] == "COMPLETED" and "rows failed in collect.satellite" in state["message"]
+    assert deployment["parameters"]["options"]["lake"] == up.lake.uri
+    assert up.state["deployments"]["maintain/weekly"] == "cron 0 5 * * 0 UTC"
     # The scheduler plans the nightly run ahead of time; with an incompatible sqlalchemy it silently does not.
     end = time.monotonic() + WAIT_S
     while not _planned_for_night(up.api):
@@ -201,3 +200,12 @@ def _planned_for_night(api: httpx.Client) -> bool:
     wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     found = api.post("/flow_runs/filter", json=wanted).json()
     return any(run["expected_start_time"][11:16] == "03:00" for run in found)
+
+
+def test_the_weekly_maintenance_is_scheduled_and_runs(up: Up) -> None:
+    assert up.state["deployments"]["maintain/weekly"] == "cron 0 5 * * 0 UTC"
+    run = up.start("maintain/weekly", dry_run=True)
+    up.wait(run, "Completed")
+    wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": ["maintain"]}}}
+    [artifact] = up.api.post("/artifacts/filter", json=wanted).json()
+    assert up.lake.uri in artifact["data"]

@@ -30,7 +30,10 @@ def test_a_stage_is_named_with_its_dots_in_a_file_and_on_the_command_line(tmp_pa
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("spread.stages.curate.judge.concurency=3", "no such field; did you mean 'concurrency'?"),
+        (
+            "spread.stages.curate.judge.concurency=3",
+            "no such field; did you mean 'spread.stages.curate.judge.concurrency'?",
+        ),
         ("spread.stages.curate.judge.gpus=-1", "spread.stages.curate.judge.gpus: given -1"),
         ("spread.stages.workers=3", "spread.stages.workers"),
     ],

@@ -145,7 +145,7 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     if mosaic.clear_share < settings.min_clear_share:
         return Rejected("cloudy", {**evidence, "min_clear_share": settings.min_clear_share, **_some(unusable)})
     data = await asyncio.to_thread(make_picture, mosaic, settings)
-    sha256 = context.lake.images.put(data, "jpg")
+    sha256 = await asyncio.to_thread(context.lake.images.put, data, "jpg")
     return Kept({"images": [image_row(item, grid, mosaic, evidence, data, sha256, context)]})
 
 

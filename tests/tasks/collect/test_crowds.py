@@ -103,7 +103,7 @@ async def test_where_nothing_was_answered_the_place_fails() -> None:
         await Town(300, refuses_at=0).panorama(find="boxes", search_requests=10)
 
 
-@pytest.mark.parametrize(("kind", "retryable"), [("outage", True), ("rate_limit", False)])
+@pytest.mark.parametrize(("kind", "retryable"), [("outage", True), ("rate_limit", False), ("quota", False)])
 async def test_where_tiles_are_out_and_boxes_do_not_suffice_the_place_waits(kind: Any, retryable: bool) -> None:
     town = Town(3_000)
     town.tiles_out = ServiceError("mapillary", kind, "try later", retryable=retryable)

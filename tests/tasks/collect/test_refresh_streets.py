@@ -16,6 +16,7 @@ from tasks.collect import recheck, street_view
 from tasks.collect.forecast.estimate import estimate
 from tasks.collect.lost import is_lost
 from tasks.lake import Commit, Lake
+from tasks.lake.blobs import LocalBlobs
 from tasks.lake.image_store import ImageStore
 from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
@@ -155,7 +156,7 @@ async def test_a_picture_whose_file_is_lost_is_fetched_again_by_the_next_run(
 
 async def test_a_lost_picture_that_is_deleted_too_ends(refreshes: Refreshes) -> None:
     await refreshes.collect(settings(30))
-    for path in refreshes.lake.images.root.rglob("*.jpg"):
+    for path in (refreshes.lake.root / "images").rglob("*.jpg"):
         path.unlink()
     refreshes.streets.shots["11"].fault = "deleted"
     await refreshes.collect(settings(30))
@@ -163,11 +164,11 @@ async def test_a_lost_picture_that_is_deleted_too_ends(refreshes: Refreshes) -> 
 
 
 def test_a_store_that_cannot_be_looked_at_has_lost_nothing(tmp_path: Path) -> None:
-    store = ImageStore(tmp_path / "images")
+    store = ImageStore(LocalBlobs(tmp_path))
     kept, gone = store.put(b"kept", "jpg"), "ab" * 32
     images = pl.DataFrame({"sha256": [gone, kept, kept], "extension": ["jpg", "png", "jpg"]})
     assert is_lost(images, store).to_list() == [True, True, False]
-    (store.root / gone[:2]).write_text("a file where a folder should be")
+    (tmp_path / "images" / gone[:2]).write_text("a file where a folder should be")
     with pytest.raises(LakeError, match="cannot be read"):
         is_lost(images, store)
 

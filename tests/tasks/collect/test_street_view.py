@@ -147,7 +147,7 @@ async def test_bad_pictures_only_are_a_reject(streets: Any, tmp_path: Path, faul
     assert outcome.reason == reason
     assert outcome.evidence["panorama"]["examples"][0]["source_id"] == "11"
     assert sum(outcome.evidence["panorama"]["problems"].values()) == 1
-    assert not list(table.lake.images.root.rglob("*.*"))
+    assert not list((table.lake.root / "images").rglob("*.*"))
 
 
 async def test_an_outage_is_a_failure_to_retry_not_a_reject(streets: Any, tmp_path: Path) -> None:

@@ -48,19 +48,19 @@ def test_rows_end_with_their_own_reasons_in_one_commit(lake: Lake) -> None:
 
 def test_ending_comes_before_what_says_that_it_is_done(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    for name in ("upsert", "tombstone"):
+    for name in ("append_new", "change", "tombstone"):
         real = getattr(Lake, name)
 
-        def noting(self: Lake, table: str, *rest: Any, _real: Any = real, _name: str = name) -> int:
+        def noting(self: Lake, table: str, *rest: Any, _real: Any = real, _name: str = name) -> Any:
             order.append(f"{_name} {table}")
-            return int(_real(self, table, *rest))
+            return _real(self, table, *rest)
 
         monkeypatch.setattr(Lake, name, noting)
     job = ChunkJob("again", "r1", "gaps", ("places", "gaps"), lambda item, bench: None, lambda: None, 1)
     gap = {"place_id": "a", "kind": "photo", "wanted": 1, "got": 0, "reason": "x"}
     outcome = Kept({"gaps": [gap]}, gone={"places": {"a": "moved"}})
     ledger(lake).commit([job.gather([({"id": "a", "made_from": "m"}, outcome)])])
-    assert order == ["tombstone places", "upsert gaps"]
+    assert order == ["tombstone places", "append_new gaps"]
 
 
 def test_only_declared_tables_may_be_touched(lake: Lake) -> None:

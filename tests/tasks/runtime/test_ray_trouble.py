@@ -26,7 +26,7 @@ import tasks.runtime.ray_backend
 import tasks.runtime.ray_cluster as ray_join
 import tasks.runtime.ray_start as ray_home
 import tasks.runtime.ray_workers
-from flows.command import Call, run_command
+from flows.cli.command import Call, run_command
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
 from tasks.runtime.pool import spread

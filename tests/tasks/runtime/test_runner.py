@@ -349,7 +349,7 @@ def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path,
             """
             import pathlib, sys, time
             import polars as pl
-            from flows.command import Call, run_command
+            from flows.cli.command import Call, run_command
             from schemas.settings.base import Settings
             from schemas.settings.services import ServicesSettings
             from tasks.runtime.runner import Context, Kept, Resources, Stage, run

@@ -184,7 +184,7 @@ class TestSearch:
     async def test_a_used_up_quota_is_not_retried(self, server, reply):
         server.says(reply(432))
         error = await failure(server.client(Search, "search").search("x"))
-        assert (error.kind, error.retryable, len(server.asked)) == ("rate_limit", False, 1)
+        assert (error.kind, error.retryable, len(server.asked)) == ("quota", False, 1)
 
     @pytest.mark.parametrize("bad", [{}, [], {"results": [1]}, {"results": None}])
     async def test_wrong_shapes_are_refused(self, server, bad):
@@ -238,7 +238,7 @@ class TestChat:
     async def test_a_used_up_quota_is_told_from_a_rate_limit_by_its_code(self, server):
         server.says_json({"error": {"message": "m", "type": "insufficient_quota", "code": "insufficient_quota"}}, 429)
         error = await failure(server.client(Chat, "chat").complete("m", []))
-        assert (error.kind, error.retryable, len(server.asked)) == ("rate_limit", False, 1)
+        assert (error.kind, error.retryable, len(server.asked)) == ("quota", False, 1)
 
     async def test_models(self, server):
         server.says_json({"data": [{"id": "observer"}, {"id": "planner"}]})
