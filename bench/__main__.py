@@ -7,6 +7,7 @@ import time
 # A benchmark is a module with a `main()` that prints its figures, and returns 1 if they do not hold.
 BENCHMARKS = [
     "overhead",
+    "pool",
     "commit_growth",
     "plan_country_lookup",
     "plan_million",

@@ -46,7 +46,7 @@ def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext
         settings,
         notes=notes,
         spool=Spool.of(setup.lake, NAME),
-        ended=ended_upstream(setup.lake, NAME),
+        ended=setup.shared,
     )
 
 
@@ -132,6 +132,7 @@ STAGE = Stage(
     items=items,
     work=work,
     open=open_context,
+    share=lambda inputs, settings: ended_upstream(inputs.lake, NAME),
     # Waiting for the service, not computing: many places at a time in each worker.
     resources=Resources(cpus=1, concurrency=MOST, chunk=2),
     services=("mapillary",),

@@ -58,7 +58,7 @@ class ChunkJob:
     run_id: str
     marker: str
     writes: tuple[str, ...]
-    work: Callable[[Row, Any], Any]
+    work: Callable[[Any, Any], Any]
     open_context: Callable[[], Any]
     concurrency: int
     secrets: tuple[str, ...] = field(default=(), repr=False)
