@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -12,7 +10,7 @@ BLOCK = 2048
 
 
 @triton.jit
-def _mix(x: Any) -> Any:
+def _mix(x):  # type: ignore[no-untyped-def, unused-ignore]  # Triton evaluates annotations
     # optimizer.hash_bits, on unsigned numbers
     x = (x ^ (x >> 16)) * 2246822507
     x = (x ^ (x >> 13)) * 3266489909
@@ -20,17 +18,16 @@ def _mix(x: Any) -> Any:
 
 
 @triton.jit
-def _rounded(x: Any, bits: Any) -> Any:
+def _rounded(x, bits):  # type: ignore[no-untyped-def, unused-ignore]  # Triton evaluates annotations
     raised = x.to(tl.uint32, bitcast=True) + bits
     return (raised & 0xFFFF0000).to(tl.float32, bitcast=True).to(tl.bfloat16)
 
 
 @triton.jit(do_not_specialize=["seed"])
-def _step(
-    weight: Any, grad: Any, first: Any, second: Any, scale: Any, seed: Any, size: Any, rate: Any, correction1: Any,
-    correction2: Any, decay: Any,
+def _step(  # type: ignore[no-untyped-def, unused-ignore]  # Triton evaluates annotations
+    weight, grad, first, second, scale, seed, size, rate, correction1, correction2, decay,
     beta1: tl.constexpr, beta2: tl.constexpr, epsilon: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < size
     g = tl.load(grad + at, mask, 0.0).to(tl.float32) * tl.load(scale)
