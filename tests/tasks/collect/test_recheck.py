@@ -192,6 +192,19 @@ def test_a_picture_that_is_unavailable_is_kept_when_its_place_is_redone(earth: A
     assert set(lake.read("checks").filter(pl.col("subject") == "image")["status"]) == {"unavailable"}
 
 
+def dies_writing(table: str, patch: pytest.MonkeyPatch) -> None:
+    """A stage is interrupted where it writes rows of a table; ending rows is another write."""
+    for method in ("append_new", "change"):
+        real = getattr(Lake, method)
+
+        def dying(self: Lake, name: str, *arguments: Any, _real: Any = real) -> Any:
+            if name == table:
+                raise KeyboardInterrupt
+            return _real(self, name, *arguments)
+
+        patch.setattr(Lake, method, dying)
+
+
 @pytest.mark.parametrize("breaks_at", ["looking", "checks", "decoding", "images"])
 @pytest.mark.parametrize("days", [0, 1])
 def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
@@ -203,13 +216,6 @@ def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
     changed = pictures.filter(pl.col("place_id") == pictures["place_id"][0])["source_id"].to_list()
     earth.faults({"service": "*", "kind": "changed", "ids": changed})
 
-    upsert = Lake.upsert
-
-    def dying(self: Lake, name: str, *arguments: Any) -> int:
-        if name == breaks_at:
-            raise KeyboardInterrupt
-        return upsert(self, name, *arguments)
-
     async def interrupted(function: Any, *arguments: Any) -> Any:
         if function.__name__ == {"looking": "_is_picture", "decoding": "_store"}[breaks_at]:
             raise KeyboardInterrupt
@@ -217,7 +223,7 @@ def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
 
     with earth.journal() as asked:
         with monkeypatch.context() as patch:
-            patch.setattr(Lake, "upsert", dying)
+            dies_writing(breaks_at, patch)
             if breaks_at in ("looking", "decoding"):
                 patch.setattr("tasks.collect.download.computing.run", interrupted)
             with pytest.raises(KeyboardInterrupt):
@@ -238,15 +244,8 @@ def test_a_run_that_dies_at_any_moment_ends_like_one_that_does_not(
     earth.faults(
         {"service": "*", "kind": "deleted", "ids": [gone]}, {"service": "*", "kind": "changed", "ids": [changed]}
     )
-    upsert = Lake.upsert
-
-    def breaking(self: Lake, name: str, *arguments: Any) -> int:
-        if name == breaks_at:
-            raise KeyboardInterrupt
-        return upsert(self, name, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "upsert", breaking)
+        dies_writing(breaks_at, patch)
         with pytest.raises(KeyboardInterrupt):
             collect(context, due())
     # Nothing is due by the clock, and still what was begun is brought to its end.

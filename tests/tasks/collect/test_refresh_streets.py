@@ -18,6 +18,7 @@ from tasks.collect.missing_files import is_lost
 from tasks.lake import Commit, Lake
 from tasks.lake.blobs import LocalBlobs
 from tasks.lake.image_store import ImageStore
+from tasks.lake.versions import newest_versions
 from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
 
@@ -57,7 +58,7 @@ class Refreshes:
         return sorted(self.lake.read("images")["source_id"])
 
     def ended(self) -> dict[str, str]:
-        rows = self.lake.scan("images").filter(pl.col("tombstone").is_not_null()).collect()
+        rows = newest_versions(self.lake.scan("images").collect(), ["image_id"]).drop_nulls("tombstone")
         return dict(rows.select("source_id", "tombstone").iter_rows())
 
     def status(self, subject: str = "image") -> list[tuple[str, int]]:

@@ -1,5 +1,6 @@
 """Items that end rows of other stages, and planning a stage without running it."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,20 @@ def test_what_is_pending_is_told_and_nothing_written(lake: Lake) -> None:
 
 
 def test_views_live_while_any_version_of_their_picture_does(lake: Lake) -> None:
-    def image(digest: str) -> Row:
+    def image(digest: str, day: int) -> Row:
         return {
             "image_id": "i", "kind": "panorama", "lat": 1.0, "lon": 2.0, "source": "s", "source_id": "1",
             "licence": "l", "attribution": "a", "sha256": "0" * 64, "stage": "again", "item_id": "i",
-            "made_from": digest,
+            "made_from": digest, "written_at": datetime(2026, 1, day, tzinfo=UTC),
         }  # fmt: skip
 
     view = {
         "view_id": "v", "image_id": "i", "yaw_deg": 0.0, "pitch_deg": 0.0, "fov_deg": 90.0, "width": 8, "height": 8,
         "sha256": "0" * 64, "licence": "l", "attribution": "a",
     }  # fmt: skip
-    lake.append("images", [{**image("m1"), "tombstone": "superseded by a newer run"}, image("m2")], Commit("r0", 1))
+    lake.append(
+        "images", [{**image("m1", 1), "tombstone": "superseded by a newer run"}, image("m2", 2)], Commit("r0", 1)
+    )
     lake.upsert("views", [view], Commit("r0", 1))
     one = ledger(lake, writes=("images",))
     one.look(pl.DataFrame({"id": ["i"], "made_from": ["m2"]}))
