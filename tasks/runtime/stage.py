@@ -102,9 +102,9 @@ class Context:
     lake: Lake
     connections: Connections
     spread: SpreadSettings = SpreadSettings()
-    run: RunSettings = field(default_factory=RunSettings)
     progress: Callable[[Tick], None] = lambda tick: None
     ready: Callable[[], None] = lambda: None  # called before a stage with work to do asks its services
+    run: RunSettings = field(default_factory=RunSettings)
     confirm: Callable[[Redo], bool] = lambda redo: False  # asked before many finished items are paid for again
     flow_run_id: str = ""
     config_json: str = "{}"
