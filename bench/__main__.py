@@ -7,6 +7,8 @@ import time
 # A benchmark is a module with a `main()` that prints its figures, and returns 1 if they do not hold.
 BENCHMARKS = [
     "overhead",
+    "pool",
+    "commit_growth",
     "plan_country_lookup",
     "plan_million",
     "plan_raster",
@@ -16,14 +18,16 @@ BENCHMARKS = [
     "panorama",
     "perspective",
     "mosaic",
+    "scene_search",
 ]
-ON_GPU = ["train_gpu", "rollouts_gpu"]  # run only when named; exit code 77 where there is no GPU
+# Run only when named: the first takes long, the others need a GPU (exit code 77 where there is none).
+ON_REQUEST = ["object_store", "train_gpu", "rollouts_gpu"]
 
 
 def run(names: list[str]) -> int:
-    unknown = [name for name in names if name not in (*BENCHMARKS, *ON_GPU)]
+    unknown = [name for name in names if name not in (*BENCHMARKS, *ON_REQUEST)]
     if unknown:
-        print(f"no benchmark '{unknown[0]}'; there are {', '.join((*BENCHMARKS, *ON_GPU))}", file=sys.stderr)
+        print(f"no benchmark '{unknown[0]}'; there are {', '.join((*BENCHMARKS, *ON_REQUEST))}", file=sys.stderr)
         return 2
     broken = 0
     for name in names or BENCHMARKS:

@@ -140,7 +140,7 @@ class Campaign:
         return lat, lon
 
     def run_and_kill(self, pictures: int, seconds: float) -> str:
-        """Kill the command's process group once it has got so many more pictures, and some seconds later."""
+        """Kill the command's process group once it has this many more pictures, some seconds later."""
         self.begin()
         log = self.folder / "collect.log"
         with log.open("wb") as output:
@@ -241,7 +241,7 @@ def main() -> None:
         print(f"  WRONG {line}")
     if options.keep:
         (folder / "journal.json").write_text(json.dumps({"kills": campaign.after_kills, "journal": journal}))
-        print(f"  lake: {lake.root}")
+        print(f"  lake: {lake.uri}")
     else:
         shutil.rmtree(folder)
     if found:

@@ -38,7 +38,9 @@ READY_S = 900
 SHORTEST_S = 1.5  # of the time in which a kill may fall: reports and commits come after the last item
 UNDER_WAY = 0.8  # of the time a stage took undisturbed: this time it may be quicker
 PHOTOS = 24
-ENDED = re.compile(r"^([a-z_]+(?:\.[a-z_]+)?) +(?:nothing to do|\d+ in = .*?([\d.]+) s$)", re.MULTILINE)
+ENDED = re.compile(
+    r"^([a-z_]+(?:\.[a-z_]+)?) +(?:nothing to do|\d[\d,]* (?:in = |\w+ made).*?([\d.]+) s$)", re.MULTILINE
+)
 CHANGES = {
     "seed": 3,
     "rules": [
@@ -65,6 +67,11 @@ class Chaos:
     places: int
     port: int
     chance: random.Random
+    prefix: str = ""  # of the lakes' URIs; default: the folder
+    variables: dict[str, str] = field(default_factory=dict)  # of the environment
+
+    def address(self, lake: str) -> str:
+        return f"{self.prefix or self.folder}/{lake}"
 
     def command(self, lake: str, act: Act) -> list[str]:
         settings = {
@@ -78,11 +85,11 @@ class Chaos:
             "train.grpo.max_steps": 3,
             "train.save_steps": 5,  # so that a kill falls between checkpoints
         }
-        program = [sys.executable, "-m", "flows.cli", *act.words, "--lake", str(self.folder / lake)]
+        program = [sys.executable, "-m", "flows.cli", *act.words, "--lake", self.address(lake)]
         return [*program, *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
 
     def environment(self, act: Act) -> dict[str, str]:
-        return {**os.environ, "GEOFIX_OFFLINE_FAULTS": act.world}
+        return {**os.environ, **self.variables, "GEOFIX_OFFLINE_FAULTS": act.world}
 
     def run(self, lake: str, act: Act) -> dict[str, float]:
         """Run to the end; returns how long each stage took."""
@@ -138,7 +145,7 @@ def age(lake: Lake) -> None:
     """Make what was collected look forty days older, so that all of it is due, once."""
     for table, columns in {"images": ("fetched_at", "written_at"), "rejects": ("written_at",)}.items():
         older = {column: f"{column} - INTERVAL '40 days'" for column in columns}
-        DeltaTable(str(lake.root / "tables" / table)).update(updates=older)
+        DeltaTable(lake.tables_uri(table)).update(updates=older)
 
 
 def deal(kills: int, stages: list[str]) -> list[str]:

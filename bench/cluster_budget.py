@@ -54,7 +54,7 @@ class Asking(Settings):
     """How often the stage asks."""
 
     requests: int = Field(12, json_schema_extra=OPERATIONAL)  # more of them make none another one
-    # A folder in which so many nodes meet before the first of them asks: else a quick one may have done it all.
+    # A folder in which all nodes meet before the first of them asks: else a quick one may have done it all.
     meeting: str = Field("", json_schema_extra=OPERATIONAL)
     nodes: int = Field(1, json_schema_extra=OPERATIONAL)
 
@@ -149,7 +149,7 @@ class Trial:
 
 
 def most_in_a_window(moments: list[float], seconds: float) -> int:
-    """The most requests in any stretch of so many seconds."""
+    """The most requests in any window of this many seconds."""
     most, first = 0, 0
     for last, moment in enumerate(moments):
         while moment - moments[first] >= seconds:
@@ -250,7 +250,7 @@ def check_day(trial: Trial, per_day: int) -> None:
     lost = per_day - asked
     trial.expect(_kept(first) == per_day // 2, f"{_kept(first)} kept before the restart, {len(killed)} kills")
     trial.expect(asked <= per_day, f"{asked} asked in all")
-    # An actor that died after it had counted and before it had answered: those permits are nobody's.
+    # An actor that died after it had counted and before it had answered: those permits are lost.
     trial.expect(lost <= 64 * len(killed), f"{lost} permits lost by kills")
     trial.expect(_kept(rest) == asked - per_day // 2, f"{_kept(rest)} kept after the restart")
     trial.expect(isinstance(rest, StageResult) and rest.failed == 2 * per_day - asked, "the others failed, counted")

@@ -52,7 +52,7 @@ def loopback_cluster(nodes: int, log: Path, head_cpus: int = 0) -> Iterator[Loop
 def _serve(nodes: int, head_cpus: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="gfc"))  # short: sockets lie in it
     (folder / "ray").mkdir()
-    # No cloud is asked who we are, no token is left behind, nobody else finds these nodes.
+    # No cloud is asked who we are, no token is left behind, no other process finds these nodes.
     (folder / "ray_bootstrap_config.yaml").write_text("{}\n")
     os.environ |= {
         "HOME": str(folder),

@@ -43,14 +43,15 @@ def offline_server(*options: str) -> Iterator[OfflineServer]:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     server = OfflineServer(f"http://127.0.0.1:{port}")
     try:
-        _wait(server, process)
+        wait_for_world(server, process)
         yield server
     finally:
         process.terminate()
         process.wait(30)
 
 
-def _wait(server: OfflineServer, process: "subprocess.Popen[bytes]") -> None:
+def wait_for_world(server: OfflineServer, process: "subprocess.Popen[bytes]") -> None:
+    """Return when the world answers."""
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         if process.poll() is not None:

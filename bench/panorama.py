@@ -47,7 +47,7 @@ def best_of(
     best = dict.fromkeys(ways, float("inf"))
     order = random.Random(4)
     for _ in range(repeats):
-        for name in order.sample(list(ways), len(ways)):  # nobody always finds the cache as the same one left it
+        for name in order.sample(list(ways), len(ways)):  # so that no order is favoured
             way = ways[name]
             start = clock()
             way()

@@ -38,7 +38,7 @@ def measure(places: int, geofix: Sequence[str] = (sys.executable, "-m", "flows.c
         command = subprocess.Popen([*geofix, *words], stdout=subprocess.PIPE, text=True)
         assert command.stdout is not None
         said = command.stdout.read()
-        # Asked of the system for this one process, as it ends: nobody has to look at the right moment.
+        # Asked of the system for this one process, as it ends: no sampling is needed.
         _, status, used = os.wait4(command.pid, 0)
         command.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - begin

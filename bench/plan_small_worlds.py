@@ -27,8 +27,8 @@ from tasks.plan.stage import plan_places
 
 CITIES_EVERY = 5  # of the worlds one is of cities
 PROBES = 200  # points of a country that are looked at for room,
-ROOM = 10  # of which so many, 5 %, are more than a thousand tries may miss
-SMALL = 5  # a country no wider than so many buffers keeps at least half of its land,
+ROOM = 10  # of which this many, 5 %, are more than a thousand tries may miss
+SMALL = 5  # a country no wider than this many buffers keeps at least half of its land,
 HALF = 0.6  # and points say so but for chance
 SQUARE_KM = 15.8  # diagonal of a tenth of a degree, by which the plan knows land from sea
 

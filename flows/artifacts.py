@@ -1,15 +1,72 @@
-"""What a stage did and what a part shows, as Prefect artifacts."""
+"""What a stage does and did, and what a part shows, as Prefect artifacts."""
 
-from pathlib import Path
+import contextlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from uuid import UUID
 
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
+import httpx
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
 
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.report import Report
+
+PROGRESS_EVERY_S = 5.0
+
+logger = logging.getLogger("geofix.flows")
+
+
+class ProgressArtifact:
+    """A stage's progress bar in the UI; made for a stage that takes longer than a few seconds."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage, self._next_s = stage, time.monotonic() + PROGRESS_EVERY_S
+        self._artifact: UUID | None = None
+
+    def tick(self, tick: Tick) -> None:
+        if not tick.todo or (time.monotonic() < self._next_s and not (tick.finished and self._artifact)):
+            return
+        self._next_s = time.monotonic() + PROGRESS_EVERY_S
+        percent = 100.0 * tick.done / tick.todo
+        about = f"{self._stage}: {tick.done:,} of {tick.todo:,}, {tick.failed:,} failed"
+        with contextlib.suppress(httpx.HTTPError):  # the work does not depend on its bar
+            if self._artifact is None:
+                key = f"progress-{artifact_key(self._stage)}"
+                made = create_progress_artifact(percent, key=key, description=about)
+                assert isinstance(made, UUID)  # not a coroutine: this is no event loop
+                self._artifact = made
+            else:
+                update_progress_artifact(self._artifact, percent, description=about)
+
+
+def publish_stage(result: StageResult, lake: str, more: str = "") -> None:
+    """A stage's counts, versions and reasons as an artifact, and its counts in the run's log."""
+    counts = f"{result.kept:,} kept + {result.rejected:,} rejected + {result.failed:,} failed"
+    before = f"; {result.skipped:,} done before" if result.skipped else ""
+    logger.info("%s: %s in = %s%s, %.1f s", result.stage, f"{result.items_in:,}", counts, before, result.seconds)
+    create_markdown_artifact(
+        key=f"stage-{artifact_key(result.stage)}",
+        markdown=stage_markdown(result, lake) + more,
+        description=f"{result.stage}: in = kept + rejected + failed",
+    )
+
+
+def publish_counts(results: Sequence[StageResult]) -> None:
+    """The counts of all stages of a run, as a table."""
+    columns = ("stage", "skipped", "items_in", "kept", "rejected", "failed", "seconds")
+    rows = [{column: _cell(getattr(result, column)) for column in columns} for result in results]
+    create_table_artifact(table=rows, key="counts", description="in = kept + rejected + failed, by stage")
 
 
 def publish_report(part: str, report: Report) -> None:
-    """A part's report: its page, and a link to each of its pictures (they lie on this machine, not on a web server)."""
+    """A part's report: its page, and a link to each of its pictures (files of this machine, not of a web server)."""
     create_markdown_artifact(key=f"report-{part}", markdown=report.markdown, description=f"What {part} made")
     for picture in report.pictures:
         create_link_artifact(
@@ -20,7 +77,7 @@ def publish_report(part: str, report: Report) -> None:
         )
 
 
-def stage_markdown(result: StageResult, lake: Path) -> str:
+def stage_markdown(result: StageResult, lake: str) -> str:
     """A stage's result as a page of Markdown."""
     lines = [
         f"# {result.stage}",
@@ -51,10 +108,18 @@ def stage_markdown(result: StageResult, lake: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def artifact_key(stage: str) -> str:
+    """The stage's name as Prefect wants keys: lowercase letters, numbers and dashes."""
+    return stage.replace(".", "-").replace("_", "-")
+
+
 def _rate(result: StageResult) -> str:
     return f"{result.items_in / result.seconds:,.1f} items/s" if result.items_in and result.seconds else "nothing to do"
 
 
-def _versions(versions: object) -> str:
-    assert isinstance(versions, dict)
+def _versions(versions: Mapping[str, int]) -> str:
     return ", ".join(f"{table} v{version}" for table, version in versions.items()) or "nothing"
+
+
+def _cell(value: object) -> object:
+    return round(value, 1) if isinstance(value, float) else value

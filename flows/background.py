@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -11,11 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 
-from flows.command import DONE, Call
-from flows.printing import print_json
-from flows.servers import answers, free_port, is_free, listening, offline_command, through
+from flows.servers import OWN_MODULES, answers, free_port, is_free, listening, offline_command, through
 from schemas.config import Config
 from schemas.errors import GeofixError
 from tasks.lake import Lake
@@ -24,10 +24,12 @@ ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
 START_S = 180.0
 
+logger = logging.getLogger("geofix.flows")
+
 
 def state_file(lake: Lake) -> Path:
     """Where the processes of `geofix up` are written down."""
-    return lake.root / ".state" / "up.json"
+    return lake.state / "up.json"
 
 
 def running_api(lake: Lake) -> str | None:
@@ -39,40 +41,46 @@ def running_api(lake: Lake) -> str | None:
     return None
 
 
-def up(call: Call) -> int:
-    """Start everything that is not running yet."""
-    config = call.options().resolve()
-    lake = Lake(config.lake)
+def resume_flow_runs(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
+    """Resume the flow runs that wait for the decision about this snapshot; returns their names.
+
+    They are asked for on the Prefect server that is configured, or else on the one of `geofix up`. The decision is in
+    the lake already, so a server that cannot be reached is only reported.
+    """
+    api = os.environ.get("PREFECT_API_URL") or running_api(lake)
+    if api is None:
+        return []
+    os.environ["PREFECT_API_URL"] = api  # before prefect is imported
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    from flows.decision import resume_waiting
+
+    try:
+        return resume_waiting(lake, snapshot)
+    except httpx.HTTPError as error:
+        logger.warning("the Prefect server at %s was not asked for waiting flow runs: %s", api, type(error).__name__)
+        return []
+
+
+def up(config: Config, lake: Lake) -> dict[str, Any]:
+    """Start everything that is not running yet; returns addresses, processes and deployments."""
     if not (ROOT / "prefect.yaml").exists():
         raise GeofixError(f"there is no prefect.yaml in {ROOT}: `geofix up` runs from a checkout of geofix")
     if running_api(lake) is None:
         _start(config, lake)
-    state = json.loads(state_file(lake).read_text())
-    if call.as_json:
-        print_json(state)
-    else:
-        print(f"Prefect server   {state['api'].removesuffix('/api')}  (runs, artifacts, schedules)")
-        for name, schedule in state["deployments"].items():
-            print(f"deployment       {name:<20} {schedule}")
-        print(f"logs             {state_file(lake).parent}")
-        print("stop with        geofix down" + (f" --lake {call.lake}" if call.lake else ""))
-    return DONE
+    state: dict[str, Any] = json.loads(state_file(lake).read_text())
+    return state
 
 
-def down(call: Call) -> int:
-    """Stop what `up` started."""
-    config = call.options().resolve()
-    lake = Lake(config.lake)
+def down(lake: Lake) -> list[str]:
+    """Stop what `up` started; returns the names of what was stopped."""
     file = state_file(lake)
     if not file.exists():
-        print("nothing is running for this lake")
-        return DONE
+        return []
     state = json.loads(file.read_text())
     for pid in reversed(list(state["processes"].values())):
         _stop(pid)
     file.unlink()
-    print(f"stopped {', '.join(state['processes'])}")
-    return DONE
+    return list(state["processes"])
 
 
 def _start(config: Config, lake: Lake) -> None:
@@ -82,9 +90,11 @@ def _start(config: Config, lake: Lake) -> None:
     api = f"http://127.0.0.1:{port}/api"
     environment = {
         **os.environ,
+        **OWN_MODULES,
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_API_URL": api,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",  # a run that was started or resumed begins soon
     }
     prefect = [sys.executable, "-m", "prefect"]
     state: dict[str, Any] = {"api": api, "processes": {}, "deployments": {}}
@@ -105,17 +115,30 @@ def _start(config: Config, lake: Lake) -> None:
     server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
     _wait_for(f"{api}/health", server, folder / "prefect-server.log")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-    options = {"recipe": config.recipe, "profile": config.profile, "lake": str(lake.root)}
-    for deployment in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]:
-        parameters = json.dumps({"options": options})
-        _say([*prefect, "--no-prompt", "deploy", "-n", deployment["name"], "--params", parameters], environment)
-        flow = deployment["entrypoint"].partition(":")[2]
-        crons = [f"cron {s['cron']} {s.get('timezone', 'UTC')}" for s in deployment.get("schedules", [])]
-        state["deployments"][f"{flow}/{deployment['name']}"] = ", ".join(crons) or "by hand"
+    state["deployments"] = _deploy(folder, prefect, environment, config, lake)
     if config.offline.serve and is_free(config.offline.port):
         with listening(config.offline.port) as door:  # or a run that begins now could take it meanwhile
             launch("offline-world", offline_command(config.offline, config.offline.port), door)
     launch("prefect-worker", [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
+
+
+def _deploy(
+    folder: Path, prefect: list[str], environment: dict[str, str], config: Config, lake: Lake
+) -> dict[str, str]:
+    """Every deployment of prefect.yaml, for this lake; returns their schedules by name."""
+    project = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+    options = {"recipe": config.recipe, "profile": config.profile, "lake": lake.uri}
+    schedules = {}
+    for deployment in project["deployments"]:
+        deployment["parameters"] = {**deployment.get("parameters", {}), "options": options}
+        flow = deployment["entrypoint"].partition(":")[2]
+        crons = [f"cron {s['cron']} {s.get('timezone', 'UTC')}" for s in deployment.get("schedules", [])]
+        schedules[f"{flow}/{deployment['name']}"] = ", ".join(crons) or "by hand"
+    own = folder / "prefect.yaml"
+    own.write_text(yaml.safe_dump(project, sort_keys=False))
+    # All at once: the start of Prefect's command takes longer than what it does.
+    _say([*prefect, "--no-prompt", "deploy", "--all", "--prefect-file", str(own)], environment)
+    return schedules
 
 
 def _say(command: list[str], environment: dict[str, str]) -> None:

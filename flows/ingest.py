@@ -2,16 +2,16 @@
 
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prefect import flow, task
-from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
-from flows.artifacts import stage_markdown
+from flows.artifacts import publish_stage
 from flows.options import RunOptions
 from flows.session import Session, open_session
+from flows.states import state_of
 from tasks.ingest import IngestResult, Survey, check_dataset, dataset_name, ingest_table, survey
 
 # The command has looked at the table before it starts anything. A survey cannot be a flow's parameter: Prefect stores
@@ -20,9 +20,13 @@ surveyed: ContextVar[Survey | None] = ContextVar("surveyed", default=None)
 
 
 @flow(name="ingest")
-def ingest(file: str, options: RunOptions | None = None) -> IngestResult:
-    """Bring in the photos of a table. A deployment may run it on a table that grows."""
-    options = options or RunOptions()
+def ingest(file: str, options: RunOptions = RunOptions()) -> IngestResult:
+    """Bring in the photos of a table. A deployment may run it on a table that grows.
+
+    Args:
+        file: Path of the table on the worker: CSV, TSV, JSON lines or Parquet.
+        options: Which configuration to use: recipe, profile, file, lake and single settings.
+    """
     with open_session(options, []) as session:
         settings = session.config.ingest
         known = surveyed.get()
@@ -30,11 +34,12 @@ def ingest(file: str, options: RunOptions | None = None) -> IngestResult:
         dataset = dataset_name(found.table.path, settings)
         if known is None:
             check_dataset(session.lake, found, dataset, settings, session.config.plan)
-        return _bring_in.with_options(task_run_name=f"ingest {dataset}")(_Work(session, found, dataset))
+        bring_in = _bring_in.with_options(task_run_name=f"ingest {dataset}")
+        return _with_state(bring_in(_Work(session, found, dataset)))
 
 
 class _Work:
-    """What the task works on. Prefect walks through arguments looking for futures; here it finds nothing to walk."""
+    """What the task works on. Prefect looks for futures inside arguments; with slots there is nothing to look into."""
 
     __slots__ = ("dataset", "found", "session")
 
@@ -48,9 +53,10 @@ def _bring_in(work: Any) -> IngestResult:
     context = session.context(config, (), session.ready, str(flow_run.id or ""))
     result = ingest_table(work.found, work.dataset, config.ingest, config.plan, context)
     session.results.append(result.stage)
-    create_markdown_artifact(
-        key="stage-ingest",
-        markdown=stage_markdown(result.stage, session.lake.root) + f"\nRefused and odd rows: `{result.report}`\n",
-        description=f"ingest of {work.dataset}: in = kept + rejected + failed",
-    )
-    return result
+    publish_stage(result.stage, session.lake.uri, f"\nRefused and odd rows: `{result.report}`\n")
+    return _with_state(result)
+
+
+def _with_state(result: IngestResult) -> IngestResult:
+    """The state that says whether rows failed: Prefect makes it the run's and hands its data to the caller."""
+    return cast("IngestResult", state_of(result, [result.stage]))

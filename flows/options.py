@@ -1,25 +1,60 @@
 """What a flow is started with, from the command line or as a Prefect deployment's parameters."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from flows.order import PARTS
 from schemas.config import Config
-from schemas.load import load_config
+from schemas.load import load_config, names
 
-# The demo is the offline profile, smaller still, and it approves its own snapshot when every check passes.
+# The demo is the offline profile; it approves its own snapshot when every check passes.
 DEMO = {"review": {"auto_approve": True}}
+
+
+# Plain texts with a list of choices in the schema, which Prefect's UI shows as a selection. A wrong one is refused by
+# `load_config`, which also says what is close to it.
+RecipeName = Annotated[str, WithJsonSchema({"type": "string", "enum": names("recipes")})]
+ProfileName = Annotated[str, WithJsonSchema({"type": "string", "enum": names("profiles")})]
+
+
+def _known_part(name: str) -> str:
+    if name not in PARTS:
+        raise ValueError(f"there is no part '{name}'; the parts are {', '.join(PARTS)}")
+    return name
+
+
+PartName = Annotated[
+    str, AfterValidator(_known_part), WithJsonSchema({"type": "string", "enum": list(PARTS), "title": "Part"})
+]
 
 
 class RunOptions(BaseModel):
     """Which configuration to use. Holds no secret, so it may be shown and stored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", title="Options")
 
-    recipe: str | None = None
-    profile: str | None = None
-    config: str | None = Field(None, description="a YAML file")
-    lake: str | None = None
-    overrides: list[str] = Field(default_factory=list, description="section.field=value, as for --set")
-    demo: bool = False
+    recipe: RecipeName | None = Field(
+        None, title="Recipe", description="Which published system to follow; default: the file's, else spotagent."
+    )
+    profile: ProfileName | None = Field(
+        None, title="Profile", description="Where the services are: offline or production; default: offline."
+    )
+    config: str | None = Field(None, title="File", description="Path of a YAML file of settings, on the worker.")
+    lake: str | None = Field(None, title="Lake", description="Folder of tables and images; default: 'lake'.")
+    overrides: list[str] = Field(
+        default_factory=list,
+        title="Settings",
+        description="Single settings as section.field=value, such as plan.places=200, as for --set.",
+    )
+    snapshot: str | None = Field(
+        None,
+        title="Snapshot",
+        description="Approved snapshot that the parts after review work on; default: the newest approved.",
+    )
+    demo: bool = Field(
+        False, title="Demo", description="Approve a snapshot by rule when every check passes, as `geofix demo` does."
+    )
 
     def resolve(self) -> Config:
         """The configuration these options amount to."""

@@ -1,69 +1,127 @@
-"""How Prefect runs the parts of the pipeline: one task a part, one artifact a stage."""
+"""How Prefect runs the parts of the pipeline: one task for each stage, with its retries, log, artifact and state."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
 
-from prefect import task
-from prefect.artifacts import create_markdown_artifact
+from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
-from prefect.runtime import flow_run
+from prefect.client.schemas.objects import TaskRun
+from prefect.runtime import deployment, flow_run, task_run
+from prefect.tasks import exponential_backoff
 
-from flows.artifacts import publish_report, stage_markdown
-from flows.order import report_of, services_of, stages_of
+from flows.artifacts import ProgressArtifact, publish_counts, publish_report, publish_stage
+from flows.order import REVIEW, report_of, services_of, stages_of
+from flows.retries import StageOutage, is_outage, merged, outages_of
 from flows.session import Session
+from flows.states import stage_state
 from flows.trained import trained_model
-from schemas.errors import StageRefused
-from tasks.review import auto_approve, newest_snapshot
-from tasks.runtime.outcome import StageResult
-from tasks.runtime.runner import run
+from schemas.config import section_of
+from tasks.review import newest_snapshot
+from tasks.runtime.outcome import StageResult, Tick
+from tasks.runtime.runner import ColumnStage, Stage, run
+from tasks.runtime.snapshots import approved_snapshot
+from tasks.runtime.stage import Context
 
-# Prefect walks through a task's arguments looking for futures; a session is none of its business.
-_session: ContextVar[Session] = ContextVar("session")
+
+@dataclass(frozen=True)
+class _Work:
+    """What a stage's task works on."""
+
+    session: Session
+    stage: Stage | ColumnStage
+    settings: Any
+    context: Context
+    retries: int
+
+
+# Prefect looks for futures inside a task's arguments, so the work is handed over beside them.
+_work: ContextVar[_Work] = ContextVar("work")
 
 
 def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
-    """Run parts in order. Between review and what follows, a snapshot must have been approved."""
-    token = _session.set(session)
-    try:
-        for part in parts:
-            run_part.with_options(task_run_name=part)(part)
-            if part == "review" and part != parts[-1] and not _approved(session):
-                break
-    finally:
-        _session.reset(token)
+    """Run parts in order; returns the results of the session so far."""
+    for part in parts:
+        if session.snapshot is None and any(stage.snapshot for stage in stages_of(part)):
+            session.snapshot = approved_snapshot(session.lake, session.wanted_snapshot)
+        with trained_model(session, part) as (config, ready):
+            context = session.context(config, services_of([part]), ready, str(flow_run.id or ""))
+            for stage in stages_of(part):
+                _run_stage(session, stage, section_of(config, stage.section or part), context)
+            report = report_of(part)
+            if report is not None:
+                publish_report(part, report(session.lake, getattr(config, part)))
+        if part == REVIEW:
+            _tell_pending(session)
+    publish_counts(session.results)
     return session.results
 
 
-@task(name="part", cache_policy=NO_CACHE, persist_result=False)
-def run_part(part: str) -> None:
-    """Run every stage of a part, publishing what each did."""
-    session = _session.get()
-    with trained_model(session, part) as (config, ready):
-        context = session.context(config, services_of([part]), ready, str(flow_run.id or ""))
-        for stage in stages_of(part):
-            result = run(stage, getattr(config, part), context)
-            session.results.append(result)
-            create_markdown_artifact(
-                key=f"stage-{stage.name.replace('.', '-').replace('_', '-')}",
-                markdown=stage_markdown(result, session.lake.root),
-                description=f"{stage.name}: in = kept + rejected + failed",
-            )
-        report = report_of(part)
-        if report is not None:
-            publish_report(part, report(session.lake, getattr(config, part)))
-
-
-def _approved(session: Session) -> bool:
-    """Whether the newest snapshot may be built on; the demo and unattended refreshes approve it by rule."""
-    snapshot = newest_snapshot(session.lake)
-    if snapshot is None:
-        raise StageRefused("review made no snapshot: there is nothing to build on; look at the rejects of curate")
-    if snapshot["status"] == "pending" and session.config.review.auto_approve:
-        snapshot = auto_approve(session.lake, snapshot["snapshot_id"])
-        session.display.say(f"snapshot {snapshot['snapshot_id']} approved by rule: every check passed")
-    if snapshot["status"] != "approved":
-        session.display.say(
-            f"snapshot {snapshot['snapshot_id']} is {snapshot['status']}; read {snapshot['report']}, then "
-            f"`geofix approve {snapshot['snapshot_id']}` and run again"
+def _run_stage(session: Session, stage: Stage | ColumnStage, settings: Any, context: Context) -> None:
+    session.display.phase(f"{stage.name}: reading its input")
+    flows = session.config.flows
+    retries = flows.retries if deployment.id else 0  # a terminal ends with exit code 3 instead of waiting
+    token = _work.set(_Work(session, stage, settings, context, retries))
+    try:
+        one = run_stage.with_options(
+            task_run_name=stage.name, retries=retries, retry_delay_seconds=exponential_backoff(flows.retry_delay_s)
         )
-    return bool(snapshot["status"] == "approved")
+        one(stage.name)
+    finally:
+        _work.reset(token)
+        if session.run_log is not None:
+            session.run_log.task_run_id = None
+
+
+def _may_retry(of: Task[..., Any], attempt: TaskRun, state: State[Any]) -> bool:
+    return is_outage(state.data)
+
+
+@task(name="stage", cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_may_retry)
+def run_stage(stage: str) -> State[StageResult]:
+    """Run one stage; outages are retried, failed rows show in the state."""
+    work = _work.get()
+    session = work.session
+    if session.run_log is not None:
+        session.run_log.task_run_id = str(task_run.id or "") or None
+    result = run(work.stage, work.settings, _with_progress(work.context, ProgressArtifact(stage)))
+    if session.results and session.results[-1].stage == stage:  # a retry, after rows of the attempt before failed
+        result = merged(session.results.pop(), result)
+    session.results.append(result)
+    publish_stage(result, session.lake.uri)
+    outages = outages_of(result)
+    if outages and task_run.run_count <= work.retries:
+        raise StageOutage(f"{outages:,} rows of {stage} failed because a service is out or over its limit")
+    tell_exhausted(session, result)
+    return stage_state(result)
+
+
+def _with_progress(context: Context, bar: ProgressArtifact) -> Context:
+    def tick(tick: Tick) -> None:
+        context.progress(tick)
+        bar.tick(tick)
+
+    return replace(context, progress=tick)
+
+
+def tell_exhausted(session: Session, result: StageResult) -> None:
+    """Tell the webhook when rows failed for want of a quota."""
+    over = result.failures.get("quota", 0)
+    if over:
+        session.notify(
+            "exhausted_budget", f"{over:,} rows of {result.stage} failed because a quota or a day's budget is used up"
+        )
+
+
+def _tell_pending(session: Session) -> None:
+    """The webhook hears of a snapshot once: when it was made."""
+    if session.config.review.auto_approve or not any(r.kept for r in session.results if r.stage == REVIEW):
+        return
+    snapshot = newest_snapshot(session.lake)
+    if snapshot is not None and snapshot["status"] == "pending":
+        session.notify(
+            "waiting_snapshot",
+            f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.blobs.uri(snapshot['report'])}",
+            snapshot["snapshot_id"],
+        )

@@ -1,16 +1,22 @@
 """The scheduled refresh: plan, collect, curate, and a snapshot with its report for the reviewer."""
 
-from prefect import flow
+from prefect import State, flow
 
 from flows.options import RunOptions
-from flows.order import parts_between
+from flows.order import parts_of_flow
 from flows.parts import run_parts
 from flows.session import open_session
+from flows.states import final_state
 from tasks.runtime.outcome import StageResult
 
 
 @flow(name="refresh")
-def refresh(options: RunOptions | None = None) -> list[StageResult]:
-    parts = parts_between("plan", "review")
-    with open_session(options or RunOptions(), parts) as session:
-        return run_parts(session, parts)
+def refresh(options: RunOptions = RunOptions()) -> State[list[StageResult]]:
+    """Plan, collect, curate and review; leaves a snapshot and its report for the reviewer.
+
+    Args:
+        options: Which configuration to use: recipe, profile, file, lake and single settings.
+    """
+    parts = parts_of_flow("refresh")
+    with open_session(options, parts) as session:
+        return final_state(run_parts(session, parts))

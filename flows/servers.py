@@ -1,4 +1,4 @@
-"""Servers a command starts beside itself on loopback: the offline world, and a trained model."""
+"""Servers that a command starts on loopback: the offline world, a trained model, a Prefect server."""
 
 import contextlib
 import json
@@ -14,45 +14,56 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from flows.display import display
 from schemas.config import Config
 from schemas.errors import GeofixError
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.services import OFFLINE_URL
 
-START_S = 180.0  # a busy machine takes its time
+START_S = 180.0  # long enough for a machine with many times its load
 SAY_EVERY_S = 30.0
+OWN_MODULES = {"PYTHONSAFEPATH": "1"}  # `python -m` must not import a user's tasks.py from the working directory
 PANO_WIDTH = 4096  # of the offline world's panoramas, unless it is told otherwise
 
 logger = logging.getLogger("geofix.servers")
 
 
 class Server:
-    """A server that is started when it is first needed and ends with us, also when we are killed.
+    """A server process that starts when it is first needed and ends with this process, also when that is killed.
 
-    `door` is the socket it is to serve on (see `listening`). Without one it opens its port itself, which somebody else
-    may have taken by then.
+    `door` is the socket it is to serve on (see `listening`). Without one it opens its port itself, which another
+    process may have taken by then.
     """
 
-    def __init__(self, command: list[str], health_url: str, log: Path, door: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        health_url: str,
+        log: Path,
+        door: socket.socket | None = None,
+        name: str = "a server",
+    ) -> None:
         self._command, self._health_url, self._log = [*command, "--lifeline"], health_url, log
-        self._door = door
+        self._door, self._name = door, name
         self._process: subprocess.Popen[bytes] | None = None
 
     def ensure(self) -> None:
         """Start it, unless it was, and wait until it answers."""
         if self._process is not None:
             return
+        display.get().phase(f"starting {self._name}")
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command + through(self._door),
                 pass_fds=[self._door.fileno()] if self._door else [],
-                stdin=subprocess.PIPE,  # its lifeline: closes when we end, however we end
+                env={**os.environ, **OWN_MODULES},
+                stdin=subprocess.PIPE,  # closes when this process ends in any way; the server ends then
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C in the terminal is for us: the server stops when our work is saved
+                start_new_session=True,  # Ctrl-C goes to this process only: the server stops when the work is saved
             )
-        self._close_door()  # the server's alone from now on: when it ends, callers hear so at once
+        self._close_door()  # only the server holds it now: when it ends, connections are refused at once
         _wait_until_healthy(self._process, self._health_url, self._log)
 
     def stop(self) -> None:
@@ -81,11 +92,11 @@ def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[
     if _is_the_wanted_one(_health(wanted.port), wanted):
         yield _at_port(config, wanted.port), lambda: None
         return
-    # From now on the port is ours, although the server starts only when it is needed: two commands at once would
-    # choose the same one, and the second would work on the first one's Earth until that command ends.
+    # The port is taken now, although the server starts only when it is needed: two commands at once would choose the
+    # same one, and the second would use the first one's world until that command ends.
     door = listening(wanted.port, 0)
     port = door.getsockname()[1]
-    server = Server(offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log, door)
+    server = Server(offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log, door, "the offline world")
     try:
         yield _at_port(config, port), server.ensure
     finally:
@@ -93,7 +104,7 @@ def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[
 
 
 def _is_the_wanted_one(found: dict[str, Any] | None, wanted: OfflineSettings) -> bool:
-    """Whether a world that runs already can be used: the same Earth, and one that does not end with another command."""
+    """Whether a running world can be used: the same seed and size, and not one that ends with another command."""
     if found is None or found.get("passing", True):
         return False
     if (found.get("seed"), found.get("size")) != (wanted.seed, wanted.size):
@@ -103,15 +114,15 @@ def _is_the_wanted_one(found: dict[str, Any] | None, wanted: OfflineSettings) ->
         odd.append(f"{found['faults']} fault rules")
     if found.get("pano_width") != PANO_WIDTH:
         odd.append(f"panoramas {found.get('pano_width')} wide")
-    if odd:  # somebody set it up so, which is fine, but not to be found out from the results
+    if odd:  # allowed, but the results should not be the first to show it
         logger.warning("using the offline world that runs at port %d, with %s", wanted.port, " and ".join(odd))
     return True
 
 
 def listening(*ports: int) -> socket.socket:
-    """A loopback socket that listens on the first of these ports that nobody has; 0 is any.
+    """A loopback socket that listens on the first of these ports that is free; 0 is any.
 
-    Who connects waits, until the socket is handed to a `Server` or closed.
+    Connections wait until the socket is handed to a `Server` or closed.
     """
     for port in ports:
         door = socket.socket()
@@ -123,16 +134,16 @@ def listening(*ports: int) -> socket.socket:
             door.close()
         else:
             return door
-    raise GeofixError(f"somebody else listens on port {', '.join(map(str, ports))} of this machine")
+    raise GeofixError(f"another process listens on port {', '.join(map(str, ports))} of this machine")
 
 
 def through(door: socket.socket | None) -> list[str]:
-    """The options that let a server of ours serve on an open socket, which it must inherit."""
+    """The options with which one of our servers serves on an open socket, which it must inherit."""
     return ["--listening-fd", str(door.fileno())] if door else []
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on now."""
+    """A loopback port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -176,7 +187,7 @@ def answers(url: str) -> bool:
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    # A proxy in the environment must not come between us and loopback.
+    # A proxy in the environment must not be used for loopback.
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

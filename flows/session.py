@@ -1,25 +1,30 @@
-"""What the stages of one run share: configuration, lake, services, display."""
+"""What the stages of one run share: configuration, lake, services, display, log."""
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flows.display import Display, Silent
+from flows.display import Display, display
+from flows.notify import notify
+from flows.offered import check_models
 from flows.options import RunOptions
-from flows.order import check_of, services_of
+from flows.order import PARTS, check_of, check_stage_names, services_of, stages_of
 from flows.servers import offline_world
 from schemas.config import Config
+from schemas.settings.notify import Event
 from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.runner import Context
-from tasks.services import connect
+from tasks.runtime.snapshots import Snapshot
+from tasks.runtime.writers import refuse_second_writers
+from tasks.services import MissingKeys, connect
+from tasks.services.errors import safe_text
 
-# A display cannot be a flow's parameter: Prefect stores those.
-display: ContextVar[Display] = ContextVar("display", default=Silent())  # noqa: B039 - Silent holds no state
+if TYPE_CHECKING:
+    from flows.run_log import RunLog
 
 
 @dataclass
@@ -29,7 +34,10 @@ class Session:
     config: Config
     lake: Lake
     ready: Callable[[], None] = lambda: None  # called before the services are first asked
+    run_log: "RunLog | None" = None
     results: list[StageResult] = field(default_factory=list)
+    wanted_snapshot: str | None = None  # an id, or its beginning
+    snapshot: Snapshot | None = None  # chosen once for all parts after the review
 
     @property
     def display(self) -> Display:
@@ -37,62 +45,76 @@ class Session:
 
     @property
     def state(self) -> Path:
-        """Where servers and Prefect keep what they need, beside the tables."""
-        return self.lake.root / ".state"
+        """Where servers and Prefect keep what they need."""
+        return self.lake.state
 
     def context(
         self, config: Config, services: Collection[str], ready: Callable[[], None], flow_run_id: str = ""
     ) -> Context:
-        """What the frame runs a stage in; the named services must have their keys."""
+        """What the runner runs a stage in; the named services must have their keys."""
         return Context(
             lake=self.lake,
             connections=connect(config.services, os.environ, services),
             spread=config.spread,
+            run=config.run,
             progress=self.display.tick,
             ready=ready,
+            confirm=lambda redo: self.display.confirm(str(redo)),
             flow_run_id=flow_run_id,
             config_json=config.model_dump_json(),
+            snapshot=self.snapshot,
         )
 
-
-class _Spoken(logging.Handler):
-    """What the work itself has to say, such as what it waits for, as a line of the display."""
-
-    def __init__(self, shown: Display) -> None:
-        super().__init__(logging.WARNING)
-        self._shown = shown
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._shown.say(record.getMessage())
-
-
-@contextlib.contextmanager
-def _warnings_spoken(shown: Display) -> Iterator[None]:
-    logger, handler = logging.getLogger("geofix"), _Spoken(shown)
-    logger.addHandler(handler)
-    logger.propagate = False  # Prefect's own handlers would say it a second time
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = True
+    def notify(self, event: Event, message: str, snapshot_id: str | None = None) -> None:
+        """Tell the webhook, with the counts so far."""
+        _notify(self.config, event, message, self.results, snapshot_id)
 
 
 def check_before(config: Config, parts: Sequence[str]) -> None:
     """Say which keys these parts miss and what is wrong with their input before anything is started or written."""
+    check_stage_names(config.spread.stages)
+    refuse_second_writers(stage for part in PARTS for stage in stages_of(part))
     connect(config.services, os.environ, services_of(parts))
     for part in parts:
         check = check_of(part)
         if check is not None:
             check(getattr(config, part))
+    check_models(config, parts)
 
 
 @contextlib.contextmanager
 def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]:
-    """Configuration checked, keys there, lake writable, services reachable."""
+    """Configuration checked, keys there, lake writable, services reachable; a failure is told to the webhook."""
+    from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
+
     config = options.resolve()
-    check_before(config, parts)
-    lake = Lake(config.lake)
-    world = offline_world(config, lake.root / ".state" / "offline-world.log")
-    with _warnings_spoken(display.get()), world as (reachable, ready):
-        yield Session(reachable, lake, ready)
+    results: list[StageResult] = []
+    with run_log(display.get()) as log:
+        try:
+            check_before(config, parts)
+            lake = Lake(config.lake)
+            with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
+                yield Session(reachable, lake, ready, log, results, options.snapshot)
+        except Exception as error:
+            _notify(config, "failure", f"{type(error).__name__}: {error}", results)
+            raise
+
+
+def _notify(
+    config: Config, event: Event, message: str, results: Sequence[StageResult], snapshot_id: str | None = None
+) -> None:
+    from prefect.runtime import flow_run
+
+    secrets: tuple[str, ...] = ()
+    with contextlib.suppress(MissingKeys):
+        secrets = connect(config.services, os.environ, ()).secrets()
+    notify(
+        config.notify,
+        event,
+        safe_text(message, secrets, 500),
+        flow=flow_run.flow_name,
+        flow_run_id=flow_run.id,
+        lake=config.lake,
+        snapshot_id=snapshot_id,
+        counts={r.stage: {"kept": r.kept, "rejected": r.rejected, "failed": r.failed} for r in results},
+    )

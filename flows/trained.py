@@ -14,7 +14,7 @@ from schemas.settings.services import TrainedEndpoint
 def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callable[[], None]]]:
     """The configuration with `services.trained`, if evaluation asks for a trained model and there is one.
 
-    Beside it, what to call before the services are first asked.
+    The second value is to be called before the services are first asked.
     """
     config = session.config
     if part != "evaluate" or not config.evaluate.trained or config.services.trained is not None:
@@ -24,11 +24,13 @@ def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callabl
     if models.is_empty():
         yield config, session.ready
         return
-    checkpoint = session.lake.root / models.row(-1, named=True)["checkpoint"]
+    checkpoint = session.lake.blobs.pull(models.row(-1, named=True)["checkpoint"])
     door = listening(0)
     port = door.getsockname()[1]
     command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port)]
-    server = Server(command, f"http://127.0.0.1:{port}/health", session.state / "trained-model.log", door)
+    server = Server(
+        command, f"http://127.0.0.1:{port}/health", session.state / "trained-model.log", door, "the trained model"
+    )
     services = config.services.model_copy(update={"trained": TrainedEndpoint(base_url=f"http://127.0.0.1:{port}/v1")})
 
     def ready() -> None:

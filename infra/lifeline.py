@@ -20,7 +20,7 @@ def exit_when_stdin_closes() -> None:
 
 
 def serve_at(server: uvicorn.Server, listening_fd: int | None) -> None:
-    """Serve on the socket the starter opened, so that nobody takes the port in between; else on the server's own."""
+    """Serve on the socket the starter opened (no other process can take the port), else on the server's own."""
     if listening_fd is None:
         server.run()
     else:

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from schemas.settings.base import Settings
 
-HUGE = 1 << 62  # a bound nobody reaches, such as that of 64 bits, tells a reader nothing
+HUGE = 1 << 62  # a bound that is never reached, such as that of 64 bits, tells a reader nothing
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def _walk(kind: type[Settings], default: Any, value: Any, section: str) -> Itera
         inner = _section(info.annotation)
         standard, now = _get(default, field, info), _get(value, field, info)
         if inner is None:
-            yield Setting(name, section, _plain(standard), _plain(now), _allowed(info), _meaning(kind, field))
+            yield Setting(name, section, _plain(standard), _plain(now), allowed(info), _meaning(kind, field))
         else:
             yield from _walk(inner, standard, now, name)
 
@@ -88,7 +88,8 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)
 
 
-def _allowed(info: FieldInfo) -> str:
+def allowed(info: FieldInfo) -> str:
+    """What a field may be, in words."""
     bounds = [words for one in info.metadata for words in _bound(one)]
     return ", ".join([_type(info.annotation), *bounds])
 
@@ -112,7 +113,7 @@ def _type(annotation: Any) -> str:
     if origin is dict:
         return f"mapping of name to {_type(inside[1])}"
     if isinstance(annotation, type) and issubclass(annotation, Settings):
-        return "{" + ", ".join(annotation.model_fields) + "}"
+        return "mapping with " + ", ".join(annotation.model_fields)
     return _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 

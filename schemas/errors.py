@@ -9,12 +9,20 @@ class InputError(GeofixError):
     """A setting, or a file it names, will not do: wrong usage, found before anything was done."""
 
 
+class NotFound(InputError):
+    """A name or id that the user gave does not exist, or more than one begins with it."""
+
+
 class LakeError(GeofixError):
     """The lake cannot be read or written as asked."""
 
 
 class LakeUnwritable(LakeError):
     """Nothing more can be written to the lake: whatever comes next would be lost like this."""
+
+
+class Outage(GeofixError):
+    """Something outside geofix is not there for now: the same run may succeed later without a change."""
 
 
 class StageRefused(GeofixError):

@@ -5,15 +5,17 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from schemas.config import Config
+from schemas.describe import allowed, settings_of
 
 SHIPPED = files("schemas")
-# What must not be echoed back even when it is wrong: somebody may have pasted a key there.
+# What must not be echoed back even when it is wrong: a user may have pasted a key there.
 HIDDEN = ("key", "token", "secret", "password")
 
 
@@ -62,7 +64,7 @@ def load_config(
         _merge(one_by_one, _override(text), "--set", {}, ())
     layers.append(("--set", one_by_one))
     chosen: dict[str, Any] = {"recipe": recipe, "profile": profile}
-    if lake:
+    if lake is not None:
         chosen["lake"] = lake
     layers.append(("command line", chosen))
     merged: dict[str, Any] = {}
@@ -116,8 +118,9 @@ def _override(text: str) -> dict[str, Any]:
         parsed = yaml.load(value, _Loader)
     except yaml.YAMLError:
         parsed = value
-    layer: Any = parsed
-    for name in reversed(path.strip().split(".")):
+    *sections, field = path.strip().split(".")
+    layer: dict[str, Any] = {field: parsed}
+    for name in reversed(sections):
         layer = {name: layer}
     return layer
 
@@ -173,17 +176,47 @@ def _explain(error: Any, origin: Mapping[tuple[str, ...], str]) -> str:
     source = next((origin[path[:n]] for n in range(len(path), 0, -1) if path[:n] in origin), "defaults")
     dotted = ".".join(path) or "configuration"
     if error["type"] == "extra_forbidden":
-        allowed = _fields(path[:-1])
-        close = difflib.get_close_matches(path[-1], allowed, 1)
-        hint = f"did you mean '{close[0]}'? " if close else ""
-        return f"{source}: {dotted}: no such field; {hint}allowed: {', '.join(allowed)}"
+        known = _fields(path[:-1])
+        return f"{source}: {dotted}: no such field; {_meant(path, known)}allowed: {', '.join(known)}"
     about = _about(path)
-    # Cross-field checks are raised on the section: its whole content would bury the message.
+    # Cross-field checks are raised on the section: its whole content would hide the message.
     given = "" if isinstance(error["input"], dict | BaseModel) else f"given {_shown(path, error['input'])}; "
-    said = error["msg"].removeprefix("Value error, ")
-    if error["type"] in ("tuple_type", "list_type"):
-        said = f"must be a list, such as [{_shown(path, error['input']).strip(chr(39))}]"
+    said = _requirement(error, path)
     return f"{source}: {dotted}: {given}{said[0].lower()}{said[1:]}" + (f" ({about})" if about else "")
+
+
+def _requirement(error: Any, path: tuple[str, ...]) -> str:
+    """What the field must be, in plain words; our own checks say it themselves."""
+    if error["type"] in ("value_error", "assertion_error"):
+        return str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] in ("tuple_type", "list_type"):
+        return f"must be a list, such as [{_shown(path, error['input']).strip(chr(39))}]"
+    if error["type"] == "missing":
+        return "must be given"
+    for length in range(len(path), 0, -1):  # an item of a list has no field of its own: its list's says what it may be
+        info = _field(path[:length])
+        if info is not None:
+            words = allowed(info)
+            return f"must be {'a ' if words.startswith(('whole', 'number', 'list', 'mapping')) else ''}{words}"
+    return str(error["msg"])
+
+
+def _meant(path: tuple[str, ...], known: Sequence[str]) -> str:
+    """The name that was probably meant: beside the wrong one, or anywhere else with its section."""
+    close = difflib.get_close_matches(path[-1], known, 1, cutoff=0.75)
+    names = [".".join((*path[:-1], close[0]))] if close else settings_named(path[-1])[:3]
+    if not names:
+        close = difflib.get_close_matches(path[-1], known, 1)
+        names = [".".join((*path[:-1], one)) for one in close]
+    return f"did you mean {' or '.join(repr(name) for name in names)}? " if names else ""
+
+
+def settings_named(field: str) -> list[str]:
+    """Every setting of this name with its section, the shortest name first."""
+    every = [one.name for one in settings_of(Config(), Config())]
+    return sorted(
+        (name for name in every if name.rpartition(".")[2] == field), key=lambda name: (name.count("."), name)
+    )
 
 
 def _shown(path: tuple[str, ...], value: Any) -> str:
@@ -195,7 +228,8 @@ def _shown(path: tuple[str, ...], value: Any) -> str:
 
 def _model(path: Sequence[str]) -> type[BaseModel] | None:
     model: type[BaseModel] = Config
-    for name in path:
+    names = iter(path)
+    for name in names:
         info = model.model_fields.get(name)
         if info is None:
             return None
@@ -204,6 +238,8 @@ def _model(path: Sequence[str]) -> type[BaseModel] | None:
         if inner is None:
             return None
         model = inner
+        if get_origin(info.annotation) is dict:
+            next(names, None)  # the key of an entry, such as a model's or a stage's name
     return model
 
 
@@ -212,7 +248,11 @@ def _fields(path: Sequence[str]) -> list[str]:
     return list(model.model_fields) if model else []
 
 
-def _about(path: Sequence[str]) -> str:
+def _field(path: Sequence[str]) -> FieldInfo | None:
     model = _model(path[:-1]) if path else None
-    info = model.model_fields.get(path[-1]) if model else None
+    return model.model_fields.get(path[-1]) if model else None
+
+
+def _about(path: Sequence[str]) -> str:
+    info = _field(path)
     return (info.description or "") if info else ""

@@ -39,7 +39,7 @@ def measure(item: Row, settings: ElevationSettings) -> Outcome:
 
 
 def open_context(settings: ElevationSettings, setup: WorkerSetup) -> ElevationSettings:
-    # In this test only: a real table stands in schemas/tables.py, which a worker imports.
+    # In this test only: a real table stands in schemas/tables/, which a worker imports.
     from schemas import tables
 
     tables.TABLES["elevations"] = ELEVATIONS

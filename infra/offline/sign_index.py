@@ -20,7 +20,7 @@ class SignHit:
 
 
 def _common_words() -> frozenset[str]:
-    """Words on so many signs that they tell nothing."""
+    """Words that stand on too many signs to tell places apart."""
     words: set[str] = set("the of in at on near where is location address phone tel city town street road".split())  # noqa: SIM905
     for entry in WORDS.values():
         for text in [entry.street_word, *(entry.word(kind) for kind in KINDS)]:

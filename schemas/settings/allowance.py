@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Allowance:
-    """A budget of requests, and the settings it comes from, for whoever has to say that it is used up."""
+    """A budget of requests, and the settings it comes from, for the message that it is used up."""
 
     name: str = ""  # tells budgets of one service apart
     per_minute: float | None = None

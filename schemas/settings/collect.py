@@ -67,7 +67,7 @@ class CollectSettings(Settings):
         500,
         ge=1,
         le=2000,
-        description="a box with so many pictures is held to be incomplete and looked at in smaller pieces; "
+        description="a box with this many pictures is taken for incomplete and looked at in smaller pieces; "
         "the service gives at most 2000 and silently fewer in crowded places",
     )
     search_requests: int = Field(100, ge=1, description="most boxes and tiles asked for one search around a place")
@@ -106,6 +106,6 @@ class CollectSettings(Settings):
 
     @model_validator(mode="after")
     def _want_something(self) -> "CollectSettings":
-        if self.panoramas + self.photos == 0:
-            raise ValueError("panoramas and photos are both 0: nothing would be collected")
+        if self.panoramas + self.photos == 0 and not self.satellite.enabled:
+            raise ValueError("panoramas and photos are both 0 and satellite.enabled is false: nothing to collect")
         return self

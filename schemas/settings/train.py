@@ -32,7 +32,7 @@ class TunerSettings(Settings):
     """What SFT and cold start share."""
 
     epochs: float = Field(1.0, gt=0, description="times every sample is seen")
-    max_steps: int | None = Field(None, ge=1, description="so many optimizer steps, in place of epochs")
+    max_steps: int | None = Field(None, ge=1, description="number of optimizer steps, in place of epochs")
     batch_size: int = Field(32, ge=1, description="sequences in one optimizer step")
     micro_batch: int = Field(8, ge=1, description="sequences in one forward pass on one device")
     learning_rate: float = Field(1e-5, gt=0, description="of AdamW, at its highest")
@@ -62,7 +62,7 @@ class GrpoSettings(Settings):
     """GRPO with the recipe's reward; the defaults are SpotAgent's Table 7."""
 
     epochs: float = Field(1.0, gt=0, description="times every sample is seen")
-    max_steps: int | None = Field(None, ge=1, description="so many optimizer steps, in place of epochs")
+    max_steps: int | None = Field(None, ge=1, description="number of optimizer steps, in place of epochs")
     group_size: int = Field(8, ge=2, description="G: completions sampled for one prompt")
     prompts_per_generation: int = Field(256, ge=1, description="verl's train_batch_size: prompts sampled at once")
     prompts_per_step: int = Field(128, ge=1, description="verl's ppo_mini_batch_size: prompts in one optimizer step")

@@ -23,7 +23,7 @@ from tasks.lake import Lake
 from tasks.services import Connection, Mapillary
 
 OBSERVED_S = 1800.0
-SEGMENT_S = 300.0  # a new file after so long, and files past their time are deleted
+SEGMENT_S = 300.0  # age at which a new file is begun and expired ones are deleted
 MOST_ROWS = 300  # a longer answer is rather asked for again than written down
 _URL = "thumb_original_url"  # signed: it stays out of every file, and a new one is asked for
 
@@ -42,7 +42,7 @@ class Notes:
     @classmethod
     def of(cls, lake: Lake, stage: str) -> "Notes":
         """The notes of a stage on a lake."""
-        return cls(lake.root / ".state" / "notes" / stage, ended_s(lake, stage))
+        return cls(lake.state / "notes" / stage, ended_s(lake, stage))
 
     def find(self, *key: Any, since_s: float = 0.0) -> Any | None:
         """What a killed run was told about this, at that moment or later, or None."""

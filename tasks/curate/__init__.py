@@ -1,5 +1,5 @@
-"""Curate: what can be localized, with its address and its split."""
+"""Curate: what can be localized, with its address and its split. Each step owns a table; `labels` joins them."""
 
-from tasks.curate.localizability import STAGE
+from tasks.curate import address, duplicates, judge, labels
 
-STAGES = [STAGE]
+STAGES = [duplicates.STAGE, judge.STAGE, address.STAGE, labels.STAGE]

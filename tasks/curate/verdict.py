@@ -55,9 +55,7 @@ class Verdict(_Answer):
 
 
 class BadVerdict(Exception):
-    """The judge's answer is not a verdict. Asking again may give one, so the item is kept for retry."""
-
-    kind = "bad_verdict"
+    """The judge's answer is not a verdict. Asking again with another seed may give one."""
 
 
 SYSTEM = """You judge whether a picture can be localized: whether a careful person could work out where on Earth it \

@@ -8,17 +8,17 @@ from typing import Any, NoReturn
 
 import polars as pl
 
-from schemas.errors import GeofixError
+from schemas.errors import InputError
 from tasks.reward.levels import LEVELS
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _DAMAGED = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+|[-+]?\d+\.0*")
-_ENOUGH_LONG_IDS = 20  # of chance, so many long ids are round in binary once in a million files
+_ENOUGH_LONG_IDS = 20  # by chance, 20 long ids are all round in binary once in a million files
 
 _FIELDS = "id, answer (text) or lat and lon, true_lat, true_lon, and optionally country, province_or_state, city"
 
 
-class PredictionsError(GeofixError):
+class PredictionsError(InputError):
     """A predictions file that cannot be scored; the message names file, row, field and the way out."""
 
 

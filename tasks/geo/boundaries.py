@@ -183,7 +183,7 @@ def index() -> Index:
 @cache
 def land_squares() -> NDArray[np.bool_]:
     """Which squares may hold land, by number: those on land, and those that a coast or border crosses."""
-    return (index().base != 0) | (index().crossed >= 0)
+    return np.asarray((index().base != 0) | (index().crossed >= 0))
 
 
 @cache

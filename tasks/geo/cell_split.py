@@ -17,7 +17,7 @@ SPLITS = ("train", "validation", "benchmark")
 CELL_ROWS, CELL_COLUMNS = 180, 360
 CELLS = CELL_ROWS * CELL_COLUMNS
 SQUARES = ROWS // CELL_ROWS  # of the border index, along a side of a cell
-NARROW = 5  # a country no wider than so many buffers may have too little room between its own cells,
+NARROW = 5  # a country no wider than this many buffers may have too little room between its own cells,
 ROOM = 0.5  # which is less than this share of its land
 PROBES = 60  # points along a side of its box, to find that share
 SEA = -1  # in the place of a split: nothing to keep clear of
@@ -31,7 +31,7 @@ def cell_number(lat: Floats, lon: Floats) -> Ints:
     """Cells as numbers, row by row from the south-west; the same cells as `tasks.geo.distance.cell_of`."""
     row = np.minimum(np.floor(lat) + 90, CELL_ROWS - 1).astype(np.int64)
     column = np.minimum(np.floor(lon) + 180, CELL_COLUMNS - 1).astype(np.int64)
-    return row * CELL_COLUMNS + column
+    return np.asarray(row * CELL_COLUMNS + column)
 
 
 def cell_corner(cell: Ints) -> tuple[Ints, Ints]:
@@ -134,7 +134,7 @@ def keeps_clear(lat: Floats, lon: Floats, splits: Splits, buffer_km: float) -> N
         return np.ones(len(lat), dtype=bool)
 
     def split(row: Ints, column: Ints) -> Splits:
-        return splits[row * CELL_COLUMNS + column]
+        return np.asarray(splits[row * CELL_COLUMNS + column])
 
     cell = cell_number(lat, lon)
     return _is_clear(lat, lon, splits[cell], cell, 1, split, buffer_km)

@@ -145,7 +145,7 @@ class Encoded:
         width, height = sides if self.orientation < 5 else sides[::-1]
         least = {"min_width": -(-width // shrink), "min_height": -(-height // shrink)} if shrink > 1 else {}
         try:
-            return simplejpeg.decode_jpeg(self.data, colours, fastdct=False, fastupsample=False, **least)
+            return np.asarray(simplejpeg.decode_jpeg(self.data, colours, fastdct=False, fastupsample=False, **least))
         except ValueError as error:
             if _DAMAGE.search(str(error)):
                 size = f"{self.facts.width} x {self.facts.height}"
@@ -165,7 +165,7 @@ class Encoded:
 
 def jpeg(pixels: Pixels, quality: int) -> bytes:
     """A baseline JPEG, 4:2:0, with no segment that is not needed to decode it."""
-    return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420", fastdct=False)
+    return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420", fastdct=False))
 
 
 def exif_of(picture: Image.Image) -> Image.Exif:

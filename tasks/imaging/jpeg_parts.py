@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 JFIF = b"\xff\xe0\x00\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0"  # of no size and without a thumbnail
 _ADOBE = b"\xff\xee\x00\x0eAdobe\0\x64\0\0\0\0"  # and how colours are coded
 _STANDALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
-_HUFFMAN_FRAMES = (0xC0, 0xC1, 0xC2)  # sequential, extended, progressive; nobody makes photos of the other kinds
+_HUFFMAN_FRAMES = (0xC0, 0xC1, 0xC2)  # sequential, extended, progressive; the other kinds do not occur in photos
 _PROGRESSIVE = 0xC2
 _ICC = b"ICC_PROFILE\0"
 

@@ -1,6 +1,6 @@
 """Pictures without what they tell about their maker: EXIF, GPS, MakerNotes, XMP, IPTC, comments, thumbnails, text.
 
-A picture is put together anew from what decoding needs, so that a kind of metadata nobody thought of does not slip
+A picture is put together anew from what decoding needs, so that an unknown kind of metadata does not slip
 through. Pixels stay as they are, unless the picture had to be turned upright or carries bytes inside its coded part
 that no decoder reads.
 """

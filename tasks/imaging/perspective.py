@@ -91,7 +91,7 @@ class Panorama:
         """
         ahead = self.width / (2 * math.pi) / _focal(view)  # panorama pixels to a pixel in the view's middle
         most = math.isqrt(_MAX_SAMPLES // (view.width * view.height))
-        return max(1, min(round(ahead), most, _MAX_FINER, _MAX_CUT // max(view.width, view.height)))
+        return int(max(1, min(round(ahead), most, _MAX_FINER, _MAX_CUT // max(view.width, view.height))))
 
 
 def perspective_view(

@@ -62,7 +62,7 @@ def _is_sane(name: bytes, body: bytes) -> bool:
 
 
 def _palette(colours: bytes, clear: bytes, data: bytes) -> bytes:
-    """The colours that a pixel has; the others, which nobody sees, black."""
+    """The colours that a pixel has; transparent ones black."""
     with Image.open(io.BytesIO(png_pixels(data)), formats=["PNG"]) as picture:
         used = np.bincount(np.asarray(picture).ravel(), minlength=256)[: len(colours) // 3] > 0
     count = int(np.flatnonzero(used)[-1]) + 1 if used.any() else 1

@@ -1,6 +1,6 @@
 """Ingest: photos with coordinates from a user's table.
 
-It is no part of the pipeline's order: it runs when somebody has a table, beside plan and collect, and what it brings
+It is no part of the pipeline's order: it runs when a user has a table, beside plan and collect, and what it brings
 in is curated with what they found.
 """
 

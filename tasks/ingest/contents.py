@@ -1,7 +1,7 @@
 """Which of a folder's subfolders holds a file: listed once, because to ask each of them for each picture takes hours.
 
 OSV-5M has five million pictures in a hundred folders. Twelve bytes a name are kept, not the names: a hash may name a
-folder too many, so whoever asks looks whether the file is there.
+folder too many, so the caller checks whether the file is there.
 """
 
 import itertools

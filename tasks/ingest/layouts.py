@@ -16,7 +16,7 @@ class Layout:
     # Where a picture lies by its id: {id}; {flat} with / as _; {deep}, where ab_cd_1.jpg is ab/cd/1.jpg.
     files: tuple[str, ...] = ()
     in_subfolders: bool = False  # or so one folder deeper
-    split: str | None = None  # what the dataset is for, where nobody says otherwise
+    split: str | None = None  # what the dataset is for, unless a row or an option says otherwise
     licence: str | None = None  # of the whole dataset, where it has one
     attribution: str | None = None
     needed: tuple[str, ...] = ("id", "lat", "lon")
@@ -57,7 +57,7 @@ PLAIN = Layout(
     needed=("lat", "lon"),
 )
 
-# Photos of Flickr, by their names in the archives. What somebody adds to such a table under the plain layout's names
+# Photos of Flickr, by their names in the archives. What a user adds to such a table under the plain layout's names
 # counts as it does there; scene labels and their probabilities are not read.
 _FLICKR = {**PLAIN.columns, "id": ("img_id", "name")}
 

@@ -67,7 +67,7 @@ def rows_of(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, Values | R
 def _values(column: pa.Array, name: str) -> list[Any]:
     """The column's values. One that Python cannot hold must not cost the others: then they are taken one by one."""
     try:
-        return column.to_pylist()
+        return list(column.to_pylist())
     except (ValueError, OverflowError):  # bytes that are no UTF-8 are a ValueError, too
         return [_value(value, name) for value in column]
 
@@ -78,7 +78,7 @@ def _value(value: pa.Scalar, name: str) -> Any:
     except UnicodeError:
         return Refusal("unreadable_row", "holds bytes that are not UTF-8", name)
     except (ValueError, OverflowError):
-        # A moment beyond the calendar, often a placeholder: as its number and unit, which nobody takes for a time.
+        # A moment beyond the calendar, often a placeholder: as its number and unit, which is not mistaken for a time.
         return f"{getattr(value, 'value', 'a value')} {value.type}"
 
 

@@ -79,7 +79,7 @@ def _stored(data: bytes, kind: str, stays: bool, rules: PictureRules) -> tuple[b
     return stored, facts
 
 
-# What the first bytes of other formats look like: named, so that nobody takes such a file for damaged.
+# What the first bytes of other formats look like: named, so that such a file is not taken for damaged.
 _MAGIC = (
     (b"BM", "BMP"),
     (b"II*\0", "TIFF or a camera's raw format"),

@@ -27,7 +27,7 @@ _OF_OSV5M = (
     *("road_index", "drive_side", "climate", "soil", "dist_sea", "quadtree_10_1000", "quadtree_10_5000"),
     *("quadtree_10_25000", "quadtree_10_50000", "unique_country", "unique_region", "unique_sub-region", "unique_city"),
 )
-_LEAST_OF_OSV5M, _LEAST_OF_ADDRESS = 2, 3  # columns: a single one may be anybody's
+_LEAST_OF_OSV5M, _LEAST_OF_ADDRESS = 2, 3  # columns: a single one occurs in other layouts too
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Recognised:
     why: str | None = None
 
     def notes(self, settings: IngestSettings) -> list[str]:
-        """What was guessed and what follows from it, so that whoever knows better can say so."""
+        """What was guessed and what follows from it, so that the user can correct it."""
         if self.why is None:
             return []
         split = self.layout.split if settings.split is None else None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 class Room:
-    """For threads: whoever wants more than is left waits, and whoever comes later waits behind them."""
+    """A semaphore for threads, counted in pixels: first come, first served."""
 
     def __init__(self, pixels: int) -> None:
         self._most = pixels
@@ -20,7 +20,7 @@ class Room:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        """Room for so many pixels while the block runs. More than there is at all gets all of it."""
+        """Hold this many pixels while the block runs; a request above the total gets the total."""
         wanted = min(pixels, self._most)
         with self._turn, self._freed:
             self._freed.wait_for(lambda: self._taken + wanted <= self._most)

@@ -84,13 +84,14 @@ def ingest_table(
     total = _Total(survey.rows, context)
     seen: list[pl.Series] = []
     dropped = 0
-    with Report(lake.root / "reports", dataset) as report:
+    with Report(lake.blobs.local("reports"), dataset) as report:
         for portion in Portions(survey, dataset, settings, plan):
             stood = standing_of(lake, portion.select(item_id="id"))
             total.add(run(stage_of(portion), job, replace(context, progress=total.tick)))
             report.add(refused_of(lake, portion), failed_of(lake, portion), noted_of(lake, portion))
             seen.append(portion["id"])
             dropped += stood.height - (standing_of(lake, stood).height if stood.height else 0)
+    lake.blobs.push(f"reports/{report.path.name}")
     retired = retire(lake, dataset, pl.concat(seen) if seen else [])
     return IngestResult(
         dataset=dataset,

@@ -54,7 +54,7 @@ class WorkerContext:
 
 
 def open_context(job: Job, setup: WorkerSetup) -> WorkerContext:
-    contact = setup.connections.mapillary.contact  # the same for whoever is asked
+    contact = setup.connections.mapillary.contact  # the same for every host
     web = Pictures(job.settings.web, job.settings.picture.max_file_mb, contact, job.rate_budget)
     return WorkerContext(setup.lake, PictureFolder(job.folder), web, job)
 

@@ -17,7 +17,7 @@ from tasks.geo.boundaries import country_codes, country_number
 
 LEAST_ROWS = 4  # with fewer, chance is as good an explanation
 LEAST_SHARE = 0.1  # of the rows must speak for an exchange,
-TIMES = 4  # so many times more than speak against it
+TIMES = 4  # how many times more rows must speak for it than against it
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

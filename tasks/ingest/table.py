@@ -138,7 +138,7 @@ def _open_csv(table: Table, layout: Layout | None) -> Table:
 
 
 def _with_names(table: Table, names: Sequence[str]) -> Table:
-    # Unnamed columns (an index written by a spreadsheet) harm nobody, as long as none is asked for.
+    # Unnamed columns (an index written by a spreadsheet) are harmless as long as none is asked for.
     twice = [name for name, times in Counter(n.casefold() for n in names if n).items() if times > 1]
     if twice:
         raise TableRefused(f"{table.path}: column '{twice[0]}' stands twice in the header; rename or delete one")

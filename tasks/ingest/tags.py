@@ -32,7 +32,7 @@ class Tags:
 
     orientation: int | None = None  # 1 to 8
     orientation_invalid: str | None = None  # what stands there instead
-    already_turned: bool = False  # the tag says to turn it, but its sizes say that somebody did
+    already_turned: bool = False  # the tag says to turn it, but its sizes say that it was turned already
     lat: float | None = None
     lon: float | None = None
     taken_at: datetime | None = None

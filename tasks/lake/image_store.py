@@ -1,17 +1,16 @@
 """Content-addressed images: `images/ab/abcd….jpg`, named by the sha256 of their bytes."""
 
 import hashlib
-import os
 import re
-import time
-import uuid
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
-from schemas.errors import LakeError, LakeUnwritable
+from schemas.errors import LakeError
+from tasks.lake.blobs import Blob, BlobMissing, Blobs
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 EXTENSIONS = ("jpg", "png")
-STALE_SECONDS = 24 * 3600
+FOLDER = "images"
 
 
 class CorruptImage(LakeError):
@@ -19,54 +18,53 @@ class CorruptImage(LakeError):
 
 
 class ImageStore:
-    """Images under one folder. A file there is complete: it was renamed into place after it was on the disk."""
+    """The images of one lake. A stored image is complete."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
 
-    def path(self, sha256: str, extension: str) -> Path:
-        """Where the image is or would be. Names come from tables: anything but a hash is refused."""
+    def key(self, sha256: str, extension: str) -> str:
+        """The image's key in the lake. Names come from tables: anything but a hash is refused."""
         if not SHA256.fullmatch(sha256):
             raise LakeError(f"'{sha256[:80]}' is not a sha256")
         if extension not in EXTENSIONS:
             raise LakeError(f"image extension '{extension[:20]}' is not one of {', '.join(EXTENSIONS)}")
-        return self.root / sha256[:2] / f"{sha256}.{extension}"
+        return f"{FOLDER}/{sha256[:2]}/{sha256}.{extension}"
+
+    def path(self, sha256: str, extension: str) -> Path:
+        """Where the image, or its copy on this machine, is or would be."""
+        return self._blobs.local(self.key(sha256, extension))
+
+    def uri(self, sha256: str, extension: str) -> str:
+        """The image's address to show to people."""
+        return self._blobs.uri(self.key(sha256, extension))
+
+    def exists(self, sha256: str, extension: str) -> bool:
+        return self._blobs.exists(self.key(sha256, extension))
 
     def put(self, data: bytes, extension: str) -> str:
         """Store the bytes once; returns their sha256."""
         sha256 = hashlib.sha256(data).hexdigest()
-        path = self.path(sha256, extension)
-        if path.exists() and path.stat().st_size == len(data):
-            return sha256
-        temporary = path.parent / f".{sha256[:12]}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise LakeUnwritable(
-                f"image store '{self.root}' cannot be written: {error.strerror or error}; mend that and run again"
-            ) from error
+        self._blobs.keep(self.key(sha256, extension), data)
         return sha256
 
     def read(self, sha256: str, extension: str) -> bytes:
         """The image's bytes, checked against their name."""
-        path = self.path(sha256, extension)
+        key = self.key(sha256, extension)
         try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            raise CorruptImage(f"image {sha256}.{extension} is missing from {self.root}; collect it again") from None
+            data = self._blobs.get(key)
+        except BlobMissing:
+            raise CorruptImage(f"image {self._blobs.uri(key)} is missing; collect it again") from None
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise CorruptImage(f"image {path} does not match its sha256; delete it and collect it again")
+            raise CorruptImage(f"image {self._blobs.uri(key)} does not match its sha256; delete it and collect again")
         return data
 
-    def sweep(self) -> int:
-        """Delete temporary files that a killed writer left a day ago or earlier; returns how many."""
-        old = [p for p in self.root.glob("*/.*.tmp") if time.time() - p.stat().st_mtime > STALE_SECONDS]
-        for path in old:
-            path.unlink(missing_ok=True)
-        return len(old)
+    def list(self, start: str = "") -> Iterator[Blob]:
+        """The stored images, or those whose sha256 has these two first digits."""
+        return (blob for blob in self._blobs.list(f"{FOLDER}/{start}") if _sha256_of(blob.key))
+
+
+def _sha256_of(key: str) -> str:
+    """The sha256 a key names; empty for any other file."""
+    name = PurePosixPath(key)
+    return name.stem if SHA256.fullmatch(name.stem) and name.suffix[1:] in EXTENSIONS else ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -63,7 +62,7 @@ def _cast(contract: Table, column: pa.Field, array: Any) -> Any:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
         or pa.types.is_string_view(kind)
@@ -72,7 +71,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def check_stored_schema(contract: Table, stored: pa.Schema, path: Path) -> None:
+def check_stored_schema(contract: Table, stored: pa.Schema, path: str) -> None:
     """Refuse a table on disk whose columns have other types than the contract's."""
     for column in contract.schema:
         if column.name not in stored.names:

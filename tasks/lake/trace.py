@@ -6,8 +6,9 @@ from typing import Any
 
 import polars as pl
 
-from schemas.errors import GeofixError
+from schemas.errors import NotFound
 from tasks.lake import Lake
+from tasks.lake.versions import newest_versions
 
 SHORTEST = 6  # letters of an id that is cut short
 SHOWN = 5  # ids that share a beginning
@@ -96,13 +97,13 @@ def _whole_id(lake: Lake, beginning: str) -> str:
     found: set[str] = set()
     if len(beginning) >= SHORTEST:
         for table, (key, _, _) in _WAYS.items():
-            found.update(lake.scan(table).filter(pl.col(key).str.starts_with(beginning)).collect()[key])
+            found.update(lake.collect(table, lake.scan(table).filter(pl.col(key).str.starts_with(beginning)))[key])
     if len(found) == 1:
         return found.pop()
     if found:
         some = ", ".join(sorted(found)[:SHOWN]) + (", …" if len(found) > SHOWN else "")
-        raise GeofixError(f"{len(found)} ids begin with '{beginning[:80]}': {some}")
-    raise GeofixError(
+        raise NotFound(f"{len(found)} ids begin with '{beginning[:80]}': {some}")
+    raise NotFound(
         f"no row has the id '{beginning[:80]}', nor one that begins so ({SHORTEST} letters are needed); looked in "
         f"{', '.join(_WAYS)} (`geofix show TABLE` lists ids)"
     )
@@ -124,14 +125,14 @@ def _follow(lake: Lake, table: str, row_id: str, found: Callable[[Step], None], 
 
 
 def _row(lake: Lake, table: str, row_id: str) -> dict[str, Any] | None:
-    rows = lake.scan(table).filter(pl.col(_WAYS[table][0]) == row_id).collect()
-    return rows.row(0, named=True) if rows.height else None
+    rows = lake.collect(table, lake.scan(table).filter(pl.col(_WAYS[table][0]) == row_id))
+    return newest_versions(rows, [_WAYS[table][0]]).row(0, named=True) if rows.height else None
 
 
 def _run(lake: Lake, run_id: str | None) -> dict[str, Any]:
     if not run_id:
         return {}
     wanted = ("stage", "code_version", "config_hash", "input_versions_json", "finished_at")
-    rows = lake.scan("runs").filter(pl.col("run_id") == run_id).select(*wanted).collect()
+    rows = lake.collect("runs", lake.scan("runs").filter(pl.col("run_id") == run_id).select(*wanted))
     # A killed run has no row of its own; its commits still carry its id.
     return {"run_id": run_id, **(rows.row(0, named=True) if rows.height else {"status": "killed before its end"})}

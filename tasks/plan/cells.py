@@ -43,7 +43,7 @@ class Cells:
         """log(1 + P_c) for every row, P_c being the cell's people with the floor added.
 
         The floor is what a gazetteer misses in a whole cell of land; a rock in the sea, or the corner of a cell beyond
-        a border, has its part of it. Where a country has nobody at all, as may be outside a raster, its cells weigh the
+        a border, has its part of it. Where a country has no people, as may be outside a raster, its cells weigh the
         same.
         """
         weights = np.log1p(self.people + floor_people * self.share)

@@ -40,7 +40,7 @@ def all_cities() -> pl.DataFrame:
 
 
 def viewport_km(people: Floats) -> Floats:
-    """The side of the square a city of so many people takes up."""
+    """The side of the square that a city of this population takes up."""
     return np.round(np.clip(np.sqrt(people / PEOPLE_PER_KM2), SMALLEST_KM, LARGEST_KM), 1)
 
 
@@ -86,7 +86,7 @@ def _eligible(settings: PlanSettings, codes: list[str]) -> pl.DataFrame:
     splits = split_of_cells(settings.seed, settings.split, settings.buffer_km)
     clear = keeps_clear(cities["lat"].to_numpy(), cities["lon"].to_numpy(), splits, settings.buffer_km)
     cities = cities.filter(pl.Series(clear))
-    # An exponential race (Efraimidis and Spirakis): first come with chances by people, whoever else runs.
+    # An exponential race (Efraimidis and Spirakis): the order of a city depends on its own draw and people only.
     start = np.array([key("city", settings.seed, code) for code in cities["country"].to_list()], dtype=np.uint64)
     with np.errstate(divide="ignore"):
         race = -np.log(uniform(start, cities["city_id"].to_numpy().astype(np.int64))) / cities["people"].to_numpy()

@@ -15,7 +15,7 @@ from tasks.plan.cells import PARTS, Cells, cell_corner, cell_number
 from tasks.plan.islets import Islets, islets
 from tasks.plan.rounds import FIRST_LATE, Floats, Ints, Slots, empty_slots, fill
 
-TRIES_PER_CELL = 8  # after so many a slot draws another cell,
+TRIES_PER_CELL = 8  # tries after which a slot draws another cell,
 TOWN_TRIES = 6  # and the last ones of each lot leave the towns and take any land of the cell
 
 
@@ -33,7 +33,7 @@ class _Chances:
         """Whether each point is in its row's cell and country: a step from a town may lead over the edge of either."""
         inside = cell_number(lat, lon) == self.table.cell[row]
         inside[inside] = country_number(lat[inside], lon[inside]) == self.table.country[row[inside]]
-        return inside
+        return np.asarray(inside)
 
     def home_cell(self, row: Ints) -> Ints:
         """The row's own cell."""

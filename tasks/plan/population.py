@@ -40,7 +40,7 @@ def tell_gaps(path: str, wanted: Sequence[str]) -> None:
     empty = [code for code in wanted if not people[codes.index(code)]]
     if empty:
         logger.warning(
-            f"plan.population_raster: {path} has nobody in {len(empty)} of {len(wanted)} planned countries "
+            f"plan.population_raster: {path} has no people in {len(empty)} of {len(wanted)} planned countries "
             f"({_some(empty)}): their cells count alike"
         )
     low_lat, low_lon = cell_corner(table.cell)
@@ -58,7 +58,7 @@ def tell_gaps(path: str, wanted: Sequence[str]) -> None:
             cut.append(f"{covered[own].sum()} of {own.sum()} cells of {code}")
     if cut:
         logger.warning(
-            f"plan.population_raster: {path} covers {_some(cut)}: it counts nobody in the others, and no place is "
+            f"plan.population_raster: {path} covers {_some(cut)}: it counts no people in the others, and no place is "
             "drawn there; name a raster of the whole country, or leave it out (plan.countries)"
         )
 

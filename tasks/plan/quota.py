@@ -15,7 +15,7 @@ def shares(
 ) -> NDArray[np.float64]:
     """Each country's part of M: l1 R_i / sum R + l2 P_i / sum P + l3 A_i / sum A, which add up to 1.
 
-    A factor nobody has (a world without roads) cannot be shared out; its weight then falls to the other factors.
+    A factor that is zero everywhere (no roads) cannot be shared out; its weight then falls to the other factors.
     """
     total = np.zeros(len(roads))
     used = 0.0

@@ -21,7 +21,7 @@ CACHE_MB = 256  # of decoded blocks; GDAL's default is a twentieth of the machin
 # A block is decoded whole; one that fits into the cache is decoded once, however many windows it is read in.
 LARGEST_BLOCK_MB = 200
 COARSEST_DEG = 0.5  # a pixel counts where its middle lies, so it must be well below the one-degree cells
-MOST_PEOPLE = 1e9  # on one pixel: more is a mark for no data that nobody declared
+MOST_PEOPLE = 1e9  # on one pixel: more is an undeclared no-data value
 PROBE_LAT, PROBE_LON = 50.0, 10.0  # a point that says by which numbers a reference system goes:
 DATUM_DEG = 0.05  # one ellipsoid or another moves it by a kilometre, another unit or meridian by hundreds
 LEEWAY_DEG = 0.01  # corners are often rounded
@@ -97,7 +97,7 @@ def _is_plain_degrees(crs: CRS) -> bool:
         [lon], [lat], *_ = transform(crs, "EPSG:4326", [PROBE_LON], [PROBE_LAT])
     except (rasterio.errors.RasterioError, CPLE_BaseError):
         return False  # no system of this Earth
-    return abs(lon - PROBE_LON) < DATUM_DEG and abs(lat - PROBE_LAT) < DATUM_DEG
+    return bool(abs(lon - PROBE_LON) < DATUM_DEG and abs(lat - PROBE_LAT) < DATUM_DEG)
 
 
 def _check_layout(source: DatasetReader, path: str) -> None:

@@ -15,7 +15,7 @@ from tasks.lake import Lake
 from tasks.plan.cities import choose_cities
 from tasks.plan.stage import plan_identity, planned
 from tasks.runtime.identity import digest
-from tasks.runtime.report import Report, markdown_table, report_folder, write_files
+from tasks.runtime.report import MADE_FROM, Report, markdown_table, report_folder, write_files
 
 SCALE = 2  # drawn twice as large and reduced: smooth lines without a plotting library
 VERSION = 2  # raise it when the files look different for the same plan
@@ -40,7 +40,9 @@ POLE_LAT = -90.0  # unless there are places
 
 def report(lake: Lake, settings: PlanSettings) -> Report:
     """The report of the plan that stands in the lake."""
-    return write_report(lake.read("places", columns=COLUMNS), settings, report_folder(lake, "plan"))
+    made = write_report(lake.read("places", columns=COLUMNS), settings, report_folder(lake, "plan"))
+    lake.blobs.push("reports/plan", last=MADE_FROM)
+    return made
 
 
 def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path) -> Report:

@@ -8,17 +8,18 @@ from typing import Any
 
 import polars as pl
 
+from schemas.tables import SYSTEM_COLUMNS
+from schemas.tables import TABLES as CONTRACTS
 from tasks.lake import Lake
+from tasks.runtime.outcome import REJECTED
 from tasks.runtime.runner import digest
 
 TABLES = ("places", "images", "gaps", "labels", "rejects", "failures", "runs")
 SNAPSHOT_TABLES = ("places", "images", "labels", "rejects")  # what a snapshot keeps readable for good
-REVIEWED = ("plan", "collect", "ingest", "curate")  # the stages whose work is under review, in order
-RECHECK, INGEST = "collect.recheck", "ingest"
-_OUTPUTS = ("places", "images", "labels")
+REVIEW, RECHECK, INGEST = "review", "collect.recheck", "ingest"
+_BESIDE = ("rejects", "failures", "runs")  # written by every stage, also by those after the review
 # How and when a picture was fetched is provenance: fetching the same picture again makes no other snapshot.
 _NOT_CONTENT = {"fetched_at", "request_url", "http_status", "etag"}
-_SYSTEM = {"stage", "item_id", "made_from", "run_id", "written_at", "tombstone"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class StageCount:
     kept: int
     rejected: int
     failed: int
-    rows: int  # in the stage's output table: one item may give several
+    rows: int  # in the first of the stage's tables: one item may give several
 
     @property
     def balances(self) -> bool:
@@ -43,23 +44,42 @@ class Evidence:
 
     versions: Mapping[str, int]
     frames: Mapping[str, pl.DataFrame]
+    outputs: pl.DataFrame  # table, stage, item_id and made_from of the rows of the reviewed stages' own tables
 
     def __getitem__(self, table: str) -> pl.DataFrame:
         return self.frames[table]
 
 
-def gather(lake: Lake, versions: Mapping[str, int] | None = None) -> Evidence:
-    """The tables at the given versions (default: the newest), without what later stages wrote."""
-    fixed = {table: lake.version(table) for table in TABLES} if versions is None else dict(versions)
-    frames = {table: lake.read(table, fixed[table]) for table in TABLES}
-    return Evidence(fixed, reviewed_only(frames))
+def gather(lake: Lake) -> Evidence:
+    """The tables as they are now, without what later stages wrote."""
+    versions = {table: lake.version(table) for table in TABLES}
+    frames = reviewed_only({table: lake.read(table, versions[table]) for table in TABLES})
+    written = {table for tables in reviewed_stages(frames["runs"]).values() for table in tables}
+    columns = ["stage", "item_id", "made_from"]
+    outputs = [lake.read(name, columns=columns).with_columns(table=pl.lit(name)) for name in sorted(written)]
+    empty = pl.DataFrame(schema=dict.fromkeys([*columns, "table"], pl.String))
+    return Evidence(versions, frames, pl.concat([empty, *outputs]))
+
+
+def reviewed_stages(runs: pl.DataFrame) -> dict[str, tuple[str, ...]]:
+    """The stages whose work is under review and the tables each writes, in the order of the data.
+
+    A stage after the review works on a snapshot, and its runs say which; the newest run of a stage decides.
+    """
+    newest = runs.sort("started_at").group_by("stage", maintain_order=True).last()
+    newest = newest.filter(pl.col("snapshot_id").is_null() & (pl.col("stage") != REVIEW))
+    written = {
+        stage: tuple(name for name in CONTRACTS if name in json.loads(text or "{}") and name not in _BESIDE)
+        for stage, text in newest.select("stage", "output_versions_json").iter_rows()
+    }
+    order = {name: position for position, name in enumerate(CONTRACTS)}
+    return dict(sorted(written.items(), key=lambda one: (min((order[t] for t in one[1]), default=0), one[0])))
 
 
 def reviewed_only(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """The frames without rejects, failures and runs of stages that come after the review."""
-    group = pl.col("stage").str.split(".").list.first()
-    shared = ("rejects", "failures", "runs")
-    return {name: rows.filter(group.is_in(REVIEWED)) if name in shared else rows for name, rows in frames.items()}
+    mine = pl.col("stage").is_in(list(reviewed_stages(frames["runs"])))
+    return {name: rows.filter(mine) if name in _BESIDE else rows for name, rows in frames.items()}
 
 
 def snapshot_id(images: pl.DataFrame, labels: pl.DataFrame) -> str:
@@ -76,7 +96,7 @@ def report_digest(rejects: pl.DataFrame, failures: pl.DataFrame, gaps: pl.DataFr
 
 
 def _content(rows: pl.DataFrame, key: str) -> str:
-    columns = sorted(name for name in rows.columns if name not in _NOT_CONTENT | _SYSTEM)
+    columns = sorted(name for name in rows.columns if name not in _NOT_CONTENT | set(SYSTEM_COLUMNS))
     return _hash(rows.select(columns).sort(key))
 
 
@@ -88,26 +108,27 @@ def _hash(rows: pl.DataFrame) -> str:
 
 
 def funnel(evidence: Evidence) -> list[StageCount]:
-    """One line a reviewed stage: its newest finished run says what came in, the tables say where it went."""
+    """One line for each reviewed stage: its newest finished run says what came in, the tables say where it went."""
     done = evidence["runs"].filter(pl.col("status").is_in(["done", "done_with_failures"]))
     newest = done.sort("finished_at").group_by("stage", maintain_order=True).last()
     totals: dict[str, int] = dict(newest.select("stage", "total").iter_rows())
-    totals.pop(RECHECK, None)  # it looks again at pictures that another stage brought: nothing goes through it
-    order = {name: position for position, name in enumerate(REVIEWED)}
+    totals.pop(RECHECK, None)  # it checks pictures that another stage brought: nothing goes through it
     return [
-        _stage_count(evidence, stage, None if stage == INGEST else totals[stage])
-        for stage in sorted(totals, key=lambda name: (order[name.split(".")[0]], name))
+        _stage_count(evidence, stage, tables, None if stage == INGEST else totals[stage])
+        for stage, tables in reviewed_stages(evidence["runs"]).items()
+        if stage in totals
     ]
 
 
-def _stage_count(evidence: Evidence, stage: str, total: int | None) -> StageCount:
-    mine = {table: evidence[table].filter(pl.col("stage") == stage) for table in (*_OUTPUTS, "rejects", "failures")}
-    outputs = [mine[table] for table in _OUTPUTS]
-    failed = mine["failures"].select("item_id")
+def _stage_count(evidence: Evidence, stage: str, tables: tuple[str, ...], total: int | None) -> StageCount:
+    mine = pl.col("stage") == stage
+    rows = evidence.outputs.filter(mine)
+    failed = evidence["failures"].filter(mine).select("item_id")
     # What an earlier run made of an item stands until the item is done again: it counts as failed, not twice.
-    kept = pl.concat([rows.select("item_id") for rows in outputs]).unique().join(failed, on="item_id", how="anti")
-    rejected = mine["rejects"].join(failed, on="item_id", how="anti")
-    # No run sees all photos that were ever brought in: there the sum is told, and each run's account is checked.
+    made = rows.filter(~pl.col("made_from").fill_null("").str.starts_with(REJECTED)).select("item_id").unique()
+    kept = made.join(failed, on="item_id", how="anti")
+    rejected = evidence["rejects"].filter(mine).join(failed, on="item_id", how="anti")
+    # No run sees all photos that were ever ingested: there the sum is shown, and each run's account is checked.
     stands = kept.height + rejected.height + failed.height
     return StageCount(
         stage=stage,
@@ -115,7 +136,7 @@ def _stage_count(evidence: Evidence, stage: str, total: int | None) -> StageCoun
         kept=kept.height,
         rejected=rejected.height,
         failed=failed.height,
-        rows=sum(rows.height for rows in outputs),
+        rows=rows.filter(pl.col("table").is_in(tables[:1])).height,
     )
 
 

@@ -10,7 +10,7 @@ from schemas.errors import LakeError
 from tasks.imaging.images import BadImage, thumbnail, to_data_uri
 from tasks.lake import Lake
 
-# What each reason means to somebody who did not write the stage.
+# What each reason means, for the reviewer.
 REASONS = {
     "no_imagery_near": "The service has no picture within the widest search box around the place.",
     "no_panorama_near": "There are photos near the place, but no panorama.",
@@ -27,6 +27,7 @@ REASONS = {
     "sequence_leak": "The same drive also serves another split, which keeps it.",
     "non_localizable": "The judge sees too few clues to tell where this is.",
     "landmark": "The judge sees an iconic sight, which tests memory rather than reasoning.",
+    "no_verdict": "The judge was asked several times and never answered in the form of a verdict.",
     "low_score": "Localizable, but below the configured score.",
     "no_address": "The geocoder knows no country at this point.",
 }

@@ -5,29 +5,28 @@ policy forbids scripts and requests, should that ever fail.
 """
 
 import json
-import os
-import uuid
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from schemas.errors import LakeError
 from schemas.settings.review import ReviewSettings
 from tasks.lake import Lake
+from tasks.lake.blobs import BlobMissing
 from tasks.review import worldmap
 from tasks.review.checks import SPLITS, Check
 from tasks.review.coverage import coverage
 from tasks.review.evidence import Evidence, funnel, tally
 from tasks.review.pictures import gallery, reject_groups, scenes
-from tasks.runtime.report import report_folder
 
 HERE = Path(__file__).parent
 COUNTRIES_SHOWN = 14
 FAILURES_SHOWN = 20
-_BEGIN, _END = "<!-- word -->", "<!-- /word -->"  # between them: what the reviewer said, which changes later
+PLAN = "reports/plan"  # the report of the plan that stands now
+_BEGIN, _END = "<!-- decision -->", "<!-- /decision -->"  # between them: the reviewer's decision, which changes later
 
 
 def report_path(snapshot_id: str) -> str:
@@ -37,28 +36,31 @@ def report_path(snapshot_id: str) -> str:
 
 def write_report(
     lake: Lake, snapshot: dict[str, Any], evidence: Evidence, checks: list[Check], settings: ReviewSettings
-) -> Path:
-    """Write the snapshot's page; returns its path."""
-    path = lake.root / snapshot["report"]
-    _replace(path, render(lake, snapshot, evidence, checks, settings))
-    return path
+) -> None:
+    """Write the snapshot's page, with a copy of the plan's report beside it: the next plan replaces that."""
+    plan_files = _copy_plan(lake, snapshot["report"])
+    lake.blobs.put(snapshot["report"], render(lake, snapshot, evidence, checks, settings, plan_files).encode())
 
 
 def restamp(lake: Lake, snapshot: dict[str, Any]) -> None:
-    """Put the reviewer's new word onto a page that is already there."""
-    path = lake.root / snapshot["report"]
+    """Put the reviewer's new decision onto a page that exists already."""
     try:
-        page = path.read_text("utf-8")
-    except FileNotFoundError:  # the word stands in the table; a missing page is made again by the next review
+        page = lake.blobs.get(snapshot["report"]).decode()
+    except BlobMissing:  # the decision stands in the table; a missing page is made again by the next review
         return
     before, found, rest = page.partition(_BEGIN)
     _, closed, after = rest.partition(_END)
     if found and closed:
-        _replace(path, before + _word(snapshot) + after)
+        lake.blobs.put(snapshot["report"], (before + _decision(snapshot) + after).encode())
 
 
 def render(
-    lake: Lake, snapshot: dict[str, Any], evidence: Evidence, checks: list[Check], settings: ReviewSettings
+    lake: Lake,
+    snapshot: dict[str, Any],
+    evidence: Evidence,
+    checks: list[Check],
+    settings: ReviewSettings,
+    plan_files: Sequence[str] = (),
 ) -> str:
     """The page as text."""
     images, labels, places = evidence["images"], evidence["labels"], evidence["places"]
@@ -68,12 +70,12 @@ def render(
         .get_template("report.html.jinja")
         .render(
             snapshot=snapshot,
-            word=Markup(_word(snapshot)),
+            decision=Markup(_decision(snapshot)),
             css=Markup((HERE / "report.css").read_text("utf-8")),
             counts=json.loads(snapshot["counts_json"]),
             versions=json.loads(snapshot["table_versions_json"]),
             as_of=_newest(images, labels),
-            plan_files=_plan_files(lake),
+            plan_files=plan_files,
             stages=funnel(evidence),
             world=worldmap,
             coverage=coverage(places, images, evidence["gaps"], evidence["rejects"]),
@@ -96,8 +98,8 @@ def render(
     )
 
 
-def _word(snapshot: dict[str, Any]) -> str:
-    return _BEGIN + _environment().get_template("word.html.jinja").render(snapshot=snapshot) + _END
+def _decision(snapshot: dict[str, Any]) -> str:
+    return _BEGIN + _environment().get_template("decision.html.jinja").render(snapshot=snapshot) + _END
 
 
 def _environment() -> Environment:
@@ -143,25 +145,15 @@ def _by_country(labels: pl.DataFrame) -> dict[str, Any]:
 
 
 def _newest(images: pl.DataFrame, labels: pl.DataFrame) -> str:
-    """When the data was last written: the page says this rather than when it was made, which matters to nobody."""
+    """When the data was last written."""
     moments = [*images["written_at"].drop_nulls(), *labels["written_at"].drop_nulls()]
     return f"{max(moments):%Y-%m-%d %H:%M} UTC" if moments else ""
 
 
-def _plan_files(lake: Lake) -> list[str]:
-    """The plan's map and tables, which lie in the folder beside the page's."""
-    folder = report_folder(lake, "plan")
-    names = {path.name for path in folder.iterdir() if path.suffix in (".png", ".csv")} if folder.is_dir() else set()
+def _copy_plan(lake: Lake, page: str) -> list[str]:
+    """Copy the plan's map and tables into the page's folder; returns their names, the map first."""
+    names = [PurePosixPath(blob.key).name for blob in lake.blobs.list(PLAN) if blob.key.endswith((".png", ".csv"))]
+    folder = PurePosixPath(page).parent / "plan"
+    for name in names:
+        lake.blobs.put(str(folder / name), lake.blobs.get(f"{PLAN}/{name}"))
     return sorted(names, key=lambda name: (not name.endswith(".png"), name))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the whole page or nothing: a reader never sees half of one."""
-    temporary = path.parent / f".{path.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, "utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise LakeError(f"the report cannot be written to {path}: {error.strerror or error}") from error

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +22,9 @@ class Advantages:
         return int((~self.used).sum())
 
 
-def group_advantages(rewards: ArrayLike, groups: Sequence[Hashable] | NDArray, epsilon: float = EPSILON) -> Advantages:
+def group_advantages(
+    rewards: ArrayLike, groups: Sequence[Hashable] | NDArray[Any], epsilon: float = EPSILON
+) -> Advantages:
     """(r - mean) / (std + epsilon) inside each group, std unbiased (SpotAgent eq. 9).
 
     A NaN reward is a rollout that an outage excluded: it takes no part in its group's mean and deviation. A group

@@ -3,7 +3,7 @@
 Reads, in the last `<answer>` block or (without one) in the whole text: the fixed JSON `{"lat","lon","city","country"}`
 of Thinking with Map, the labelled lines of SpotAgent, `lat, lon`, and GeoAgent's `Country; Region; Place`.
 A coordinate that is missing, not finite or off the Earth is a failure with a reason. There is no default point.
-Pass the model's own last message: a tool's text may hold an answer block that somebody else wrote.
+Pass the model's own last message: a tool's text may hold an answer block that a web page wrote.
 """
 
 import re

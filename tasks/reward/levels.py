@@ -64,7 +64,7 @@ def levels_by_rule(
 
     Named fields are compared with the true names, prose is searched for them. A wrong country said aloud spoils the
     finer levels (Paris in Texas is not Paris in France); a right finer level makes the unsaid coarser ones right
-    (whoever says Los Angeles has said California).
+    (Los Angeles implies California).
     """
     known = known_names(truth, aliases)
     said = level_names(answer.address)

@@ -64,7 +64,7 @@ _actors: dict[tuple[str, str, str], ActorRateBudget] = {}
 
 def shared_rate_budget(lake: Lake, spread: SpreadSettings) -> RateBudget:
     """The budgets of a lake, for the workers of one run: by file on this machine, by actor on a cluster."""
-    path = lake.root / ".state" / "budgets.sqlite"
+    path = lake.state / "budgets.sqlite"
     if spread.address is None:
         return BudgetFile(path)
     start_ray(spread)

@@ -1,52 +1,88 @@
-"""What a run has in hand: results that wait for their commit, and how far it has come."""
+"""Results that wait for their commit, a thread that commits them beside the work, and how far a run has come."""
 
 import time
+from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import polars as pl
 
 from schemas.messages import Usage
 from tasks.runtime.chunk import ChunkResult, Failure
 from tasks.runtime.ledger import Ledger
-from tasks.runtime.outcome import Row, Tick
+from tasks.runtime.outcome import Tick
 
-BATCH_ITEMS = 20_000  # a commit after so many items,
-BATCH_SECONDS = 5.0  # or after so long
+BATCH_ITEMS = 50_000  # a commit after this many items,
+BATCH_SECONDS = 5.0  # or after this long
+MOST_WAITING = 2  # commits: one in flight and one behind it; then the work waits
 
 
 class Batch:
-    """Results since the last commit, and the names of all items so far."""
+    """Results since the last commit, and the ids and reasons of all items so far; rows are not kept after a commit."""
 
     def __init__(self, ledger: Ledger, progress: "Progress") -> None:
         self._ledger, self._progress = ledger, progress
         self._pending: list[ChunkResult] = []
+        self._items = 0
         self._since = time.monotonic()
-        self.kept: list[str] = []
-        self.rejected: list[Row] = []
-        self.failed: list[Failure] = []
+        self._thread = ThreadPoolExecutor(1, "commit")
+        self._commits: deque[Future[None]] = deque()
+        self._ids: dict[str, list[pl.Series]] = {"kept": [], "rejected": [], "failed": []}
+        self.reasons: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
         self.usage = Usage()
         self.opened_at: float | None = None  # when the first worker was ready
 
     def add(self, result: ChunkResult) -> Failure | None:
         """Take a result in; returns the failure that ought to stop the stage, if there is one."""
         fatal = next((failure for failure in result.failed if failure.fatal), None)
-        # What stops the stage is no item's own failure: nothing of it is written down.
+        # What stops the stage is not an item's own failure: nothing of it is recorded.
         result.failed = [failure for failure in result.failed if not failure.fatal]
         self._pending.append(result)
+        self._items += result.items
         self.usage += result.usage
         if result.opened_at is not None:
             self.opened_at = min(self.opened_at or result.opened_at, result.opened_at)
-        enough = sum(r.items for r in self._pending) >= BATCH_ITEMS
-        if enough or time.monotonic() - self._since > BATCH_SECONDS:
-            self.commit()
+        if self._items >= BATCH_ITEMS or time.monotonic() - self._since > BATCH_SECONDS:
+            self._hand_over()
         self._progress.add(result)
         return fatal
 
     def commit(self) -> None:
-        self._ledger.commit(self._pending)
-        for result in self._pending:
-            self.kept += result.kept
-            self.rejected += result.rejected
-            self.failed += result.failed
-        self._pending, self._since = [], time.monotonic()
+        """Commit what is pending and wait until all is written; raises what a commit raised."""
+        try:
+            self._hand_over()
+            while self._commits:
+                self._await_one()
+        finally:
+            self._thread.shutdown(cancel_futures=True)
+
+    def ids(self, outcome: str) -> pl.Series:
+        """The items that were kept, rejected or failed."""
+        return pl.concat([pl.Series(outcome, [], dtype=pl.String), *self._ids[outcome]])
+
+    def _hand_over(self) -> None:
+        while self._commits and (self._commits[0].done() or len(self._commits) >= MOST_WAITING):
+            self._await_one()
+        results, self._pending, self._items = self._pending, [], 0
+        self._since = time.monotonic()
+        if not results:
+            return
+        for result in results:
+            self._note("kept", result.kept)
+            self._note("rejected", [row["item_id"] for row in result.rejected])
+            self._note("failed", [failure.item_id for failure in result.failed])
+            self.reasons.update(row["reason"] for row in result.rejected)
+            self.failures.update(failure.kind for failure in result.failed)
+        self._commits.append(self._thread.submit(self._ledger.commit, results))
+
+    def _await_one(self) -> None:
+        self._commits[0].result()  # first: what is interrupted here, or has failed, is still to be waited for
+        self._commits.popleft()
+
+    def _note(self, outcome: str, ids: list[str]) -> None:
+        if ids:
+            self._ids[outcome].append(pl.Series(outcome, ids, dtype=pl.String))
 
 
 class Progress:

@@ -1,4 +1,4 @@
-"""A stage's bookkeeping in the lake: what is finished, what is written, what is swept away."""
+"""A stage's bookkeeping in the lake: what is finished, what is written, what is ended and what is taken up again."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,15 +8,24 @@ from datetime import UTC, datetime
 import polars as pl
 import pyarrow as pa
 
-from schemas.errors import LakeError
 from schemas.messages import Usage
 from schemas.tables import TABLES
 from tasks.lake import Commit, Lake
 from tasks.lake.table_schema import to_arrow
-from tasks.runtime.chunk import REJECTED, ChunkResult
-from tasks.runtime.outcome import StageResult, Tick
+from tasks.lake.writes import INPUT_GONE, SUPERSEDED
+from tasks.runtime.chunk import ChunkResult
+from tasks.runtime.outcome import REJECTED, Row, StageResult, Tick
+from tasks.runtime.stage_table import SLICE, StageTable, items_of
 
-TOMBSTONE_ROWS = 100_000  # at once: ending a row rewrites its file
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a run would do, before it does it."""
+
+    todo: pl.DataFrame  # the unfinished items
+    redone: pl.Series  # ids of those that have a finished version from other settings, code or input
+    revived: int  # items with a finished version for just these settings, which are taken up again
+    revive: pl.DataFrame  # item_id and made_from of items with rows to bring back
 
 
 @dataclass
@@ -32,17 +41,58 @@ class Ledger:
     code_version: str
     input_versions: Mapping[str, int]
     flow_run_id: str = ""
+    snapshot_id: str | None = None
+    keeps_versions: bool = True
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _batch: int = 0
+    _leftover: int = 0  # live rows that a finished item should no longer have, such as a killed run leaves
+    _others: int = 0  # live rows of items that are not in the input
+    _items: pl.DataFrame | None = None
+
+    def __post_init__(self) -> None:
+        names = dict.fromkeys((*self.writes, "rejects"))
+        self._tables = {
+            name: StageTable(self.lake, name, self.stage, self.run_id, self.keeps_versions) for name in names
+        }
+        self._failures = StageTable(self.lake, "failures", self.stage, self.run_id, keeps_versions=False)
+        self._attempts: dict[str, int] = {}  # of items with a live failure
 
     @property
     def marker(self) -> str:
         return self.writes[-1]
 
-    def unfinished(self, items: pl.DataFrame) -> pl.DataFrame:
-        """The items that no live row of the marker table or of the rejects says are finished."""
-        done = pl.concat([self._mine(self.marker), self._mine("rejects")])
-        return items.join(done, left_on=["id", "made_from"], right_on=["item_id", "made_from"], how="anti")
+    def look(self, items: pl.DataFrame) -> Outlook:
+        """Which of the items are finished, which are to be done, and which rows come back. Writes nothing."""
+        self._items = items.select("id", "made_from")
+        found = {name: table.look(self._items) for name, table in self._tables.items()}
+        rows = {name: frame for name, (frame, _) in found.items()}
+        finishing = pl.concat([rows[self.marker].filter(~pl.col("is_rejected")), rows["rejects"]])
+        same = finishing.filter(pl.col("made_from") == pl.col("wanted"))
+        done = same.filter("live").select("item_id").unique()
+        back = same.filter("revivable").select("item_id").unique().join(done, on="item_id", how="anti")
+        finished = pl.concat([done, back])
+        every = pl.concat(list(rows.values())).join(finished, on="item_id", how="semi")
+        revive = every.filter("revivable", pl.col("made_from") == pl.col("wanted"))
+        leftover = every.filter("live", (pl.col("made_from") != pl.col("wanted")).fill_null(True))
+        self._leftover, self._others = leftover.height, sum(others for _, others in found.values())
+        todo = items.join(finished, left_on="id", right_on="item_id", how="anti")
+        before = finishing.filter(pl.col("live") | pl.col("revivable"))
+        redone = before.join(todo, left_on="item_id", right_on="id", how="semi")["item_id"].unique()
+        self._look_at_failures()
+        return Outlook(todo, redone, back.height, revive.select("item_id", "made_from").unique())
+
+    def _look_at_failures(self) -> None:
+        assert self._items is not None
+        self._failures.look(self._items)
+        live = self.lake.read("failures", columns=["stage", "item_id", "attempts"])
+        self._attempts = dict(live.filter(pl.col("stage") == self.stage).select("item_id", "attempts").iter_rows())
+
+    def revive(self, items: pl.DataFrame) -> None:
+        """Take up again what earlier runs made with just these settings."""
+        for part in items.iter_slices(SLICE) if items.height else ():
+            commit = self._next_commit()
+            for table in self._tables.values():
+                table.revive(part, commit)
 
     def commit(self, results: Iterable[ChunkResult]) -> None:
         """Write a batch. The order matters: an item counts as finished only after all of its rows are there."""
@@ -51,14 +101,23 @@ class Ledger:
             return
         self._end_rows(results)
         commit = self._next_commit()
-        for table in self.writes:
-            parts = [result.tables[table] for result in results if table in result.tables]
-            if parts:
-                self._upsert(table, pa.concat_tables(parts), commit)
+        parts = {table: [result.tables[table] for result in results if table in result.tables] for table in self.writes}
         rejected = [row for result in results for row in result.rejected]
         if rejected:
-            self.lake.upsert("rejects", rejected, commit)
+            parts["rejects"] = [to_arrow(TABLES["rejects"], rejected)]
+        rows = {name: pa.concat_tables(tables) for name, tables in parts.items() if tables}
+        for name, table in self._tables.items():
+            redone = self._redone_of(rows.values())
+            if name in rows or redone.height:
+                table.write(rows.get(name), redone, commit)
         self._note_failures(results, commit)
+
+    def _redone_of(self, tables: Iterable[pa.Table]) -> pl.DataFrame:
+        """Those items of a batch that have rows of this stage already, in any of its tables."""
+        if not any(one.has_items for one in self._tables.values()):
+            return items_of([])
+        items = items_of(tables)
+        return items.filter(pl.any_horizontal([one.holds(items["item_id"]) for one in self._tables.values()]))
 
     def _end_rows(self, results: list[ChunkResult]) -> None:
         """Tombstone the rows that items say are gone. First: such an item is finished only when they are."""
@@ -66,105 +125,98 @@ class Ledger:
             gone = {key: why for result in results for key, why in result.gone.get(table, {}).items()}
             for why in sorted(set(gone.values())):
                 [column] = TABLES[table].key
-                self._tombstone(table, pl.DataFrame({column: sorted(key for key in gone if gone[key] == why)}), why)
-
-    def _upsert(self, table: str, rows: pa.Table, commit: Commit) -> None:
-        frame = pl.from_arrow(rows)
-        assert isinstance(frame, pl.DataFrame)
-        key = list(TABLES[table].key)
-        shared = frame.filter(pl.struct(key).is_duplicated())
-        if shared.height:
-            first = shared.row(0, named=True)
-            raise LakeError(
-                f"stage {self.stage}: items {', '.join(sorted(set(shared['item_id']))[:3])} wrote the same "
-                f"{table} row ({', '.join(f'{k}={first[k]}' for k in key)}); keys must follow from the item"
-            )
-        self.lake.upsert(table, frame, commit)
+                keys = pl.DataFrame({column: sorted(key for key in gone if gone[key] == why)})
+                for part in keys.iter_slices(SLICE):
+                    self._tables[table].tombstone(part, why, self._next_commit())
 
     def _note_failures(self, results: list[ChunkResult], commit: Commit) -> None:
-        failed = [failure for result in results for failure in result.failed]
-        if not failed:
-            return
-        before = self.lake.read("failures").filter(pl.col("stage") == self.stage)
-        attempts = dict(before.select("item_id", "attempts").iter_rows())
         now = datetime.now(UTC)
-        rows = [
+        rows: list[Row] = [
             {
                 "stage": self.stage,
                 "item_id": failure.item_id,
                 "kind": failure.kind,
                 "message": failure.message,
-                "attempts": attempts.get(failure.item_id, 0) + 1,
+                "attempts": self._attempts.get(failure.item_id, 0) + 1,
                 "run_id": self.run_id,
                 "written_at": now,
             }
-            for failure in failed
+            for result in results
+            for failure in result.failed
         ]
-        self.lake.upsert("failures", rows, commit)
+        if rows:
+            data = to_arrow(TABLES["failures"], rows)
+            failed = items_of([data])
+            self._failures.write(data, failed.filter(self._failures.holds(failed["item_id"])), commit)
 
-    def sweep(self, items: pl.DataFrame, not_done: set[str], keeps_history: bool, partial: bool = False) -> None:
+    def sweep(self, not_done: pl.Series, keeps_history: bool, partial: bool = False) -> None:
         """Tombstone this stage's rows that a redone item left behind, or whose item left the input."""
-        current = items.select(item_id="id", made_from="made_from")
-        unfinished = pl.Series(sorted(not_done), dtype=pl.String).implode()
-        for table in (*self.writes, "rejects"):
-            names = list(dict.fromkeys([*TABLES[table].key, "item_id", "made_from"]))
-            stale = (
-                self.lake.scan(table)
-                .filter(
-                    (pl.col("stage") == self.stage)
-                    & pl.col("tombstone").is_null()
-                    & ~pl.col("item_id").is_in(unfinished)
-                )
-                .select(names)
-                .with_columns(pl.col("made_from").str.strip_prefix(REJECTED))
-                .join(current.lazy(), on=["item_id", "made_from"], how="anti")
-                .collect()
-            )
-            self._tombstone(table, stale.join(current, on="item_id", how="semi"), "superseded by a newer run")
-            if not keeps_history and not partial:
-                self._tombstone(table, stale.join(current, on="item_id", how="anti"), "its input is gone")
-        failures = self.lake.read("failures").filter(
-            (pl.col("stage") == self.stage) & ~pl.col("item_id").is_in(unfinished)
-        )
+        assert self._items is not None
+        whole = not keeps_history and not partial  # only then an absent item is one that left
+        for table in self._tables.values() if self._leftover or (whole and self._others) else ():
+            stale = table.stale(not_done)
+            self._end(table, stale.filter("is_here"), SUPERSEDED)
+            if whole:
+                self._end(table, stale.filter(~pl.col("is_here")), INPUT_GONE)
+        mended = pl.DataFrame({"item_id": list(self._attempts)}, schema={"item_id": pl.String})
+        mended = mended.filter(~pl.col("item_id").is_in(not_done.implode()))
         if partial:
-            failures = failures.join(current, on="item_id", how="semi")
-        self._tombstone("failures", failures, "done by a later run")
+            mended = mended.join(self._items, left_on="item_id", right_on="id", how="semi")
+        keys = mended.with_columns(stage=pl.lit(self.stage))
+        for part in keys.iter_slices(SLICE) if keys.height else ():
+            self._failures.tombstone(part, "done by a later run", self._next_commit())
         self._end_followers()
 
+    def _end(self, table: StageTable, rows: pl.DataFrame, why: str) -> None:
+        for part in rows.sort(table.key).iter_slices(SLICE) if rows.height else ():
+            table.end(part, why, self._next_commit())
+
     def _end_followers(self) -> None:
-        """Tombstone rows that live with rows of a table of ours, where those have ended, by whomever and whenever."""
+        """Tombstone rows that live with rows of a table of ours, where no version of those is live any more."""
         for table in TABLES.values():
             if table.lives_with not in self.writes:
                 continue
             [column] = TABLES[table.lives_with].key
             rows = self.lake.read(table.name, columns=[*table.key, column])
             if rows.height:
-                gone = (
+                versions = (
                     self.lake.scan(table.lives_with)
-                    .filter(pl.col(column).is_in(rows[column].unique().implode()) & pl.col("tombstone").is_not_null())
-                    .select(column, "tombstone")
+                    .filter(pl.col(column).is_in(rows[column].unique().implode()))
+                    .sort("written_at")
+                    .group_by(column)
+                    .agg(pl.col("tombstone").is_null().any().alias("lives"), pl.col("tombstone").last())
                     .collect()
                 )
-                for (why,), ended in rows.join(gone, on=column).group_by("tombstone"):
-                    self._tombstone(table.name, ended, f"its row in {table.lives_with} is gone: {why}")
-
-    def _tombstone(self, table: str, rows: pl.DataFrame, why: str) -> None:
-        key = list(TABLES[table].key)
-        for part in rows.select(key).sort(key).iter_slices(TOMBSTONE_ROWS) if rows.height else ():
-            self.lake.tombstone(table, part, why, self._next_commit())
+                gone = rows.join(versions.filter(~pl.col("lives")), on=column)
+                for (why,), ended in gone.group_by("tombstone"):
+                    reason = f"its row in {table.lives_with} is gone: {why}"
+                    self.lake.tombstone(table.name, ended, reason, self._next_commit())
 
     def standing(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Over all runs: items kept and rejected, live rows by table; and rejects by reason."""
-        # Counted where they lie: the evidence of a million rejects need not come into memory for it.
+        """Over all runs: items kept and rejected; and rejects by reason."""
+        # Counted in the scan: the evidence of a million rejects need not come into memory for it.
         mine = (pl.col("stage") == self.stage) & pl.col("tombstone").is_null()
         reasons = self.lake.scan("rejects").filter(mine).group_by("reason").len().collect()
+        kept = self.lake.scan(self.marker).filter(mine, ~pl.col("made_from").str.starts_with(REJECTED))
         counts = {
-            "kept": self._mine(self.marker)
-            .filter(~pl.col("made_from").str.starts_with(REJECTED))["item_id"]
-            .n_unique(),
+            "kept": int(kept.select(pl.col("item_id").n_unique()).collect().item()),
             "rejected": int(reasons["len"].sum()),
         }
         return counts, dict(reasons.sort(["len", "reason"], descending=[True, False]).iter_rows())
+
+    def made_by(self, items: pl.Series) -> pl.DataFrame:
+        """The runs that finished these items, as far as they are known: item_id and the columns of `runs`."""
+        versions = pl.concat(
+            [
+                self.lake.scan(name)
+                .filter((pl.col("stage") == self.stage) & pl.col("item_id").is_in(items.implode()))
+                .select("item_id", "run_id", "written_at")
+                for name in dict.fromkeys((self.marker, "rejects"))
+            ]
+        )
+        runs = self.lake.scan("runs").filter(pl.col("stage") == self.stage)
+        columns = ("config_hash", "kept", "rejected", "requests", "prompt_tokens", "completion_tokens", "cost_usd")
+        return versions.unique().join(runs.select("run_id", *columns), on="run_id", how="left").collect()
 
     def column_results(
         self, table: str, kept: pl.DataFrame, rejects: pl.DataFrame, todo: pl.DataFrame, size: int
@@ -198,6 +250,8 @@ class Ledger:
         standing: Mapping[str, int] | None = None,
         standing_rejects: Mapping[str, int] | None = None,
         opened_at: float | None = None,
+        redone: int = 0,
+        revived: int = 0,
     ) -> StageResult:
         """Write the run's own row and return what the stage did."""
         finished = datetime.now(UTC)
@@ -208,6 +262,7 @@ class Ledger:
             "item_id": self.stage,
             "written_at": finished,
             "flow_run_id": self.flow_run_id or None,
+            "snapshot_id": self.snapshot_id,
             "config_hash": self.config_hash,
             "config_json": self.config_json,
             "code_version": self.code_version,
@@ -219,7 +274,10 @@ class Ledger:
             "kept": counts.kept,
             "rejected": counts.rejected,
             "failed": counts.failed,
+            "redone": redone,
+            "revived": revived,
             "rejects_json": json.dumps(dict(rejects or {}), sort_keys=True),
+            "requests": usage.requests,
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "cost_usd": usage.cost_usd,
@@ -247,15 +305,8 @@ class Ledger:
             usage=usage,
             seconds=(finished - self.started_at).total_seconds(),
             starting_s=max(0.0, opened_at - self.started_at.timestamp()) if opened_at else 0.0,
-        )
-
-    def _mine(self, table: str) -> pl.DataFrame:
-        return (
-            self.lake.scan(table)
-            .filter((pl.col("stage") == self.stage) & pl.col("tombstone").is_null())
-            .select("item_id", "made_from")
-            .unique()
-            .collect()
+            redone=redone,
+            revived=revived,
         )
 
     def _next_commit(self) -> Commit:

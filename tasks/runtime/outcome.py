@@ -7,6 +7,10 @@ from typing import Any
 from schemas.messages import Usage
 
 Row = dict[str, Any]
+NO_USAGE = Usage()
+
+# Rows of a rejected item carry this before their digest: only the rejects table says that the item is finished.
+REJECTED = "rejected:"
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,7 @@ class Kept:
     """The item goes on: rows by table, own columns only."""
 
     rows: Mapping[str, list[Row]]
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # table -> key -> why its row ends, any stage's
 
 
@@ -25,7 +29,7 @@ class Rejected:
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, list[Row]] = field(default_factory=dict)
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
 
 
 Outcome = Kept | Rejected
@@ -86,6 +90,8 @@ class StageResult:
     usage: Usage
     seconds: float
     starting_s: float = 0.0  # of them, before the first worker was ready
+    redone: int = 0  # of items_in: finished before, with other settings, code or input
+    revived: int = 0  # of skipped: finished before with these settings, and taken up again
     paused_s: Mapping[str, float] = field(default_factory=dict)  # by service: asked nothing, its limit was reached
 
     @property

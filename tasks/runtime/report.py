@@ -28,8 +28,8 @@ class Report:
 
 
 def report_folder(lake: Lake, part: str) -> Path:
-    """Where a part's report lies."""
-    return lake.root / "reports" / part
+    """The local folder of a part's report; of a remote lake, a copy to be pushed."""
+    return lake.blobs.local(f"reports/{part}")
 
 
 def write_files(folder: Path, made_from: str, make: Mapping[str, Callable[[], bytes]]) -> dict[str, Path]:

@@ -1,42 +1,50 @@
 """How a stage is run.
 
 The author of a stage says what it reads, what it writes, which items there are and what is done to one item. The
-frame skips finished items, spreads the rest, commits in batches, keeps rejects with reasons and failures for retry,
+runner skips finished items, spreads the rest, commits in batches, keeps rejects with reasons and failures for retry,
 and proves that in = kept + rejected + failed.
 
 Guarantee: an item is finished when a live row of the stage's last table (or of `rejects`) carries its digest. A run
-killed at any moment leaves whole batches or nothing; the next run does the unfinished items again, and since rows are
-merged by key, none is written twice.
+killed at any moment leaves, in each table, whole batches or nothing. The next run does the unfinished items again;
+rows of items that are in a table already are exchanged in one commit, so none is written twice.
+
+Rows have versions. A redone item's old rows stay as tombstones, and when the item is wanted again as it was, they are
+revived instead of made again.
 """
 
 import functools
 import time
-from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
 from schemas.errors import AccountingError, GeofixError, LakeError, StageRefused
 from schemas.messages import Usage
+from tasks.runtime.batch_stage import BatchJob, BatchOutcome, BatchStage
 from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
 from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
 from tasks.runtime.identity import digest, new_run_id, with_made_from
 from tasks.runtime.ledger import Ledger
 from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
-from tasks.runtime.pool import Resources, WorkerDied, is_async_function, spread
-from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup
+from tasks.runtime.pool import WorkerDied, is_async_function, spread
+from tasks.runtime.redo import Redo, settled
+from tasks.runtime.resources import Resources, chosen, most_workers
+from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup, open_inputs
 from tasks.runtime.stage_lock import stage_lock
 from tasks.services.pauses import Pauses
 
 __all__ = [
+    "BatchOutcome",
+    "BatchStage",
     "ColumnStage",
     "Context",
     "Inputs",
     "Kept",
     "LakeError",
     "Outcome",
+    "Redo",
     "Rejected",
     "Resources",
     "Row",
@@ -63,12 +71,11 @@ def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageRes
 def pending(stage: Stage, settings: Any, context: Context) -> pl.DataFrame:
     """The items that a run would work on now, with all their columns. Writes nothing."""
     inputs, config_hash, ledger = _begin(stage, settings, context)
-    return ledger.unfinished(with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed))
+    return ledger.look(with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)).todo
 
 
 def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple[Inputs, str, Ledger]:
-    versions = {table: context.lake.version(table) for table in stage.reads}
-    inputs = Inputs(context.lake, versions)
+    inputs = open_inputs(stage, context.lake, context.snapshot)
     identity = stage.identity(settings) if stage.identity else settings.identity()
     config_hash = digest(stage.name, stage.version, identity)
     ledger = Ledger(
@@ -79,8 +86,10 @@ def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple
         config_hash=config_hash,
         config_json=context.config_json,
         code_version=context.code_version,
-        input_versions=versions,
+        input_versions=inputs.versions,
         flow_run_id=context.flow_run_id,
+        snapshot_id=inputs.snapshot_id if stage.snapshot else None,
+        keeps_versions=stage.keeps_versions,
     )
     return inputs, config_hash, ledger
 
@@ -89,31 +98,35 @@ def _run_items(
     stage: Stage, settings: Any, context: Context, inputs: Inputs, config_hash: str, ledger: Ledger
 ) -> StageResult:
     items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)
-    todo = ledger.unfinished(items)
+    plan = _decide(stage, items, ledger, context)
+    todo = plan.todo
     progress = Progress(context.progress, stage.name, items.height, items.height - todo.height)
     connections, pauses = context.connections, None
     if todo.height and stage.services:
         context.ready()
         rate_budget = shared_rate_budget(context.lake, context.spread)
         connections, pauses = connections.sharing(rate_budget), Pauses(rate_budget)
+    shared = stage.share(inputs, settings) if stage.share and todo.height else None
     is_async = is_async_function(stage.work)
-    job = ChunkJob(
+    resources = chosen(stage.resources, context.spread.stages.get(stage.name))
+    job = (BatchJob if isinstance(stage, BatchStage) else ChunkJob)(
         stage=stage.name,
         run_id=ledger.run_id,
         marker=stage.writes[-1],
         writes=stage.writes,
         work=stage.work,
-        open_context=functools.partial(stage.open, settings, WorkerSetup(context.lake, connections)),
-        concurrency=stage.resources.concurrency,
+        open_context=functools.partial(stage.open, settings, WorkerSetup(context.lake, connections, shared)),
+        concurrency=resources.concurrency,
         secrets=context.connections.secrets(),
     )
     results = spread(
         todo,
         job.make_async if is_async else job.make_sync,
         context.spread,
-        stage.resources,
+        resources,
         is_async=is_async,
         meanwhile=pauses.look if pauses else lambda: None,
+        most_workers=most_workers([getattr(connections, name) for name in stage.services], resources.concurrency),
     )
     batch = Batch(ledger, progress)
     fatal: Failure | None = None
@@ -136,7 +149,7 @@ def _run_items(
             f"{stage.name} stopped: {context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message}"
         )
     _check_accounts(stage.name, todo, batch)
-    result = _finish(stage, items, ledger, progress, batch)
+    result = _finish(stage, plan, ledger, progress, batch)
     return replace(result, paused_s=pauses.taken_s()) if pauses else result
 
 
@@ -145,42 +158,67 @@ def _run_columns(
 ) -> StageResult:
     began_s = time.monotonic()
     kept, rejects = stage.compute(inputs, settings)
-    kept = with_made_from(kept, config_hash, stage.name)
+    kept = with_made_from(kept, config_hash, stage.name, stage.unhashed)
     rejects = with_made_from(rejects, config_hash, stage.name)
     items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
     if items["id"].is_duplicated().any():
         raise GeofixError(f"stage {stage.name} both kept and rejected an item")
-    todo = ledger.unfinished(items)
-    progress = Progress(context.progress, stage.name, items.height, items.height - todo.height, began_s)
+    plan = _decide(stage, items, ledger, context)
+    progress = Progress(context.progress, stage.name, items.height, items.height - plan.todo.height, began_s)
     batch = Batch(ledger, progress)
-    for result in ledger.column_results(stage.writes[0], kept, rejects, todo, BATCH_ITEMS):
-        batch.add(result)
-    batch.commit()
+    try:
+        for result in ledger.column_results(stage.writes[0], kept, rejects, plan.todo, BATCH_ITEMS):
+            batch.add(result)
+    finally:
+        batch.commit()
     del kept, rejects  # written; what follows reads its part of them from the lake
-    _check_accounts(stage.name, todo, batch)
-    return _finish(stage, items, ledger, progress, batch)
+    _check_accounts(stage.name, plan.todo, batch)
+    return _finish(stage, plan, ledger, progress, batch)
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """What this run does."""
+
+    total: int
+    todo: pl.DataFrame
+    left: pl.Series  # finished with other settings, and to stay so
+    redone: int
+    revived: int
+
+
+def _decide(stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context) -> _Decided:
+    """What is to be done, after the user was asked where much would be paid for again; what is there is revived."""
+    outlook = ledger.look(items)
+    paid = bool(stage.services) and stage.keeps_versions
+    todo = settled(outlook, ledger, paid, context.run, context.confirm)
+    ledger.revive(outlook.revive)
+    redone = outlook.redone.is_in(todo["id"].implode())
+    return _Decided(items.height, todo, outlook.redone.filter(~redone), int(redone.sum()), outlook.revived)
 
 
 def _finish(
-    stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, progress: Progress, batch: Batch
+    stage: Stage | ColumnStage, plan: _Decided, ledger: Ledger, progress: Progress, batch: Batch
 ) -> StageResult:
+    failed = batch.ids("failed")
     ledger.sweep(
-        items,
-        not_done={f.item_id for f in batch.failed},
+        not_done=pl.concat([failed.rename("item_id"), plan.left.rename("item_id")]),
         keeps_history=stage.keeps_history,
         partial=isinstance(stage, Stage) and stage.partial,
     )
     standing, standing_rejects = ledger.standing()
     result = ledger.close(
-        "done_with_failures" if batch.failed else "done",
+        "done_with_failures" if len(failed) else "done",
         progress.counts,
-        items.height,
+        plan.total,
         batch.usage,
-        rejects=Counter(row["reason"] for row in batch.rejected),
-        failures=Counter(failure.kind for failure in batch.failed),
+        rejects=batch.reasons,
+        failures=batch.failures,
         standing=standing,
         standing_rejects=standing_rejects,
         opened_at=batch.opened_at,
+        redone=plan.redone,
+        revived=plan.revived,
     )
     progress.finish()
     return result
@@ -188,15 +226,15 @@ def _finish(
 
 def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
     """In = kept + rejected + failed, item by item."""
-    names = (batch.kept, [row["item_id"] for row in batch.rejected], [f.item_id for f in batch.failed])
-    seen = pl.concat([pl.Series("id", part, dtype=pl.String) for part in names]).to_frame()
+    kept, rejected, failed = (batch.ids(outcome).rename("id") for outcome in ("kept", "rejected", "failed"))
+    seen = pl.concat([kept, rejected, failed]).to_frame()
     wanted = todo.select("id")
     lost, strange = wanted.join(seen, on="id", how="anti").height, seen.join(wanted, on="id", how="anti").height
     twice = seen.height - seen.n_unique()
     if lost or strange or twice:
         raise AccountingError(
-            f"{stage}: {wanted.height} in, {len(batch.kept)} kept, {len(batch.rejected)} rejected, "
-            f"{len(batch.failed)} failed: {lost} lost, {strange} from nowhere, {twice} twice"
+            f"{stage}: {wanted.height} in, {len(kept)} kept, {len(rejected)} rejected, {len(failed)} failed: "
+            f"{lost} lost, {strange} from nowhere, {twice} twice"
         )
 
 

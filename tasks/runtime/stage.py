@@ -8,11 +8,14 @@ from typing import Any
 import polars as pl
 
 from schemas.errors import GeofixError
+from schemas.settings.run import RunSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.identity import code_version
-from tasks.runtime.outcome import Row, Tick
-from tasks.runtime.pool import Resources
+from tasks.runtime.outcome import Tick
+from tasks.runtime.redo import Redo
+from tasks.runtime.resources import Resources
+from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.services import Connections
 
 
@@ -22,6 +25,7 @@ class WorkerSetup:
 
     lake: Lake
     connections: Connections
+    shared: Any = None  # what `Stage.share` returned
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Inputs:
 
     lake: Lake
     versions: Mapping[str, int]
+    snapshot: Snapshot | None = None  # what a stage after the review works on; the versions are its own
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
 
     def frame(self, table: str) -> pl.DataFrame:
@@ -40,6 +45,13 @@ class Inputs:
             self._frames[table] = self.lake.read(table, self.versions[table])
         return self._frames[table]
 
+    @property
+    def snapshot_id(self) -> str:
+        """The id of the snapshot the stage works on."""
+        if self.snapshot is None:
+            raise GeofixError("this stage does not declare that it works on a snapshot")
+        return self.snapshot.snapshot_id
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -49,15 +61,20 @@ class Stage:
     reads: tuple[str, ...]
     writes: tuple[str, ...]  # the last one marks an item as finished
     items: Callable[[Inputs, Any], pl.DataFrame]  # a unique text column `id`, and what `work` needs
-    work: Callable[[Row, Any], Any]  # (item, context) -> Kept | Rejected, sync or async; raises = failed, retried
+    work: Callable[[Any, Any], Any]  # (item, context) -> Kept | Rejected, sync or async; raises = failed, retried
     open: Callable[[Any, WorkerSetup], Any]  # (settings, setup) -> context, once in each worker
     version: int = 1  # raise it when the output changes its meaning
     resources: Resources = Resources()
     services: tuple[str, ...] = ()  # whose keys must be there before anything starts
     keeps_history: bool = False  # rows of items that left the input stand, as models and snapshots do
+    keeps_versions: bool = True  # a redone item's old rows stay as tombstones; false: they are deleted, unasked
     partial: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
+    section: str = ""  # dotted path of the settings `run` is given, the stage's identity; empty: the part's own section
+    snapshot: bool = False  # reads the tables that the approved snapshot names at its versions
+    # (inputs, settings) -> what all workers need, such as what a scan finds: computed once, then `WorkerSetup.shared`
+    share: Callable[[Inputs, Any], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,8 +87,12 @@ class ColumnStage:
     compute: Callable[[Inputs, Any], tuple[pl.DataFrame, pl.DataFrame]]  # kept (id + columns), rejects (id, reason, …)
     version: int = 1
     keeps_history: bool = False
+    keeps_versions: bool = True
     identity: Callable[[Any], Any] | None = None
     services: tuple[str, ...] = ()
+    section: str = ""
+    snapshot: bool = False
+    unhashed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,11 +102,27 @@ class Context:
     lake: Lake
     connections: Connections
     spread: SpreadSettings = SpreadSettings()
+    run: RunSettings = field(default_factory=RunSettings)
     progress: Callable[[Tick], None] = lambda tick: None
     ready: Callable[[], None] = lambda: None  # called before a stage with work to do asks its services
+    confirm: Callable[[Redo], bool] = lambda redo: False  # asked before many finished items are paid for again
     flow_run_id: str = ""
     config_json: str = "{}"
+    snapshot: Snapshot | None = None  # for the stages after the review; none: the newest approved
 
     @cached_property
     def code_version(self) -> str:
         return code_version()
+
+
+def open_inputs(stage: Stage | ColumnStage, lake: Lake, snapshot: Snapshot | None = None) -> Inputs:
+    """The tables a stage reads as they are now, and after the review at the versions of a snapshot.
+
+    By default that is the newest approved one. Tables it does not name, such as trajectories, are read as they are now.
+    """
+    versions = {table: lake.version(table) for table in stage.reads}
+    if not stage.snapshot:
+        return Inputs(lake, versions)
+    chosen = snapshot or approved_snapshot(lake)
+    pinned = {table: version for table, version in chosen.versions.items() if table in versions}
+    return Inputs(lake, versions | pinned, chosen)

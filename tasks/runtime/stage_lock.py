@@ -1,7 +1,7 @@
 """One run of a stage at a time on a lake: a second one waits, then finds most of the work done.
 
-The rows would come out right without this, for they are merged by key, but everything would be fetched twice. The
-lock is the system's: it ends with the process that holds it, however that ends.
+Commits are safe without this lock, but the work would be done twice. On this machine it is a file lock of the
+operating system, which ends with its process; on an object store a lease is held besides, against other machines.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ logger = logging.getLogger("geofix.stage")
 
 @contextlib.contextmanager
 def stage_lock(lake: Lake, stage: str, sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
-    """Wait for this process' turn at a stage of the lake."""
-    path = lake.root / ".state" / f"{stage}.lock"
+    """Hold the lock of a stage of the lake, waiting until it is free."""
+    path = lake.state / f"{stage}.lock"
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")
     except OSError as error:
         raise LakeError(
-            f"lake '{lake.root}' cannot be written: {error.strerror or error}; choose another with --lake"
+            f"lake '{lake.uri}' cannot be written: {error.strerror or error}; choose another with --lake"
         ) from error
     with file:
         told = False
@@ -47,7 +47,16 @@ def stage_lock(lake: Lake, stage: str, sleep: Callable[[float], None] = time.sle
         file.truncate()
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
+        with contextlib.nullcontext() if lake.blobs.is_local else _lease(lake, stage, sleep):
+            yield
+
+
+def _lease(lake: Lake, stage: str, sleep: Callable[[float], None]) -> contextlib.AbstractContextManager[None]:
+    from tasks.lake.lease import lease
+    from tasks.lake.object_blobs import ObjectBlobs
+
+    assert isinstance(lake.blobs, ObjectBlobs)
+    return lease(lake.blobs, stage, lake.state, sleep)
 
 
 def _taken(descriptor: int) -> bool:

@@ -47,5 +47,5 @@ class Search:
     def _classify(self, answer: Answer) -> ServiceError | None:
         # 432 and 433: the plan's or the pay-as-you-go quota is used up; waiting a minute does not help
         if answer.status in (432, 433):
-            return ServiceError("search", "rate_limit", f"{answer.url}: the quota is used up", status=answer.status)
+            return ServiceError("search", "quota", f"{answer.url}: the quota is used up", status=answer.status)
         return None

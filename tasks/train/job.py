@@ -11,6 +11,7 @@ from typing import Any
 from transformers import PrinterCallback, TrainerCallback
 
 from tasks.imaging.processor import ImageOnlyProcessor
+from tasks.runtime.steps import Steps
 
 COMPLETE = "complete"  # Trainer writes a checkpoint's files one by one; this one is written after all of them
 RESULT = "result.json"
@@ -54,6 +55,21 @@ class MarkComplete(TrainerCallback):
         (folder / COMPLETE).touch()
 
 
+class ReportSteps(TrainerCallback):
+    """Tells after every step how far training is, with its loss or reward."""
+
+    def __init__(self, report: Callable[[Steps], None]) -> None:
+        self._report = report
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._report(Steps(state.global_step, state.max_steps))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        found = [f"{name} {float(logs[name]):.3g}" for name in ("loss", "reward") if name in (logs or {})]
+        if found:  # the last log of a run sums it up and has neither
+            self._report(Steps(state.global_step, state.max_steps, ", ".join(found)))
+
+
 def finished(folder: Path) -> Result | None:
     """The result of a job that was renamed into place, or nothing."""
     path = folder / RESULT
@@ -68,7 +84,12 @@ def partial_folder(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.partial"
 
 
-def run_job(folder: Path, processor: ImageOnlyProcessor, make_trainer: Callable[[Path], Any]) -> Result:
+def run_job(
+    folder: Path,
+    processor: ImageOnlyProcessor,
+    make_trainer: Callable[[Path], Any],
+    report: Callable[[Steps], None] = lambda steps: None,
+) -> Result:
     """The finished job: trained from its last complete checkpoint, saved, and renamed to `folder`."""
     done = finished(folder)
     if done is not None:
@@ -77,6 +98,7 @@ def run_job(folder: Path, processor: ImageOnlyProcessor, make_trainer: Callable[
     partial.mkdir(parents=True, exist_ok=True)
     trainer = make_trainer(partial)
     trainer.add_callback(MarkComplete())
+    trainer.add_callback(ReportSteps(report))
     trainer.remove_callback(PrinterCallback)  # every step's numbers are in the result
     last = last_complete(partial)
     if last is not None:
@@ -114,7 +136,7 @@ def _load_weights(model: Any, checkpoint: Path) -> None:
     """Put a checkpoint's weights into the model.
 
     Trainer does so itself, but transformers 5 saves Qwen2.5-VL under its older names, which Trainer's plain
-    `load_state_dict(strict=False)` matches with nothing: it would go on from the start's weights without a word.
+    `load_state_dict(strict=False)` matches with nothing: it would silently continue from the initial weights.
     """
     if hasattr(model, "merge_and_unload"):  # adapters are loaded by PEFT, under the names it saved
         return

@@ -13,8 +13,8 @@ from schemas.errors import GeofixError
 from schemas.settings.train import TrainingStage, TrainSettings
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
+from tasks.runtime.steps import StepFile
 from tasks.train.chain import Link, chain, stage_identity
-from tasks.train.samples import approved_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +31,9 @@ class WorkerContext:
 
 def items(training_stage: TrainingStage, inputs: Inputs, settings: TrainSettings) -> pl.DataFrame:
     """One item: the model this stage is to make of the samples as they are; none if the stage is not configured."""
-    snapshot = approved_snapshot(inputs)
     links = [link for link in chain(inputs.frame("samples"), settings) if link.training_stage == training_stage]
     return pl.DataFrame(
-        [_item(link, snapshot["snapshot_id"]) for link in links],
+        [_item(link, inputs.snapshot_id) for link in links],
         schema={
             "id": pl.String,
             "training_stage": pl.String,
@@ -58,6 +57,7 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     """The trained model's row. A killed run goes on from its last whole checkpoint."""
     if not item["samples"]:
         return Rejected("no_samples", {"training_stage": item["training_stage"], "snapshot_id": item["snapshot_id"]})
+    from tasks.train.job import RESULT
     from tasks.train.training import train_model  # torch takes seconds to import, and only workers need it
 
     settings = context.settings
@@ -66,7 +66,13 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     if link.model_id != item["id"]:
         raise GeofixError("the samples were changed while training was starting; run train again")
     started = time.monotonic()
-    result = train_model(link, all_samples, settings, context.lake.root / MODELS, context.lake.images)
+    blobs = context.lake.blobs
+    for model_id in (link.model_id, link.parent_id):
+        if model_id is not None:
+            blobs.pull(f"{MODELS}/{model_id}")
+    steps = StepFile(context.lake.state, f"train.{link.training_stage}")
+    result = train_model(link, all_samples, settings, blobs.local(MODELS), context.lake.images, steps.write)
+    blobs.push(f"{MODELS}/{link.model_id}", last=RESULT)
     logger.info("%s: %d steps in %.1f s", link.training_stage, result.steps, time.monotonic() - started)
     row = {
         "model_id": link.model_id,
@@ -99,13 +105,15 @@ def _item(link: Link, snapshot_id: str) -> Row:
 def _stage(training_stage: TrainingStage) -> Stage:
     return Stage(
         name=f"train.{training_stage}",
-        reads=("snapshots", "samples"),
+        reads=("samples",),
         writes=("models",),
         items=functools.partial(items, training_stage),
         work=work,
         open=open_context,
         resources=Resources(cpus=2, workers=1, chunk=1),
         keeps_history=True,
+        snapshot=True,
+        unhashed=("snapshot_id",),
         identity=functools.partial(stage_identity, training_stage=training_stage),
     )
 

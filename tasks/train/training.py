@@ -1,5 +1,6 @@
 """From a link of the chain to its checkpoint: base or parent opened, the right trainer run."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tasks.imaging.processor import ImageOnlyProcessor, load_processor
 from tasks.lake.image_store import ImageStore
 from tasks.reward.outcome import Excluded, Truth
 from tasks.reward.score import SCORERS, score
+from tasks.runtime.steps import Steps
 from tasks.train.chain import Link, samples_of
 from tasks.train.dataset import Pictures, texts_of
 from tasks.train.grpo import Scorer, grpo_trainer
@@ -23,7 +25,12 @@ from tasks.train.tuner import supervised_trainer
 
 
 def train_model(
-    link: Link, all_samples: pl.DataFrame, settings: TrainSettings, models: Path, store: ImageStore
+    link: Link,
+    all_samples: pl.DataFrame,
+    settings: TrainSettings,
+    models: Path,
+    store: ImageStore,
+    report: Callable[[Steps], None] = lambda steps: None,
 ) -> Result:
     """The link's finished model under `models`."""
     done = finished(models / link.model_id)
@@ -43,7 +50,7 @@ def train_model(
         tuner = settings.sft if link.training_stage == "sft" else settings.cold_start
         return supervised_trainer(model, processor, samples, pictures, settings, tuner, output)
 
-    return run_job(models / link.model_id, processor, make_trainer)
+    return run_job(models / link.model_id, processor, make_trainer, report)
 
 
 def scorer(recipe: str) -> Scorer:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.chaos import ENDED, deal
-from flows.display import summary
+from flows.cli.progress import summary
 from tasks.runtime.outcome import Tick
 
 
@@ -22,6 +22,7 @@ def test_a_stages_last_line_is_known() -> None:
         Tick("plan", 6, 6, finished=True),
         Tick("collect", 6, 2, 1, 2, 1, 12.34, True),
         Tick("train.cold_start", 5, 0, 5, 0, 0, 0.2, True),
+        Tick("train.sft", 1, 0, 1, 0, 0, 31.5, True),
     ]
     said = "\n".join(["collect: 2 of 6  0.1/s, 3 s left", *map(summary, ticks), "snapshot x approved by rule"])
     assert ENDED.findall(said) == [
@@ -29,4 +30,5 @@ def test_a_stages_last_line_is_known() -> None:
         ("plan", ""),
         ("collect", "12.3"),
         ("train.cold_start", "0.2"),
+        ("train.sft", "31.5"),
     ]

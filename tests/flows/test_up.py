@@ -1,12 +1,14 @@
-"""`geofix up`: the scheduled refresh of prefect.yaml, run by a local worker."""
+"""`geofix up`: the deployments of prefect.yaml, run by a local worker on a real Prefect server."""
 
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -14,62 +16,196 @@ import pytest
 
 from tasks.lake import Lake
 
-# The smallest refresh that does real work; train and evaluation are not part of it.
-OVERRIDES = ["plan.places=3", "plan.countries=[DE]", "collect.photos=0", "offline.port=8792"]
+PORT = 8792
+# The smallest run that does real work in every part. No scene can be had: every satellite row fails, after a retry.
+FAULTS = {"rules": [{"service": "stac", "kind": "status", "status": 503, "rate": 1.0, "retry_after": 0}]}
+OVERRIDES = [
+    *("plan.places=5", "plan.countries=[DE, FR, GB]", "collect.panoramas=0", f"offline.port={PORT}"),
+    *("services.stac.max_attempts=1", "services.stac.backoff_s=0", "flows.retries=1", "flows.retry_delay_s=0.1"),
+    *("difficulty.k=2", "train.stages=[sft]", "train.sft.max_steps=2"),
+]
+ENDS = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+WAIT_S = 500.0
 
 
-def geofix(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+@dataclass
+class Up:
+    """What `geofix up` started."""
+
+    lake: Lake
+    state: dict[str, Any]
+    told: list[dict[str, Any]] = field(default_factory=list)  # by the webhook
+
+    @property
+    def api(self) -> httpx.Client:
+        return httpx.Client(base_url=self.state["api"], trust_env=False, timeout=30)
+
+    def start(self, deployment: str, *overrides: str, **parameters: Any) -> str:
+        found = self.api.get(f"/deployments/name/{deployment}").json()
+        options = {"lake": self.lake.uri, "overrides": [*OVERRIDES, *overrides]}
+        made = self.api.post(
+            f"/deployments/{found['id']}/create_flow_run",
+            json={"parameters": {"options": options, **parameters}, "state": {"type": "SCHEDULED"}},
+        )
+        assert made.status_code == 201, made.text
+        return str(made.json()["id"])
+
+    def wait(self, run: str, *names: str) -> dict[str, Any]:
+        """The run's state, once it has one of these names or has ended."""
+        end = time.monotonic() + WAIT_S
+        while True:
+            state: dict[str, Any] = self.api.get(f"/flow_runs/{run}").json()["state"]
+            if state["name"] in names or state["type"] in ENDS:
+                assert state["name"] in names, (state, self.log(run), self.worker_log())
+                return state
+            assert time.monotonic() < end, (state["name"], self.log(run), self.worker_log())
+            time.sleep(0.5)
+
+    def log(self, run: str) -> list[str]:
+        wanted = {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200, "sort": "TIMESTAMP_ASC"}
+        return [line["message"] for line in self.api.post("/logs/filter", json=wanted).json()]
+
+    def worker_log(self) -> str:
+        return (self.lake.state / "prefect-worker.log").read_text()[-3000:]
+
+    def tasks(self, run: str) -> dict[str, dict[str, Any]]:
+        found = self.api.post("/task_runs/filter", json={"flow_runs": {"id": {"any_": [run]}}}).json()
+        return {one["name"]: one for one in found}
+
+
+def geofix(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     command = [sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env={**own, **environment})
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[tuple[Lake, dict[str, Any]]]:
-    settings = tmp_path / "own.yaml"
-    settings.write_text("offline: {port: 8792}\n")
-    started = geofix("up", "--lake", str(tmp_path / "lake"), "--config", str(settings), "--json")
+@pytest.fixture(scope="module")
+def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A real HTTP server that keeps what it is told."""
+    told: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/secret-path", told
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory, webhook: tuple[str, list[dict[str, Any]]]) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("up")
+    settings = folder / "own.yaml"
+    settings.write_text(f"offline: {{port: {PORT}}}\n")
+    url, told = webhook
+    started = geofix(
+        "up", "--lake", str(folder / "lake"), "--config", str(settings), "--json",
+        GEOFIX_WEBHOOK=url, GEOFIX_OFFLINE_FAULTS=json.dumps(FAULTS), NO_PROXY="127.0.0.1",
+    )  # fmt: skip
     try:
         assert started.returncode == 0, started.stderr
-        yield Lake(tmp_path / "lake"), json.loads(started.stdout)
+        yield Up(Lake(folder / "lake"), json.loads(started.stdout), told)
     finally:
-        stopped = geofix("down", "--lake", str(tmp_path / "lake"))
+        stopped = geofix("down", "--lake", str(folder / "lake"))
     assert stopped.returncode == 0, stopped.stderr
     with pytest.raises(httpx.ConnectError):
         httpx.get(json.loads(started.stdout)["api"] + "/health", trust_env=False)
 
 
-def test_a_local_worker_runs_the_scheduled_refresh(up: tuple[Lake, dict[str, Any]]) -> None:
-    lake, state = up
-    assert state["deployments"]["refresh/nightly"] == "cron 0 3 * * * UTC"
-    api = httpx.Client(base_url=state["api"], trust_env=False, timeout=30)
-    deployment = api.get("/deployments/name/refresh/nightly").json()
+def test_the_pipeline_suspends_at_review_and_trains_when_a_person_approves(up: Up) -> None:
+    run = up.start("pipeline/whole", last="train")
+    waiting = up.wait(run, "Suspended")
+    # One task for each stage. Satellite rows failed, after a retry, and the state says so.
+    tasks = up.tasks(run)
+    curate = {f"curate.{step}" for step in ("duplicates", "judge", "address", "labels")}
+    assert set(tasks) == {"plan", "collect", "collect.recheck", "collect.satellite", *curate, "review"}
+    assert tasks["plan"]["state"]["name"] == "Completed"
+    assert tasks["collect.satellite"]["state"]["type"] == "COMPLETED"
+    assert tasks["collect.satellite"]["state"]["name"] == "FailedRows"
+    assert "rows failed in collect.satellite" in tasks["collect.satellite"]["state"]["message"]
+    assert (tasks["collect.satellite"]["run_count"], tasks["plan"]["run_count"]) == (2, 1)
+    # Our own lines are in the run's log, a warning among them.
+    log = up.log(run)
+    assert any("using the offline world that runs at port" in line for line in log), log
+    assert any("in = " in line and line.startswith("plan:") for line in log), log
+    keys = {artifact["key"] for artifact in up.api.post("/artifacts/filter", json={}).json()}
+    assert keys >= {"stage-plan", "stage-collect", "stage-curate-labels", "stage-review", "report-plan", "counts"}
+    # The webhook was told once, and without the address in any log.
+    snapshot = up.lake.read("snapshots").row(0, named=True)
+    assert snapshot["status"] == "pending"
+    [told] = [one for one in up.told if one["event"] == "waiting_snapshot"]
+    assert (told["flow"], told["lake"], told["snapshot_id"]) == (
+        "pipeline", up.lake.uri, snapshot["snapshot_id"],
+    )  # fmt: skip
+    assert told["counts"]["collect.satellite"]["failed"] > 0
+    assert "secret-path" not in up.worker_log() + "".join(log)
+
+    # The form: a decision without a reason is refused, and the run keeps waiting.
+    key = waiting["state_details"]["run_input_keyset"]["schema"]
+    schema = up.api.get(f"/flow_runs/{run}/input/{key}").json()
+    assert set(schema["properties"]) == {"approve", "why", "reviewer", "overrule"}
+    assert all(one["description"] for one in schema["properties"].values())
+    refused = up.api.post(f"/flow_runs/{run}/resume", json={"run_input": {"approve": True}}).json()
+    assert refused["status"] == "REJECT", refused
+    decision = {"approve": True, "why": "the map looks right", "reviewer": "Ada", "overrule": True}
+    resumed = up.api.post(f"/flow_runs/{run}/resume", json={"run_input": decision}).json()
+    assert resumed["status"] == "ACCEPT", resumed
+
+    state = up.wait(run, "FailedRows")
+    assert "collect.satellite" in state["message"]  # although that was before the pause
+    snapshot = up.lake.read("snapshots").row(0, named=True)
+    assert (snapshot["status"], snapshot["reviewer"], snapshot["why"]) == ("approved", "Ada", "the map looks right")
+    assert up.lake.read("models").height == 1
+    # Nothing was done twice: the stages before review ran in this flow run once, but for the retry.
+    runs = up.lake.read("runs")["stage"].to_list()
+    assert (runs.count("plan"), runs.count("collect"), runs.count("collect.satellite")) == (1, 1, 2)
+    assert "collect.satellite" in {one["name"] for one in up.tasks(run).values()}
+
+
+def test_the_command_resumes_a_suspended_run_and_a_rejected_snapshot_ends_it(up: Up) -> None:
+    first = set(up.lake.read("snapshots")["snapshot_id"])
+    run = up.start("pipeline/whole", "curate.labels.min_score=10")
+    up.wait(run, "Suspended")
+    [snapshot] = set(up.lake.read("snapshots")["snapshot_id"]) - first
+    said = geofix("reject", snapshot, "--why", "too few labels", "--reviewer", "Ada", "--lake", up.lake.uri)
+    assert said.returncode == 0, said.stderr
+    name = up.api.get(f"/flow_runs/{run}").json()["name"]
+    assert f"flow run {name} continues" in said.stdout
+    state = up.wait(run, "Rejected")
+    assert state["message"] == f"snapshot {snapshot} was rejected by Ada: too few labels"
+    assert "synthesize" not in up.tasks(run)
+
+
+def test_the_nightly_refresh_is_scheduled(up: Up) -> None:
+    assert up.state["deployments"]["refresh/nightly"] == "cron 0 3 * * * UTC"
+    deployment = up.api.get("/deployments/name/refresh/nightly").json()
     assert [schedule["active"] for schedule in deployment["schedules"]] == [True]
-    options = {"lake": str(lake.root), "overrides": OVERRIDES}
-    run = api.post(
-        f"/deployments/{deployment['id']}/create_flow_run",
-        json={"parameters": {"options": options}, "state": {"type": "SCHEDULED"}},
-    ).json()
-    end = time.monotonic() + 400
-    while (state_type := api.get(f"/flow_runs/{run['id']}").json()["state"]["type"]) not in _ENDS:
-        assert time.monotonic() < end, f"still {state_type}"
-        time.sleep(1)
-    log = (lake.root / ".state" / "prefect-worker.log").read_text()[-3000:]
-    assert state_type == "COMPLETED", log
-    assert lake.read("places").height == 3
-    assert lake.read("snapshots").height == 1
-    keys = {artifact["key"] for artifact in api.post("/artifacts/filter", json={}).json()}
-    assert keys >= {"stage-plan", "stage-collect", "stage-curate-judge", "stage-review"}
+    assert deployment["parameters"]["options"]["lake"] == up.lake.uri
+    assert up.state["deployments"]["maintain/weekly"] == "cron 0 5 * * 0 UTC"
     # The scheduler plans the nightly run ahead of time; with an incompatible sqlalchemy it silently does not.
-    while not _planned_for_night(api):
+    end = time.monotonic() + WAIT_S
+    while not _planned_for_night(up.api):
         assert time.monotonic() < end, "the scheduler planned no nightly run"
         time.sleep(1)
-
-
-_ENDS = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
 def _planned_for_night(api: httpx.Client) -> bool:
     wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     found = api.post("/flow_runs/filter", json=wanted).json()
     return any(run["expected_start_time"][11:16] == "03:00" for run in found)
+
+
+def test_the_weekly_maintenance_is_scheduled_and_runs(up: Up) -> None:
+    assert up.state["deployments"]["maintain/weekly"] == "cron 0 5 * * 0 UTC"
+    run = up.start("maintain/weekly", dry_run=True)
+    up.wait(run, "Completed")
+    wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": ["maintain"]}}}
+    [artifact] = up.api.post("/artifacts/filter", json=wanted).json()
+    assert up.lake.uri in artifact["data"]

@@ -55,11 +55,11 @@ def test_production_never_sends_the_offline_worlds_keys() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("plan: {places: many}", r"own\.yaml: plan\.places: given 'many'; input should be a valid integer"),
-        ("plan: {places: 0}", r"own\.yaml: plan\.places: given 0; input should be greater than or equal to 1"),
-        ("plan: {plces: 3}", r"own\.yaml: plan\.plces: no such field; did you mean 'places'\? allowed: places, "),
+        ("plan: {places: many}", r"own\.yaml: plan\.places: given 'many'; must be a whole number, at least 1"),
+        ("plan: {places: 0}", r"own\.yaml: plan\.places: given 0; must be a whole number, at least 1"),
+        ("plan: {plces: 3}", r"own\.yaml: plan\.plces: no such field; did you mean 'plan\.places'\? allowed: places, "),
         ("pln: {}", r"own\.yaml: pln: no such field; did you mean 'plan'\?"),
-        ("plan: 3", r"own\.yaml: plan: given 3; input should be a valid dictionary"),
+        ("plan: 3", r"own\.yaml: plan: given 3; must be a mapping with places, preset"),
         ("plan: [1", r"own\.yaml, line 1: not YAML"),
         ("- plan", r"own\.yaml: must be a mapping of sections"),
         ("plan: {weights: {roads: 0.9}}", r"own\.yaml: plan\.weights: the quota weights must sum to 1"),

@@ -10,7 +10,7 @@ from infra.offline.maps.labels import draw_labels
 from infra.offline.maps.streets import street_lines
 from infra.offline.maps.view import View
 from infra.offline.scenes.city import avenue_m, city_share, street_m
-from infra.offline.scenes.ground import PLANTS, SNOW, WATER
+from infra.offline.scenes.land import PLANTS, SNOW, WATER
 from infra.offline.world import World
 
 SEA, LAND, FIELD, WOOD, TOWN, ICE = (
@@ -77,7 +77,7 @@ def _true_m(about_m: np.ndarray, view: View) -> np.ndarray:
         before = np.concatenate([step, np.take(step, [-1], axis)], axis)
         after = np.concatenate([np.take(step, [0], axis), step], axis)
         slope += np.maximum(before, after) ** 2
-    return about_m / np.maximum(np.sqrt(slope), 0.05)
+    return np.asarray(about_m / np.maximum(np.sqrt(slope), 0.05))
 
 
 def _lay(

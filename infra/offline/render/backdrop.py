@@ -150,7 +150,7 @@ def _levels(section: np.ndarray) -> np.ndarray:
         padded = np.pad(section, ((width // 2, width - width // 2), (0, 0)), mode="edge")
         total = np.cumsum(padded, axis=0)
         stacked.append((total[width:] - total[:-width])[: len(section)] / width)
-    return np.clip(np.stack(stacked), 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(np.stack(stacked), 0, 255).astype(np.uint8))
 
 
 def paint_ground(image: Image.Image, place: Place, road: Road | None, camera: Camera, rng: np.random.Generator) -> None:

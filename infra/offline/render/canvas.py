@@ -137,7 +137,7 @@ class Canvas:
 def _subdivide(corners: np.ndarray, pieces: int) -> np.ndarray:
     following = np.roll(corners, -1, axis=0)
     part = np.arange(pieces)[None, :, None] / pieces
-    return (corners[:, None] + part * (following - corners)[:, None]).reshape(-1, 3)
+    return np.asarray((corners[:, None] + part * (following - corners)[:, None]).reshape(-1, 3))
 
 
 def _sample(texture: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -150,4 +150,4 @@ def _sample(texture: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
     below, beside = np.minimum(row + 1, height - 1), np.minimum(column + 1, width - 1)
     top = texture[row, column] * (1 - fx) + texture[row, beside] * fx
     bottom = texture[below, column] * (1 - fx) + texture[below, beside] * fx
-    return (top * (1 - fy) + bottom * fy + 0.5).astype(np.uint8)
+    return np.asarray((top * (1 - fy) + bottom * fy + 0.5).astype(np.uint8))

@@ -252,7 +252,7 @@ class Street:
         x = -self.road.side * 1.0
         self._add(x, z, partial(draw_monument, self.canvas, x, z, form))
         lines = (LANDMARK_WORD, self.place.local_name)
-        # The board stands near, on the side the camera looks to: from afar nobody could read it.
+        # The board stands near, on the side the camera looks to: from afar it could not be read.
         camera = self.canvas.camera
         side = -self.road.side if camera.is_pano else math.copysign(1.0, camera.yaw_deg)
         board_x, board_z = side * (self.road.half_m + 0.1), camera.z + 13.0

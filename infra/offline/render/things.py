@@ -64,7 +64,7 @@ def _blobs(
 ) -> None:
     if trunk > 0.2:
         _trunk(canvas, x, z, trunk + 0.2 * size, 0.045 * size)
-    # Far trees need few leaves: nobody can count them.
+    # Far trees need few leaves: single ones cannot be seen.
     count = int(np.clip(canvas.size_px((x, trunk, z), size) * 0.35, 12, 110))
     way = rng.normal(size=(count, 3))
     way *= (rng.random(count) ** 0.45 / np.linalg.norm(way, axis=1))[:, None]

@@ -33,7 +33,7 @@ def street_m(seed: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def avenue_m(seed: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Metres, roughly, to the middle of a wide road that winds through the town."""
-    return np.abs(noise(seed, "avenue", x, y, 2_400.0)) * 1_500
+    return np.asarray(np.abs(noise(seed, "avenue", x, y, 2_400.0)) * 1_500)
 
 
 def _blocks(seed: int, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -50,13 +50,13 @@ def density(
     seed: int, orbit: int, number: int, x: np.ndarray, y: np.ndarray, lat: np.ndarray, lon: np.ndarray
 ) -> np.ndarray:
     """How thick the clouds of a pass are at Mercator positions: above 0 is cloud."""
-    return weather(seed, orbit, number, x, y) + climate(lat, lon)
+    return np.asarray(weather(seed, orbit, number, x, y) + climate(lat, lon))
 
 
 def climate(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
     """What the climate adds to the density of clouds, the same on every day."""
     wet = 0.25 * np.exp(-(((np.abs(lat) - 2.0) / 9.0) ** 2)) + 0.12 * np.exp(-(((np.abs(lat) - 55.0) / 12.0) ** 2))
-    return (wet - 1.0 * dryness(lat, lon) - 0.34).astype(np.float32)
+    return np.asarray((wet - 1.0 * dryness(lat, lon) - 0.34).astype(np.float32))
 
 
 def weather(seed: int, orbit: int, number: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -78,4 +78,4 @@ def cirrus(seed: int, orbit: int, number: int, x: np.ndarray, y: np.ndarray) -> 
     streaks = (
         noise(seed, f"cirrus {salt}", u / 5, v, 9_000.0) * 0.35 + noise(seed, f"wisp {salt}", u / 6, v, 2_500.0) * 0.15
     )
-    return streaks + noise(seed, f"veil {salt}", x, y, 160_000.0) - np.float32(0.1)
+    return np.asarray(streaks + noise(seed, f"veil {salt}", x, y, 160_000.0) - np.float32(0.1))

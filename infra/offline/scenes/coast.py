@@ -105,4 +105,4 @@ def shore_distance_m(
     )
     signed = np.where(is_land > 0, np.minimum(inside, limit) - 0.5, 0.5 - np.minimum(outside, limit)) * step_m
     smooth = gaussian_filter(signed, 1.0, truncate=3.0)
-    return smooth[pad : pad + rows, pad : pad + columns].astype(np.float32)
+    return np.asarray(smooth[pad : pad + rows, pad : pad + columns].astype(np.float32))

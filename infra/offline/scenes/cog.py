@@ -179,7 +179,7 @@ class Painter:
             pixels = self._kept_or(paint_window, scene, step, level, column, row)
             values = pixels.visual() if asset == "visual" else pixels.band(asset, scene.offset)
         if values.shape[:2] == (BLOCK, BLOCK):
-            return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+            return bytes(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
         full = np.zeros((BLOCK, BLOCK, *values.shape[2:]), dtype=values.dtype.newbyteorder("<"))
         full[: values.shape[0], : values.shape[1]] = values  # tiles reach past the image's edge
         return full.tobytes()

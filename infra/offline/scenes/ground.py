@@ -197,7 +197,7 @@ def _thirst(height: np.ndarray, season: np.ndarray, moist: np.ndarray) -> np.nda
     """How yellow grass is: savannas always a little, middle latitudes in late summer."""
     savanna = step_up(height, 7, 13) * (1 - step_up(height, 28, 36))
     base = 0.55 * savanna + (0.35 * np.clip(season, 0, 1) + 0.2) * (1 - savanna)
-    return np.clip(base - 0.5 * moist, 0, 1)
+    return np.asarray(np.clip(base - 0.5 * moist, 0, 1))
 
 
 def _shade(colour: np.ndarray, window: Window, altitude_m: np.ndarray, sun_deg: tuple[float, float]) -> np.ndarray:
@@ -205,7 +205,7 @@ def _shade(colour: np.ndarray, window: Window, altitude_m: np.ndarray, sun_deg: 
     south, east = np.gradient(altitude_m, window.node_m)
     azimuth, elevation = np.radians(sun_deg[1]), np.radians(max(12.0, sun_deg[0]))
     facing = -(east * np.sin(azimuth) - south * np.cos(azimuth)) / np.tan(elevation)
-    return colour * window.spread(np.clip(1 + 0.9 * facing, 0.35, 1.7).astype(np.float32))[..., None]
+    return np.asarray(colour * window.spread(np.clip(1 + 0.9 * facing, 0.35, 1.7).astype(np.float32))[..., None])
 
 
 def _fields(

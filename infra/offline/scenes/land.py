@@ -62,7 +62,7 @@ def land_of(seed: int, tile: Tile, window: Window, shore_nodes: np.ndarray, shor
 def season_of(window: Window, day_of_year: int) -> np.ndarray:
     """-1 in the middle of winter, 1 in the middle of summer, none at the equator; at the nodes."""
     year = -np.cos(2 * np.pi * (day_of_year - 15) / 365.25)
-    return (year * np.clip(window.node_degrees[0] / 30, -1, 1)).astype(np.float32)
+    return np.asarray((year * np.clip(window.node_degrees[0] / 30, -1, 1)).astype(np.float32))
 
 
 @lru_cache(maxsize=12)
@@ -117,7 +117,7 @@ def frost(lat: np.ndarray, season: np.ndarray) -> np.ndarray:
 
 
 def _over_latitude(lat: np.ndarray, at: tuple[float, ...], values: tuple[float, ...]) -> np.ndarray:
-    return np.interp(np.abs(lat), at, values).astype(np.float32)
+    return np.asarray(np.interp(np.abs(lat), at, values).astype(np.float32))
 
 
 def on_pixels(window: Window, follows: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -146,7 +146,7 @@ def fresh_water(seed: int, window: Window, land: Land, height: np.ndarray) -> np
             window, lambda lat: _over_latitude(lat, (48, 51, 60, 70, 73), (3, 0.95, 0.53, 0.53, 2))
         )
         water = np.maximum(water, step_up(bank, 0.0, 0.02))
-    return water.astype(np.float32)
+    return np.asarray(water.astype(np.float32))
 
 
 def ground_classes(seed: int, tile: Tile, window: Window, day_of_year: int) -> np.ndarray:

@@ -101,7 +101,7 @@ def across_km(orbit: int | np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.n
         abs(math.cos(_INCLINATION)) / np.maximum(0.05, cosine**2 - math.cos(_INCLINATION) ** 2) ** 0.5, 0, 8
     )
     lean = slope + (_PERIOD_S / 86_400) * cosine
-    return east * cosine * _KM_PER_DEG / np.sqrt(1.0 + lean**2)
+    return np.asarray(east * cosine * _KM_PER_DEG / np.sqrt(1.0 + lean**2))
 
 
 @lru_cache(maxsize=65_536)

@@ -45,7 +45,7 @@ class Pixels:
 
     def visual(self) -> np.ndarray:
         """uint8 true colour, rows x columns x 3, 0 where unseen."""
-        return _VISUAL[self.stored]
+        return np.asarray(_VISUAL[self.stored])
 
 
 # From 1 on, for 0 means unseen; 20,000 is the brightest cloud.
@@ -73,7 +73,7 @@ class _Sky:
 
 
 def _swath(scene: Scene, window: Window) -> np.ndarray:
-    return np.abs(window.spread(across_km(scene.orbit, *window.node_degrees))) <= SWATH_KM / 2
+    return np.asarray(np.abs(window.spread(across_km(scene.orbit, *window.node_degrees))) <= SWATH_KM / 2)
 
 
 def _sky(seed: int, scene: Scene, window: Window, seen: np.ndarray) -> _Sky:
@@ -150,7 +150,7 @@ def _samples(tile: Tile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=2_048)
 def _seen_samples(tile: Tile, orbit: int) -> np.ndarray:
-    return np.abs(across_km(orbit, *tile.points(_SAMPLES))) <= SWATH_KM / 2
+    return np.asarray(np.abs(across_km(orbit, *tile.points(_SAMPLES))) <= SWATH_KM / 2)
 
 
 def scene_preview(world: World, tile: str, date: str, size: int = 512) -> Image.Image:

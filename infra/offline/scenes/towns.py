@@ -20,7 +20,7 @@ _PEOPLE_PER_KM2 = 3000.0
 _LARGEST_M = 24_000.0
 _MARGIN_M = 80_000.0
 _ROAD_M = 40_000.0
-_MOST_BEND = 0.25  # of a road's length that it may lie aside of the straight line
+_MOST_BEND = 0.25  # of a road's length that it may deviate from the straight line
 
 
 @dataclass(frozen=True)

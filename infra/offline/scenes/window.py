@@ -81,7 +81,7 @@ class Window:
         slope -= upper
         slope *= fy
         slope += upper
-        return slope
+        return np.asarray(slope)
 
     def soft(self, seed: int, salt: str, cell_m: float) -> np.ndarray:
         """Noise at the pixels' centres, its humps wide enough for the nodes: far quicker than pixel by pixel."""
@@ -102,7 +102,7 @@ class Cells:
 
     def take(self, values: np.ndarray) -> np.ndarray:
         """Values of the cells, at the pixels."""
-        return values.take(self._at)
+        return np.asarray(values.take(self._at))
 
 
 def draw_pair(seed: int, salt: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

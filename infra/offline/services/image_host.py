@@ -65,7 +65,7 @@ class ImageHost:
     def jpeg(self, record: ImageRecord, size: str, version: int = 0) -> bytes:
         """The bytes of one size ("256", "1024", "2048", "original"); painted once while the cache has room.
 
-        A later version has one more part of it made unrecognizable, as upstream does when somebody asks for it.
+        A later version has one more part of it made unrecognizable, as upstream does on request.
         """
         if record.condition == "exact_duplicate":
             record = self.world.images(record.place)[record.painted_as]

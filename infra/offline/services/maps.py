@@ -147,7 +147,7 @@ def _given(query: Any, name: str) -> str:
     text = query.get(name, "").strip()
     if not text:
         raise KeyError(name)
-    return text
+    return str(text)
 
 
 def _whole(text: str, most: int) -> int:

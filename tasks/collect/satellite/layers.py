@@ -15,7 +15,7 @@ from tasks.collect.satellite.scenes import CLASSES, Scene, UnusableScene
 from tasks.services import ServiceError, Stac
 
 # What one file may answer for good. All else may be better later: to go on without the scene would make the picture
-# depend on the weather.
+# depend on passing trouble.
 _THIS_FILE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big", "blocked"})
 
 
@@ -65,7 +65,7 @@ def clouds(classes: NDArray[np.uint8], step_m: float, settings: SatelliteSetting
         masked = cv2.morphologyEx(masked, cv2.MORPH_OPEN, speck)
     if buffer is not None:
         masked = cv2.dilate(masked, buffer)
-    return (masked > 0) | (classes == 0)
+    return np.asarray((masked > 0) | (classes == 0))
 
 
 def _disc(radius_px: float) -> NDArray[np.uint8] | None:

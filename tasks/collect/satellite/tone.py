@@ -66,7 +66,7 @@ def gains(
     hold[0, 0] = 1e6
     solved = np.linalg.lstsq(np.vstack([*rows, hold]), np.vstack([*wanted, np.zeros((count, 3))]), rcond=None)[0]
     limit = np.log(max_gain)
-    return np.exp(np.clip(solved - solved[0], -limit, limit))
+    return np.asarray(np.exp(np.clip(solved - solved[0], -limit, limit)))
 
 
 def _log_ratio(

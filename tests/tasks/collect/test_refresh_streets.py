@@ -13,9 +13,10 @@ from schemas.errors import LakeError
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect import recheck, street_view
-from tasks.collect.forecast.estimate import estimate
-from tasks.collect.lost import is_lost
+from tasks.collect.estimate import estimate
+from tasks.collect.missing_files import is_lost
 from tasks.lake import Commit, Lake
+from tasks.lake.blobs import LocalBlobs
 from tasks.lake.image_store import ImageStore
 from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
@@ -155,7 +156,7 @@ async def test_a_picture_whose_file_is_lost_is_fetched_again_by_the_next_run(
 
 async def test_a_lost_picture_that_is_deleted_too_ends(refreshes: Refreshes) -> None:
     await refreshes.collect(settings(30))
-    for path in refreshes.lake.images.root.rglob("*.jpg"):
+    for path in (refreshes.lake.root / "images").rglob("*.jpg"):
         path.unlink()
     refreshes.streets.shots["11"].fault = "deleted"
     await refreshes.collect(settings(30))
@@ -163,11 +164,11 @@ async def test_a_lost_picture_that_is_deleted_too_ends(refreshes: Refreshes) -> 
 
 
 def test_a_store_that_cannot_be_looked_at_has_lost_nothing(tmp_path: Path) -> None:
-    store = ImageStore(tmp_path / "images")
+    store = ImageStore(LocalBlobs(tmp_path))
     kept, gone = store.put(b"kept", "jpg"), "ab" * 32
     images = pl.DataFrame({"sha256": [gone, kept, kept], "extension": ["jpg", "png", "jpg"]})
     assert is_lost(images, store).to_list() == [True, True, False]
-    (store.root / gone[:2]).write_text("a file where a folder should be")
+    (tmp_path / "images" / gone[:2]).write_text("a file where a folder should be")
     with pytest.raises(LakeError, match="cannot be read"):
         is_lost(images, store)
 
@@ -223,9 +224,9 @@ async def test_a_dry_run_counts_what_lost_files_will_cost(refreshes: Refreshes) 
     await refreshes.collect(wanted)
     (row,) = refreshes.lake.read("images").filter(source_id="11").rows(named=True)
     refreshes.lake.images.path(row["sha256"], row["extension"]).unlink()
-    found = await asyncio.to_thread(lambda: asyncio.run(estimate(wanted, refreshes.context)))
-    checks, places = ({kind: cost[0] for kind, cost in stage.kinds.items()} for stage in found.stages[:2])
-    assert "the files of about 1 pictures are lost" in found.stages[0].notes[0]
+    found, _ = await asyncio.to_thread(lambda: asyncio.run(estimate(wanted, refreshes.context)))
+    checks, places = (stage.requests for stage in found[:2])
+    assert "about 1 pictures have lost their files" in found[0].notes[0]
     await refreshes.collect(wanted)
-    assert checks == {"entity": streets.asked["many"], "picture": 0} and streets.asked["many"] == 1
-    assert places == {"search": streets.asked["images"], "picture": streets.asked["picture 11"]}
+    assert checks == {"mapillary": streets.asked["many"]} and streets.asked["many"] == 1
+    assert places == {"mapillary search": streets.asked["images"], "mapillary picture": streets.asked["picture 11"]}

@@ -166,7 +166,7 @@ def test_a_run_killed_while_pictures_wait_to_be_decoded(
         run(street_view.STAGE, SETTINGS, earth.context(killed))
     folder = killed.root / ".state/spool/collect"
     waiting = [json.loads(path.read_bytes().partition(b"\n")[0])["source_id"] for path in files(folder)]
-    assert waiting and not list(killed.images.root.rglob("*.jpg"))
+    assert waiting and not list((killed.root / "images").rglob("*.jpg"))
     assert not [path for path in files(folder) if b"oh=" in path.read_bytes()], "no signature in any file"
     for name in waiting if left == "damaged" else ():  # half a picture came, under its right length and sha256
         came = Spool(folder).find(name)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import LakeError
 from tasks.lake import Lake
+from tasks.lake.blobs import LocalBlobs
 from tasks.lake.names import KEY_BYTES, KEY_FILE, Names
 from tasks.lake.names import new_key as NEW_KEY  # the real one: other tests have a fixed key
 
@@ -43,7 +44,7 @@ def test_a_key_is_random() -> None:
 def test_many_that_start_at_once_agree_on_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.lake.names.new_key", NEW_KEY)
     with ThreadPoolExecutor(16) as pool:
-        found = set(pool.map(lambda _: Names(tmp_path).name("x"), range(64)))
+        found = set(pool.map(lambda _: Names(LocalBlobs(tmp_path)).name("x"), range(64)))
     assert len(found) == 1
     assert [path.name for path in tmp_path.iterdir()] == [KEY_FILE]
 
@@ -68,9 +69,10 @@ def test_a_lost_key_is_not_replaced_once_pictures_have_names(tmp_path: Path) -> 
     (tmp_path / KEY_FILE).unlink()
     assert Lake(tmp_path).name("x") == name, "nothing was named yet: a new one is as good (here the same)"
     (tmp_path / "tables" / "images").mkdir(parents=True)
+    (tmp_path / "tables" / "images" / "part.parquet").touch()
     (tmp_path / KEY_FILE).unlink()
     reopened = Lake(tmp_path)
-    with pytest.raises(LakeError, match=r"names\.key is missing, and every image id .* put it back"):
+    with pytest.raises(LakeError, match=r"names\.key is missing, and every image id .* restore it"):
         reopened.name("x")
     assert not (tmp_path / KEY_FILE).exists()
     (tmp_path / KEY_FILE).write_bytes(key)
@@ -83,13 +85,13 @@ def test_nothing_is_left_behind_where_a_key_cannot_be_made(tmp_path: Path, monke
 
     monkeypatch.setattr("os.link", refuse)
     with pytest.raises(LakeError, match="no links here"):
-        Names(tmp_path).name("x")
+        Names(LocalBlobs(tmp_path)).name("x")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> Names:
-    return Names(tmp_path_factory.mktemp("names"))
+    return Names(LocalBlobs(tmp_path_factory.mktemp("names")))
 
 
 @given(one=st.lists(st.text(max_size=8), max_size=4), other=st.lists(st.text(max_size=8), max_size=4))

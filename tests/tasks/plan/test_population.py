@@ -137,8 +137,8 @@ def test_the_version_of_a_plan_follows_what_the_raster_says(tmp_path: Path, monk
 def test_countries_without_people_in_the_raster_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write_tiff(tmp_path / "paris.tif", np.full((10, 10), 9, dtype=np.float32), 2.0, 49.0, 0.05)
     plan_places(PlanSettings(places=30, countries=("FR", "BR", "JP"), population_raster=path))
-    assert "has nobody in 2 of 3 planned countries (BR, JP)" in caplog.text
-    assert "covers 1 of 98 cells of FR: it counts nobody in the others, and no place is drawn there" in caplog.text
+    assert "has no people in 2 of 3 planned countries (BR, JP)" in caplog.text
+    assert "covers 1 of 98 cells of FR: it counts no people in the others, and no place is drawn there" in caplog.text
     caplog.clear()
     whole = write_tiff(tmp_path / "france.tif", np.full((26, 40), 9, dtype=np.float32), -8.0, 53.0, 0.5)
     plan_places(PlanSettings(places=30, countries=("FR",), population_raster=whole))

@@ -76,7 +76,7 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
                     {
                         "reason": "non_localizable",
                         "evidence_json": json.dumps(evidence),
-                        **system("curate.judge", image_id),
+                        **system("curate.labels", image_id),
                     }
                 )
                 continue
@@ -85,7 +85,7 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
                  "country_code": code, "country": country, "region": region, "city": city,
                  "localizability": "localizable", "localizability_score": 6.5, "judge_model": "judge",
                  "judge_reason": "A two-lane road with a centre line and a sign in the local language.",
-                 "split": split, **system("curate.judge", image_id)}
+                 "split": split, **system("curate.labels", image_id)}
             )  # fmt: skip
     lost = digest("place", "nowhere")
     rows["places"].append(
@@ -97,11 +97,13 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
          **system("collect", lost)}
     )  # fmt: skip
     places, images = len(rows["places"]), len(rows["images"])
-    totals = {"plan": (places, 0), "collect": (places, 1), "curate.judge": (images, len(rows["rejects"]) - 1)}
+    totals = {"plan": (places, 0), "collect": (places, 1), "curate.labels": (images, len(rows["rejects"]) - 1)}
+    written = {"plan": "places", "collect": "images", "curate.labels": "labels"}
     for stage, (total, rejected) in totals.items():
         rows["runs"].append(
             {"status": "done", "total": total, "skipped": 0, "items_in": total, "kept": total - rejected,
-             "rejected": rejected, "failed": 0, "started_at": NOW, "finished_at": NOW, **system(stage, stage)}
+             "rejected": rejected, "failed": 0, "started_at": NOW, "finished_at": NOW,
+             "output_versions_json": json.dumps({written[stage]: 0, "rejects": 0}), **system(stage, stage)}
         )  # fmt: skip
     return rows
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,25 +11,26 @@ from tasks.lake import Commit, Lake
 from tasks.plan.report import SPLIT_COLOURS
 from tasks.review.checks import Check
 from tasks.review.evidence import gather
-from tasks.review.report import HERE, render
-from tasks.runtime.report import report_folder
+from tasks.review.report import HERE, render, write_report
 
 MakeLake = Callable[..., Lake]
 CHECKS = [Check("labels", "there is at least one row", True, 13, 0)]
 
 
+SNAPSHOT: dict[str, Any] = {
+    "snapshot_id": "a" * 24,
+    "counts_json": '{"places": 8, "images": 0, "labels": 0, "countries": 0, "rejects": 0, "failures": 1, '
+    '"images_by_kind": {"satellite": 0}}',
+    "table_versions_json": "{}",
+    **dict.fromkeys(("reviewer", "reviewed_at", "why")),
+    "status": "pending",
+    "checks_passed": True,
+    "report": "reports/a/index.html",
+}
+
+
 def page(lake: Lake) -> str:
-    snapshot = {
-        "snapshot_id": "a" * 24,
-        "counts_json": '{"places": 8, "images": 0, "labels": 0, "countries": 0, "rejects": 0, "failures": 1, '
-        '"images_by_kind": {"satellite": 0}}',
-        "table_versions_json": "{}",
-        **dict.fromkeys(("reviewer", "reviewed_at", "why")),
-        "status": "pending",
-        "checks_passed": True,
-        "report": "reports/a/index.html",
-    }
-    return render(lake, snapshot, gather(lake), CHECKS, ReviewSettings(gallery=2, thumbnail_px=96))
+    return render(lake, SNAPSHOT, gather(lake), CHECKS, ReviewSettings(gallery=2, thumbnail_px=96))
 
 
 def _nothing_had(rows: dict[str, list[dict[str, Any]]]) -> None:
@@ -54,16 +54,18 @@ def test_without_any_picture_the_page_says_so(make_lake: MakeLake) -> None:
     assert "no place has a picture or a reason why not" in text and 'href="#failed"' in text
 
 
-def test_the_plan_is_linked_where_it_lies(make_lake: MakeLake) -> None:
+def test_a_snapshots_folder_holds_the_plan_as_it_was(make_lake: MakeLake) -> None:
     lake = make_lake()
-    assert "The plan itself" not in page(lake)
-    folder = report_folder(lake, "plan")
-    folder.mkdir(parents=True)
+    settings = ReviewSettings(gallery=2, thumbnail_px=96)
+    write_report(lake, SNAPSHOT, gather(lake), CHECKS, settings)
+    assert "The plan itself" not in lake.blobs.get(SNAPSHOT["report"]).decode()
     for name in ("countries.csv", "map.png", "made_from.txt"):
-        (folder / name).write_text("")
-    links = re.findall(r'href="(\.\./[^"]+)"', page(lake))
-    assert links == ["../plan/map.png", "../plan/countries.csv"]
-    assert all((Path(lake.root) / "reports" / "some-snapshot" / link).resolve().is_file() for link in links)
+        lake.blobs.put(f"reports/plan/{name}", f"first {name}".encode())
+    write_report(lake, SNAPSHOT, gather(lake), CHECKS, settings)
+    lake.blobs.put("reports/plan/map.png", b"the next plan's")
+    links = re.findall(r'href="(plan/[^"]+)"', lake.blobs.get(SNAPSHOT["report"]).decode())
+    assert links == ["plan/map.png", "plan/countries.csv"]
+    assert [lake.blobs.get(f"reports/a/{link}") for link in links] == [b"first map.png", b"first countries.csv"]
 
 
 def test_a_split_has_the_same_colour_on_the_plan_and_on_the_page() -> None:

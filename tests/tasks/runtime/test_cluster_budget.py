@@ -37,7 +37,7 @@ def test_the_days_budget_is_one_for_all_nodes_over_a_killed_actor_and_a_restart(
     assert killed, "the actor that counts was there to be killed"
     stop_ray()  # the next run joins as another command would
     rest = trial.run("day", 2 * PER_DAY, requests_per_day=PER_DAY)
-    assert isinstance(rest, StageResult) and dict(rest.failures) == {"rate_limit": rest.failed}
+    assert isinstance(rest, StageResult) and dict(rest.failures) == {"quota": rest.failed}
     asked = len(trial.asked())
     # What the actor had granted when it was killed, and nobody had heard of yet, is lost; never is there more.
     assert first.kept + rest.kept == asked <= PER_DAY and rest.failed == 2 * PER_DAY - asked

@@ -42,7 +42,7 @@ STAGE = ColumnStage("many", (), ("places",), make, identity=lambda settings: 1)
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setattr(tasks.runtime.runner, "BATCH_ITEMS", 10)
     monkeypatch.setattr(tasks.runtime.committer, "BATCH_ITEMS", 10)
-    monkeypatch.setattr(tasks.runtime.ledger, "TOMBSTONE_ROWS", 10)
+    monkeypatch.setattr(tasks.runtime.ledger, "SLICE", 10)
     return Context(Lake(tmp_path / "lake"), connect(ServicesSettings(), {}), SpreadSettings(workers=1))
 
 
@@ -56,7 +56,7 @@ def test_a_column_stage_commits_in_parts_that_do_not_read_each_other(context: Co
     first = run(STAGE, Rows(), context)
     assert (first.items_in, first.kept, first.rejected, first.failed) == (47, 35, 12, 0)
     assert context.lake.read("places").height == 35 and context.lake.read("rejects").height == 12
-    assert files_read(context.lake) == [(0, 0), (0, 1), (0, 2), (0, 3)], "each part has keys of its own"
+    assert files_read(context.lake) == [], "what is new is appended"
     assert run(STAGE, Rows(), context).nothing_to_do
 
     changed = run(STAGE, Rows(lat=5.0), context)
@@ -64,11 +64,11 @@ def test_a_column_stage_commits_in_parts_that_do_not_read_each_other(context: Co
     assert context.lake.read("places").select("place_id", "lat").sort("place_id").rows() == [
         (f"n{k:03d}", 5.0) for k in range(35)
     ]
-    assert files_read(context.lake)[4:] == [(1, 3)] * 4, "a changed part rewrites its own file"
+    assert files_read(context.lake) == [(1, 3)] * 4, "a changed part rewrites its own file"
 
     run(STAGE, Rows(count=4, lat=5.0), context)
     assert context.lake.read("places")["place_id"].sort().to_list() == ["n000", "n001", "n002", "n003"]
-    assert context.lake.scan("places").collect().height == 35
+    assert context.lake.scan("places").collect().height == 35 * 2, "both versions of each row"
 
 
 def test_a_part_that_gets_lost_is_an_error(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ import pytest
 import ray
 from ray import cloudpickle
 
-from flows.closing import closing_words
-from flows.command import Call
+from flows.cli.closing import closing_words
+from flows.cli.command import Call
 from schemas.settings.allowance import Allowance
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
@@ -93,7 +93,7 @@ def test_workers_and_runs_share_the_days_budget(tmp_path: Path, service: tuple[s
     settings = ServicesSettings.model_validate({"mapillary": {"base_url": url, "requests_per_day": 7}})
     context = Context(Lake(tmp_path), connect(settings, {}), SpreadSettings(workers=2))
     result = run(LOOK, Nothing(), context)
-    assert (result.kept, result.failed, dict(result.failures)) == (7, 5, {"rate_limit": 5})
+    assert (result.kept, result.failed, dict(result.failures)) == (7, 5, {"quota": 5})
     assert len(asked) == 7
     failures = context.lake.read("failures")
     assert all("services.mapillary.requests_per_day" in text for text in failures["message"])

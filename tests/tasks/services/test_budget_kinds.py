@@ -52,7 +52,7 @@ def ask_until_refused(
         answers = await asyncio.gather(*ask(client), return_exceptions=True)
         await client.close()
         refused = [answer for answer in answers if isinstance(answer, BaseException)]
-        assert all(isinstance(one, ServiceError) and one.kind == "rate_limit" for one in refused), refused
+        assert all(isinstance(one, ServiceError) and one.kind == "quota" for one in refused), refused
         return [str(one) for one in refused]
 
     return asyncio.run(go())

@@ -1,0 +1,5 @@
+"""`python -m flows.cli`: the same as `geofix`."""
+
+from flows.cli.application import main
+
+main()

@@ -1,0 +1,53 @@
+"""The application: every group of commands registered, and the entry point."""
+
+from typing import Annotated
+
+import typer
+
+from flows.cli import evaluation, lake_commands, parts, review_commands, servers
+from flows.cli.help import Group
+
+ABOUT = "Open street-view and satellite imagery in, a trained geo-localization agent out."
+
+app = typer.Typer(
+    name="geofix",
+    help=ABOUT,
+    epilog="`geofix COMMAND --help` explains a command, with examples. `geofix settings` lists what can be set.",
+    cls=Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from tasks.runtime.identity import code_version
+
+        print(code_version())
+        raise typer.Exit
+
+
+@app.callback()
+def geofix(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _module in (parts, review_commands, lake_commands, evaluation, servers):
+    _module.register(app)
+
+
+@app.command(rich_help_panel=servers.GROUP)
+def version() -> None:
+    """Print the version of geofix."""
+    _print_version(True)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    app()

@@ -1,0 +1,201 @@
+"""The summary a command ends with: what was made and where to look."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from flows.cli.command import Call
+from flows.cli.program import how_to_activate, program
+from tasks.evaluate.predictions import figure
+from tasks.lake import Lake
+from tasks.review.coverage import coverage, coverage_lines
+from tasks.runtime.outcome import StageResult
+from tasks.runtime.report import report_folder
+
+SPLITS = ("train", "validation", "benchmark")
+MOST_REASONS = 4  # of a stage, named in the summary
+METRICS = ("acc@25km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate")
+
+
+def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
+    """The summary for a machine."""
+    return {
+        "lake": lake.uri,
+        "stages": [dataclasses.asdict(result) for result in results],
+        "reports": {part: str(folder) for part, folder in _reports(results, lake).items()},
+    }
+
+
+def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str:
+    """What was made and where to look, as text."""
+    lines = [""]
+    if results and all(result.nothing_to_do for result in results):
+        done = sum(result.total for result in results)
+        lines.append(f"Nothing to redo: all {done:,} items of {len(results)} stages were finished before.")
+    failed = sum(result.failed for result in results)
+    if failed:
+        lines.append(f"{failed:,} items failed and are retried by the next run: {_command('show failures', call)}")
+        lines += _failures(results, lake)
+    for service, seconds in _paused(results).items():
+        lines.append(
+            f"{service} said that its limit was reached: requests to it paused for {seconds:.0f} s in all; "
+            f"lower its budgets (services.{service}.…_per_minute, …_per_day) if that happens again"
+        )
+    lines += _refused(results, call)
+    if any(result.stage == "plan" for result in results):
+        lines += _plan(lake)
+    if call.demo or any(result.stage.startswith("evaluate") for result in results):
+        lines += _made(lake)
+    elif any(result.stage.split(".")[0] == "collect" for result in results):
+        got = _coverage(lake) or ["nothing yet: no picture, and no reason why not"]
+        lines += ["What the places got:", *(f"  {line}" for line in got)]
+    lines += _where_to_look(results, lake, call)
+    return "\n".join(lines)
+
+
+def _plan(lake: Lake) -> list[str]:
+    """What was drawn, by split: the shares come from a profile as often as from the user."""
+    rows = lake.scan("places").filter(pl.col("tombstone").is_null())
+    splits = dict(rows.group_by("split").len().collect().iter_rows())
+    countries, seeds = rows.select(pl.col("country").n_unique(), pl.col("seed").unique().implode()).collect().row(0)
+    if not splits:
+        return []
+    shares = ", ".join(f"{splits[split]:,} {split}" for split in SPLITS if split in splits)
+    seed = f"seed {seeds[0]}; " if len(seeds) == 1 else ""
+    return [
+        f"The plan: {sum(splits.values()):,} places in {countries:,} countries: {shares} "
+        f"({seed}{program()} settings plan)"
+    ]
+
+
+def _paused(results: Sequence[StageResult]) -> dict[str, float]:
+    every: dict[str, float] = {}
+    for result in results:
+        for service, seconds in result.paused_s.items():
+            every[service] = every.get(service, 0.0) + seconds
+    return every
+
+
+def _failures(results: Sequence[StageResult], lake: Lake) -> list[str]:
+    """Why items failed, the most frequent reasons first, each with one of its messages."""
+    failures = lake.read("failures", columns=["stage", "kind", "message"])
+    found = []
+    for result in results:
+        for kind, count in result.failures.items():
+            said = failures.filter(pl.col("stage") == result.stage, pl.col("kind") == kind)["message"].drop_nulls()
+            example = " ".join(str(said[0]).split()) if said.len() else ""
+            found.append((-count, f"  {result.stage:<20} {count:,} {kind}{f': {example}' if example else ''}"))
+    return [line for _, line in sorted(found)[:MOST_REASONS]]
+
+
+def _refused(results: Sequence[StageResult], call: Call) -> list[str]:
+    """What the stages rejected in this run, by reason, the most frequent first."""
+    found = []
+    for result in results:
+        reasons = sorted(result.rejects.items(), key=lambda one: (-one[1], one[0]))
+        if reasons:
+            more = f" and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
+            named = ", ".join(f"{count:,} {reason}" for reason, count in reasons[:MOST_REASONS])
+            found.append(f"  {result.stage:<20} {sum(result.rejects.values()):,}: {named}{more}")
+    return [f"Rejected, with the reason ({_command('show rejects', call)}):", *found] if found else []
+
+
+def _made(lake: Lake) -> list[str]:
+    lines = ["What it made:"]
+    counts = {name: lake.read(name, columns=["tombstone"]).height for name in ("places", "images", "labels")}
+    lines.append(
+        f"  {counts['places']:,} places, {counts['images']:,} images with licence and creator, "
+        f"{counts['labels']:,} of them localizable and labelled"
+    )
+    lines += [f"    {line}" for line in _coverage(lake)]
+    trajectories = lake.read("trajectories", columns=["verdict"])["verdict"]
+    lines.append(f"  {(trajectories == 'kept').sum():,} trajectories kept of {trajectories.len():,} sampled")
+    regimes = lake.read("regimes", columns=["kept"])["kept"]
+    lines.append(f"  {regimes.sum():,} of {regimes.len():,} images neither mastered nor intractable for the policy")
+    for model in lake.read("models").sort("written_at").iter_rows(named=True):
+        lines.append(
+            f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']:,} samples, "
+            f"{model['steps']:,} steps{_course(model)}"
+        )
+    return lines + _score_lines(lake)
+
+
+def _coverage(lake: Lake) -> list[str]:
+    return coverage_lines(coverage(*(lake.read(name) for name in ("places", "images", "gaps", "rejects"))))
+
+
+def _course(model: dict[str, Any]) -> str:
+    """How loss or reward went: the mean of the first and of the last tenth of the steps."""
+    metrics = json.loads(model["metrics_json"] or "{}")
+    name = "reward" if "reward" in metrics else "loss"
+    course = metrics.get(name) or []
+    if not course:
+        return ""
+    tenth = max(1, len(course) // 10)
+    first, last = (sum(part) / len(part) for part in (course[:tenth], course[-tenth:]))
+    if name == "reward" and not any(course):
+        return ", no completion earned a reward"
+    return f", {name} {first:.2f} -> {last:.2f}"
+
+
+def _score_lines(lake: Lake) -> list[str]:
+    columns = ["policy", "metric", "value", "n", "evaluation_id", "snapshot_id", "written_at"]
+    scores = lake.read("scores", columns=columns).sort("written_at")
+    # Scores of other snapshots and settings stand beside the newest ones.
+    newest = scores.group_by("policy").agg(pl.col("evaluation_id", "snapshot_id").last())
+    scores = scores.join(newest, on=["policy", "evaluation_id", "snapshot_id"], how="semi", maintain_order="left")
+    scores = scores.filter(pl.col("metric").is_in(METRICS), pl.col("value").is_not_null())
+    if scores.is_empty():
+        return []
+    shown = [name for name in METRICS if name in set(scores["metric"])]
+    head = "".join(f"{name.removesuffix('_mean').replace('_rate', 's').replace('_', ' '):>16}" for name in shown)
+    lines = ["  scores on the benchmark places:", f"    {'policy':<34}{'n':>6}{head}"]
+    for (policy,), rows in scores.group_by("policy", maintain_order=True):
+        found = dict(rows.select("metric", "value").iter_rows())
+        cells = "".join(f"{figure(name, found[name]) if name in found else '-':>16}" for name in shown)
+        lines.append(f"    {policy:<34}{rows['n'][0]:>6,}{cells}")
+    return lines
+
+
+def _reports(results: Sequence[StageResult], lake: Lake) -> dict[str, Path]:
+    """Folders of the reports of the parts that ran."""
+    parts = dict.fromkeys(result.stage.split(".")[0] for result in results)
+    return {part: report_folder(lake, part) for part in parts if report_folder(lake, part).is_dir()}
+
+
+def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> list[str]:
+    lines = ["Where to look:"]
+    for part, folder in _reports(results, lake).items():
+        names = sorted(path.name for path in folder.iterdir() if path.suffix != ".txt")
+        where = f"{folder}/" if lake.blobs.is_local else f"{lake.blobs.uri(f'reports/{part}')}/  (copy: {folder}/)"
+        lines.append(f"  {part:<9} {where}  ({', '.join(names)})")
+    snapshots = lake.read("snapshots").sort("written_at")
+    if snapshots.height:
+        last = snapshots.row(-1, named=True)
+        lines.append(f"  report    {_address(lake, last['report'])}  ({last['status']})")
+    lines.append(f"  tables    {_command('tables', call)}")
+    samples = lake.read("samples").filter(pl.col("trajectory_id").is_not_null())
+    if samples.height:
+        lines.append(f"  one row   {_command('trace ' + samples['sample_id'].sort()[0], call)}")
+    activate = how_to_activate()
+    return [*lines, f"  shell     {activate}"] if activate else lines
+
+
+def _command(words: str, call: Call) -> str:
+    """A command that the user can copy into the shell."""
+    return f"{program()} {words}" + (f" --lake {shlex.quote(call.lake)}" if call.lake else "")
+
+
+def _address(lake: Lake, key: str) -> str:
+    """Where a report lies; of a remote lake also the copy on this machine, which a browser can open."""
+    return lake.blobs.uri(key) if lake.blobs.is_local else f"{lake.blobs.uri(key)}  (copy: {_copy(lake, key)})"
+
+
+def _copy(lake: Lake, key: str) -> Path:
+    lake.blobs.pull(key.rpartition("/")[0])  # the page with what lies beside it
+    return lake.blobs.local(key)

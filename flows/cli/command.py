@@ -1,0 +1,98 @@
+"""How a command is called and how it ends: one line for a person, an exit code for a machine."""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from flows.options import RunOptions
+
+DONE, FAILED, USAGE, FAILED_ROWS, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
+
+
+@dataclass(frozen=True)
+class Call:
+    """The options every command has in common."""
+
+    config: str | None = None
+    recipe: str | None = None
+    profile: str | None = None
+    lake: str | None = None
+    overrides: list[str] | None = None
+    as_json: bool = False
+    quiet: bool = False
+    debug: bool = False
+    demo: bool = False
+    snapshot: str | None = None
+    began_s: float = field(default_factory=time.monotonic, compare=False)
+
+    def options(self) -> "RunOptions":
+        from flows.options import RunOptions  # pydantic: `--help` does without
+
+        return RunOptions(
+            recipe=self.recipe,
+            profile=self.profile,
+            config=self.config,
+            lake=self.lake,
+            overrides=self.overrides or [],
+            demo=self.demo,
+            snapshot=self.snapshot,
+        )
+
+
+class UsageError(Exception):
+    """The command was called with something it cannot take, or that does not exist."""
+
+
+def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
+    """Run the action and exit with its code, or say in one line why it failed."""
+    asked: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt  # the only exception of a handler that Ray's compiled code lets through
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)  # sent by schedulers and by the system: handled like Ctrl-C
+        # A shell starts background jobs with SIGINT ignored; `kill -INT` must end them all the same.
+        signal.signal(signal.SIGINT, end)
+    try:
+        code = action()
+    except KeyboardInterrupt:
+        print("interrupted: finished work is saved; run the same command again to continue", file=sys.stderr)
+        code = TERMINATED if asked[-1:] == [signal.SIGTERM] else INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last guard: every error ends as one line and an exit code
+        code = _report(call, error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code in (INTERRUPTED, TERMINATED):
+        os._exit(code)  # threads of Prefect and Ray would keep a second Ctrl-C waiting
+    raise SystemExit(code)
+
+
+def _report(call: Call, error: Exception) -> int:
+    if call.debug:
+        traceback.print_exception(error)
+    message, code = _reason(error)
+    print(f"geofix: {message}", file=sys.stderr)
+    return code
+
+
+def _reason(error: Exception) -> tuple[str, int]:
+    from schemas.errors import GeofixError, InputError
+    from schemas.load import ConfigError
+    from tasks.services.errors import ServiceError
+
+    if isinstance(error, (ConfigError, UsageError, InputError)):
+        return str(error), USAGE
+    if isinstance(error, (GeofixError, ServiceError)):
+        return str(error), FAILED
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED
+    return f"{type(error).__name__}: {error} (a bug in geofix; --debug shows where)", FAILED

@@ -1,0 +1,155 @@
+"""`geofix ingest FILE`: checks first, then the flow, then words on what came in and what did not."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.text import Text
+
+from flows.cli.command import DONE, FAILED_ROWS, Call, UsageError
+from flows.cli.printing import print_json
+from flows.cli.program import program
+from flows.cli.progress import make_display
+from flows.display import display
+from schemas.load import ConfigError
+from tasks.geo.cell_split import SPLITS
+from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey
+from tasks.ingest.refusal import FIXES
+from tasks.lake import Lake
+from tasks.services.errors import safe_text
+
+
+def with_options(call: Call, given: Mapping[str, Any]) -> Call:
+    """The call with its own options as settings, which `--set` may still override."""
+    # JSON is YAML: quotes and colons in a licence's text stay what they are.
+    own = [f"ingest.{name}={json.dumps(value)}" for name, value in given.items() if value not in (None, False)]
+    return dataclasses.replace(call, overrides=[*own, *(call.overrides or [])])
+
+
+def run_ingest(file: Path, call: Call) -> int:
+    """Bring the table in; returns the exit code."""
+    try:
+        config = call.options().resolve()
+    except ConfigError as error:
+        raise ConfigError(_by_options(str(error), call)) from error
+    path = file.expanduser()
+    try:
+        found = survey(path, config.ingest)
+        dataset = dataset_name(path, config.ingest)
+        if (Path(config.lake).expanduser() / "tables").is_dir():  # else there is nothing it could replace
+            check_dataset(Lake(config.lake), found, dataset, config.ingest, config.plan)
+    except TableRefused as refused:
+        raise UsageError(str(refused)) from refused
+    lake = Lake(config.lake)
+    shown = make_display(call.quiet)
+    shown.say(opening_words(found, dataset))
+    token = display.set(shown)
+    try:
+        from flows.cli.running import prefect_ready
+
+        with prefect_ready(lake, call.debug):
+            result = _run_flow(found, call)
+    finally:
+        display.reset(token)
+        shown.close()
+    if call.as_json:
+        print_json({"lake": lake.uri, **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})
+    elif not call.quiet:
+        print_closing(result, call)
+    return FAILED_ROWS if result.stage.failed else DONE
+
+
+def _by_options(message: str, call: Call) -> str:
+    """The message naming the option the user gave, which is handed on as if it were a `--set`."""
+
+    def named(match: re.Match[str]) -> str:
+        own = any(text.startswith(f'ingest.{match[1]}="') for text in call.overrides or [])
+        return f"--{match[1].replace('_', '-')} (ingest.{match[1]})" if own else match[0]
+
+    return re.sub(r"--set: ingest\.(\w+)", named, message)
+
+
+def _run_flow(found: Survey, call: Call) -> IngestResult:
+    from flows.ingest import ingest, surveyed
+
+    token = surveyed.set(found)
+    try:
+        result: IngestResult = ingest(str(found.table.path), call.options())
+        return result
+    finally:
+        surveyed.reset(token)
+
+
+def opening_words(found: Survey, dataset: str) -> str:
+    """What the table was taken for, before any picture is opened."""
+    shown = {f: safe_text(name, limit=40) for f, name in found.names.items()}
+    columns = ", ".join(f"{f} from {name}" if f != name.casefold() else f for f, name in shown.items())
+    lines = [f"{found.table.path}: {found.rows:,} rows, {found.layout.name} layout ({columns}); dataset '{dataset}'"]
+    return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
+
+
+def print_closing(result: IngestResult, call: Call) -> None:
+    """What came in, what was refused and why, and what to do next."""
+    console = Console(highlight=False, soft_wrap=True)
+    photos = int(result.standing["photos"].sum())
+    console.print(f"\nDataset '{result.dataset}' has {photos:,} photos in the lake{_by(result)}.")
+    if result.stage.nothing_to_do:
+        console.print(f"Nothing to redo: all {result.stage.total:,} rows were seen before.")
+    if result.retired:
+        console.print(f"{result.retired:,} photos that are no longer in the file were retired.")
+    if result.dropped:
+        console.print(f"{result.dropped:,} photos that were in the lake left it: their rows are refused now.")
+    if result.noted.counts:
+        odd = ", ".join(f"{count:,} {reason}" for reason, count in result.noted.counts.most_common())
+        console.print(f"Kept, with a note: {odd}.")
+    if result.refused.counts:
+        _print_refused(result, console)
+    if result.failed.counts:
+        _print_failed(result, console)
+    if result.refused.counts or result.failed.counts or result.noted.counts:
+        console.print(f"\nAll of these rows, with what to do: {result.report}")
+    lake = f" --lake {call.lake}" if call.lake else ""
+    if photos:
+        look = f"{program()} show images{lake} --where source={result.dataset}"
+        console.print(f"Next: {program()} curate{lake}   (look first: {look})")
+
+
+def _by(result: IngestResult) -> str:
+    kinds = dict(result.standing.group_by("kind").agg(pl.col("photos").sum()).sort("kind").iter_rows())
+    splits = dict(result.standing.group_by("split").agg(pl.col("photos").sum()).iter_rows())
+    counted = [f"{splits[name]:,} {name}" for name in SPLITS if name in splits]
+    if "panorama" in kinds:
+        counted.append(f"{kinds['panorama']:,} of them panoramas")
+    return f" ({', '.join(counted)})" if counted else ""
+
+
+def _print_refused(result: IngestResult, console: Console) -> None:
+    word = result.survey.table.word
+    counts = result.refused.counts
+    console.print(f"\n{counts.total():,} of {result.survey.rows:,} rows were refused:")
+    width = len(f"{max(counts.values()):,}")
+    for reason, count in counts.most_common():
+        console.print(Text.assemble(f"  {count:>{width},} ", (reason, "bold"), f": {FIXES[reason]}"))
+        for one in result.refused.examples[reason]:
+            console.print(Text(f"  {'':<{width}}   {_example(word, one)}", style="dim"))
+
+
+def _print_failed(result: IngestResult, console: Console) -> None:
+    counts = result.failed.counts
+    console.print(f"\n{counts.total():,} rows failed, and are tried again when you run the same command:")
+    for kind, count in counts.most_common():
+        console.print(Text.assemble(f"  {count:,} ", (kind, "bold")))
+        for one in result.failed.examples[kind]:
+            console.print(Text(f"    {_example(result.survey.table.word, one)}", style="dim"))
+
+
+def _example(word: str, one: Mapping[str, Any]) -> str:
+    who = f" ({safe_text(one['id'], limit=60)})" if one["id"] and one["id"] != one["given"] else ""
+    given = f" {one['given']!r}:" if one["given"] else ""
+    column = f" {one['column']}" if one["column"] else ""
+    return f"{word} {one['row']}{who}:{column}{given} {one['problem']}"

@@ -1,0 +1,68 @@
+"""Commands that look into the lake: tables and trace."""
+
+import dataclasses
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.cli.cells import one_line
+from flows.cli.command import DONE, Call, UsageError
+from flows.cli.printing import print_json
+from schemas.tables import TABLES
+from tasks.lake import Lake
+from tasks.lake.trace import trace
+
+
+def list_tables(call: Call) -> int:
+    """Every table with its rows and version."""
+    lake = existing_lake(call, read_only=True)
+    found = []
+    for name in lake.existing():
+        counts = lake.scan(name).select(live=pl.col("tombstone").is_null().sum(), all=pl.len())
+        rows = lake.collect(name, counts).row(0)
+        found.append({"table": name, "rows": rows[0], "tombstones": rows[1] - rows[0], "version": lake.version(name)})
+    if call.as_json:
+        print_json(found)
+        return DONE
+    table = Table(box=None, header_style="bold")
+    for column in ("table", "rows", "tombstones", "version", "what it holds"):
+        table.add_column(column, justify="left" if column in ("table", "what it holds") else "right")
+    for row in found:
+        numbers = [f"{row[c]:,}" for c in ("rows", "tombstones", "version")]
+        table.add_row(row["table"], *numbers, TABLES[row["table"]].about)
+    console = Console(highlight=False)
+    console.print(f"lake {lake.uri}")
+    console.print(table)
+    return DONE
+
+
+def trace_row(call: Call, row_id: str) -> int:
+    """The origin of a row, printed from the row to the request that fetched its picture."""
+    steps = trace(existing_lake(call, read_only=True), row_id)
+    if call.as_json:
+        print_json([dataclasses.asdict(step) for step in steps])
+        return DONE
+    console = Console(highlight=False)
+    for number, step in enumerate(steps):
+        console.print(Text(("└─ " if number else "") + f"{step.table} {step.row_id}", style="bold"))
+        for name, value in step.facts.items():
+            console.print(Text(f"     {name:<18} {one_line(value)}"), soft_wrap=True)
+        run = step.run
+        if run:
+            when = run.get("finished_at")
+            by = f"{run['run_id']}" + (f", geofix {run['code_version']}" if run.get("code_version") else "")
+            console.print(
+                Text(f"     {'written by':<18} {by}{f', {when:%Y-%m-%d %H:%M}' if when else ''}", style="dim"),
+                soft_wrap=True,
+            )
+    return DONE
+
+
+def existing_lake(call: Call, *, read_only: bool = False) -> Lake:
+    """The lake the options name, which must be there already."""
+    config = call.options().resolve()
+    if not Lake(config.lake, read_only=True).is_there():
+        raise UsageError(f"there is no lake at '{config.lake}'; name one with --lake, or make one with `geofix demo`")
+    return Lake(config.lake, read_only=read_only)

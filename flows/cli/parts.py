@@ -1,0 +1,129 @@
+"""Commands that run the pipeline: all of it, a stretch of it, or one part."""
+
+import ast
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.command import Call, UsageError
+from flows.cli.options import Keep, Redo, Snapshot, command
+from flows.order import PARTS
+
+GROUP = "Run the pipeline"
+ONE_PART = "Run one part"
+
+# What a newcomer would type first; a part without an entry gets the plain one.
+EXAMPLES = {
+    "plan": ["geofix plan --set plan.places=200", "geofix plan --set 'plan.countries=[FR, BR, JP]' --lake my-lake"],
+    "collect": ["geofix collect --dry-run", "geofix collect --set collect.photos=2"],
+    "train": [
+        "geofix train",
+        "geofix train --set train.base=/models/Qwen2.5-VL-7B-Instruct --set train.precision=bf16",
+    ],
+    "evaluate": ["geofix evaluate --set 'evaluate.policies=[answerer-base, answerer-large]'"],
+}
+
+
+def register(app: typer.Typer) -> None:
+    """The commands of the pipeline, and one for each part that flows/order.py names."""
+    command(
+        app,
+        GROUP,
+        ["geofix demo", "geofix demo --lake /data/demo --set plan.places=20"],
+        without=("recipe", "profile"),
+    )(demo)
+    command(
+        app,
+        GROUP,
+        ["geofix run --config my.yaml", "geofix run --from synthesize --snapshot 3c44bc07", "geofix run --to review"],
+    )(run)
+    command(app, GROUP, ["geofix refresh", "geofix refresh --profile production --lake /data/lake"])(refresh)
+    for part in PARTS:
+        _register_part(app, part)
+
+
+def demo(call: Call, redo: Redo = False, keep: Keep = False) -> int:
+    """Run the whole pipeline, small, on the offline world; ends with where to look."""
+    return _run("pipeline", dataclasses.replace(call, profile="offline", demo=True), redo, keep)
+
+
+def run(
+    call: Call,
+    first: Annotated[str, typer.Option("--from", metavar="PART", help="First part to run.")] = PARTS[0],
+    last: Annotated[str, typer.Option("--to", metavar="PART", help="Last part to run.")] = PARTS[-1],
+    snapshot: Snapshot = None,
+    redo: Redo = False,
+    keep: Keep = False,
+) -> int:
+    """Run the pipeline or a stretch of it; finished items are skipped."""
+    for option, given in (("--from", first), ("--to", last)):
+        if given not in PARTS:
+            raise UsageError(f"{option}: there is no part '{given}'; the parts are {', '.join(PARTS)}")
+    if PARTS.index(first) > PARTS.index(last):
+        raise UsageError(f"--from {first} comes after --to {last}; the order is {', '.join(PARTS)}")
+    if snapshot and PARTS.index(first) <= PARTS.index("review"):
+        raise UsageError(
+            f"--snapshot {snapshot}: a run from {first} takes a new snapshot; start after it, such as "
+            f"`geofix run --from {PARTS[PARTS.index('review') + 1]} --snapshot {snapshot}`"
+        )
+    return _run("pipeline", dataclasses.replace(call, snapshot=snapshot), redo, keep, first=first, last=last)
+
+
+def refresh(call: Call, redo: Redo = False, keep: Keep = False) -> int:
+    """Run plan, collect, curate and review: what a schedule runs."""
+    return _run("refresh", call, redo, keep)
+
+
+def _register_part(app: typer.Typer, part: str) -> None:
+    def run_part(call: Call, snapshot: Snapshot = None, redo: Redo = False, keep: Keep = False) -> int:
+        return _run(part, dataclasses.replace(call, snapshot=snapshot), redo, keep)
+
+    def run_collect(
+        call: Call,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Only estimate requests, bytes, time and API budget; fetch nothing.")
+        ] = False,
+        redo: Redo = False,
+        keep: Keep = False,
+    ) -> int:
+        if dry_run:
+            from flows.cli.dry_run import dry_run as estimate
+
+            return estimate(call)
+        return _run(part, call, redo, keep)
+
+    function: Callable[..., int] = run_collect if part == "collect" else run_part
+    after_review = PARTS.index(part) > PARTS.index("review")
+    command(
+        app,
+        ONE_PART,
+        EXAMPLES.get(part, [f"geofix {part}", f"geofix {part} --lake /data/lake"]),
+        name=part,
+        about=about_part(part),
+        without=() if after_review else ("snapshot",),
+    )(function)
+
+
+def about_part(part: str) -> str:
+    """The first paragraph of the docstring of `tasks/<part>`, read without importing it: that takes seconds."""
+    found = importlib.util.find_spec("tasks")
+    for folder in (found.submodule_search_locations or []) if found else []:
+        file = Path(folder) / part / "__init__.py"
+        if file.is_file():
+            text = ast.get_docstring(ast.parse(file.read_text())) or ""
+            words = text.split("\n\n")[0].replace("\n", " ").removeprefix(f"{part.capitalize()}: ")
+            return f"{words[:1].upper()}{words[1:]}"
+    return f"Run {part}."
+
+
+def _run(name: str, call: Call, redo: bool, keep: bool, **parameters: Any) -> int:
+    if redo and keep:
+        raise UsageError("--redo and --keep exclude each other; give one of them")
+    choice = ["run.redo=always"] if redo else ["run.redo=never"] if keep else []
+    from flows.cli.running import run_flow
+
+    return run_flow(name, dataclasses.replace(call, overrides=[*choice, *(call.overrides or [])]), **parameters)

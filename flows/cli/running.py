@@ -1,0 +1,84 @@
+"""Run a flow for the command line: settings checked, Prefect reachable, progress shown, summary printed."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from flows.cli.command import DONE, FAILED_ROWS, Call
+from flows.cli.progress import Reporter, make_display
+from flows.display import display
+
+if TYPE_CHECKING:
+    from tasks.lake import Lake
+
+
+def run_flow(name: str, call: Call, **parameters: Any) -> int:
+    """Run the flow of this name; returns the exit code."""
+    shown = make_display(call.quiet)  # before the imports below, which take seconds
+    token = display.set(shown)
+    try:
+        from flows.order import flow_of, parts_of_flow
+        from flows.session import check_before
+        from tasks.lake import Lake
+
+        config = call.options().resolve()
+        check_before(config, parts_of_flow(name, **parameters))
+        lake = Lake(config.lake)
+        if isinstance(shown, Reporter):
+            shown.state = lake.state
+        with prefect_ready(lake, call.debug):
+            results = flow_of(name)(options=call.options(), **parameters)
+    finally:
+        display.reset(token)
+        shown.close()
+    if call.as_json:
+        from flows.cli.closing import closing_json
+        from flows.cli.printing import print_json
+
+        print_json(closing_json(results, lake))
+    elif not call.quiet:
+        from flows.cli.closing import closing_words
+
+        print(closing_words(results, lake, call))
+    return FAILED_ROWS if any(result.failed for result in results) else DONE
+
+
+@contextlib.contextmanager
+def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
+    """Prefect's settings in place, before it is imported, and its server reachable.
+
+    The server is the one that is configured, else the one `geofix up` started for this lake, else one of our own that
+    ends with this command. Prefect's own folder lies beside the lake, and its logs stay out of our lines.
+    """
+    from flows.background import running_api
+    from flows.servers import Server, listening
+
+    home = lake.state / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("PREFECT_HOME", str(home))
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
+    os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
+    if "PREFECT_API_URL" in os.environ:
+        display.get().phase("loading Prefect")
+        yield
+        return
+    api, server = running_api(lake), None
+    if api is None:
+        door = listening(0)
+        port = door.getsockname()[1]
+        api = f"http://127.0.0.1:{port}/api"
+        command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port)]
+        server = Server(command, f"{api}/health", lake.state / "prefect-server.log", door, name="Prefect")
+        server.ensure()
+    os.environ["PREFECT_API_URL"] = api
+    display.get().phase("loading Prefect")
+    try:
+        yield
+    finally:
+        if server is not None:
+            from flows.run_log import flush
+
+            flush()  # lines that are still on their way would find no server
+            server.stop()

@@ -1,0 +1,61 @@
+"""Commands that start and stop servers: up, down, offline."""
+
+import typer
+
+from flows.cli.command import DONE, Call
+from flows.cli.options import command
+from flows.cli.printing import print_json
+from flows.cli.program import program
+
+GROUP = "Servers and more"
+
+
+def register(app: typer.Typer) -> None:
+    """The commands."""
+    command(app, GROUP, ["geofix up", "geofix up --lake /data/lake --profile production"])(up)
+    command(app, GROUP, ["geofix down", "geofix down --lake /data/lake"])(down)
+    # Its options are those of the server, which also explains them.
+    app.command(
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        rich_help_panel=GROUP,
+    )(offline)
+
+
+def up(call: Call) -> int:
+    """Start a Prefect server, a worker, the schedules and the offline world, in the background."""
+    from flows import background
+    from tasks.lake import Lake
+
+    config = call.options().resolve()
+    lake = Lake(config.lake)
+    state = background.up(config, lake)
+    if call.as_json:
+        print_json(state)
+        return DONE
+    print(f"Prefect server   {state['api'].removesuffix('/api')}  (runs, artifacts, schedules)")
+    for name, schedule in state["deployments"].items():
+        print(f"deployment       {name:<20} {schedule}")
+    print(f"logs             {background.state_file(lake).parent}")
+    print(f"stop with        {program()} down" + (f" --lake {call.lake}" if call.lake else ""))
+    return DONE
+
+
+def down(call: Call) -> int:
+    """Stop what `geofix up` started."""
+    from flows import background
+    from tasks.lake import Lake
+
+    stopped = background.down(Lake(call.options().resolve().lake))
+    if call.as_json:
+        print_json({"stopped": stopped})
+    else:
+        print(f"stopped {', '.join(stopped)}" if stopped else "nothing is running for this lake")
+    return DONE
+
+
+def offline(context: typer.Context) -> None:
+    """Serve the offline world on loopback."""
+    from infra.offline.server import main as serve
+
+    raise SystemExit(serve(context.args))

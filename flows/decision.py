@@ -1,0 +1,164 @@
+"""The reviewer's decision about a snapshot, for which a deployment of the pipeline suspends.
+
+The flow run itself remembers what it waits for: the key of its pause names the lake and the snapshot. It is resumed
+from the form in Prefect's UI, through the API, or by `geofix approve` and `geofix reject`.
+"""
+
+import hashlib
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+from prefect import State, suspend_flow_run
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateName
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import SetStateStatus
+from prefect.context import FlowRunContext
+from prefect.input import RunInput
+from prefect.states import Completed
+from pydantic import Field
+
+from flows.session import Session
+from flows.states import REJECTED, WAITING
+from schemas.errors import StageRefused
+from tasks.lake import Lake
+from tasks.review import ReviewRefused, approve, auto_approve, newest_snapshot, reject
+from tasks.runtime.outcome import StageResult
+
+logger = logging.getLogger("geofix.flows")
+
+
+class Decision(RunInput):
+    """The form of a flow run that waits for the reviewer."""
+
+    approve: bool = Field(
+        title="Approve", description="on: training may use this snapshot, the run goes on; off: it is rejected"
+    )
+    why: str = Field(title="Reason", description="the reason, kept with the snapshot", min_length=1)
+    reviewer: str = Field(title="Reviewer", description="who decides, kept with the snapshot", min_length=1)
+    overrule: bool = Field(
+        False, title="Overrule failed checks", description="needed to approve a snapshot that fails a check"
+    )
+
+
+def suspended_for(lake: Lake) -> str | None:
+    """The snapshot for which this flow run was suspended before, if it was: its earlier parts are done then."""
+    run = _this_run()
+    keys = (run.empirical_policy.pause_keys or set()) if run is not None else set()
+    mark = _key(lake)
+    return next((key.removeprefix(mark).rpartition("-")[0] for key in sorted(keys) if key.startswith(mark)), None)
+
+
+def failed_before(lake: Lake, results: Sequence[StageResult]) -> dict[str, int]:
+    """Failed rows by stage of this flow run's part before it was suspended, which another process ran."""
+    run = _this_run()
+    if run is None or not suspended_for(lake):
+        return {}
+    mine = pl.col("flow_run_id") == str(run.id), ~pl.col("stage").is_in([result.stage for result in results])
+    last = lake.read("runs").filter(*mine).sort("finished_at").group_by("stage", maintain_order=True).last()
+    return dict(last.filter(pl.col("failed") > 0).select("stage", "failed").iter_rows())
+
+
+def snapshot_approved(session: Session) -> State[list[StageResult]] | None:
+    """None when the snapshot may be built on, else the state in which the run ends. Suspends a deployment's run."""
+    snapshot = _snapshot(session.lake)
+    if snapshot["status"] == "pending" and session.config.review.auto_approve:
+        snapshot = auto_approve(session.lake, snapshot["snapshot_id"])
+        session.display.say(f"snapshot {snapshot['snapshot_id']} approved by rule: every check passed")
+    run = _this_run()
+    if snapshot["status"] == "pending" and run is not None and run.deployment_id and not run.parent_task_run_id:
+        snapshot = _decided(session, snapshot)
+    name, status = snapshot["snapshot_id"], snapshot["status"]
+    if status == "approved":
+        # The one just reviewed goes on, which need not be the newest one that is approved.
+        session.wanted_snapshot = session.wanted_snapshot or name
+        return None
+    if status == "rejected":
+        message = f"snapshot {name} was rejected by {snapshot['reviewer']}: {snapshot['why']}"
+    else:
+        message = f"snapshot {name} is {status}; read {snapshot['report']}, then `geofix approve {name}` and run again"
+    session.display.say(message)
+    return Completed(name=REJECTED if status == "rejected" else WAITING, message=message, data=session.results)
+
+
+def resume_waiting(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
+    """Resume the flow runs that are suspended for this snapshot, which is decided; returns their names."""
+    decision = {
+        "approve": snapshot["status"] == "approved",
+        "why": snapshot["why"] or f"{snapshot['status']} with geofix",
+        "reviewer": snapshot["reviewer"],
+        "overrule": not snapshot["checks_passed"],
+    }
+    suspended = FlowRunFilter(state=FlowRunFilterState(name=FlowRunFilterStateName(any_=["Suspended"])))
+    resumed = []
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(flow_run_filter=suspended):
+            key = (run.state.state_details.pause_key if run.state else None) or ""
+            if key.startswith(_key(lake, snapshot["snapshot_id"])):
+                answer = client.resume_flow_run(run.id, run_input=decision)
+                if answer.status == SetStateStatus.ACCEPT:
+                    resumed.append(run.name)
+                else:
+                    logger.warning("flow run %s was not resumed: %s", run.name, getattr(answer.details, "reason", ""))
+    return resumed
+
+
+def _decided(session: Session, snapshot: dict[str, Any]) -> dict[str, Any]:
+    """The snapshot's row after the reviewer's decision; asks again when the decision cannot be taken as it is."""
+    refused = ""
+    for number in itertools.count(1):
+        form = Decision.with_initial_data(description=_description(session, snapshot, refused))
+        decision = suspend_flow_run(
+            wait_for_input=form,
+            timeout=round(session.config.flows.review_timeout_h * 3600),
+            key=f"{_key(session.lake, snapshot['snapshot_id'])}{number}",
+        )
+        snapshot = _snapshot(session.lake)
+        if snapshot["status"] != "pending":  # decided with `geofix approve` or `geofix reject`
+            break
+        try:
+            return _decide(session.lake, snapshot["snapshot_id"], decision)
+        except ReviewRefused as error:
+            refused = str(error)
+            session.display.say(f"the decision was not taken: {refused}")
+    return snapshot
+
+
+def _decide(lake: Lake, snapshot_id: str, decision: Decision) -> dict[str, Any]:
+    if decision.approve:
+        return approve(lake, snapshot_id, decision.reviewer, decision.why, force=decision.overrule)
+    return reject(lake, snapshot_id, decision.reviewer, decision.why)
+
+
+def _snapshot(lake: Lake) -> dict[str, Any]:
+    """The snapshot this run was suspended for, or else the newest."""
+    awaited = suspended_for(lake)
+    if awaited is None:
+        found = newest_snapshot(lake)
+    else:
+        rows = lake.read("snapshots")
+        found = next((row for row in rows.iter_rows(named=True) if row["snapshot_id"] == awaited), None)
+    if found is None:
+        raise StageRefused("review made no snapshot: there is nothing to build on; look at the rejects of curate")
+    return found
+
+
+def _description(session: Session, snapshot: dict[str, Any], refused: str) -> str:
+    checks = "passes every check" if snapshot["checks_passed"] else "**fails at least one check**"
+    said = f"\n\nThe last decision was not taken: {refused}" if refused else ""
+    report = session.lake.blobs.uri(snapshot["report"])
+    return f"Snapshot `{snapshot['snapshot_id']}` {checks}. Its report: `{report}`{said}"
+
+
+def _this_run() -> FlowRun | None:
+    context = FlowRunContext.get()
+    return context.flow_run if context is not None else None
+
+
+def _key(lake: Lake, snapshot_id: str = "") -> str:
+    """The beginning of the pause's key: names the lake, and the snapshot if given."""
+    where = hashlib.sha256(lake.uri.encode()).hexdigest()[:12]
+    return f"review-{where}-" + (f"{snapshot_id}-" if snapshot_id else "")

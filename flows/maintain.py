@@ -1,0 +1,32 @@
+"""Maintenance of the lake as a flow: what the weekly schedule runs."""
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+
+from flows.options import RunOptions
+from flows.session import open_session
+from tasks.lake.maintain import Done
+from tasks.lake.maintain import maintain as maintain_lake
+
+
+@flow(name="maintain")
+def maintain(options: RunOptions = RunOptions(), dry_run: bool = False) -> list[Done]:
+    """Compact and vacuum the tables, sweep what nothing refers to.
+
+    Args:
+        options: Which configuration to use: recipe, profile, file, lake and single settings.
+        dry_run: Only report what would be deleted.
+    """
+    with open_session(options, []) as session:
+        lake = session.lake
+        done = maintain_lake(lake, session.config.maintain, dry_run)
+        page = markdown(done, lake.uri)
+        create_markdown_artifact(key="maintain", markdown=page, description="What maintenance freed")
+        return done
+
+
+def markdown(done: list[Done], lake: str) -> str:
+    """What was done, as a page."""
+    lines = [f"# Maintenance of `{lake}`", "", "| | | number | MB freed |", "|---|---|---:|---:|"]
+    lines += [f"| {one.what} | {one.where} | {one.count:,} | {one.bytes / 1e6:,.1f} |" for one in done]
+    return "\n".join(lines if done else [*lines[:2], "Nothing to do."]) + "\n"

@@ -1,0 +1,28 @@
+"""How Prefect runs the stages."""
+
+from pydantic import Field
+
+from schemas.settings.base import OPERATIONAL, Settings
+
+
+class FlowSettings(Settings):
+    """Retries of a stage and the wait for the reviewer, in Prefect deployments."""
+
+    retries: int = Field(
+        2,
+        ge=0,
+        le=20,
+        description="times a deployment runs a stage again after an outage of a service or of Ray; "
+        "a command in the terminal ends with exit code 3 instead",
+        json_schema_extra=OPERATIONAL,
+    )
+    retry_delay_s: float = Field(
+        30.0, ge=0, le=3600, description="before the first retry; doubles with each", json_schema_extra=OPERATIONAL
+    )
+    review_timeout_h: float = Field(
+        168.0,
+        gt=0,
+        le=8760,
+        description="how long a suspended pipeline waits for the reviewer before it fails",
+        json_schema_extra=OPERATIONAL,
+    )

@@ -1,0 +1,47 @@
+"""Pass@K trials and the difficulty they show."""
+
+import pyarrow as pa
+
+from schemas.tables.base import BOOL, FLOAT, INT, STRING, Table
+
+TABLES = (
+    Table(
+        "attempts",
+        ("attempt_id",),
+        {
+            "attempt_id": STRING,
+            "image_id": STRING,
+            "snapshot_id": STRING,  # the snapshot it was made for; a later one with the same picture takes it over
+            "policy": STRING,
+            "trial": INT,
+            "answer": STRING,
+            "lat": FLOAT,
+            "lon": FLOAT,
+            "parse_error": STRING,
+            "error_km": FLOAT,
+            "tool_calls": INT,
+            "prompt_tokens": INT,
+            "completion_tokens": INT,
+            "cost_usd": FLOAT,
+        },
+        required=("image_id", "policy", "trial"),
+        about="one try of one policy at one image",
+    ),
+    Table(
+        "regimes",
+        ("image_id", "policy"),
+        {
+            "image_id": STRING,
+            "snapshot_id": STRING,  # the snapshot it was made for; a later one with the same picture takes it over
+            "policy": STRING,
+            "k": INT,
+            "threshold_km": pa.list_(FLOAT),
+            "passes": pa.list_(INT),  # trials with error below the threshold, per threshold
+            "regimes": pa.list_(STRING),  # learnable, mastered or intractable, per threshold
+            "kept": BOOL,  # learnable at one threshold at least
+            "phase": INT,  # 1: learnable at a phase I threshold; 2: only at a phase II one; else null
+        },
+        required=("k", "kept"),
+        about="Pass@K difficulty",
+    ),
+)

@@ -1,0 +1,47 @@
+"""Training rows and trained models."""
+
+from schemas.tables.base import FLOAT, INT, JSON, STRING, Table
+
+TABLES = (
+    Table(
+        "samples",
+        ("sample_id",),
+        {
+            "sample_id": STRING,
+            "training_stage": STRING,  # sft, cold_start or grpo
+            "snapshot_id": STRING,
+            "image_id": STRING,
+            "trajectory_id": STRING,
+            "phase": INT,  # of GRPO's curriculum: 1 comes before 2; null in the other stages
+            "messages_json": JSON,
+            "lat": FLOAT,
+            "lon": FLOAT,
+            "sha256": STRING,
+            "licence": STRING,
+            "attribution": STRING,
+        },
+        required=("training_stage", "image_id", "sha256", "licence", "attribution"),
+        about="training rows, as the trainer sees them",
+    ),
+    Table(
+        "models",
+        ("model_id",),
+        {
+            "model_id": STRING,
+            "training_stage": STRING,
+            "parent_id": STRING,
+            "snapshot_id": STRING,
+            "recipe": STRING,
+            "base": STRING,
+            "samples": INT,
+            "samples_digest": STRING,
+            "steps": INT,
+            "config_json": JSON,
+            "metrics_json": JSON,
+            "checkpoint": STRING,  # path inside the lake
+        },
+        required=("training_stage", "checkpoint"),
+        about="what was trained, from what",
+        shared=True,  # one stage for each kind of training
+    ),
+)

@@ -1,0 +1,106 @@
+"""The judge's verdict on every picture that no other picture excludes.
+
+Every verdict is kept, whatever becomes of the picture: thresholds belong to the step that makes the labels. The judge
+sees the picture and the question, and neither coordinates, nor address, nor file name.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from schemas.messages import Message, Usage, text_part
+from schemas.settings.curate import JudgeSettings
+from tasks.curate.verdict import QUESTION, SYSTEM, BadVerdict, Verdict, parse_verdict, response_format
+from tasks.imaging.images import BadImage, model_view, to_data_uri
+from tasks.lake import Lake
+from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup
+from tasks.services import Chat
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What a worker keeps open."""
+
+    chat: Chat
+    lake: Lake
+    settings: JudgeSettings
+
+
+def items(inputs: Inputs, settings: JudgeSettings) -> pl.DataFrame:
+    """One item for each picture without a duplicate or a leak: its bytes, and nothing else the verdict depends on."""
+    alone = pl.col("duplicate_of").is_null() & pl.col("leaks_into").is_null()
+    wanted = inputs.frame("duplicates").filter(alone).select("image_id")
+    images = inputs.frame("images").select("image_id", "sha256", "extension")
+    return wanted.join(images, on="image_id").rename({"image_id": "id"})
+
+
+def open_context(settings: JudgeSettings, setup: WorkerSetup) -> WorkerContext:
+    return WorkerContext(Chat(setup.connections.chat), setup.lake, settings)
+
+
+async def work(item: Row, context: WorkerContext) -> Kept:
+    """The judgement: a verdict, or the problem that prevents one. An outage raises, and is tried again."""
+    settings = context.settings
+    row: Row = {"image_id": item["id"], "sha256": item["sha256"], "model": settings.model}
+    try:
+        data = await asyncio.to_thread(context.lake.images.read, item["sha256"], item["extension"])
+        view, _ = await asyncio.to_thread(model_view, data, settings.view_max_pixels)
+    except BadImage as error:
+        return Kept({"judgements": [row | _problem("corrupt_image", kind=error.kind, detail=error.detail)]})
+    verdict, usage = await judge(view, context.chat, settings)
+    if isinstance(verdict, BadVerdict):
+        row |= _problem("no_verdict", detail=str(verdict), model=settings.model, tries=settings.tries)
+    else:
+        row |= {
+            "localizability": verdict.localizability,
+            "score": verdict.score,
+            "reason": verdict.reason,
+            "sub_scores_json": json.dumps(verdict.sub_scores.model_dump(), sort_keys=True),
+            "scenes_json": json.dumps(verdict.scenes.model_dump(), sort_keys=True),
+        }
+    return Kept({"judgements": [row]}, usage)
+
+
+async def judge(view: bytes, chat: Chat, settings: JudgeSettings) -> tuple[Verdict | BadVerdict, Usage]:
+    """The judge's verdict on a JPEG and what it used; of several answers that are no verdict, the last one's fault."""
+    question: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": to_data_uri(view)}},
+        text_part(QUESTION),
+    ]
+    messages: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+    usage, fault = Usage(), BadVerdict("the judge was not asked")
+    for attempt in range(settings.tries):
+        reply = await chat.complete(
+            settings.model,
+            messages,
+            response_format=response_format(),
+            temperature=0,
+            seed=attempt,  # another seed, or a deterministic model would fail the same way again
+            max_tokens=settings.max_tokens,
+        )
+        usage += reply.usage
+        try:
+            return parse_verdict(reply.text), usage
+        except BadVerdict as error:
+            fault = error
+    return fault, usage
+
+
+def _problem(name: str, **evidence: Any) -> Row:
+    return {"problem": name, "evidence_json": json.dumps(evidence, sort_keys=True, ensure_ascii=False)}
+
+
+STAGE = Stage(
+    name="curate.judge",
+    section="curate.judge",
+    reads=("images", "duplicates"),
+    writes=("judgements",),
+    items=items,
+    work=work,
+    open=open_context,
+    resources=Resources(cpus=1, concurrency=8, chunk=2),
+    services=("chat",),
+)

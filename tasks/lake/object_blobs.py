@@ -1,0 +1,174 @@
+"""Blobs on an object store (S3, Google Cloud Storage, Azure), through obstore."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import from_url
+
+from schemas.errors import LakeError, LakeUnwritable
+from tasks.lake.blobs import Blob, BlobMissing, Blobs, checked
+from tasks.lake.location import Location, allows_http
+
+TRANSFERS = 8  # files of a folder under way at once
+RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
+
+
+class ObjectBlobs(Blobs):
+    """Objects below a prefix; an object store replaces an object whole or not at all."""
+
+    is_local = False
+
+    def __init__(self, location: Location, copies: Path) -> None:
+        self._location, self._copies = location, copies
+        options: Any = {"allow_http": allows_http()}
+        retries: Any = RETRIES
+        try:
+            self._store: Any = from_url(location.uri, client_options=options, retry_config=retries)
+        except (BaseError, ValueError) as error:
+            raise LakeError(f"lake '{location.uri}' cannot be opened: {said(error)}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectBlobs, (self._location, self._copies)  # each process reads its own environment
+
+    def uri(self, key: str) -> str:
+        return self._location.child(checked(key))
+
+    def put(self, key: str, data: bytes) -> None:
+        try:
+            obstore.put(self._store, checked(key), data)
+        except (BaseError, OSError) as error:
+            raise self._unwritable(key, error) from error
+
+    def keep(self, key: str, data: bytes) -> None:
+        self.put(key, data)  # a look would cost a request as well, and leave the time as it was
+
+    def create(self, key: str, data: bytes) -> bool:
+        try:
+            obstore.put(self._store, checked(key), data, mode="create")
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        except (BaseError, OSError) as error:
+            raise self._unwritable(key, error) from error
+        return True
+
+    def get_tagged(self, key: str) -> tuple[bytes, str] | None:
+        """The blob's bytes and its entity tag, or None."""
+        try:
+            found = obstore.get(self._store, checked(key))
+            return bytes(found.bytes()), str(found.meta["e_tag"])
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise self._unreadable(key, error) from error
+
+    def replace(self, key: str, data: bytes, tag: str) -> bool:
+        """Store the bytes if the blob still has this entity tag; False if another writer changed it."""
+        try:
+            obstore.put(self._store, checked(key), data, mode={"e_tag": tag})
+        except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+            return False
+        except (BaseError, OSError) as error:
+            raise self._unwritable(key, error) from error
+        return True
+
+    def get(self, key: str) -> bytes:
+        found = self.get_tagged(key)
+        if found is None:
+            raise BlobMissing(f"{self.uri(key)} is missing")
+        return found[0]
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        try:
+            return bytes(obstore.get_range(self._store, checked(key), start=start, length=length))
+        except FileNotFoundError:
+            raise BlobMissing(f"{self.uri(key)} is missing") from None
+        except (BaseError, OSError) as error:
+            raise self._unreadable(key, error) from error
+
+    def find(self, key: str) -> Blob | None:
+        try:
+            found = obstore.head(self._store, checked(key))
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise self._unreadable(key, error) from error
+        return Blob(key, found["size"], found["last_modified"].timestamp())
+
+    def list(self, prefix: str) -> Iterator[Blob]:
+        try:
+            for part in obstore.list(self._store, prefix=checked(prefix)):
+                for one in part:
+                    yield Blob(one["path"], one["size"], one["last_modified"].timestamp())
+        except (BaseError, OSError) as error:
+            raise self._unreadable(prefix, error) from error
+
+    def delete(self, key: str) -> None:
+        try:
+            obstore.delete(self._store, checked(key))
+        except FileNotFoundError:
+            return
+        except (BaseError, OSError) as error:
+            raise self._unwritable(key, error) from error
+
+    def local(self, key: str) -> Path:
+        return self._copies / checked(key)
+
+    def push(self, prefix: str, last: str = "") -> None:
+        top = self.local(prefix)
+        paths = [path for path in top.rglob("*") if path.is_file()] if top.is_dir() else [top]
+        with ThreadPoolExecutor(TRANSFERS) as pool:
+            list(pool.map(self._upload, (path for path in paths if path.name != last)))
+        for path in paths:
+            if path.name == last:
+                self._upload(path)
+
+    def _upload(self, path: Path) -> None:
+        key = path.relative_to(self._copies).as_posix()
+        try:
+            obstore.put(self._store, key, path)  # in parts, if it is large
+        except (BaseError, OSError) as error:
+            raise self._unwritable(key, error) from error
+        found = self.find(key)
+        if found is not None:
+            os.utime(path, (found.modified_s, found.modified_s))  # so that `pull` knows it as current
+
+    def pull(self, prefix: str) -> Path:
+        with ThreadPoolExecutor(TRANSFERS) as pool:
+            found = list(self.list(prefix)) or [one for one in [self.find(prefix)] if one]
+            list(pool.map(self._download, found))
+        return self.local(prefix)
+
+    def _download(self, blob: Blob) -> None:
+        path = self.local(blob.key)
+        if path.is_file() and (path.stat().st_size, int(path.stat().st_mtime)) == (blob.size, int(blob.modified_s)):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name[:12]}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                for part in obstore.get(self._store, blob.key):
+                    file.write(part)
+            os.utime(temporary, (blob.modified_s, blob.modified_s))
+            temporary.replace(path)
+        except (BaseError, OSError) as error:
+            raise self._unreadable(blob.key, error) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _unwritable(self, key: str, error: Exception) -> LakeUnwritable:
+        return LakeUnwritable(f"{self.uri(key)} cannot be written: {said(error)}")
+
+    def _unreadable(self, key: str, error: Exception) -> LakeError:
+        return LakeError(f"{self.uri(key)} cannot be read: {said(error)}")
+
+
+def said(error: BaseException) -> str:
+    """The first line of what the library says: below it follow dumps of the request."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,100 @@
+"""Reading tables whose files may be damaged: one error that names the table and the file.
+
+The libraries end in a panic on a file that is shorter than its table's log says. A Rust panic prints a page to stderr
+and reaches Python as a BaseException, so the ends of local files are checked before they are handed over.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from schemas.errors import LakeError
+from tasks.lake.blobs import BlobMissing, Blobs
+
+MAGIC = b"PAR1"  # the last bytes of every Parquet file
+FOOTER = 8  # length of the metadata, magic
+
+
+class DamagedTable(LakeError):
+    """A file of a table is missing or does not hold what was written."""
+
+
+def file_keys(name: str, table: DeltaTable) -> list[str]:
+    """The keys of the Parquet files of a table's version, among the lake's blobs."""
+    return [f"tables/{name}/{unquote(uri.rpartition('/')[2])}" for uri in table.file_uris()]
+
+
+def check_files(name: str, table: DeltaTable, blobs: Blobs, is_newest: bool = True) -> None:
+    """Refuse a table on local disk one of whose files is missing or cut short. Costs one small read a file."""
+    for key in file_keys(name, table):
+        path = blobs.local(key)
+        try:
+            with path.open("rb") as file:
+                file.seek(-min(FOOTER, os.fstat(file.fileno()).st_size), os.SEEK_END)
+                end = file.read(FOOTER)
+        except OSError as error:
+            if not is_newest and isinstance(error, FileNotFoundError):
+                raise LakeError(
+                    f"version {table.version()} of table '{name}' cannot be read any more: `geofix maintain` deleted "
+                    "its files, since no snapshot names it"
+                ) from error
+            raise damaged(name, path, error.strerror or str(error)) from error
+        if len(end) < FOOTER or end[4:] != MAGIC:
+            raise damaged(name, path, "it does not end like a Parquet file")
+
+
+@contextlib.contextmanager
+def reading(name: str, table: Callable[[], DeltaTable | None], blobs: Blobs) -> Iterator[None]:
+    """Turn what the libraries raise, panics included, into an error that names the table and, if found, the file."""
+    try:
+        yield
+    except (OSError, DeltaError, pl.exceptions.PolarsError) as error:
+        raise _named(name, table(), blobs, error) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # pyo3 exports no class for it
+            raise
+        raise _named(name, table(), blobs, error) from None
+
+
+def damaged_files(
+    name: str, table: DeltaTable, blobs: Blobs, only: Collection[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """The files of a table that cannot be read whole, each with the reason; by default all are read."""
+    for key in file_keys(name, table):
+        if only is not None and key not in only:
+            continue
+        try:
+            for _ in pq.ParquetFile(pa.BufferReader(blobs.get(key))).iter_batches():
+                pass
+        except BlobMissing:
+            yield blobs.uri(key), "it is missing"
+        except (OSError, pa.ArrowException, LakeError) as error:
+            yield blobs.uri(key), first_line(error)
+
+
+def _named(name: str, table: DeltaTable | None, blobs: Blobs, error: BaseException) -> LakeError:
+    found = None if table is None else next(damaged_files(name, table, blobs), None)
+    if found is not None:
+        return damaged(name, *found)
+    return LakeError(f"table '{name}' cannot be read: {first_line(error)}")
+
+
+def damaged(name: str, path: Path | str, why: str) -> DamagedTable:
+    """The error for a table with such a file."""
+    return DamagedTable(
+        f"table '{name}': file {path} is damaged ({why}); restore it from a backup, or read an older version with "
+        "`geofix show --version`; `geofix verify` checks the whole lake"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error: the libraries add dumps below it."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

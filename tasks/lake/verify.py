@@ -1,0 +1,183 @@
+"""Whether a lake is whole: tables readable, keys unique, references resolved, pictures and checkpoints there.
+
+Every problem names its table and, where there is one, its row.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import polars as pl
+from deltalake import DeltaTable
+
+from schemas.errors import LakeError
+from schemas.tables import TABLES
+from tasks.lake.blobs import BlobMissing
+from tasks.lake.reading import damaged_files, file_keys
+from tasks.lake.tables import Lake
+
+# A column of this name, in any table, must be found in this key column of this table. Tombstoned rows count: what
+# follows a snapshot may outlive the live row.
+REFERENCES: Mapping[str, tuple[str, str]] = {
+    "place_id": ("places", "place_id"),
+    "image_id": ("images", "image_id"),
+    "trajectory_id": ("trajectories", "trajectory_id"),
+    "snapshot_id": ("snapshots", "snapshot_id"),
+    "parent_id": ("models", "model_id"),
+}
+STORED = r"sha256:([0-9a-f]{64})\.(jpg|png)"  # a picture named by a stored message
+READERS = 8
+PICTURES = pl.Schema(
+    {"sha256": pl.String, "extension": pl.String, "bytes": pl.Int64, "table": pl.String, "row_id": pl.String}
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong."""
+
+    table: str
+    row_id: str  # empty: the table itself
+    what: str
+
+
+def verify(lake: Lake, quick: bool = False) -> Iterator[Problem]:
+    """What is wrong with the lake, as it is found. `quick` looks whether files exist, and reads none of them."""
+    whole = []
+    for name in lake.existing():
+        problems = list(_files(lake, name, quick))
+        yield from problems
+        if not problems:
+            whole.append(name)
+            yield from _keys(lake, name)
+    yield from _names_key(lake, whole)
+    absent = set(TABLES) - set(lake.existing())
+    for name in whole:
+        for column, (target, key) in REFERENCES.items():
+            if column in TABLES[name].columns and (name, column) != (target, key) and target in (*whole, *absent):
+                yield from _references(lake, name, column, target, key)
+    yield from _pictures(lake, whole, quick)
+    if "models" in whole:
+        yield from _checkpoints(lake)
+
+
+def _files(lake: Lake, name: str, quick: bool) -> Iterator[Problem]:
+    """Files of the newest version and of those that snapshots name, each looked at once."""
+    seen: set[str] = set()
+    for version in (None, *_named_versions(lake, name)):
+        told = "" if version is None else f" (needed by a snapshot, version {version})"
+        try:
+            table = lake.delta(name, version)
+        except LakeError as error:
+            yield Problem(name, "", f"{error}{told}")
+            continue
+        if table is None:
+            continue
+        new = set(file_keys(name, table)) - seen
+        seen |= new
+        for where, why in _missing(lake, new) if quick else _damaged(lake, name, table, new):
+            yield Problem(name, "", f"file {where} is damaged: {why}{told}")
+
+
+def _named_versions(lake: Lake, name: str) -> list[int]:
+    try:
+        return lake.snapshot_versions(name)
+    except LakeError:
+        return []  # the table of snapshots is damaged, which is a problem of its own
+
+
+def _missing(lake: Lake, keys: set[str]) -> Iterator[tuple[str, str]]:
+    return ((lake.blobs.uri(key), "it is missing") for key in sorted(keys) if not lake.blobs.exists(key))
+
+
+def _damaged(lake: Lake, name: str, table: DeltaTable, keys: set[str]) -> Iterator[tuple[str, str]]:
+    return damaged_files(name, table, lake.blobs, keys)
+
+
+def _keys(lake: Lake, name: str) -> Iterator[Problem]:
+    rows = lake.read(name, columns=list(TABLES[name].key))
+    repeated = rows.filter(rows.is_duplicated()).unique(maintain_order=True)
+    for key in repeated.iter_rows():
+        yield Problem(name, _id(key), "several live rows have this key")
+
+
+def _names_key(lake: Lake, whole: list[str]) -> Iterator[Problem]:
+    if "images" in whole:
+        try:
+            lake.name("verify")
+        except LakeError as error:
+            yield Problem("images", "", str(error))
+
+
+def _references(lake: Lake, name: str, column: str, target: str, key: str) -> Iterator[Problem]:
+    own = TABLES[name].key
+    rows = lake.read(name, columns=list(dict.fromkeys((*own, column)))).filter(pl.col(column) != "")
+    known = lake.collect(target, lake.scan(target).select(pl.col(key).alias(column)).unique())
+    for row in rows.join(known, on=column, how="anti").iter_rows(named=True):
+        yield Problem(name, _id(tuple(row[k] for k in own)), f"{column} {row[column]} is not in table {target}")
+
+
+def _pictures(lake: Lake, whole: list[str], quick: bool) -> Iterator[Problem]:
+    """Pictures of live rows, and those that stored messages name."""
+    frames = [pl.DataFrame(schema=PICTURES)]
+    for name in whole:
+        columns, key = TABLES[name].columns, pl.concat_str(*TABLES[name].key, separator=" ")
+        if {"sha256", "extension", "bytes"} <= columns.keys():
+            rows = lake.read(name, columns=[*TABLES[name].key, "sha256", "extension", "bytes"])
+            own = rows.select("sha256", pl.col("extension").fill_null("jpg"), "bytes", table=pl.lit(name), row_id=key)
+            frames.append(own.cast(PICTURES))
+        if "messages_json" in columns:
+            rows = lake.read(name, columns=[*TABLES[name].key, "messages_json"])
+            named = rows.select(pl.col("messages_json").str.extract_all(STORED).alias("named"), row_id=key)
+            parts = named.explode("named").drop_nulls().with_columns(pl.col("named").str.extract_groups(STORED))
+            told = parts.select(
+                sha256=pl.col("named").struct.field("1"),
+                extension=pl.col("named").struct.field("2"),
+                bytes=pl.lit(None, dtype=pl.Int64),
+                table=pl.lit(name),
+                row_id="row_id",
+            )
+            frames.append(told.cast(PICTURES))
+    wanted = pl.concat(frames).sort("bytes", nulls_last=True).unique(["sha256", "extension"], keep="first")
+    wanted = wanted.sort("sha256")
+    if quick:
+        stored = {PurePosixPath(blob.key).name: blob.size for blob in lake.images.list()}
+        for row in wanted.iter_rows(named=True):
+            size = stored.get(f"{row['sha256']}.{row['extension']}")
+            if size is None or (row["bytes"] is not None and size != row["bytes"]):
+                why = "is missing" if size is None else f"has {size} bytes, expected {row['bytes']}"
+                yield Problem(row["table"], row["row_id"], f"picture {row['sha256']}.{row['extension']} {why}")
+        return
+    with ThreadPoolExecutor(READERS) as pool:
+        for part in wanted.iter_slices(1000):  # a bounded number under way
+            yield from (found for found in pool.map(lambda row: _picture(lake, row), part.to_dicts()) if found)
+
+
+def _picture(lake: Lake, row: Mapping[str, str | int | None]) -> Problem | None:
+    """What is wrong with one stored picture."""
+    sha256, extension, size = str(row["sha256"]), str(row["extension"]), row["bytes"]
+
+    def problem(why: str) -> Problem:
+        return Problem(str(row["table"]), str(row["row_id"]), f"picture {sha256}.{extension} {why}")
+
+    try:
+        data = lake.blobs.get(lake.images.key(sha256, extension))
+    except BlobMissing:
+        return problem("is missing")
+    except LakeError as error:
+        return problem(f"cannot be read: {error}")
+    if size is not None and len(data) != size:
+        return problem(f"has {len(data)} bytes, expected {size}")
+    return None if hashlib.sha256(data).hexdigest() == sha256 else problem("does not match its sha256")
+
+
+def _checkpoints(lake: Lake) -> Iterator[Problem]:
+    for model_id, checkpoint in lake.read("models", columns=["model_id", "checkpoint"]).iter_rows():
+        if next(iter(lake.blobs.list(checkpoint)), None) is None:
+            yield Problem("models", model_id, f"checkpoint {lake.blobs.uri(checkpoint)} is missing")
+
+
+def _id(key: tuple[object, ...]) -> str:
+    return " ".join(map(str, key))

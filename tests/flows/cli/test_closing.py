@@ -1,0 +1,123 @@
+"""The last words of a command."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.cli.closing import closing_words
+from flows.cli.command import Call
+from schemas.messages import Usage
+from tasks.lake import Commit, Lake
+from tasks.runtime.outcome import StageResult
+
+
+def result(stage: str, rejects: dict[str, int]) -> StageResult:
+    refused = sum(rejects.values())
+    return StageResult(
+        stage=stage,
+        run_id="r",
+        status="done",
+        input_versions={},
+        output_versions={},
+        total=50,
+        skipped=0,
+        items_in=50,
+        kept=50 - refused,
+        rejected=refused,
+        failed=0,
+        rejects=rejects,
+        failures={},
+        standing={},
+        standing_rejects={},
+        usage=Usage(),
+        seconds=1.0,
+    )
+
+
+def test_what_was_rejected_is_told_with_reasons_and_where_to_look(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    words = closing_words(
+        [result("plan", {"no_place_near_other_split": 2, "no_place_too_close": 12}), result("curate", {})],
+        lake,
+        Call(lake="here"),
+    )
+    assert "geofix show rejects --lake here" in words
+    line = next(line for line in words.splitlines() if line.startswith("  plan"))
+    assert line.split(None, 1)[1] == "14: 12 no_place_too_close, 2 no_place_near_other_split"
+    assert "curate" not in words
+
+
+def test_failures_are_told_with_an_example_each(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    used_up = "the day's 300 requests are used up (services.mapillary.requests_per_day); they renew at 00:00 UTC"
+    rows = [{"stage": "collect", "item_id": f"p{n}", "kind": "rate_limit", "message": used_up} for n in range(3)]
+    rows.append({"stage": "collect", "item_id": "q", "kind": "timeout", "message": "no answer\nin time"})
+    lake.upsert("failures", rows, Commit("collect", 1))
+    failed = replace(result("collect", {}), failed=4, failures={"timeout": 1, "rate_limit": 3})
+    lines = closing_words([failed], lake, Call()).splitlines()
+    at = lines.index("4 items failed and are retried by the next run: geofix show failures")
+    assert lines[at + 1].split(None, 1) == ["collect", f"3 rate_limit: {used_up}"]
+    assert lines[at + 2].split(None, 1) == ["collect", "1 timeout: no answer in time"]
+
+
+def test_a_plan_names_its_splits_and_seed(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    splits = ["train"] * 3 + ["benchmark"]
+    rows = [
+        {"place_id": f"p{n}", "country": "FR" if n else "DE", "lat": 1.0, "lon": 2.0, "split": split, "seed": 12}
+        for n, split in enumerate(splits)
+    ]
+    assert "The plan" not in closing_words([result("plan", {})], lake, Call())
+    lake.upsert("places", rows, Commit("plan", 1))
+    told = "The plan: 4 places in 2 countries: 3 train, 1 benchmark (seed 12; geofix settings plan)"
+    assert told in closing_words([result("plan", {})], lake, Call()).splitlines()
+    assert "The plan" not in closing_words([result("collect", {})], lake, Call())
+
+
+def test_places_that_got_nothing_are_not_a_heading_with_nothing_under_it(tmp_path: Path) -> None:
+    words = closing_words([result("collect", {})], Lake(tmp_path / "lake"), Call()).splitlines()
+    assert words[words.index("What the places got:") + 1] == "  nothing yet: no picture, and no reason why not"
+
+
+def test_many_reasons_are_cut_and_none_is_no_line(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    many = {f"reason_{n}": 10 - n for n in range(6)}
+    assert "7 reason_3 and 2 more" in closing_words([result("curate", many)], lake, Call())
+    assert "rejects" not in closing_words([result("curate", {})], lake, Call())
+
+
+def test_figures_are_formatted_as_by_score(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    values = {"acc@25km": 0.125, "geoscore_mean": 1380.4, "parse_failure_rate": 0.0}
+    scores = [
+        {"evaluation_id": "e", "metric": name, "policy": "base", "value": value, "n": 16}
+        for name, value in values.items()
+    ]
+    lake.upsert("scores", scores, Commit("evaluate", 1))
+    model = {"training_stage": "grpo", "checkpoint": "models/m", "samples": 21, "steps": 1200, "base": "tiny"}
+    curves = {"m1": {"reward": [0.0, 0.0], "loss": [0.0, 0.0]}, "m2": {"loss": [9.6, 1.234]}}
+    rows = [{"model_id": name, **model, "metrics_json": json.dumps(curve)} for name, curve in curves.items()]
+    lake.upsert("models", rows, Commit("train", 1))
+    words = closing_words([result("evaluate.scores", {})], lake, Call())
+    assert "1,380.4" in words and "12.50 %" in words and "e+" not in words
+    assert "1,200 steps, no completion earned a reward" in words
+    assert "loss 9.60 -> 1.23" in words
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_commands_it_names_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool) -> None:
+    """A user who has not activated the environment gets the path of the command."""
+    folder = tmp_path / "a checkout" / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("geofix", "python", "activate"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(folder) if on_path else "/nowhere")
+    monkeypatch.chdir(folder.parent.parent)
+    words = closing_words([result("plan", {})], Lake(tmp_path / "lake"), Call(lake="my lake"))
+    name = "geofix" if on_path else ".venv/bin/geofix"
+    assert f"  tables    {name} tables --lake 'my lake'" in words.splitlines()
+    assert ("source .venv/bin/activate" in words) is not on_path

@@ -1,0 +1,37 @@
+"""Two stages that declare one table are refused when the pipeline is assembled."""
+
+from dataclasses import replace
+
+import pytest
+
+from flows.order import PARTS, stages_of
+from flows.session import check_before
+from schemas.config import Config
+from schemas.errors import GeofixError
+from tasks import plan
+from tasks.runtime.writers import refuse_second_writers
+
+
+def test_the_pipeline_has_one_writer_for_each_table() -> None:
+    refuse_second_writers(stage for part in PARTS for stage in stages_of(part))
+
+
+def test_a_second_writer_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = replace(plan.STAGES[0], name="plan.again")
+    monkeypatch.setattr(plan, "STAGES", [*plan.STAGES, second])
+    with pytest.raises(GeofixError, match=r"stages plan and plan\.again both write table 'places'"):
+        check_before(Config(), ["review"])
+
+
+def test_one_name_for_two_stages_and_an_unknown_table_are_refused() -> None:
+    [stage] = plan.STAGES
+    with pytest.raises(GeofixError, match="two stages are named 'plan'"):
+        refuse_second_writers([stage, stage])
+    with pytest.raises(GeofixError, match=r"plan writes 'planets', which has no contract in schemas/tables/"):
+        refuse_second_writers([replace(stage, writes=("planets",))])
+
+
+def test_several_stages_may_write_a_shared_table() -> None:
+    stages = list(stages_of("collect"))
+    assert sum("images" in stage.writes for stage in stages) > 1
+    refuse_second_writers(stages)

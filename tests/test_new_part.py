@@ -1,0 +1,129 @@
+"""A new part is three new files and one line: then there is a command, a flow, settings and a table."""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tasks.lake import Lake
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TABLES = '''"""Heights of places."""
+
+from schemas.tables.base import FLOAT, STRING, Table
+
+TABLES = (Table("elevations", ("place_id",), {"place_id": STRING, "elevation_m": FLOAT}, about="height of places"),)
+'''
+SETTINGS = '''"""Which heights are kept."""
+
+from pydantic import Field
+
+from schemas.settings.base import Settings
+
+
+class ElevateSettings(Settings):
+    """Which heights are kept."""
+
+    highest_m: float = Field(9000.0, gt=0, description="places above are rejected")
+
+
+SECTION = ElevateSettings
+'''
+PART = '''"""Elevate: the height of every place."""
+
+import polars as pl
+
+from schemas.settings.elevate import ElevateSettings
+from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Row, Stage, WorkerSetup
+
+
+def places(inputs: Inputs, settings: ElevateSettings) -> pl.DataFrame:
+    return inputs.frame("places").select("lat", id="place_id")
+
+
+def measure(item: Row, settings: ElevateSettings) -> Outcome:
+    elevation_m = abs(item["lat"]) * 100
+    if elevation_m > settings.highest_m:
+        return Rejected("too_high", {"elevation_m": elevation_m})
+    return Kept({"elevations": [{"place_id": item["id"], "elevation_m": elevation_m}]})
+
+
+def open_context(settings: ElevateSettings, setup: WorkerSetup) -> ElevateSettings:
+    return settings
+
+
+STAGES = [Stage("elevate", ("places",), ("elevations",), places, measure, open_context)]
+'''
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the product with the new part in it."""
+    root = tmp_path_factory.mktemp("checkout")
+    for package in ("flows", "tasks", "schemas", "infra"):
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "tasks" / "elevate").mkdir()
+    (root / "tasks" / "elevate" / "__init__.py").write_text(PART)
+    (root / "schemas" / "tables" / "elevate.py").write_text(TABLES)
+    (root / "schemas" / "settings" / "elevate.py").write_text(SETTINGS)
+    order = root / "flows" / "order.py"
+    text = order.read_text()
+    assert text.count('PARTS = ("plan", ') == 1
+    order.write_text(text.replace('PARTS = ("plan", ', 'PARTS = ("plan", "elevate", '))
+    return root
+
+
+def geofix(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=400, check=False, cwd=checkout,
+        env={**own, "PYTHONPATH": str(checkout)},
+    )  # fmt: skip
+
+
+def test_it_has_a_command_settings_a_table_and_a_place_in_the_order(checkout: Path, tmp_path: Path) -> None:
+    helped = geofix(checkout, "elevate", "--help")
+    assert helped.returncode == 0 and "height of every place" in helped.stdout, helped.stderr
+    lake = tmp_path / "lake"
+    # In its place in the order: after plan.
+    ran = geofix(
+        checkout, "run", "--to", "elevate", "--lake", str(lake), "--set", "plan.places=5",
+        "--set", "plan.countries=[DE]", "--set", "elevate.highest_m=5000",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    kept = Lake(lake).read("places").filter(pl.col("lat") * 100 <= 5000).height
+    assert f"elevate: 5 in = {kept} kept + {5 - kept} rejected + 0 failed" in _log(lake)
+    # By itself, with another setting: everything is kept now.
+    alone = geofix(checkout, "elevate", "--lake", str(lake), "--json")
+    assert alone.returncode == 0, alone.stderr
+    shown = geofix(checkout, "show", "elevations", "--lake", str(lake), "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count('"elevation_m"') == 5
+
+
+def _log(lake: Path) -> str:
+    """The log of the Prefect runs on this lake, which were started from the terminal."""
+    with contextlib.closing(sqlite3.connect(lake / ".state" / "prefect" / "prefect.db")) as database:
+        lines = database.execute("select message from log where task_run_id is not null order by timestamp")
+        return "\n".join(line for (line,) in lines)
+
+
+def test_it_has_a_flow_that_can_be_deployed(checkout: Path) -> None:
+    code = (
+        "from prefect.flows import load_flow_from_entrypoint as load\n"
+        "flow = load('flows/single.py:elevate')\n"
+        "print(flow.name, '|', flow.description)\n"
+    )
+    own = {**os.environ, "PYTHONPATH": str(checkout)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False, cwd=checkout, env=own
+    )
+    assert done.stdout.strip() == "elevate | Elevate: the height of every place.", done.stderr
