@@ -55,14 +55,17 @@ def stripped(rows: pl.DataFrame) -> pl.DataFrame:
 
 def die_at_writing(table: str, patch: pytest.MonkeyPatch) -> None:
     """End the run when rows of a table are written, whether new or redone."""
-    for method in ("append_new", "change"):
 
-        def dying(self: Lake, name: str, *arguments: Any, write: Any = getattr(Lake, method)) -> Any:
+    def dying(write: Any) -> Any:
+        def written(self: Lake, name: str, *arguments: Any) -> Any:
             if name == table:
                 raise KeyboardInterrupt
             return write(self, name, *arguments)
 
-        patch.setattr(Lake, method, dying)
+        return written
+
+    for method in ("append_new", "change"):
+        patch.setattr(Lake, method, dying(getattr(Lake, method)))
 
 
 def test_rechecks_come_before_places() -> None:
