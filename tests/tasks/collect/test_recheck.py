@@ -53,6 +53,21 @@ def stripped(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.drop("run_id", "written_at", "made_from").sort("image_id")
 
 
+def die_at_writing(table: str, patch: pytest.MonkeyPatch) -> None:
+    """End the run when rows of a table are written, whether new or redone."""
+
+    def dying(write: Any) -> Any:
+        def written(self: Lake, name: str, *arguments: Any) -> Any:
+            if name == table:
+                raise KeyboardInterrupt
+            return write(self, name, *arguments)
+
+        return written
+
+    for method in ("append_new", "change"):
+        patch.setattr(Lake, method, dying(getattr(Lake, method)))
+
+
 def test_rechecks_come_before_places() -> None:
     names = [stage.name for stage in STAGES]
     assert names.index("collect.recheck") < names.index("collect")
@@ -203,13 +218,6 @@ def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
     changed = pictures.filter(pl.col("place_id") == pictures["place_id"][0])["source_id"].to_list()
     earth.faults({"service": "*", "kind": "changed", "ids": changed})
 
-    upsert = Lake.upsert
-
-    def dying(self: Lake, name: str, *arguments: Any) -> int:
-        if name == breaks_at:
-            raise KeyboardInterrupt
-        return upsert(self, name, *arguments)
-
     async def interrupted(function: Any, *arguments: Any) -> Any:
         if function.__name__ == {"looking": "_is_picture", "decoding": "_store"}[breaks_at]:
             raise KeyboardInterrupt
@@ -217,7 +225,7 @@ def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
 
     with earth.journal() as asked:
         with monkeypatch.context() as patch:
-            patch.setattr(Lake, "upsert", dying)
+            die_at_writing(breaks_at, patch)
             if breaks_at in ("looking", "decoding"):
                 patch.setattr("tasks.collect.download.computing.run", interrupted)
             with pytest.raises(KeyboardInterrupt):
@@ -238,15 +246,8 @@ def test_a_run_that_dies_at_any_moment_ends_like_one_that_does_not(
     earth.faults(
         {"service": "*", "kind": "deleted", "ids": [gone]}, {"service": "*", "kind": "changed", "ids": [changed]}
     )
-    upsert = Lake.upsert
-
-    def breaking(self: Lake, name: str, *arguments: Any) -> int:
-        if name == breaks_at:
-            raise KeyboardInterrupt
-        return upsert(self, name, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Lake, "upsert", breaking)
+        die_at_writing(breaks_at, patch)
         with pytest.raises(KeyboardInterrupt):
             collect(context, due())
     # Nothing is due by the clock, and still what was begun is brought to its end.

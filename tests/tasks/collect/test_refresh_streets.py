@@ -57,8 +57,10 @@ class Refreshes:
         return sorted(self.lake.read("images")["source_id"])
 
     def ended(self) -> dict[str, str]:
+        """Pictures without a live row; of others older versions may be there as tombstones."""
         rows = self.lake.scan("images").filter(pl.col("tombstone").is_not_null()).collect()
-        return dict(rows.select("source_id", "tombstone").iter_rows())
+        ended = rows.join(self.lake.read("images"), on="image_id", how="anti")
+        return dict(ended.select("source_id", "tombstone").iter_rows())
 
     def status(self, subject: str = "image") -> list[tuple[str, int]]:
         return sorted(self.lake.read("checks").filter(subject=subject).select("status", "news").iter_rows())
