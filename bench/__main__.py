@@ -7,6 +7,7 @@ import time
 # A benchmark is a module with a `main()` that prints its figures, and returns 1 if they do not hold.
 BENCHMARKS = [
     "overhead",
+    "pool",
     "commit_growth",
     "plan_country_lookup",
     "plan_million",
@@ -17,8 +18,10 @@ BENCHMARKS = [
     "panorama",
     "perspective",
     "mosaic",
+    "scene_search",
 ]
-ON_REQUEST = ["object_store"]  # takes long: run only when named
+# Run only when named: the first takes long, the others need a GPU (exit code 77 where there is none).
+ON_REQUEST = ["object_store", "train_gpu", "rollouts_gpu"]
 
 
 def run(names: list[str]) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import yaml
 
-from flows.servers import answers, free_port, is_free, listening, offline_command, through
+from flows.servers import OWN_MODULES, answers, free_port, is_free, listening, offline_command, through
 from schemas.config import Config
 from schemas.errors import GeofixError
 from tasks.lake import Lake
@@ -90,6 +90,7 @@ def _start(config: Config, lake: Lake) -> None:
     api = f"http://127.0.0.1:{port}/api"
     environment = {
         **os.environ,
+        **OWN_MODULES,
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_API_URL": api,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

@@ -1,9 +1,12 @@
 """The parts of the pipeline, in order: commands, flows and what a run does all follow from this list."""
 
+import difflib
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
+
+from schemas.load import ConfigError
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -25,6 +28,23 @@ def stages_of(part: str) -> Sequence["Stage | ColumnStage"]:
     """The stages of a part, in order."""
     found: Sequence[Stage | ColumnStage] = importlib.import_module(f"tasks.{part}").STAGES
     return found
+
+
+def check_stage_names(names: Collection[str]) -> None:
+    """ConfigError if `spread.stages` names what is no stage, or one that has no workers."""
+    from tasks.runtime.stage import ColumnStage
+
+    if not names:
+        return
+    stages = [stage for part in PARTS for stage in stages_of(part)]
+    known = [*(stage.name for stage in stages if not isinstance(stage, ColumnStage)), "ingest"]
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean '{close[0]}'? " if close else ""
+            raise ConfigError(
+                f"spread.stages: no stage '{name}' has workers; {hint}those that have: {', '.join(known)}"
+            )
 
 
 def check_of(part: str) -> "Callable[[Any], None] | None":

@@ -22,6 +22,7 @@ from schemas.settings.services import OFFLINE_URL
 
 START_S = 180.0  # long enough for a machine with many times its load
 SAY_EVERY_S = 30.0
+OWN_MODULES = {"PYTHONSAFEPATH": "1"}  # `python -m` must not import a user's tasks.py from the working directory
 PANO_WIDTH = 4096  # of the offline world's panoramas, unless it is told otherwise
 
 logger = logging.getLogger("geofix.servers")
@@ -57,6 +58,7 @@ class Server:
             self._process = subprocess.Popen(
                 self._command + through(self._door),
                 pass_fds=[self._door.fileno()] if self._door else [],
+                env={**os.environ, **OWN_MODULES},
                 stdin=subprocess.PIPE,  # closes when this process ends in any way; the server ends then
                 stdout=output,
                 stderr=output,

@@ -11,7 +11,7 @@ from flows.display import Display, display
 from flows.notify import notify
 from flows.offered import check_models
 from flows.options import RunOptions
-from flows.order import PARTS, check_of, services_of, stages_of
+from flows.order import PARTS, check_of, check_stage_names, services_of, stages_of
 from flows.servers import offline_world
 from schemas.config import Config
 from schemas.settings.notify import Event
@@ -72,6 +72,7 @@ class Session:
 
 def check_before(config: Config, parts: Sequence[str]) -> None:
     """Say which keys these parts miss and what is wrong with their input before anything is started or written."""
+    check_stage_names(config.spread.stages)
     refuse_second_writers(stage for part in PARTS for stage in stages_of(part))
     connect(config.services, os.environ, services_of(parts))
     for part in parts:

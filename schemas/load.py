@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -228,7 +228,8 @@ def _shown(path: tuple[str, ...], value: Any) -> str:
 
 def _model(path: Sequence[str]) -> type[BaseModel] | None:
     model: type[BaseModel] = Config
-    for name in path:
+    names = iter(path)
+    for name in names:
         info = model.model_fields.get(name)
         if info is None:
             return None
@@ -237,6 +238,8 @@ def _model(path: Sequence[str]) -> type[BaseModel] | None:
         if inner is None:
             return None
         model = inner
+        if get_origin(info.annotation) is dict:
+            next(names, None)  # the key of an entry, such as a model's or a stage's name
     return model
 
 

@@ -172,7 +172,8 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
     lines = ["Where to look:"]
     for part, folder in _reports(results, lake).items():
         names = sorted(path.name for path in folder.iterdir() if path.suffix != ".txt")
-        lines.append(f"  {part:<9} {folder}/  ({', '.join(names)})")
+        where = f"{folder}/" if lake.blobs.is_local else f"{lake.blobs.uri(f'reports/{part}')}/  (copy: {folder}/)"
+        lines.append(f"  {part:<9} {where}  ({', '.join(names)})")
     snapshots = lake.read("snapshots").sort("written_at")
     if snapshots.height:
         last = snapshots.row(-1, named=True)

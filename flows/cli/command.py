@@ -52,13 +52,21 @@ class UsageError(Exception):
 
 def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     """Run the action and exit with its code, or say in one line why it failed."""
+    asked: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt  # the only exception of a handler that Ray's compiled code lets through
+
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)  # sent by schedulers and by the system: handled like Ctrl-C
+        signal.signal(signal.SIGTERM, end)  # sent by schedulers and by the system: handled like Ctrl-C
+        # A shell starts background jobs with SIGINT ignored; `kill -INT` must end them all the same.
+        signal.signal(signal.SIGINT, end)
     try:
         code = action()
-    except KeyboardInterrupt as interruption:
+    except KeyboardInterrupt:
         print("interrupted: finished work is saved; run the same command again to continue", file=sys.stderr)
-        code = TERMINATED if isinstance(interruption, _Terminated) else INTERRUPTED
+        code = TERMINATED if asked[-1:] == [signal.SIGTERM] else INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last guard: every error ends as one line and an exit code
         code = _report(call, error)
     sys.stdout.flush()
@@ -66,14 +74,6 @@ def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     if code in (INTERRUPTED, TERMINATED):
         os._exit(code)  # threads of Prefect and Ray would keep a second Ctrl-C waiting
     raise SystemExit(code)
-
-
-class _Terminated(KeyboardInterrupt):
-    """The process received SIGTERM."""
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
 
 
 def _report(call: Call, error: Exception) -> int:

@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
     finally:
         display.reset(token)
         shown.close()
-    _note_start(name, call, lake, results)
     if call.as_json:
         from flows.cli.closing import closing_json
         from flows.cli.printing import print_json
@@ -46,14 +44,6 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
 
         print(closing_words(results, lake, call))
     return FAILED_ROWS if any(result.failed for result in results) else DONE
-
-
-def _note_start(name: str, call: Call, lake: "Lake", results: Any) -> None:
-    from flows.cli.starts import note_start
-
-    working_s = sum(result.seconds - result.starting_s for result in results)
-    has_workers = any(result.starting_s for result in results)
-    note_start(lake, name, time.monotonic() - call.began_s - working_s, has_workers)
 
 
 @contextlib.contextmanager

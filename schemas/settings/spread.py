@@ -1,10 +1,22 @@
 """How work is spread over Ray."""
 
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from schemas.settings.base import Settings
+from schemas.settings.base import OPERATIONAL, Settings
+
+
+class StageResources(Settings):
+    """What each worker of one stage gets, instead of what the stage declares. Changes no result."""
+
+    cpus: float | None = Field(None, gt=0, description="CPUs of a worker")
+    gpus: float | None = Field(None, ge=0, description="GPUs of a worker; a fraction shares one")
+    memory_mb: int | None = Field(None, ge=1, description="memory Ray reserves for a worker")
+    workers: int | None = Field(None, ge=1, description="workers; none: spread.workers")
+    concurrency: int | None = Field(None, ge=1, le=1024, description="items at once in a worker, for async work")
+    chunk: int | None = Field(None, ge=1, description="items sent to a worker at a time, to begin with")
 
 
 class SpreadSettings(Settings):
@@ -12,13 +24,25 @@ class SpreadSettings(Settings):
 
     address: str | None = Field(None, description="an existing Ray cluster (ray://host:port or host:port); none: here")
     workers: int | None = Field(None, ge=1, description="workers a stage; none: what the machine or cluster has")
+    stages: dict[str, StageResources] = Field(
+        default_factory=dict,
+        json_schema_extra=OPERATIONAL,
+        description="by stage, its workers' cpus, gpus, memory_mb, workers, concurrency, chunk, as in "
+        "spread.stages.curate.judge.concurrency=32",
+    )
     wait_s: float = Field(600, gt=0, description="how long a stage waits for Ray to give it a first worker")
     object_store_mb: int = Field(256, ge=80, description="memory for Ray's objects when it runs here")
+
+    @field_validator("stages", mode="before")
+    @classmethod
+    def _names_with_dots(cls, value: Any) -> Any:
+        # `--set` splits a stage's name at its dots: {curate: {judge: {…}}} is the same as {curate.judge: {…}}.
+        return _flat(value, "") if isinstance(value, dict) else value
 
     @field_validator("address")
     @classmethod
     def _names_one_cluster(cls, value: str | None) -> str | None:
-        # Ray's own `auto` takes whichever Ray it finds, such as the private one of another command.
+        # Ray's own `auto` takes any Ray it finds, such as the private one of another command.
         parts = urlsplit(value if value is None or "://" in value else f"ray://{value}")
         try:
             complete = value is None or (parts.scheme == "ray" and bool(parts.hostname) and parts.port is not None)
@@ -27,3 +51,17 @@ class SpreadSettings(Settings):
         if not complete:
             raise ValueError("must be host:port or ray://host:port of a running Ray cluster, or null for this machine")
         return value
+
+
+def _flat(settings: dict[Any, Any], stage: str) -> dict[str, Any]:
+    """Fields by stage, from mappings nested at the dots of the stages' names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            for inner, fields in _flat(value, f"{stage}.{name}" if stage else str(name)).items():
+                found[inner] = {**found.get(inner, {}), **fields} if isinstance(fields, dict) else fields
+        elif stage:
+            found.setdefault(stage, {})[name] = value
+        else:
+            found[str(name)] = value  # neither a stage nor a field: refused as what it is
+    return found

@@ -1,7 +1,9 @@
 """A reviewer's decision about a snapshot. Everything after the review takes approved snapshots only."""
 
+import functools
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import polars as pl
 
@@ -11,7 +13,11 @@ from tasks.review.evidence import snapshot_id as snapshot_id_of
 from tasks.review.report import restamp
 from tasks.runtime.identity import code_version, digest, new_run_id
 from tasks.runtime.snapshots import decision_text, find_snapshot
+from tasks.runtime.stage_lock import stage_lock
 
+Decide = TypeVar("Decide", bound=Callable[..., dict[str, Any]])
+
+STAGE_NAME = "review"  # of the stage that makes snapshots
 RULE = "rule: auto_approve"  # the reviewer's name for an approval without a person
 
 
@@ -19,6 +25,18 @@ class ReviewRefused(GeofixError):
     """The decision cannot be made: it lacks a reason, the checks fail, or there is one already."""
 
 
+def _locked(decide: Decide) -> Decide:
+    """The decision, made while no review writes the snapshot's row: both read it, change it and write it back."""
+
+    @functools.wraps(decide)
+    def decide_alone(lake: Lake, *given: Any, **named: Any) -> dict[str, Any]:
+        with stage_lock(lake, STAGE_NAME):
+            return decide(lake, *given, **named)
+
+    return cast(Decide, decide_alone)
+
+
+@_locked
 def approve(lake: Lake, snapshot_id: str, reviewer: str, why: str | None = None, force: bool = False) -> dict[str, Any]:
     """The snapshot's row, now approved. One that fails its checks or was decided before needs `force` and a reason."""
     row = find_snapshot(lake, snapshot_id)
@@ -34,6 +52,7 @@ def approve(lake: Lake, snapshot_id: str, reviewer: str, why: str | None = None,
     return _decide(lake, row, "approved", reviewer, why)
 
 
+@_locked
 def reject(lake: Lake, snapshot_id: str, reviewer: str, why: str, force: bool = False) -> dict[str, Any]:
     """The snapshot's row, now rejected, with the reason. One that was decided before needs `force`."""
     if not why.strip():
@@ -61,6 +80,7 @@ def newest_snapshot(lake: Lake) -> dict[str, Any] | None:
     return found.row(0, named=True) if found.height else None
 
 
+@_locked
 def auto_approve(lake: Lake, snapshot_id: str) -> dict[str, Any]:
     """The snapshot's row, approved by rule if every check passes and no decision was made yet; else as it is."""
     row = find_snapshot(lake, snapshot_id)

@@ -1,9 +1,9 @@
 """Work spread over Ray: chunks in, results out as they finish, never more in memory than is in flight.
 
 A worker is an actor that is opened once and then given chunk after chunk. When its process dies it is replaced and
-its chunks run again; a chunk that keeps killing workers is cut into single items, and an item that does so alone is
-handed back as dead. Closing the stream (or Ctrl-C) stops the workers; what was yielded before is the caller's. When
-Ray itself is lost, or gives no worker, the stream ends with an error that says so.
+its chunks run again; a chunk that keeps killing workers is split into single items, and an item that does so alone is
+returned as dead. Closing the stream (or Ctrl-C) stops the workers; what was yielded before is the caller's. When
+Ray itself is lost, or starts no worker, the stream ends with an error that says so.
 """
 
 import inspect
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
-import ray
 from ray.exceptions import (
     ObjectLostError,
     ObjectStoreFullError,
@@ -29,25 +28,18 @@ from ray.exceptions import (
 
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.ray_start import drop_ray, start_ray
-from tasks.runtime.ray_watch import Placement, RayLost, Watch, fitting, nodes
-from tasks.runtime.ray_workers import AsyncWorker, Make, SyncWorker, idle
+from tasks.runtime.ray_backend import Backend, RayBackend
+from tasks.runtime.ray_start import start_ray
+from tasks.runtime.ray_watch import RayLost
+from tasks.runtime.ray_workers import Make
+from tasks.runtime.resources import Resources
 
-MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is held to be the cause
+MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is taken for the cause
 QUICK_CHUNK_S = 0.3  # a chunk done faster than this is worth doubling
 LARGEST_CHUNK = 8192
-STARTING_S = 30.0  # a worker that has not come by then gives its chunks to those that have
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a stage needs of a worker."""
-
-    cpus: float = 1.0
-    gpus: float = 0.0
-    workers: int | None = None  # none: as many as fit
-    concurrency: int = 1  # items in flight in a worker, for async work
-    chunk: int = 16  # items a call, to begin with; grows while calls are quick
+STARTING_S = 30.0  # after this time the chunks of a worker that has not started go to those that have
+WAIT_S = 1.0  # for a result, so that Ctrl-C is handled and Ray is checked
+ARRIVALS_S = 0.1  # between two looks at which workers have started
 
 
 @dataclass
@@ -57,15 +49,42 @@ class _Task:
     sent_at: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Seat:
-    """A worker's place in the pool; the actor in it may be replaced."""
+    """A place in the pool for one worker, which may be replaced."""
 
-    actor: Any
-    ready: Any  # a reference that is there as soon as the actor is
+    worker: Any
+    ready: Any  # a reference that is there as soon as the worker is
     has_come: bool = False  # Ray has started it somewhere
     since_s: float = field(default_factory=time.monotonic)
     tasks: dict[Any, _Task] = field(default_factory=dict)
+
+
+class _Loads:
+    """Seats by the number of chunks they have, so that the one with the fewest is found without a search."""
+
+    def __init__(self, depth: int) -> None:
+        self._by_load: list[dict[_Seat, None]] = [{} for _ in range(depth)]  # fuller ones are not listed
+
+    def put(self, seat: _Seat) -> None:
+        if len(seat.tasks) < len(self._by_load):
+            self._by_load[len(seat.tasks)][seat] = None
+
+    def take_least(self) -> _Seat | None:
+        """A seat with the fewest chunks, taken off the list; None if all are full."""
+        for seats in self._by_load:
+            if seats:
+                seat = next(iter(seats))
+                del seats[seat]
+                return seat
+        return None
+
+    def discard(self, seat: _Seat) -> None:
+        if len(seat.tasks) < len(self._by_load):
+            self._by_load[len(seat.tasks)].pop(seat, None)
+
+    def has_idle(self) -> bool:
+        return bool(self._by_load[0])
 
 
 @dataclass(frozen=True)
@@ -83,17 +102,23 @@ def spread(
     resources: Resources,
     is_async: bool = False,
     meanwhile: Callable[[], None] = lambda: None,
+    most_workers: int | None = None,
 ) -> Generator[Any, None, None]:
     """Yield `make()(chunk)` for chunks that together are `items`, in the order they finish.
 
-    `make` runs once in each worker process. For a chunk that cannot be survived a `WorkerDied` is yielded instead.
-    `meanwhile` is called about every second while results are waited for.
+    `make` runs once in each worker process. For a chunk whose worker dies each time a `WorkerDied` is yielded instead.
+    `meanwhile` is called at least every second while results are waited for. More than `most_workers` are started only
+    if the resources ask for a number.
     """
     if items.is_empty():
         return
     start_ray(settings)
     try:
-        pool = _Pool(items, make, settings, resources, is_async, meanwhile)
+        backend = RayBackend(settings, resources, is_async)
+        wanted = resources.workers or settings.workers or backend.fitting()
+        if most_workers is not None and resources.workers is None:
+            wanted = min(wanted, most_workers)
+        pool = Pool(items, make, backend, wanted, resources, is_async, meanwhile)
         try:
             yield from pool.results()
         except RayLost:
@@ -101,7 +126,7 @@ def spread(
             raise
         finally:
             pool.stop()
-    except RayTaskError:  # a bug in the work, which tells where
+    except RayTaskError:  # a bug in the work; its traceback tells where
         raise
     except RayError as error:
         raise GeofixError(_in_words(error, settings)) from error
@@ -116,146 +141,164 @@ def _in_words(error: RayError, settings: SpreadSettings) -> str:
     return f"Ray failed ({type(error).__name__}: {' '.join(str(error).split())[:200]}): {saved}"
 
 
-class _Pool:
+class Pool:
+    """The workers of one job and the chunks they have. A result costs the same however many workers there are."""
+
     def __init__(
         self,
         items: pl.DataFrame,
         make: Make,
-        settings: SpreadSettings,
+        backend: Backend,
+        workers: int,
         resources: Resources,
-        is_async: bool,
-        meanwhile: Callable[[], None],
+        is_async: bool = False,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        self._meanwhile = meanwhile
+        self._backend, self._meanwhile = backend, meanwhile
         self._items, self._next, self._chunk = items, 0, max(1, resources.chunk)
         self._again: deque[_Task] = deque()
         self._job = uuid.uuid4().hex
-        self._make = ray.put(make)  # once into the object store, not with every chunk
-        self._may_grow = not is_async
-        self._is_async, self._resources = is_async, resources
-        self._kind = (is_async, resources.cpus, resources.gpus)
-        wanted = resources.workers or settings.workers or fitting(nodes(), resources.cpus, resources.gpus)
-        chunks = -(-items.height // self._chunk)
-        self._watch = Watch()
-        self._placement = Placement(resources.cpus, resources.gpus, settings.wait_s)
-        self._seats = [self._new_seat(idle.take(self._kind)) for _ in range(max(1, min(wanted, chunks)))]
-        # Chunks at a worker: enough to keep it busy, and one waiting, so that it never idles.
+        self._make = backend.put(make)  # once into the object store, not with every chunk
+        self._may_grow = resources.may_grow and not is_async
+        # Chunks at a worker: enough to keep it busy, and one more, so that it never waits for the next.
         self._depth = max(2, -(-resources.concurrency // self._chunk) + 1) if is_async else 2
+        self._waiting: dict[Any, _Seat] = {}  # result -> where it is made
+        self._absent: dict[Any, _Seat] = {}  # by `ready`, those that Ray has not started yet
+        self._come: set[_Seat] = set()
+        self._loads_absent, self._loads_come = _Loads(self._depth), _Loads(self._depth)
+        self._next_arrivals_s = 0.0
+        chunks = -(-items.height // self._chunk)
+        for _ in range(max(1, min(workers, chunks))):
+            self._add_seat(backend.new_worker())
 
-    def _new_seat(self, actor: Any | None) -> _Seat:
-        actor = actor or self._new_actor()
-        return _Seat(actor, actor.__ray_ready__.remote())
+    @property
+    def seats(self) -> list[_Seat]:
+        return [*self._come, *self._absent.values()]
 
-    def _new_actor(self) -> Any:
-        options: dict[str, Any] = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus}
-        if self._is_async:
-            options["max_concurrency"] = 64  # of calls; how many items run at once is the stage's own gate
-        worker = AsyncWorker if self._is_async else SyncWorker
-        return ray.remote(worker).options(max_restarts=0, **options).remote()
+    def _add_seat(self, worker: Any) -> None:
+        seat = _Seat(worker, self._backend.ready(worker))
+        self._absent[seat.ready] = seat
+        self._loads_absent.put(seat)
+
+    def _drop_seat(self, seat: _Seat) -> list[_Task]:
+        """End a worker; the chunks it had."""
+        self._backend.kill(seat.worker)  # where only its result was lost it still holds CPUs
+        (self._loads_come if seat.has_come else self._loads_absent).discard(seat)
+        self._come.discard(seat)
+        self._absent.pop(seat.ready, None)
+        for reference in seat.tasks:
+            del self._waiting[reference]
+        return list(seat.tasks.values())
+
+    def _has_come(self, seat: _Seat) -> None:
+        if not seat.has_come:
+            del self._absent[seat.ready]
+            self._loads_absent.discard(seat)
+            seat.has_come = True
+            self._come.add(seat)
+            self._loads_come.put(seat)
 
     def results(self) -> Iterator[Any]:
-        while True:
-            self._recall()
-            self._fill()
-            waiting = {ref: seat for seat in self._seats for ref in seat.tasks}
-            if not waiting:
-                return
-            ready = self._wait(list(waiting))
-            for ref in ready:
-                seat = waiting[ref]
-                if ref in seat.tasks:
-                    yield from self._collect(ref, seat)
+        self._fill()
+        while self._waiting:
+            ready = self._wait()
+            outputs: list[Any] = []
+            try:
+                for reference, result in zip(ready, self._backend.get(ready), strict=True):
+                    if reference in self._waiting:  # else its worker was replaced meanwhile
+                        outputs += self._settle(reference, result)
+                # Before the results are yielded: the workers go on while the caller stores them.
+                self._recall()
+                self._fill()
+            except Exception:
+                yield from outputs
+                raise
+            yield from outputs
 
-    def _wait(self, refs: list[Any]) -> list[Any]:
-        try:
-            # Woken every second so that Ctrl-C is seen, and whether Ray is there.
-            ready, _ = ray.wait(refs, num_returns=1, timeout=1.0)
-            self._meanwhile()
-            self._watch.look()
-            self._note_arrivals()
-        except ConnectionError as error:  # of ray:// only
-            raise RayLost(
-                f"the connection to the Ray cluster (spread.address) is lost ({error}): what was finished is saved; "
-                "run the same command again when the cluster is back"
-            ) from error
-        return list(ready)
-
-    def _note_arrivals(self) -> None:
-        absent = {seat.ready: seat for seat in self._seats if not seat.has_come}
-        if absent:
-            come, _ = ray.wait(list(absent), num_returns=len(absent), timeout=0)
-            for ref in come:
-                absent[ref].has_come = True
-        self._placement.look(any(seat.has_come for seat in self._seats))
+    def _wait(self) -> list[Any]:
+        ready = self._backend.wait(list(self._waiting), WAIT_S)
+        self._meanwhile()
+        for reference in ready:
+            self._has_come(self._waiting[reference])
+        if time.monotonic() >= self._next_arrivals_s:
+            for reference in self._backend.wait(list(self._absent), 0) if self._absent else ():
+                self._has_come(self._absent[reference])
+            self._next_arrivals_s = time.monotonic() + ARRIVALS_S
+        self._backend.check(bool(self._come))
+        return ready
 
     def abandon(self) -> None:
-        """Ray is lost: its workers with it, and whatever is asked of it now could end this process."""
-        self._seats = []
-        idle.forget()
-        drop_ray()
+        """Ray is lost, and its workers with it; a further call of Ray could end this process."""
+        self._come.clear()
+        self._absent.clear()
+        self._backend.abandon()
 
     def stop(self) -> None:
-        for seat in self._seats:
+        for seat in self.seats:
             if seat.tasks or not seat.has_come:
-                ray.kill(seat.actor, no_restart=True)
+                self._backend.kill(seat.worker)
             else:
-                idle.give(self._kind, seat.actor)
+                self._backend.keep(seat.worker)
 
     def _recall(self) -> None:
-        """Chunks at workers that Ray does not start, for want of a node, go to one that has nothing else to do."""
+        """Chunks at workers that Ray does not start, because no node has room, go to one that is idle."""
         nothing_new = not self._again and self._next >= self._items.height
-        if not nothing_new or not any(seat.has_come and not seat.tasks for seat in self._seats):
+        if not nothing_new or not self._absent or not self._loads_come.has_idle():
             return
         late_s = time.monotonic() - STARTING_S
-        for seat in [one for one in self._seats if not one.has_come and one.tasks and one.since_s <= late_s]:
-            ray.kill(seat.actor, no_restart=True)
-            self._seats.remove(seat)
-            self._again.extend(seat.tasks.values())
+        for seat in [one for one in self._absent.values() if one.tasks and one.since_s <= late_s]:
+            self._again.extend(self._drop_seat(seat))
 
     def _fill(self) -> None:
-        # While none has come all are given something; afterwards those that have.
-        seats = [seat for seat in self._seats if seat.has_come] or self._seats
-        # To the worker with the least: a deep one filled first would take all of a short list and leave the rest idle.
-        while len((seat := min(seats, key=lambda one: len(one.tasks))).tasks) < self._depth:
-            task = self._take()
-            if task is None:
+        # Until the first worker has started all are given chunks; afterwards only those that have.
+        loads = self._loads_come if self._come else self._loads_absent
+        # To the one with the fewest: one that is filled up first would take all of a short list.
+        while self._again or self._next < self._items.height:
+            seat = loads.take_least()
+            if seat is None:
                 return
+            task = self._take()
             task.sent_at = time.monotonic()
-            seat.tasks[seat.actor.run.remote(self._job, self._make, task.chunk)] = task
+            reference = self._backend.submit(seat.worker, self._job, self._make, task.chunk)
+            seat.tasks[reference] = task
+            self._waiting[reference] = seat
+            loads.put(seat)
 
-    def _take(self) -> _Task | None:
+    def _take(self) -> _Task:
         if self._again:
             return self._again.popleft()
-        if self._next >= self._items.height:
-            return None
         chunk = self._items.slice(self._next, self._chunk)
         self._next += chunk.height
         return _Task(chunk)
 
-    def _collect(self, ref: Any, seat: _Seat) -> Iterator[Any]:
-        try:
-            result = ray.get(ref)
-        except RayTaskError as error:
+    def _settle(self, reference: Any, result: Any) -> list[Any]:
+        """Take a finished chunk off its worker; what is to be yielded of it."""
+        seat = self._waiting[reference]
+        if isinstance(result, RayTaskError):
             # The worker lives: its opening was refused, or there is a bug outside the per-item guard.
-            raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
-        except (RayActorError, ObjectLostError, OutOfMemoryError) as error:  # its process died, or its result is lost
-            if isinstance(error, RayActorError) and error.actor_init_failed:
-                reason = str(error).strip().splitlines()[-1]
+            raise (result.cause if isinstance(result.cause, GeofixError) else result.as_instanceof_cause()) from None
+        if isinstance(result, RayActorError | ObjectLostError | OutOfMemoryError):  # its process or its result is lost
+            if isinstance(result, RayActorError) and result.actor_init_failed:
+                reason = str(result).strip().splitlines()[-1]
                 raise GeofixError(
-                    f"Ray's workers cannot start: {reason[:300]}; every node needs geofix and what it stands on"
-                ) from None
-            yield from self._replace(seat)
-            return
-        task = seat.tasks.pop(ref)
+                    f"Ray's workers cannot start: {reason[:300]}; every node needs geofix and its dependencies"
+                )
+            return self._replace(seat)
+        if isinstance(result, RayError):
+            raise result
+        self._loads_come.discard(seat)
+        del self._waiting[reference]
+        task = seat.tasks.pop(reference)
+        self._loads_come.put(seat)
         if self._may_grow and time.monotonic() - task.sent_at < QUICK_CHUNK_S:
             self._chunk = min(LARGEST_CHUNK, self._chunk * 2)
-        yield result
+        return [result]
 
-    def _replace(self, seat: _Seat) -> Iterator[WorkerDied]:
-        self._watch.look(at_once=True)  # a worker dies with its Ray, too
-        lost = list(seat.tasks.values())
-        ray.kill(seat.actor, no_restart=True)  # where only its result was lost it still holds CPUs
-        self._seats[self._seats.index(seat)] = self._new_seat(None)
+    def _replace(self, seat: _Seat) -> list[Any]:
+        self._backend.check_servers()  # a worker dies with its Ray, too
+        lost = self._drop_seat(seat)
+        self._add_seat(self._backend.new_worker(reuse=False))
+        dead: list[Any] = []
         for place, task in enumerate(lost):
             # The first of them was at work when the worker died, the others only waited.
             task.deaths += 1 if place == 0 else 0
@@ -264,7 +307,8 @@ class _Pool:
             elif task.chunk.height > 1:
                 self._again.extend(_Task(one) for one in task.chunk.iter_slices(1))
             else:
-                yield WorkerDied(task.chunk, f"its worker process died {MAX_DEATHS} times")
+                dead.append(WorkerDied(task.chunk, f"its worker process died {MAX_DEATHS} times"))
+        return dead
 
 
 def is_async_function(function: Callable[..., Any]) -> bool:

@@ -1,36 +1,37 @@
-"""Joining a Ray cluster that is there already: asked first whether it is one, for Ray itself would wait for minutes."""
+"""Joining a running Ray cluster. Its address is checked first: Ray itself would wait for minutes at a wrong one."""
 
 import logging
 import os
 import socket
 import warnings
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
-import grpc
 import ray
-from ray._private import services
+from ray.job_config import JobConfig
 
 from schemas.errors import GeofixError
 from schemas.settings.endpoint import is_loopback_host
+from tasks.runtime.ray_private import DriverJobConfig, cluster_id_error, listen_on_loopback, replaced_loopback
 
 CONNECT_S = 10.0
 ANSWER_S = 30.0
 CLIENT = "ray://"
 
 
-def join_cluster(address: str, stay_on_loopback: Callable[[], None]) -> None:
+def join_cluster(address: str) -> None:
     """Make this process a driver of the cluster at host:port (a node must run here) or ray://host:port."""
     host, port = split_address(address)
     _reachable(address, host, port)
     if not address.startswith(CLIENT):
-        if is_loopback_host(host) and not _listens(services.resolve_ip_for_localhost(host), port):
-            # Ray replaces a loopback address by that of an interface; a cluster on loopback is not there.
-            stay_on_loopback()
+        if is_loopback_host(host) and not _listens(replaced_loopback(host), port):
+            # Ray replaces a loopback address by that of an interface, where a cluster on loopback does not listen.
+            listen_on_loopback()
         _is_head(address, host, port)
     try:
         with warnings.catch_warnings(action="ignore"):  # of a connection that times out: the error says it too
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            # Behind ray:// the driver is a process of the cluster, with a working directory of its own.
+            config = JobConfig() if address.startswith(CLIENT) else DriverJobConfig()
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, job_config=config)
     except Exception as error:  # of every kind, plain ones too
         how = (
             "the port must be that of its client server (10001), and the versions of Ray and Python the same"
@@ -64,21 +65,15 @@ def _reachable(address: str, host: str, port: int) -> None:
 
 
 def _is_head(address: str, host: str, port: int) -> None:
-    """Ask what Ray's own client asks first, but with a deadline."""
+    """GeofixError unless a head of a Ray cluster answers there within a deadline."""
     if os.environ.get("RAY_USE_TLS", "0") != "0":
         return  # only Ray itself knows which certificates to use
-    with grpc.insecure_channel(f"{host}:{port}", [("grpc.enable_http_proxy", 0)]) as channel:
-        ask = channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")
-        try:
-            ask(b"", timeout=ANSWER_S, wait_for_ready=True)
-        except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-                return  # it is one, and wants the token that Ray sends by itself
-            raise GeofixError(
-                f"spread.address: what listens at '{address}' is not the head of a Ray cluster "
-                f"({error.code().name.lower()}): give the port that `ray start --head` names (6379), or for "
-                "its client server ray://HOST:10001"
-            ) from error
+    code = cluster_id_error(host, port, ANSWER_S)
+    if code is not None:
+        raise GeofixError(
+            f"spread.address: what listens at '{address}' is not the head of a Ray cluster ({code.name.lower()}): "
+            "give the port that `ray start --head` names (6379), or for its client server ray://HOST:10001"
+        )
 
 
 def _listens(host: str, port: int) -> bool:

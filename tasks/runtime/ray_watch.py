@@ -1,7 +1,7 @@
-"""An eye on Ray while work is out: is it still there, and can a worker be had at all?
+"""Health checks of Ray while work is under way: whether its servers run, and whether it can start a worker.
 
-Ray itself ends the whole process some seconds after its servers are gone, without a word that helps, and waits for ever
-for a worker that no node can hold. Both are seen here first.
+Ray itself ends the whole process some seconds after its servers are gone, with no usable message, and waits forever for
+a worker that no node can hold. Both are noticed here first.
 """
 
 import logging
@@ -10,24 +10,23 @@ import time
 from collections.abc import Callable
 
 import ray
-from ray._private import worker
 
 from schemas.errors import GeofixError, Outage
+from tasks.runtime.ray_private import SERVERS, local_node
 
 LOOK_EVERY_S = 3.0
 GONE_S = 30.0  # a head that restarts is back sooner
 SAY_EVERY_S = 30.0
-SERVERS = {"gcs_server": "its control server", "raylet": "its scheduler"}
 
 logger = logging.getLogger("geofix.ray")
 
 
 class RayLost(Outage):
-    """Ray is no longer there: nothing may be asked of it any more."""
+    """Ray's servers are gone: no further call to Ray is possible."""
 
 
 class Watch:
-    """Looks every few seconds, however often it is asked to."""
+    """Checks Ray's servers every few seconds, however often it is called."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,24 +34,24 @@ class Watch:
         self._answered_s: dict[str, float] = {}
 
     def look(self, at_once: bool = False) -> None:
-        """RayLost if Ray is no longer there."""
+        """RayLost if its servers do not run or answer."""
         if self._clock() < self._next_s and not at_once:
             return
         self._next_s = self._clock() + LOOK_EVERY_S
-        node = worker.global_worker.node
-        if node is None:  # ray:// has no node here; its client notices by itself
+        node = local_node()
+        if node is None:
             return
-        own = [name for name, _ in node.dead_processes() if name in SERVERS]
-        if own:
+        if node.dead_servers:
+            server = node.dead_servers[0]
             raise RayLost(
-                f"Ray's {own[0]} ({SERVERS[own[0]]}) ended while work was under way, which happens when memory runs "
+                f"Ray's {server} ({SERVERS[server]}) ended while work was under way, which happens when memory runs "
                 "out: what was finished is saved; run the same command again to go on, with fewer workers "
-                f"(spread.workers) if memory was short; what it said last is in {node.get_logs_dir_path()}"
+                f"(spread.workers) if memory was short; what it said last is in {node.logs}"
             )
-        if not node.all_processes:  # a cluster that others run
-            self._ask("head", node.gcs_address, GONE_S)
+        if not node.is_private:
+            self._ask("head", node.head, GONE_S)
             # Ray ends this process when it has missed the node's scheduler for about 15 s.
-            self._ask("node on this machine", f"{node.node_ip_address}:{node.node_manager_port}", LOOK_EVERY_S)
+            self._ask("node on this machine", node.scheduler, LOOK_EVERY_S)
 
     def _ask(self, what: str, address: str, patience_s: float) -> None:
         host, _, port = address.rpartition(":")
@@ -71,18 +70,20 @@ class Watch:
 
 
 class Placement:
-    """Whether the workers asked for have come; says so while none has, and ends the wait when it is too long."""
+    """Whether Ray has started a worker; logs what is missing while it has not, and ends the wait after too long."""
 
     def __init__(
         self,
         cpus: float,
         gpus: float,
         patience_s: float,
+        memory_mb: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cpus, self._gpus, self._patience_s, self._clock = cpus, gpus, patience_s, clock
+        self._cpus, self._gpus, self._memory_mb = cpus, gpus, memory_mb
+        self._patience_s, self._clock = patience_s, clock
         self._without_s = self._said_s = clock()  # since when there is no worker
-        if _is_private() and not fitting(nodes(), cpus, gpus):
+        if _is_private() and not fitting(nodes(), cpus, gpus, memory_mb):
             raise GeofixError(
                 f"{self._wants()}, and Ray on this machine has {_have(nodes())}: name a cluster that has "
                 "them in spread.address"
@@ -107,7 +108,8 @@ class Placement:
 
     def _wants(self) -> str:
         gpus = f" and {self._gpus:g} GPUs" if self._gpus else ""
-        return f"a worker of this stage needs {self._cpus:g} CPUs{gpus} on one node"
+        memory = f" and {self._memory_mb} MB of memory" if self._memory_mb else ""
+        return f"a worker of this stage needs {self._cpus:g} CPUs{gpus}{memory} on one node"
 
 
 def nodes() -> list[dict[str, float]]:
@@ -115,21 +117,18 @@ def nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def fitting(found: list[dict[str, float]], cpus: float, gpus: float) -> int:
+def fitting(found: list[dict[str, float]], cpus: float, gpus: float, memory_mb: int | None = None) -> int:
     """How many such workers the nodes hold at once; a worker lies on one node."""
-    total = 0
-    for node in found:
-        fits = node.get("CPU", 0.0) / max(cpus, 0.01)
-        total += int(min(fits, node.get("GPU", 0.0) / gpus) if gpus else fits)
-    return total
+    wanted = {"CPU": max(cpus, 0.01), "GPU": gpus, "memory": (memory_mb or 0) * 2**20}
+    return sum(int(min(node.get(name, 0.0) / amount for name, amount in wanted.items() if amount)) for node in found)
 
 
 def _have(found: list[dict[str, float]]) -> str:
-    each = sorted({(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in found})
-    shown = ", ".join(f"{cpus:g} CPUs and {gpus:g} GPUs" for cpus, gpus in each)
+    each = sorted({(node.get("CPU", 0.0), node.get("GPU", 0.0), node.get("memory", 0.0) // 2**20) for node in found})
+    shown = ", ".join(f"{cpus:g} CPUs, {gpus:g} GPUs and {memory:g} MB of memory" for cpus, gpus, memory in each)
     return f"{len(found)} nodes of {shown}" if len(found) > 1 else shown or "no node"
 
 
 def _is_private() -> bool:
-    node = worker.global_worker.node
-    return node is not None and bool(node.all_processes)
+    node = local_node()
+    return node is not None and node.is_private

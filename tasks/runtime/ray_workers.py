@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import ray
 
-from tasks.runtime.ray_start import restore_home
+from tasks.runtime.ray_private import restore_home
 
 Make = Callable[[], Callable[[pl.DataFrame], Any]]
 

@@ -21,19 +21,23 @@ import polars as pl
 
 from schemas.errors import AccountingError, GeofixError, LakeError, StageRefused
 from schemas.messages import Usage
+from tasks.runtime.batch_stage import BatchJob, BatchOutcome, BatchStage
 from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
 from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
 from tasks.runtime.identity import digest, new_run_id, with_made_from
 from tasks.runtime.ledger import Ledger
 from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
-from tasks.runtime.pool import Resources, WorkerDied, is_async_function, spread
+from tasks.runtime.pool import WorkerDied, is_async_function, spread
 from tasks.runtime.redo import Redo, settled
+from tasks.runtime.resources import Resources, chosen, most_workers
 from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup, open_inputs
 from tasks.runtime.stage_lock import stage_lock
 from tasks.services.pauses import Pauses
 
 __all__ = [
+    "BatchOutcome",
+    "BatchStage",
     "ColumnStage",
     "Context",
     "Inputs",
@@ -102,24 +106,27 @@ def _run_items(
         context.ready()
         rate_budget = shared_rate_budget(context.lake, context.spread)
         connections, pauses = connections.sharing(rate_budget), Pauses(rate_budget)
+    shared = stage.share(inputs, settings) if stage.share and todo.height else None
     is_async = is_async_function(stage.work)
-    job = ChunkJob(
+    resources = chosen(stage.resources, context.spread.stages.get(stage.name))
+    job = (BatchJob if isinstance(stage, BatchStage) else ChunkJob)(
         stage=stage.name,
         run_id=ledger.run_id,
         marker=stage.writes[-1],
         writes=stage.writes,
         work=stage.work,
-        open_context=functools.partial(stage.open, settings, WorkerSetup(context.lake, connections)),
-        concurrency=stage.resources.concurrency,
+        open_context=functools.partial(stage.open, settings, WorkerSetup(context.lake, connections, shared)),
+        concurrency=resources.concurrency,
         secrets=context.connections.secrets(),
     )
     results = spread(
         todo,
         job.make_async if is_async else job.make_sync,
         context.spread,
-        stage.resources,
+        resources,
         is_async=is_async,
         meanwhile=pauses.look if pauses else lambda: None,
+        most_workers=most_workers([getattr(connections, name) for name in stage.services], resources.concurrency),
     )
     batch = Batch(ledger, progress)
     fatal: Failure | None = None

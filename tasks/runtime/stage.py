@@ -12,9 +12,9 @@ from schemas.settings.run import RunSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.identity import code_version
-from tasks.runtime.outcome import Row, Tick
-from tasks.runtime.pool import Resources
+from tasks.runtime.outcome import Tick
 from tasks.runtime.redo import Redo
+from tasks.runtime.resources import Resources
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.services import Connections
 
@@ -25,6 +25,7 @@ class WorkerSetup:
 
     lake: Lake
     connections: Connections
+    shared: Any = None  # what `Stage.share` returned
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Stage:
     reads: tuple[str, ...]
     writes: tuple[str, ...]  # the last one marks an item as finished
     items: Callable[[Inputs, Any], pl.DataFrame]  # a unique text column `id`, and what `work` needs
-    work: Callable[[Row, Any], Any]  # (item, context) -> Kept | Rejected, sync or async; raises = failed, retried
+    work: Callable[[Any, Any], Any]  # (item, context) -> Kept | Rejected, sync or async; raises = failed, retried
     open: Callable[[Any, WorkerSetup], Any]  # (settings, setup) -> context, once in each worker
     version: int = 1  # raise it when the output changes its meaning
     resources: Resources = Resources()
@@ -72,6 +73,8 @@ class Stage:
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
     section: str = ""  # dotted path of the settings `run` is given, the stage's identity; empty: the part's own section
     snapshot: bool = False  # reads the tables that the approved snapshot names at its versions
+    # (inputs, settings) -> what all workers need, such as what a scan finds: computed once, then `WorkerSetup.shared`
+    share: Callable[[Inputs, Any], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -92,9 +92,9 @@ BROKEN: list[tuple[Callable[[Rows], None], str]] = [
     (_set("images", "lon", 200.0), "images: lon lies in -180..180"),
     (_set("images", "sha256", "not a hash", 1), "images: sha256 is 64 hex digits"),
     (_set("images", "source_id", "4.546e+18", 2), "images: source_id never went through a float"),
-    (_set("images", "place_id", "nobody's", 3), "images: every image answers a known place"),
+    (_set("images", "place_id", "unknown", 3), "images: every image answers a known place"),
     (_set("images", "width", 700, 4), "images: a panorama is twice as wide as high"),
-    (_set("labels", "image_id", "nobody's"), "labels: every label belongs to a live image"),
+    (_set("labels", "image_id", "unknown"), "labels: every label belongs to a live image"),
     (
         _set("labels", "split", "benchmark", 1),
         "labels: an image's split is its place's, or its own where it answers none",
@@ -165,7 +165,7 @@ def test_an_empty_lake_fails_its_checks_without_falling_over(tmp_path: Path) -> 
 
 
 def test_everything_on_the_page_is_escaped(make_lake: MakeLake, quick: list[Check]) -> None:
-    evil = "<script>alert('x')</script><img src=x onerror=alert(1)> \"quoted\" <!-- word --> {{ 1234 * 7 }}"
+    evil = "<script>alert('x')</script><img src=x onerror=alert(1)> \"quoted\" <!-- decision --> {{ 1234 * 7 }}"
 
     def poison(rows: Rows) -> None:
         for place in rows["places"]:
@@ -191,7 +191,7 @@ def test_everything_on_the_page_is_escaped(make_lake: MakeLake, quick: list[Chec
         "svg path circle figure img figcaption strong small article ul li dl dt dd details summary"
     )
     assert tags <= set(known.split())
-    assert page.count("<!-- word -->") == 1
+    assert page.count("<!-- decision -->") == 1
     assert all(source.startswith("data:image/jpeg;base64,") for source in re.findall(r'<img src="([^"]*)"', page))
 
 
@@ -276,7 +276,7 @@ def test_every_decision_stays_in_the_history(make_lake: MakeLake, quick: list[Ch
     assert review(lake)["created_at"] == created  # reviewed again, the same content is as old as before
 
 
-def test_the_rule_approves_only_what_passes_and_nobody_judged(make_lake: MakeLake, quick: list[Check]) -> None:
+def test_the_rule_approves_only_what_passes_and_is_undecided(make_lake: MakeLake, quick: list[Check]) -> None:
     lake = make_lake()
     assert newest_snapshot(lake) is None
     snapshot = review(lake)["snapshot_id"]
@@ -327,7 +327,7 @@ def test_failed_checks_need_force_and_a_reason(make_lake: MakeLake, quick: list[
     with pytest.raises(ReviewRefused, match="reason"):
         approve(lake, snapshot, "Ada", force=True)
     assert approve(lake, snapshot, "Ada", "known gap", force=True)["status"] == "approved"
-    assert review(lake)["status"] == "approved"  # the same content, forced before: the word stands
+    assert review(lake)["status"] == "approved"  # the same content, forced before: the decision stands
 
 
 def test_snapshots_keep_their_versions(make_lake: MakeLake, quick: list[Check]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 PROGRAM = """
 import json, os, psutil, ray
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.ray_start import restore_home, start_ray, stop_ray
+from tasks.runtime.ray_private import local_node, restore_home
+from tasks.runtime.ray_start import start_ray, stop_ray
 
 start_ray(SpreadSettings())
 start_ray(SpreadSettings())  # a second call changes nothing
@@ -21,7 +22,7 @@ def home():
 home_of_worker = ray.get(home.remote())
 family = [psutil.Process(), *psutil.Process().children(recursive=True)]
 listening = [c.laddr.ip for p in family for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
-folder = ray._private.worker._global_node.get_session_dir_path()
+folder = local_node().logs
 stop_ray()
 print(json.dumps({"listening": listening, "home": home_of_worker, "folder": folder}))
 """

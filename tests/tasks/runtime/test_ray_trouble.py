@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -21,14 +22,16 @@ from ray import cloudpickle
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RaySystemError
 
 import tasks.runtime.pool
+import tasks.runtime.ray_backend
 import tasks.runtime.ray_cluster as ray_join
 import tasks.runtime.ray_start as ray_home
 import tasks.runtime.ray_workers
 from flows.cli.command import Call, run_command
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.pool import Resources, spread
+from tasks.runtime.pool import spread
 from tasks.runtime.ray_watch import fitting
+from tasks.runtime.resources import Resources
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -44,7 +47,7 @@ class TestStart:
         monkeypatch.setattr(ray, "is_initialized", lambda: False)
         monkeypatch.setattr(ray, "shutdown", lambda: None)
         monkeypatch.setattr(ray_home.atexit, "register", lambda _: None)
-        monkeypatch.setattr(ray_home, "_stay_on_loopback", lambda: None)
+        monkeypatch.setattr(ray_home, "listen_on_loopback", lambda: None)
         for name in (*ray_home.QUIET, "RAY_AUTH_MODE"):
             monkeypatch.setenv(name, os.environ.get(name, ""))
         folders: list[Path] = []
@@ -89,8 +92,8 @@ class TestStart:
         other = subprocess.Popen(["sleep", "600"])
 
         def init(**options: Any) -> None:
-            program = [sys.executable, "-c", "import time; time.sleep(600)", options["_temp_dir"]]
-            left.append(subprocess.Popen(program))
+            with (Path(options["_temp_dir"]) / "raylet.out").open("w") as log:
+                left.append(subprocess.Popen(["sleep", "600"], stdout=log))
             raise RuntimeError("too late")
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(GeofixError, match="did not come up"):
@@ -99,8 +102,8 @@ class TestStart:
         survived = other.poll() is None
         other.kill()
         other.wait()
-        assert len(left) == 2 and not any(Path(f"/proc/{one.pid}").exists() for one in left)
-        assert survived, "only what works in Ray's folder is ended"
+        assert [one.wait(10) for one in left] == [-signal.SIGKILL] * 2
+        assert survived, "only what writes to Ray's folder is ended"
 
     @pytest.mark.parametrize(
         ("error", "words"),
@@ -254,7 +257,7 @@ class TestWorkers:
 
     def test_those_that_cannot_start_end_the_stage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tasks.runtime.ray_workers.release_workers()
-        monkeypatch.setattr(tasks.runtime.pool, "SyncWorker", _CannotStart)
+        monkeypatch.setattr(tasks.runtime.ray_backend, "SyncWorker", _CannotStart)
         with pytest.raises(GeofixError, match=r"workers cannot start: .*No module named 'tasks'.*every node needs"):
             self.work()
 
@@ -272,7 +275,7 @@ class TestWorkers:
         def broken(*_: Any, **__: Any) -> None:
             raise error
 
-        monkeypatch.setattr(tasks.runtime.pool._Pool, "_wait", broken)
+        monkeypatch.setattr(tasks.runtime.pool.Pool, "_wait", broken)
         with pytest.raises(GeofixError) as caught:
             self.work()
         said = str(caught.value)
@@ -295,7 +298,8 @@ from tasks.runtime.runner import Context, Kept, Resources, Stage, run
 from schemas.errors import GeofixError
 from tasks.lake import Lake
 from tasks.services import connect
-from ray._private import worker
+from tasks.runtime.ray_watchdog import processes_of
+from tasks.runtime.ray_start import _folder_of
 from ray import cloudpickle
 
 cloudpickle.register_pickle_by_value(sys.modules["__main__"])
@@ -314,8 +318,9 @@ STAGE = Stage("lose", (), ("places",), items, work, lambda s, w: None, resources
 
 def progress(tick):
     if tick.done == 1:
-        [info] = worker.global_worker.node.all_processes["gcs_server"]
-        os.kill(info.process.pid, signal.SIGKILL)
+        [pid] = [one for one in processes_of(str(_folder_of(os.getpid())))
+                 if b"gcs_server" in open(f"/proc/{one}/cmdline", "rb").read().split(b" ")[0].split(b"\\0")[0]]
+        os.kill(pid, signal.SIGKILL)
 
 context = Context(Lake(sys.argv[1]), connect(ServicesSettings(), {}), SpreadSettings(), progress)
 try:

@@ -1,0 +1,144 @@
+"""A place's pictures: what it has stays, what it lacks is fetched and stored, what its source deleted is not taken."""
+
+from datetime import datetime
+from typing import Any
+
+from tasks.collect.candidates import Candidate
+from tasks.collect.download import ADDRESS, Unusable
+from tasks.collect.hosts import Refused
+from tasks.collect.previous import facts_before, facts_had, seen_changed
+from tasks.collect.worker import WorkerContext
+from tasks.services import Mapillary, ServiceError
+
+
+class PlacePictures:
+    """The facts of one place's pictures."""
+
+    def __init__(self, item: dict[str, Any], context: WorkerContext) -> None:
+        self._item, self._context = item, context
+        # A place with news is redone because something changed: what was said before the check that found it is old.
+        news_at = item.get("news_at") if item.get("news") else None
+        self.since_s = news_at.timestamp() if news_at else 0.0
+        self._refused: list[Refused] = []
+        self._unusable: list[Unusable] = []  # that may be the trouble of their host
+
+    async def take(self, candidate: Candidate) -> dict[str, Any]:
+        """The picture's facts, its bytes stored; `Unusable` when another is to be taken."""
+        source_id, kind = candidate.source_id, str(candidate.kind)
+        if source_id in self._context.ended:
+            await _is_back(source_id, self._context.mapillary)
+        facts = facts_had(self._item, source_id, kind, self._context.lake)
+        if facts is not None:
+            return facts
+        try:
+            return await self._fetch(candidate)
+        except Unusable:
+            # What came instead is of no use, and the picture was not deleted: the stored bytes are still valid.
+            facts = facts_before(self._item, source_id, kind, self._context.prepared, self._context.lake)
+            if facts is None:
+                raise
+            return facts
+
+    def settle(self) -> None:
+        """Raise the trouble of a host, to be tried again later: it refused a picture or gave junk, and no good one."""
+        hosts = self._context.downloads.hosts
+        for refused in self._refused:
+            if not refused.is_its_own(hosts):
+                raise refused
+        for why in self._unusable:
+            if why.url is not None and not hosts.has_answered(why.url):
+                said = f"no picture has come from this host so far; the last: {why.kind}, {why.detail}"
+                raise ServiceError("mapillary", "outage", said, retryable=True)
+
+    async def _fetch(self, candidate: Candidate) -> dict[str, Any]:
+        if self._context.take:
+            return await self._context.take(candidate, self._context)
+        try:
+            seen = seen_changed(self._item, candidate.source_id)
+            return await fetch_and_store(candidate, self._context, self.since_s, seen)
+        except Unusable as why:
+            self._unusable.append(why)
+            raise
+        except Refused as refused:
+            # The first refusal is treated as transient: the choice must not depend on it.
+            if not self._item.get("refused"):
+                raise
+            self._refused.append(refused)
+            raise Unusable("forbidden", refused.message) from refused
+
+
+async def fetch_and_store(
+    candidate: Candidate, context: WorkerContext, since_s: float = 0.0, seen_sha256: str | None = None
+) -> dict[str, Any]:
+    """The picture's bytes, stored; what there is to say about them. `Unusable` when they are no picture.
+
+    Whatever had come before, no earlier than `since_s` or as a check has seen it, does not come again.
+    """
+    key = candidate.source_id, str(candidate.kind), context.prepared
+    told = _told_before(key, context, since_s, seen_sha256)
+    if told is not None:
+        return told
+    async with context.fetching(candidate.source_id):
+        # Another place may have fetched the same picture meanwhile.
+        facts = context.fetched.get(key)
+        if facts is None or not (facts["fetched_at"].timestamp() >= since_s or facts["source_sha256"] == seen_sha256):
+            facts = await _fetch_now(candidate, key, context, since_s, seen_sha256)
+            context.remember(key, facts)
+    return facts
+
+
+async def _fetch_now(
+    candidate: Candidate, key: tuple[str, str, str], context: WorkerContext, since_s: float, seen_sha256: str | None
+) -> dict[str, Any]:
+    try:
+        came = context.spool.find(candidate.source_id, since_s, seen_sha256)
+        picture = await context.downloads.get(candidate, came)
+    except Unusable as why:
+        if why.url is None or context.downloads.hosts.has_answered(why.url):
+            context.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
+        context.spool.drop(candidate.source_id)
+        raise
+    came = picture.came
+    facts: dict[str, Any] = {
+        "fetched_at": came.at,
+        "request_url": came.request_url,
+        "http_status": 200,  # anything else is no picture
+        "sha256": picture.sha256,
+        "extension": picture.extension,
+        "bytes": picture.size,
+        "width": picture.width,
+        "height": picture.height,
+        "etag": came.etag,
+        "source_sha256": came.sha256,
+        "source_bytes": len(came.data),
+        "prepared": context.prepared,
+    }
+    context.notes.add(facts | {"fetched_at": came.at.isoformat()}, "picture", *key)
+    context.spool.drop(candidate.source_id)  # from here on the notes say it
+    return facts
+
+
+def _told_before(
+    key: tuple[str, ...], context: WorkerContext, since_s: float, seen_sha256: str | None
+) -> dict[str, Any] | None:
+    """The facts of a picture that a killed run has stored for a place it did not finish, or why it is unusable."""
+    why = context.notes.find("unusable", *key, since_s=since_s)
+    if why is not None:
+        raise Unusable(why["kind"], why["detail"])
+    facts = context.notes.find("picture", *key)
+    if facts is None or not context.lake.images.exists(facts["sha256"], facts["extension"]):
+        return None
+    is_current = context.notes.find("picture", *key, since_s=since_s) is not None
+    if not is_current and facts["source_sha256"] != seen_sha256:
+        return None
+    return {**facts, "fetched_at": datetime.fromisoformat(facts["fetched_at"])}
+
+
+async def _is_back(source_id: str, mapillary: Mapillary) -> None:
+    """`Unusable` if a picture that was deleted still is: searches show one for some time, and its host may have it."""
+    try:
+        await mapillary.image(source_id, ADDRESS)
+    except ServiceError as error:
+        if error.kind == "not_found":
+            raise Unusable("deleted", "the service says that it does not exist, though its search shows it") from error
+        raise

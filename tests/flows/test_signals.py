@@ -1,0 +1,84 @@
+"""SIGTERM and SIGINT end a command alike: what was finished is saved, one line, and a code that tells which it was."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tasks.lake import Lake
+
+# A flow as the commands run it, with a stage whose second item never ends.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+import polars as pl
+from ray import cloudpickle
+from flows.cli.command import Call, run_command
+from flows.cli.running import prefect_ready
+from schemas.settings.base import Settings
+from schemas.settings.services import ServicesSettings
+from tasks.lake import Lake
+from tasks.runtime.runner import Context, Kept, Resources, Stage, run
+from tasks.services import connect
+
+cloudpickle.register_pickle_by_value(sys.modules["__main__"])
+lake = Lake(sys.argv[1])
+
+class Nothing(Settings): ...
+
+def items(inputs, settings):
+    return pl.DataFrame({"id": ["quick", "endless"]})
+
+def work(item, context):
+    while item["id"] == "endless":
+        time.sleep(0.1)
+    return Kept({"places": [{"place_id": "quick", "country": "FR", "lat": 1.0, "lon": 2.0, "split": "train"}]})
+
+STAGE = Stage("stay", (), ("places",), items, work, lambda s, w: None, resources=Resources(workers=2, chunk=1))
+
+def action():
+    with prefect_ready(lake):
+        from prefect import flow, task
+
+        progress = lambda tick: print("done" if tick.done else "begun", flush=True)
+        context = Context(lake, connect(ServicesSettings(), {}), progress=progress)
+        stay = task(lambda: run(STAGE, Nothing(), context), name="stay")
+        flow(lambda: stay(), name="stay")()
+    return 0
+
+run_command(Call(), action)
+"""
+
+
+def ignoring_sigint() -> None:
+    """As a shell starts what is to run in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def start(lake: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, str(lake)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe, preexec_fn=ignoring_sigint)
+
+
+def test_a_signal_ends_a_flow_with_what_is_finished_saved(tmp_path: Path) -> None:
+    codes = {signal.SIGTERM: 143, signal.SIGINT: 130}
+    running = {number: start(tmp_path / number.name) for number in codes}  # both at once: their start takes long
+    try:
+        for number, process in running.items():
+            assert process.stdout is not None
+            while process.stdout.readline() not in ("done\n", ""):
+                pass
+            time.sleep(0.5)  # it waits for Ray now
+            process.send_signal(number)
+        for number, process in running.items():
+            _, said = process.communicate(timeout=60)
+            assert "interrupted: finished work is saved" in said and "bug" not in said and "Traceback" not in said
+            assert process.returncode == codes[number]
+            lake = Lake(tmp_path / number.name)
+            assert lake.read("places")["place_id"].to_list() == ["quick"]
+            assert lake.read("runs")["status"].to_list() == ["interrupted"]
+    finally:
+        for process in running.values():
+            process.kill()
