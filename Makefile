@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LAKE ?= lake
 
-.PHONY: demo test test-slow lint bench chaos campaign clean lock
+.PHONY: demo test test-slow lint bench chaos campaign clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -36,9 +36,10 @@ campaign: $(READY)
 # uv installs in seconds what pip needs minutes for, and compiles the bytecode that makes the first start quick.
 # It does not read pip's settings: a folder of wheels named for pip (PIP_FIND_LINKS) is passed on.
 $(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV): once, about a minute"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode \
+	$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode \
 		$(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") --constraints constraints.txt -e ".[train,dev]"
 	touch $(READY)
 
@@ -49,5 +50,10 @@ lock:
 		pyproject.toml -o constraints.txt
 	sed -i '/^torch==/d' constraints.txt  # its build differs by machine; pyproject.toml names the version
 
+# Deletes what can be made again. Lakes are never among it: they hold work that was paid for.
 clean:
-	rm -rf $(VENV) $(LAKE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Deletes the lake that `make demo` made in this folder, and no other one, whatever LAKE names.
+clean-demo:
+	rm -rf lake

@@ -18,6 +18,7 @@ BENCHMARKS = [
     "panorama",
     "perspective",
     "mosaic",
+    "scene_search",
 ]
 ON_REQUEST = ["object_store"]  # takes long: run only when named
 

@@ -8,8 +8,9 @@ from schemas.tables import TABLES
 from tasks.lake import Lake
 
 # What names a run, a moment or a version number, not a fact about the data.
-PASSING = {"run_id", "written_at", "fetched_at", "checked_at", "reviewed_at", "table_versions_json", "checks_json"}
-LOGS = {"runs", "failures"}
+_TIMES = {"written_at", "fetched_at", "checked_at", "created_at", "reviewed_at"}
+PASSING = {"run_id", "table_versions_json", "checks_json"} | _TIMES
+LOGS = {"runs", "failures", "decisions"}
 
 
 def differences(left: Lake, right: Lake) -> list[str]:

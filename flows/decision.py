@@ -73,6 +73,8 @@ def snapshot_approved(session: Session) -> State[list[StageResult]] | None:
         snapshot = _decided(session, snapshot)
     name, status = snapshot["snapshot_id"], snapshot["status"]
     if status == "approved":
+        # The one just reviewed goes on, which need not be the newest one that is approved.
+        session.wanted_snapshot = session.wanted_snapshot or name
         return None
     if status == "rejected":
         message = f"snapshot {name} was rejected by {snapshot['reviewer']}: {snapshot['why']}"

@@ -13,6 +13,7 @@ class Display(Protocol):
     def tick(self, tick: Tick) -> None: ...
     def phase(self, text: str) -> None: ...  # what goes on until the next phase or tick
     def say(self, text: str) -> None: ...
+    def confirm(self, question: str) -> bool: ...  # false where no one can answer
     def close(self) -> None: ...
 
 
@@ -27,6 +28,9 @@ class Silent:
 
     def say(self, text: str) -> None:
         pass
+
+    def confirm(self, question: str) -> bool:
+        return False
 
     def close(self) -> None:
         pass

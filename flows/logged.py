@@ -28,5 +28,8 @@ class Logged:
     def say(self, text: str) -> None:
         logger.info("%s", text)
 
+    def confirm(self, question: str) -> bool:
+        return False
+
     def close(self) -> None:
         pass

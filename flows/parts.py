@@ -21,6 +21,7 @@ from schemas.config import section_of
 from tasks.review import newest_snapshot
 from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.runner import ColumnStage, Stage, run
+from tasks.runtime.snapshots import approved_snapshot
 from tasks.runtime.stage import Context
 
 
@@ -42,6 +43,8 @@ _work: ContextVar[_Work] = ContextVar("work")
 def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
     """Run parts in order; returns the results of the session so far."""
     for part in parts:
+        if session.snapshot is None and any(stage.snapshot for stage in stages_of(part)):
+            session.snapshot = approved_snapshot(session.lake, session.wanted_snapshot)
         with trained_model(session, part) as (config, ready):
             context = session.context(config, services_of([part]), ready, str(flow_run.id or ""))
             for stage in stages_of(part):
@@ -56,6 +59,7 @@ def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
 
 
 def _run_stage(session: Session, stage: Stage | ColumnStage, settings: Any, context: Context) -> None:
+    session.display.phase(f"{stage.name}: reading its input")
     flows = session.config.flows
     retries = flows.retries if deployment.id else 0  # a terminal ends with exit code 3 instead of waiting
     token = _work.set(_Work(session, stage, settings, context, retries))

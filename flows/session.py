@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.display import Display, display
 from flows.notify import notify
+from flows.offered import check_models
 from flows.options import RunOptions
 from flows.order import PARTS, check_of, check_stage_names, services_of, stages_of
 from flows.servers import offline_world
@@ -17,6 +18,7 @@ from schemas.settings.notify import Event
 from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.runner import Context
+from tasks.runtime.snapshots import Snapshot
 from tasks.runtime.writers import refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
@@ -34,6 +36,8 @@ class Session:
     ready: Callable[[], None] = lambda: None  # called before the services are first asked
     run_log: "RunLog | None" = None
     results: list[StageResult] = field(default_factory=list)
+    wanted_snapshot: str | None = None  # an id, or its beginning
+    snapshot: Snapshot | None = None  # chosen once for all parts after the review
 
     @property
     def display(self) -> Display:
@@ -55,8 +59,10 @@ class Session:
             run=config.run,
             progress=self.display.tick,
             ready=ready,
+            confirm=lambda redo: self.display.confirm(str(redo)),
             flow_run_id=flow_run_id,
             config_json=config.model_dump_json(),
+            snapshot=self.snapshot,
         )
 
     def notify(self, event: Event, message: str, snapshot_id: str | None = None) -> None:
@@ -73,6 +79,7 @@ def check_before(config: Config, parts: Sequence[str]) -> None:
         check = check_of(part)
         if check is not None:
             check(getattr(config, part))
+    check_models(config, parts)
 
 
 @contextlib.contextmanager
@@ -87,7 +94,7 @@ def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]
             check_before(config, parts)
             lake = Lake(config.lake)
             with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
-                yield Session(reachable, lake, ready, log, results)
+                yield Session(reachable, lake, ready, log, results, options.snapshot)
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)
             raise

@@ -1,9 +1,15 @@
 """What holds for every test."""
 
-from collections.abc import Iterator
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tasks.lake import Commit, Lake
 
 # A busy machine is slow: how long an example takes says nothing about whether it is right.
 settings.register_profile("no deadline", deadline=None)
@@ -16,3 +22,31 @@ def same_names_every_time() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.lake.names.new_key", lambda: "5eed" * 16)
         yield
+
+
+@pytest.fixture
+def snapshot_of() -> Callable[..., str]:
+    """snapshot_of(lake, **columns) -> the id of a snapshot of what the lake holds now, approved unless said otherwise.
+
+    Each is an hour newer than the one before.
+    """
+    numbers = itertools.count(1)
+
+    def make(lake: Lake, **columns: Any) -> str:
+        number = next(numbers)
+        made = datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(hours=number)
+        row: dict[str, Any] = {
+            "snapshot_id": f"snapshot-{number}",
+            "table_versions_json": json.dumps({name: lake.version(name) for name in ("places", "images", "labels")}),
+            "status": "approved",
+            "reviewer": "Ada",
+            "report": f"reports/snapshot-{number}/index.html",
+            "checks_passed": True,
+            "created_at": made,
+            "reviewed_at": made,
+            **columns,
+        }
+        lake.upsert("snapshots", [row], Commit(f"review-{row['snapshot_id']}", 1))
+        return str(row["snapshot_id"])
+
+    return make

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import nbformat
@@ -13,10 +15,11 @@ import pytest
 from nbclient import NotebookClient
 
 from tasks.geo.distance import distance_km
-from tasks.lake import Lake
+from tasks.lake import Commit, Lake
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = 14
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
 
 
@@ -146,20 +149,30 @@ def test_the_lake_is_listed_and_shown(lake: Lake) -> None:
 
 def test_an_unapproved_snapshot_is_not_trained_on(lake: Lake) -> None:
     snapshot = lake.read("snapshots")["snapshot_id"][0]
-    refused = geofix("reject", snapshot, "--why", "only a test", "--lake", str(lake.root))
-    assert refused.returncode == 0, refused.stderr
-    trained = geofix("train", "--lake", str(lake.root), "--set", "train.seed=99")
-    assert trained.returncode == 1
-    assert "geofix approve" in trained.stderr
-    approved = geofix("approve", snapshot, "--lake", str(lake.root), "--reviewer", "tester")
+    again = geofix("reject", snapshot, "--why", "only a test", "--lake", str(lake.root))
+    assert again.returncode == 1 and "already approved by rule: auto_approve" in again.stderr
+    by = ("--lake", str(lake.root), "--reviewer", "tester", "--force")
+    rejected = geofix("reject", snapshot, "--why", "only a test", *by)
+    assert rejected.returncode == 0, rejected.stderr
+    for part in ("synthesize", "train"):
+        refused = geofix(part, "--lake", str(lake.root), "--set", "train.seed=99")
+        assert refused.returncode == 1
+        assert "rejected by tester" in refused.stderr and "only a test" in refused.stderr
+        assert "geofix approve" not in refused.stderr
+    approved = geofix("approve", snapshot, "--why", "tested", *by)
     assert approved.returncode == 0, approved.stderr
-    assert lake.read("snapshots").row(0, named=True)["reviewer"] == "tester"
+    assert lake.read("snapshots").row(0, named=True)["why"] == "tested"
+    assert lake.read("decisions")["decision"].to_list().count("approved") == 2
 
 
 def test_the_notebook_runs_on_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEOFIX_LAKE", str(lake.root))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    interrupted = {"run_id": "cut-short", "stage": "collect", "status": "interrupted", "items_in": 9, "kept": 2}
+    lake.upsert("runs", [{**interrupted, "rejected": 0, "failed": 0, "started_at": NOW}], Commit("cut-short", 1))
     notebook = nbformat.read(ROOT / "notebooks" / "quickstart.ipynb", as_version=4)
+    named = re.findall(r"\.venv/bin/(jupyter|geofix) (\w+)", notebook.cells[0].source)
+    assert named and all((Path(sys.executable).parent / "-".join(words)).exists() for words in named)
     client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "notebooks")}})
     client.execute()
     shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]

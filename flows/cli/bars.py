@@ -1,5 +1,6 @@
 """Progress in a terminal: a bar for the stage at work, lines for those that ended."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ class Bars(Reporter):
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)
 
+    def confirm(self, question: str) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        self._progress.stop()  # a live line would overwrite what is typed
+        try:
+            self._console.print(f"{question}\nDo them again? [y/N] ", markup=False, end="", soft_wrap=True)
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        finally:
+            self._progress.start()
+
     def beat(self) -> None:
         title, figures = self.status()
         tick = self._tick
@@ -49,7 +60,9 @@ class Bars(Reporter):
             _, wall_s = self._paces[tick.stage]
             steps = self.steps(tick.stage, wall_s)
             done, total = (steps.done, max(steps.total, 1)) if steps else (0, None)
-        self._progress.tasks[0].total = total  # `update` takes None for "as before"; here it means "not known"
+        line = self._progress.tasks[0]
+        line.total = total  # `update` takes None for "as before"; here it means "not known"
+        line.finished_time = None  # the stage before may have been complete: the spinner goes on
         self._progress.update(self._line, description=title, figures=figures, completed=done)
 
     def close(self) -> None:

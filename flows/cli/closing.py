@@ -144,7 +144,11 @@ def _course(model: dict[str, Any]) -> str:
 
 
 def _score_lines(lake: Lake) -> list[str]:
-    scores = lake.read("scores", columns=["policy", "metric", "value", "n"])
+    columns = ["policy", "metric", "value", "n", "evaluation_id", "snapshot_id", "written_at"]
+    scores = lake.read("scores", columns=columns).sort("written_at")
+    # Scores of other snapshots and settings stand beside the newest ones.
+    newest = scores.group_by("policy").agg(pl.col("evaluation_id", "snapshot_id").last())
+    scores = scores.join(newest, on=["policy", "evaluation_id", "snapshot_id"], how="semi", maintain_order="left")
     scores = scores.filter(pl.col("metric").is_in(METRICS), pl.col("value").is_not_null())
     if scores.is_empty():
         return []
@@ -168,7 +172,8 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
     lines = ["Where to look:"]
     for part, folder in _reports(results, lake).items():
         names = sorted(path.name for path in folder.iterdir() if path.suffix != ".txt")
-        lines.append(f"  {part:<9} {folder}/  ({', '.join(names)})")
+        where = f"{folder}/" if lake.blobs.is_local else f"{lake.blobs.uri(f'reports/{part}')}/  (copy: {folder}/)"
+        lines.append(f"  {part:<9} {where}  ({', '.join(names)})")
     snapshots = lake.read("snapshots").sort("written_at")
     if snapshots.height:
         last = snapshots.row(-1, named=True)

@@ -1,9 +1,10 @@
-"""`geofix collect --dry-run`: what a run would send, receive and take, before it does."""
+"""`geofix collect --dry-run`: requests, bytes, time and budgets of a run, estimated from a sample."""
 
 import asyncio
-import math
 import time
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
@@ -14,32 +15,20 @@ from flows.cli.command import DONE, Call
 from flows.cli.lake import existing_lake
 from flows.cli.printing import print_json
 from flows.cli.progress import make_display
-from flows.cli.starts import usual_start_s
 from flows.display import display
 from flows.order import services_of
 from flows.servers import offline_world
 from flows.session import Session, check_before
 from schemas.errors import GeofixError
-from tasks.collect.forecast.budgets import Limit, limits
-from tasks.collect.forecast.estimate import Estimate, estimate
-from tasks.collect.forecast.sampling import Figure
+from tasks.collect.estimate import KINDS, estimate
 from tasks.runtime.budget_actor import shared_rate_budget
+from tasks.runtime.estimate import Limit, StageEstimate, limits
 from tasks.services import ServiceError
-
-# What the kinds of requests are to a person.
-KINDS = {
-    "search": "searches by box",
-    "entity": "details and lists of pictures",
-    "tiles": "vector tiles",
-    "picture": "pictures from their host",
-    "stac": "searches for scenes",
-    "signing": "signatures",
-    "asset": "parts of scenes",
-}
+from tasks.services.meter import Tally
 
 
 def dry_run(call: Call) -> int:
-    """Estimate, and say so; no table and no picture is written."""
+    """Estimate and print; no table and no picture is written."""
     config = call.options().resolve()
     check_before(config, ["collect"])
     lake = existing_lake(call)
@@ -50,185 +39,138 @@ def dry_run(call: Call) -> int:
     began_s = time.monotonic()
     try:
         with offline_world(config, lake.state / "offline-world.log") as (reachable, start):
-            servers_s = 0.0
 
-            @cache  # once is enough to hear it
+            @cache  # three stages call it
             def ready() -> None:
-                nonlocal servers_s
                 shown.say("asking the services about a few places ...")
-                start_s = time.monotonic()
                 start()
-                servers_s = time.monotonic() - start_s
 
             context = Session(reachable, lake, ready).context(reachable, services_of(["collect"]), ready)
             shared = context.connections.sharing(shared_rate_budget(lake, context.spread))
             context = replace(context, connections=shared)
             try:
-                found = asyncio.run(estimate(reachable.collect, context))
+                stages, asked = asyncio.run(estimate(reachable.collect, context))
             except ServiceError as error:
                 unaccepted = context.connections.unaccepted_key(error.service, error.kind)
                 if unaccepted is None:
                     raise
                 raise GeofixError(f"nothing was estimated: {unaccepted}") from error
-            budgets = limits(_kinds(found), context)
+            budgets = limits(_sum(stages, lambda stage: stage.requests), context.connections)
     finally:
         display.reset(token)
         shown.close()
     took_s = time.monotonic() - began_s
-    start_s = usual_start_s(lake, "collect", servers_s) if any(stage.items for stage in found.stages) else 0.0
     if call.as_json:
-        print_json(as_json(found, budgets, took_s, start_s))
+        print_json(as_json(stages, budgets, asked, took_s))
     else:
-        _show(found, budgets, took_s, start_s)
+        _show(stages, budgets, asked, took_s)
     return DONE
 
 
-def as_json(found: Estimate, budgets: list[Limit], took_s: float, start_s: float = 0.0) -> dict[str, Any]:
+def as_json(stages: list[StageEstimate], budgets: list[Limit], asked: Tally, took_s: float) -> dict[str, Any]:
     """The estimate for a machine."""
-    return {
-        "stages": [
-            {
-                "stage": stage.stage,
-                "items": stage.items,
-                "sampled": stage.sampled,
-                "requests": _whole(stage.requests),
-                "bytes": _whole(stage.bytes),
-                "seconds": round(stage.seconds, 1),
-                "bound_by": stage.bound_by,
-                "kinds": {kind: {"requests": round(n), "bytes": round(b)} for kind, (n, b) in stage.kinds.items()},
-                "notes": stage.notes,
-            }
-            for stage in found.stages
-        ],
-        "starting": {"seconds": round(start_s, 1)},
-        "total": {
-            "requests": _whole(_sum(stage.requests for stage in found.stages)),
-            "bytes": _whole(_sum(stage.bytes for stage in found.stages)),
-            "seconds": round(start_s + sum(stage.seconds for stage in found.stages), 1),
-        },
-        "budgets": [
-            {
-                "service": one.service,
-                "kinds": list(one.kinds),
-                "requests": round(one.requests),
-                "per_minute": one.per_minute,
-                "per_day": one.per_day,
-                "used_today": one.used_today,
-                "left_today": one.left_today,
-                "minutes": round(one.minutes, 2),
-                "days": one.days,
-            }
-            for one in budgets
-        ],
-        "asked": {
-            "requests": dict(found.asked.requests),
-            "bytes": found.asked.total_bytes,
-            "seconds": round(took_s, 1),
-        },
+    requests, size = sum(stage.all_requests for stage in stages), sum(stage.all_bytes for stage in stages)
+    limited = [
+        asdict(one) | {"left_today": one.left_today, "minutes": one.minutes, "days": one.days} for one in budgets
+    ]
+    found = {
+        "stages": [asdict(stage) for stage in stages],
+        "total": {"requests": requests, "bytes": size, "seconds": sum(stage.seconds for stage in stages)},
+        "budgets": limited,
+        "asked": {"requests": asked.requests, "bytes": sum(asked.bytes.values()), "seconds": took_s},
     }
+    rounded: dict[str, Any] = _rounded(found)
+    return rounded
 
 
-def _show(found: Estimate, budgets: list[Limit], took_s: float, start_s: float) -> None:
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return round(value, 1) if isinstance(value, float) else value
+
+
+def _show(stages: list[StageEstimate], budgets: list[Limit], asked: Tally, took_s: float) -> None:
     console = Console(highlight=False)
-    table = Table(box=None, header_style="bold")
-    for column in ("stage", "items", "requests", "bytes", "time", ""):
-        table.add_column(column, justify="left" if column in ("stage", "") else "right")
-    for stage in found.stages:
-        if stage.items == 0:
-            table.add_row(stage.stage, "0", "-", "-", "-", "nothing to do")
-            continue
-        how = f"{stage.sampled} sampled" if stage.sampled < stage.items else "all looked at"
-        table.add_row(
-            stage.stage,
-            f"{stage.items:,}",
-            _range(stage.requests),
-            _range(stage.bytes, _size),
-            _time(stage.seconds),
-            how,
-        )
-    requests, size = (_sum(figures) for figures in zip(*((s.requests, s.bytes) for s in found.stages), strict=True))
-    seconds = sum(stage.seconds for stage in found.stages)
-    table.add_row("starting, ending", "", "", "", _time(start_s), "")
-    table.add_row("total", "", _range(requests), _range(size, _size), _time(seconds + start_s), "", style="bold")
-    if not any(stage.items for stage in found.stages):
+    if not any(stage.items for stage in stages):
         console.print(
             "Nothing to do: everything planned is collected, and nothing is due to be looked at again.", soft_wrap=True
         )
         return
+    table = _table("stage", "items", "requests", "bytes", "time at least")
+    for stage in stages:
+        if not stage.items:
+            table.add_row(stage.stage, "0", "-", "-", "-", "nothing to do")
+            continue
+        table.add_row(
+            stage.stage,
+            f"{stage.items:,}",
+            f"{stage.all_requests:,.0f}{_share(stage.requests_margin, stage.all_requests)}",
+            f"{_size(stage.all_bytes)}{_share(stage.bytes_margin, stage.all_bytes)}",
+            _time(stage.seconds),
+            f"{stage.sampled} sampled; bound by {stage.bound_by}",
+        )
+    seconds = sum(stage.seconds for stage in stages)
+    requests, size = sum(stage.all_requests for stage in stages), sum(stage.all_bytes for stage in stages)
+    table.add_row("total", "", f"{requests:,.0f}", _size(size), _time(seconds), "", style="bold")
     console.print(table)
-    for stage in found.stages:
+    for stage in stages:
         for note in stage.notes:
             console.print(f"  {stage.stage}: {note}", soft_wrap=True)
     console.print()
-    _show_kinds(console, found)
+    table = _table("requests by kind", "requests", "bytes")
+    sizes = _sum(stages, lambda stage: stage.bytes)
+    for kind, number in _sum(stages, lambda stage: stage.requests).items():
+        table.add_row(f"{kind:<19}{KINDS.get(kind, '')}", f"{number:,.0f}", _size(sizes[kind]))
+    console.print(table)
+    console.print()
     _show_budgets(console, budgets, seconds)
     console.print(
-        f"To find out, {found.asked.total_requests:,} requests were made, for {_size(found.asked.total_bytes)} of "
+        f"To find out, {sum(asked.requests.values()):,} requests were made, for {_size(sum(asked.bytes.values()))} of "
         f"metadata and samples, in {took_s:.0f} s. No picture was fetched and no table written.",
         soft_wrap=True,
     )
-
-
-def _show_kinds(console: Console, found: Estimate) -> None:
-    table = Table(box=None, header_style="bold")
-    for column in ("requests by kind", "requests", "bytes"):
-        table.add_column(column, justify="left" if column == "requests by kind" else "right")
-    for kind, (requests, size) in _kinds(found).items():
-        table.add_row(f"{kind:<9}{KINDS.get(kind, '')}", f"{round(requests):,}", _size(size))
-    if table.row_count:
-        console.print(table)
-        console.print()
 
 
 def _show_budgets(console: Console, budgets: list[Limit], seconds: float) -> None:
     if not budgets:
         console.print("No limits are set for these services.")
         return
-    table = Table(box=None, header_style="bold")
-    for column in ("budget", "limit", "this run", "share"):
-        table.add_column(column, justify="left" if column == "budget" else "right")
+    table = _table("budget", "limit", "this run", "share")
     for one in budgets:
-        name = f"{one.service} {', '.join(one.kinds)}"
         if one.per_minute:
             share = one.requests / max(seconds / 60, one.minutes, 1.0) / one.per_minute
-            table.add_row(
-                name, f"{one.per_minute:,.0f} a minute", f"{one.requests:,.0f}", f"{share:.0%} of each minute"
-            )
-        if one.per_day:
-            share = one.requests / one.per_day
-            left = f"{share:.0%} of a day, {one.left_today:,} left today"
-            table.add_row(name, f"{one.per_day:,} a day", f"{one.requests:,.0f}", left)
-            if one.days > 1:
-                table.add_row("", "", "", f"needs {one.days} days: run again after each midnight UTC")
+            limit, used = f"{one.per_minute:,.0f} a minute", f"{share:.0%} of each minute"
+        else:
+            share = one.requests / (one.per_day or 1)
+            limit, used = f"{one.per_day:,} a day", f"{share:.0%} of a day, {one.left_today:,} left today"
+        table.add_row(", ".join(one.kinds), limit, f"{one.requests:,.0f}", used)
+        if one.days > 1:
+            table.add_row("", "", "", f"needs {one.days} days: run again after each midnight UTC")
     console.print(table)
     console.print()
 
 
-def _kinds(found: Estimate) -> dict[str, tuple[float, float]]:
-    """(requests, bytes) by kind, in the order a person reads them."""
-    every = {kind: (0.0, 0.0) for kind in KINDS if any(kind in stage.kinds for stage in found.stages)}
-    for stage in found.stages:
-        for kind, (requests, size) in stage.kinds.items():
-            before = every.get(kind, (0.0, 0.0))
-            every[kind] = (before[0] + requests, before[1] + size)
-    return every
+def _table(*columns: str) -> Table:
+    """A table without lines: first column to the left, figures to the right, and one for remarks."""
+    table = Table(box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if column == columns[0] else "right")
+    table.add_column("")
+    return table
 
 
-def _sum(figures: Any) -> Figure:
-    return sum(figures, Figure())
+def _sum(stages: list[StageEstimate], part: Callable[[StageEstimate], dict[str, float]]) -> dict[str, float]:
+    """By kind, over all stages, in the order in which people read them."""
+    total: Counter[str] = Counter()
+    for stage in stages:
+        total.update(part(stage))
+    return {kind: float(total[kind]) for kind in sorted(total, key=list(KINDS).index)}
 
 
-def _whole(figure: Figure) -> dict[str, int | None]:
-    high = None if math.isinf(figure.high) else round(figure.high)
-    return {"value": round(figure.value), "low": round(figure.low), "high": high}
-
-
-def _range(figure: Figure, show: Any = lambda value: f"{round(value):,}") -> str:
-    around = figure.high - figure.value
-    if figure.value == 0 or around < 0.005 * figure.value:
-        return str(show(figure.value))
-    share = "?" if math.isinf(around) else f"{around / figure.value:.0%}"
-    return f"{show(figure.value)} ± {share}"
+def _share(margin: float, value: float) -> str:
+    return f" ± {margin / value:.0%}" if value and margin >= 0.005 * value else ""
 
 
 def _size(size: float) -> str:

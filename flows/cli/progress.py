@@ -47,6 +47,10 @@ class Reporter:
         """Called a few times a second."""
         raise NotImplementedError
 
+    def confirm(self, question: str) -> bool:
+        """The user's answer; no where there is no terminal to ask in."""
+        return False
+
     def close(self) -> None:
         self._ended.set()
         self._thread.join(5)

@@ -46,13 +46,14 @@ def reject(
     snapshot: SnapshotId,
     why: Annotated[str, typer.Option(metavar="TEXT", help="Why it must not be used.")],
     reviewer: Reviewer = None,
+    force: Annotated[bool, typer.Option("--force", help="Although a decision was made.")] = False,
 ) -> int:
     """Reject a snapshot: training refuses it."""
     from flows.cli.lake import existing_lake
     from tasks import review
 
     lake = existing_lake(call)
-    return _decided(call, lake, review.reject(lake, snapshot, reviewer or getpass.getuser(), why))
+    return _decided(call, lake, review.reject(lake, snapshot, reviewer or getpass.getuser(), why, force=force))
 
 
 def _decided(call: Call, lake: "Lake", row: "dict[str, Any]") -> int:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
     finally:
         display.reset(token)
         shown.close()
-    _note_start(name, call, lake, results)
     if call.as_json:
         from flows.cli.closing import closing_json
         from flows.cli.printing import print_json
@@ -45,14 +43,6 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
 
         print(closing_words(results, lake, call))
     return FAILED_ROWS if any(result.failed for result in results) else DONE
-
-
-def _note_start(name: str, call: Call, lake: "Lake", results: Any) -> None:
-    from flows.cli.starts import note_start
-
-    working_s = sum(result.seconds - result.starting_s for result in results)
-    has_workers = any(result.starting_s for result in results)
-    note_start(lake, name, time.monotonic() - call.began_s - working_s, has_workers)
 
 
 @contextlib.contextmanager
@@ -71,7 +61,7 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
     os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
     if "PREFECT_API_URL" in os.environ:
-        display.get().phase("opening Prefect")
+        display.get().phase("loading Prefect")
         yield
         return
     api, server = running_api(lake), None
@@ -83,7 +73,7 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
         server = Server(command, f"{api}/health", lake.state / "prefect-server.log", door, name="Prefect")
         server.ensure()
     os.environ["PREFECT_API_URL"] = api
-    display.get().phase("opening Prefect")
+    display.get().phase("loading Prefect")
     try:
         yield
     finally:

@@ -28,7 +28,7 @@ FIRST = {
     "predictions": ("image_id", "policy", "error_km", "geoscore", "answer"),
     "scores": ("policy", "metric", "value", "low", "high", "n"),
     "snapshots": ("snapshot_id", "status", "reviewer", "why", "report", "reviewed_at"),
-    "runs": ("run_id", "stage", "status", "items_in", "kept", "rejected", "failed", "seconds", "finished_at"),
+    "runs": ("stage", "status", "items_in", "kept", "rejected", "failed", "started_at", "finished_at", "run_id"),
     "rejects": ("stage", "item_id", "reason", "evidence_json"),
     "failures": ("stage", "item_id", "kind", "attempts", "message"),
 }

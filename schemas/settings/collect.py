@@ -106,6 +106,6 @@ class CollectSettings(Settings):
 
     @model_validator(mode="after")
     def _want_something(self) -> "CollectSettings":
-        if self.panoramas + self.photos == 0:
-            raise ValueError("panoramas and photos are both 0: nothing would be collected")
+        if self.panoramas + self.photos == 0 and not self.satellite.enabled:
+            raise ValueError("panoramas and photos are both 0 and satellite.enabled is false: nothing to collect")
         return self

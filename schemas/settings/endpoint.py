@@ -1,24 +1,16 @@
-"""What one outside service is: an address, a key's name, and how patiently and modestly it is asked."""
+"""One outside service: its address, the name of its key's variable, and the budgets of requests."""
 
 import ipaddress
 import re
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from schemas.settings.allowance import Allowance
-from schemas.settings.base import Settings
+from schemas.settings.client import ClientSettings
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _own_name() -> str:
-    try:
-        return f"geofix/{version('geofix')}"
-    except PackageNotFoundError:
-        return "geofix"
 
 
 def is_loopback(url: str) -> bool:
@@ -52,10 +44,10 @@ def _host(url: str) -> str:
         return ""
 
 
-class Endpoint(Settings):
-    """One outside service."""
+class Endpoint(ClientSettings):
+    """One outside service; the client's fields override those of `services.client`."""
 
-    # A user may paste a key into one of these fields by mistake; the complaint must not repeat it.
+    # A key may be pasted into a field by mistake; the error must not repeat it.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     # Fields a subclass fills differently for an address that is not the offline world, unless they are given.
@@ -64,16 +56,6 @@ class Endpoint(Settings):
     base_url: str = Field(description="address of the service, without query")
     key_env: str | None = Field(None, description="environment variable that holds the key; null: no key is sent")
     public_key: str | None = Field(None, description="a key that is no secret; only for a loopback base_url")
-    connect_timeout_s: float = Field(10, gt=0, description="seconds to wait for a connection")
-    timeout_s: float = Field(60, gt=0, description="seconds to wait for the next bytes of an answer")
-    total_timeout_s: float = Field(180, gt=0, description="seconds for one whole answer")
-    max_attempts: int = Field(5, ge=1, le=20, description="times one request is tried before it counts as failed")
-    backoff_s: float = Field(0.5, ge=0, description="first retry waits up to this, each later one up to twice as long")
-    max_wait_s: float = Field(
-        60,
-        ge=0,
-        description="longest wait before a retry; a longer Retry-After gives up (of a limit: limit_patience_s)",
-    )
     requests_per_minute: float | None = Field(
         None, gt=0, description="never more in any minute, by all workers and runs on a lake together; null: no limit"
     )
@@ -82,23 +64,6 @@ class Endpoint(Settings):
         gt=0,
         description="never more in a day (UTC), likewise, of every kind; the rest fails and is done by a later run",
     )
-    limit_pause_s: float = Field(
-        60,
-        gt=0,
-        le=3600,
-        description="how long nothing is asked of a service that says its limit is reached and names no time; doubles",
-    )
-    limit_patience_s: float = Field(
-        900, ge=0, description="how long a request waits for such a limit's end before it is left to a later run"
-    )
-    max_concurrency: int = Field(
-        64, ge=1, le=1024, description="requests at once of one worker; how many really are follows the service's speed"
-    )
-    outage_after: int = Field(10, ge=1, description="outages in a row after which only single requests are sent")
-    outage_pause_s: float = Field(2, gt=0, description="time to the first of them; doubles, up to max_wait_s")
-    outage_patience_s: float = Field(60, ge=0, description="how long a request waits for the service's return")
-    max_body_mb: float = Field(64, gt=0, description="largest answer accepted")
-    user_agent: str = Field(default_factory=_own_name, min_length=1, description="how we name ourselves")
 
     def allowances(self, kind: str) -> tuple[Allowance, ...]:
         """The budgets a kind of request is counted in, in the order they are taken; one with a pace is the last.

@@ -22,14 +22,7 @@ class RefreshSettings(Settings):
 class EstimateSettings(Settings):
     """What `geofix collect --dry-run` asks the services before it answers: metadata of a few places, no picture."""
 
-    places: int = Field(24, ge=2, description="places asked for at first, drawn with `seed`")
-    most_places: int = Field(200, ge=2, description="more are asked for up to this many while the estimate is loose")
-    scenes: int = Field(6, ge=2, description="satellite pictures at first: their scenes, indexes and cloud maps")
-    most_scenes: int = Field(30, ge=2, description="more are asked for up to this many while the estimate is loose")
-    precision: float = Field(
-        0.15, gt=0, lt=1, description="tight is an estimate whose 95 % interval reaches at most this share to each side"
-    )
+    places: int = Field(60, ge=2, description="places searched for the estimate, drawn with `seed`")
+    scenes: int = Field(8, ge=2, description="satellite pictures whose scenes, indexes and cloud maps are read")
     seed: int = Field(0, ge=0, description="another seed, other places")
-    megabytes_per_second: float = Field(
-        12.0, gt=0, description="assumed speed of the line, until a finished run has shown how long a place takes"
-    )
+    megabytes_per_second: float = Field(12.0, gt=0, description="assumed download rate")

@@ -1,4 +1,4 @@
-"""Where the outside services are, and how patiently they are asked.
+"""Where the outside services are, and how their clients behave.
 
 The defaults are the offline world on loopback. Production changes URLs and names the environment variables that hold
 the keys; a key itself never stands in configuration. The one exception are the offline world's own keys, which are
@@ -8,15 +8,17 @@ public, and are refused for any address that is not loopback.
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from schemas.settings.allowance import Allowance
 from schemas.settings.base import Settings
+from schemas.settings.client import ClientSettings
 from schemas.settings.endpoint import Endpoint, is_loopback, is_private
 
 __all__ = [
     "OFFLINE_URL",
     "ChatEndpoint",
+    "ClientSettings",
     "Endpoint",
     "GeocoderEndpoint",
     "MapillaryEndpoint",
@@ -190,7 +192,10 @@ class ServicesSettings(Settings):
         None,
         pattern=r"^(https?://|mailto:)[!-'*-~]+$",
         max_length=200,
-        description="https:// or mailto: address sent with every request: where a service can reach the operator",
+        description="https:// or mailto: address sent with every request: where a service's operator can reach you",
+    )
+    client: ClientSettings = Field(
+        ClientSettings(), description="of every service, unless the service sets the field itself"
     )
     mapillary: MapillaryEndpoint = MapillaryEndpoint()
     stac: StacEndpoint = StacEndpoint()
@@ -198,3 +203,45 @@ class ServicesSettings(Settings):
     search: SearchEndpoint = SearchEndpoint()
     chat: ChatEndpoint = ChatEndpoint()
     trained: TrainedEndpoint | None = Field(None, description="chat server of a trained checkpoint, where one runs")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share_client(cls, data: Any) -> Any:
+        """Give every service the fields of `client` that it neither sets nor has a default of its own for."""
+        given = data.get("client") if isinstance(data, dict) else None
+        if isinstance(given, ClientSettings):
+            given = given.model_dump(exclude_unset=True)
+        if not isinstance(given, dict) or not _is_valid(given):
+            return data  # what is wrong is said of `client` alone
+        shared = dict(data)
+        for name, kind in _ENDPOINTS.items():
+            own = data.get(name, None if name == "trained" else {})
+            if isinstance(own, kind):
+                own = own.model_dump(exclude_unset=True)
+            if isinstance(own, dict):
+                fields = (field for field in given if _is_default(kind, field))
+                shared[name] = {**{field: given[field] for field in fields}, **own}
+        return shared
+
+
+_ENDPOINTS: dict[str, type[Endpoint]] = {
+    "mapillary": MapillaryEndpoint,
+    "stac": StacEndpoint,
+    "geocoder": GeocoderEndpoint,
+    "search": SearchEndpoint,
+    "chat": ChatEndpoint,
+    "trained": TrainedEndpoint,
+}
+
+
+def _is_valid(given: dict[str, Any]) -> bool:
+    try:
+        ClientSettings.model_validate(given)
+    except ValidationError:
+        return False
+    return True
+
+
+def _is_default(kind: type[Endpoint], field: str) -> bool:
+    """Whether an endpoint leaves a field to the client: a chat model's longer timeout is its own."""
+    return bool(kind.model_fields[field].default == ClientSettings.model_fields[field].default)

@@ -60,10 +60,12 @@ TABLES = (
         "checks",
         ("subject_id",),
         {
-            "subject_id": STRING,  # an image_id, or the place_id of a place that got less than was wanted
-            "subject": STRING,  # image or place
+            # an image_id, the place_id of a place that got less than was wanted, or the item_id of a rejected
+            # satellite picture
+            "subject_id": STRING,
+            "subject": STRING,  # image, place or scene
             "place_id": STRING,
-            "status": STRING,  # of an image: same, changed, deleted, lost or unavailable; of a place: look_again
+            "status": STRING,  # of an image: same, changed, deleted, lost or unavailable; else look_again
             "news": INT,  # how often something was new so far; items that depend on it are redone when it grows
             "nth": INT,  # how often it was looked at
             "etag": STRING,

@@ -11,6 +11,7 @@ TABLES = (
         {
             "attempt_id": STRING,
             "image_id": STRING,
+            "snapshot_id": STRING,  # the snapshot it was made for; a later one with the same picture takes it over
             "policy": STRING,
             "trial": INT,
             "answer": STRING,
@@ -31,6 +32,7 @@ TABLES = (
         ("image_id", "policy"),
         {
             "image_id": STRING,
+            "snapshot_id": STRING,  # the snapshot it was made for; a later one with the same picture takes it over
             "policy": STRING,
             "k": INT,
             "threshold_km": pa.list_(FLOAT),

@@ -9,6 +9,7 @@ TABLES = (
         {
             "evaluation_id": STRING,
             "image_id": STRING,
+            "snapshot_id": STRING,  # the snapshot it was made for; a later one with the same picture takes it over
             "policy": STRING,
             "answer": STRING,
             "lat": FLOAT,
@@ -25,9 +26,10 @@ TABLES = (
     ),
     Table(
         "scores",
-        ("evaluation_id", "metric"),
+        ("evaluation_id", "snapshot_id", "metric"),
         {
             "evaluation_id": STRING,
+            "snapshot_id": STRING,  # whose pictures were answered: scores of several snapshots stand side by side
             "metric": STRING,
             "policy": STRING,
             "value": FLOAT,

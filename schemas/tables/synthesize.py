@@ -11,6 +11,7 @@ TABLES = (
         {
             "trajectory_id": STRING,
             "image_id": STRING,
+            "snapshot_id": STRING,  # the snapshot it was made for; a later one with the same picture takes it over
             "recipe": STRING,
             "sample": INT,
             "messages_json": JSON,

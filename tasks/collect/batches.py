@@ -15,7 +15,7 @@ _MAY_BE_ONE_KEYS = frozenset({"rejected", "bad_response", "too_big"})
 class Batches:
     """Answers by key, asked for together: at most `most` keys a request, none waits longer than `linger_s` for others.
 
-    A key that several ask for at once is asked for once. What the request raises, everybody who waited gets; but where
+    A key that several ask for at once is asked for once. What the request raises, all waiting callers get; but where
     the service refuses it for good, one key may have spoiled it, and halves find out which.
     """
 
@@ -25,7 +25,7 @@ class Batches:
         self._ask, self._most, self._linger_s = ask, most, linger_s
         self._waiting: Batch = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._asking: set[asyncio.Task[None]] = set()  # a task nobody holds may be collected before it is done
+        self._asking: set[asyncio.Task[None]] = set()  # a task without a reference may be collected before it is done
 
     async def get(self, key: str) -> Answer | None:
         """The answer for a key; None where the service has none."""

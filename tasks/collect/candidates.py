@@ -34,7 +34,7 @@ class Candidate:
     """A picture near a place. Absent values are None; quality is 0 where the service has none."""
 
     source_id: str
-    kind: Kind | None  # None: what it is is not clear, so it answers no wish
+    kind: Kind | None  # None: what it is is not clear, so it is not used
     lat: float
     lon: float
     found_at: tuple[float, float]  # where the camera said it was: the service searches by this

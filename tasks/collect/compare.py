@@ -24,7 +24,7 @@ class Known:
 
     source_id: str
     etag: str | None
-    sha256: str | None  # of the bytes that came; none in rows from before it was kept
+    sha256: str  # of the bytes that came
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,9 @@ async def compared(
                 return Found("same")
             if came.sha256 == known.sha256:
                 return Found("same", came)
-            spool.put(known.source_id, came, KEPT_S)  # before it is decoded: whoever is killed there has it still
+            spool.put(known.source_id, came, KEPT_S)  # before it is decoded, where a kill would lose it
             if await _counts(came, known):
-                if known.sha256 is not None:
-                    return Found("changed", came)
-                # Rows from before these marks were kept have nothing to compare with; now they have.
-                spool.drop(known.source_id)
-                return Found("same", came)
+                return Found("changed", came)
             spool.drop(known.source_id)
     except _Unavailable:
         pass

@@ -6,7 +6,7 @@ from functools import cached_property
 from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.candidates import Candidate, Kind
-from tasks.collect.hosts import GONE, Hosts, Refused, is_refusal
+from tasks.collect.hosts import GONE, AtHost, Hosts, Refused, is_refusal
 from tasks.collect.spool import Came, Spool
 from tasks.imaging.images import BadImage, equirectangular
 from tasks.imaging.metadata import cleaned
@@ -16,7 +16,7 @@ from tasks.services import Mapillary, ServiceError, safe_url
 from tasks.services.mapillary import MAX_IDS
 
 # What one picture's address may answer for good. All else, a transfer that breaks off each time included, may be
-# better later: taking another picture instead would make the result depend on the weather.
+# better later: taking another picture instead would make the result depend on passing trouble.
 _THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big"})
 FRESH_URLS = 3  # times a new address is asked for when one is past its time
 ADDRESS = ("id", "thumb_original_url")
@@ -35,12 +35,16 @@ class Picture:
 
 
 class Unusable(Exception):
-    """This picture cannot be used, however often it is asked for; another may be."""
+    """This picture cannot be used, however often it is asked for; another may be.
 
-    def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(kind, detail)
+    With `url`, what came from there instead of a picture may be the host's trouble: so while it has given no other.
+    """
+
+    def __init__(self, kind: str, detail: str, url: str | None = None) -> None:
+        super().__init__(kind, detail, url)
         self.kind = kind
         self.detail = detail
+        self.url = url
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Downloads:
         Its bytes wait in the spool to be decoded, and stay there until the caller drops them. Those that had come
         before count as a download.
         """
-        assert candidate.kind is not None, "a picture of no clear kind answers no wish"
+        assert candidate.kind is not None, "a picture of no clear kind is not used"
         name, url = candidate.source_id, candidate.url
         try:
             for attempt in range(1, self.settings.downloads + 1):
@@ -67,18 +71,24 @@ class Downloads:
                     came, url = await self._fetch(name, url)
                     self.spool.put(name, came)
                 try:
-                    return await computing.run(_store, came, candidate.kind, self.settings, self.store)
+                    picture = await computing.run(_store, came, candidate.kind, self.settings, self.store)
+                    self.hosts.answered(came.request_url)
+                    return picture
                 except BadImage as error:
                     # A broken transfer may be whole the next time; a small picture stays small.
-                    if error.kind not in ("truncated", "not_an_image") or attempt == self.settings.downloads:
-                        raise Unusable(error.kind, error.detail) from error
+                    broken = error.kind in ("truncated", "not_an_image")
+                    if not broken:
+                        self.hosts.answered(came.request_url)
+                    if not broken or attempt == self.settings.downloads:
+                        raise Unusable(error.kind, error.detail, came.request_url if broken else None) from error
                 self.spool.drop(name)
                 came = None
         except ServiceError as error:
+            at = error.url if isinstance(error, AtHost) else None
             if error.status == GONE:
-                raise Unusable("not_found", error.message) from error
+                raise Unusable("not_found", error.message, at) from error
             if error.kind in _THIS_PICTURE_ONLY and not error.retryable:
-                raise Unusable(error.kind, error.message) from error
+                raise Unusable(error.kind, error.message, at) from error
             raise
         raise AssertionError("settings.downloads is at least 1")
 
@@ -93,14 +103,15 @@ class Downloads:
                 if error.kind != "expired" or attempt == FRESH_URLS:
                     if is_refusal(error):
                         raise Refused(error, url, since) from error
-                    raise
+                    if error.status is None:
+                        raise
+                    raise AtHost(error, url) from error
             url = await self._fresh_url(source_id)
         raise AssertionError("the last attempt returns or raises")
 
     async def _whole(self, url: str) -> Came:
         came = await self.mapillary.fetch_if_changed(url, None)
         assert came is not None, "nothing was asked on condition"
-        self.hosts.answered(url)
         return Came.now(came.data, came.etag or None, safe_url(url))
 
     @cached_property

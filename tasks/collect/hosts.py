@@ -1,4 +1,4 @@
-"""Which image hosts answer, as far as a worker has seen: one that is refused wants to know whether others are too."""
+"""Which image hosts work, as far as a worker has seen: tells the trouble of a host from that of a picture."""
 
 from collections import Counter
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ REFUSALS = frozenset({"expired", "blocked"})
 
 
 class Hosts:
-    """How many pictures each host has given, or said to be as they were."""
+    """How many usable pictures each host has given, or said to be as they were."""
 
     def __init__(self) -> None:
         self._answers: Counter[str] = Counter()
@@ -19,20 +19,30 @@ class Hosts:
     def answered(self, url: str) -> None:
         self._answers[_host(url)] += 1
 
+    def has_answered(self, url: str) -> bool:
+        return self._answers[_host(url)] > 0
+
     def so_far(self) -> dict[str, int]:
         """What `Refused` compares with."""
         return dict(self._answers)
 
 
-class Refused(ServiceError):
+class AtHost(ServiceError):
+    """An error of an image host, and the address that was asked."""
+
+    def __init__(self, error: ServiceError, url: str) -> None:
+        super().__init__(error.service, error.kind, error.message, status=error.status, retryable=error.retryable)
+        self.attempts, self.url = error.attempts, url
+
+
+class Refused(AtHost):
     """A host gives one picture under no address: 401, 403, or another way to go. The host's trouble, or the picture's.
 
     Which of the two shows by what it answers to others from `since` on.
     """
 
     def __init__(self, error: ServiceError, url: str, since: dict[str, int]) -> None:
-        super().__init__(error.service, error.kind, error.message, status=error.status, retryable=error.retryable)
-        self.attempts = error.attempts
+        super().__init__(error, url)
         self._host, self._since = _host(url), since
 
     def is_its_own(self, hosts: Hosts) -> bool:

@@ -23,7 +23,7 @@ from tasks.lake import Lake
 from tasks.services import Connection, Mapillary
 
 OBSERVED_S = 1800.0
-SEGMENT_S = 300.0  # a new file after so long, and files past their time are deleted
+SEGMENT_S = 300.0  # age at which a new file is begun and expired ones are deleted
 MOST_ROWS = 300  # a longer answer is rather asked for again than written down
 _URL = "thumb_original_url"  # signed: it stays out of every file, and a new one is asked for
 

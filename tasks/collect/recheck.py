@@ -6,7 +6,7 @@ stage, which keeps what it has and fetches what is new or missing. The bytes of 
 check; they wait in the spool for its place.
 
 A picture whose metadata lives, but which its host does not have or gives only broken, or which the service does not
-offer, is `unavailable`. That is no news: nobody has deleted it, we have its bytes, and a later check may find it again.
+offer, is `unavailable`. That is no news: it was not deleted, its bytes are stored, and a later check may find it again.
 
 A picture is due when it was last seen `collect.refresh.after_days` ago; or at once, when its file is lost, or when it
 was found to be deleted for another place. `nth` counts how often that came to pass, so an item that was looked at is
@@ -20,13 +20,13 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect import street_view
+from tasks.collect import satellite, street_view
 from tasks.collect.batches import Batches
 from tasks.collect.compare import Known, compared
 from tasks.collect.download import ADDRESS
 from tasks.collect.hosts import Hosts, Refused
-from tasks.collect.keeping import DELETED, refused_before
-from tasks.collect.lost import is_lost
+from tasks.collect.missing_files import is_lost
+from tasks.collect.previous import DELETED, refused_before
 from tasks.collect.spool import Spool
 from tasks.lake.versions import newest_versions
 from tasks.runtime.runner import Inputs, Kept, Outcome, Resources, Stage, WorkerSetup
@@ -51,14 +51,20 @@ class WorkerContext:
 
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
-    """What is due: pictures, and places that got less than was wanted."""
+    """What is due: pictures, places that got less than was wanted, and rejected satellite pictures."""
     days = settings.refresh.after_days
     before = _NEVER if days is None else datetime.now(UTC) - timedelta(days=days)
     checks = inputs.frame("checks").select(
         "status", "nth", "news", "checked_at", id="subject_id", check_etag="etag", check_sha256="source_sha256"
     )
     images = _images(inputs)
-    found = pl.concat([_due_images(images, checks, before), _due_places(inputs, images, checks, before, settings)])
+    found = pl.concat(
+        [
+            _due_images(images, checks, before),
+            _due_places(inputs, images, checks, before, settings),
+            _due_scenes(inputs, checks, before),
+        ]
+    )
     rows = found.join(refused_before(inputs, NAME), on="id", how="left")
     return rows.with_columns(pl.col("refused").fill_null(False)).sort("id")
 
@@ -119,17 +125,24 @@ def _due_places(
         short.group_by("id")
         .agg(pl.col("looked_at").max())
         .join(inputs.frame("places").select(id="place_id"), on="id", how="semi")
-        .join(checks, on="id", how="left")
-        .filter(pl.max_horizontal("looked_at", "checked_at") <= before)
-        .with_columns(
-            place_id="id",
-            source_id=pl.lit(None, pl.String),
-            etag=pl.lit(None, pl.String),
-            source_sha256=pl.lit(None, pl.String),
-            lost=pl.lit(False),
-        )
     )
-    return _as_items(rows, "place")
+    return _due_again(rows, checks, before, "place")
+
+
+def _due_scenes(inputs: Inputs, checks: pl.DataFrame, before: datetime) -> pl.DataFrame:
+    """Satellite pictures that were rejected: another scene may be there by now."""
+    rejected = inputs.frame("rejects").filter(pl.col("stage") == satellite.STAGE.name)
+    return _due_again(rejected.select(id="item_id", looked_at="written_at"), checks, before, "scene")
+
+
+def _due_again(looked_at: pl.DataFrame, checks: pl.DataFrame, before: datetime, subject: str) -> pl.DataFrame:
+    none = pl.lit(None, pl.String)
+    rows = (
+        looked_at.join(checks, on="id", how="left")
+        .filter(pl.max_horizontal("looked_at", "checked_at") <= before)
+        .with_columns(place_id="id", source_id=none, etag=none, source_sha256=none, lost=pl.lit(False))
+    )
+    return _as_items(rows, subject)
 
 
 def _as_items(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
@@ -154,7 +167,7 @@ def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """What is to be said about a picture or a place; each is kept, also when there is nothing new."""
-    if item["subject"] == "place":
+    if item["subject"] != "image":
         return Kept({"checks": [_row(item, "look_again")]})
     found = await context.known.get(item["source_id"]) or await _alone(context.mapillary, item["source_id"])
     if found is None:
@@ -181,7 +194,7 @@ async def _compared(item: dict[str, Any], url: Any, context: WorkerContext) -> d
     try:
         found = await compared(known, url, context.mapillary, context.spool, context.hosts, context.settings.downloads)
     except Refused as refused:
-        # The first time it is the weather; and where the host gives nothing to anybody, it is that too.
+        # The first refusal is treated as transient, and so is one of a host that gives no picture at all.
         if not item["refused"] or not refused.is_its_own(context.hosts):
             raise
         return _row(item, "unavailable")

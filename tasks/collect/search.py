@@ -21,8 +21,8 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.boxes import Box, boxes_around
 from tasks.collect.candidates import FIELDS, Candidate, Kind, kind_of, read_candidate
 from tasks.collect.choose import Queue, best_scores_m, usable
-from tasks.collect.sightings import KINDS, Asked, Seen, Sightings
 from tasks.collect.tile_cache import TileCache
+from tasks.collect.tile_candidates import KINDS, Asked, Seen, TileCandidates
 from tasks.collect.tiles import TileImages, TileName, by_tile, tiles_of
 from tasks.geo.distance import distance_km
 from tasks.services import Mapillary, ServiceError
@@ -53,7 +53,7 @@ class Search:
             self._push([box] if settings.find != "tiles" else by_tile(box), on_one_tile=settings.find == "tiles")
         self._read: set[TileName] = set()
         self._tile_trouble: ServiceError | None = None
-        self._sightings = Sightings(settings.looked_at)
+        self._tile_candidates = TileCandidates(settings.looked_at)
         self._queues = {kind: Queue(settings) for kind in KINDS}
         self._met: set[str] = set()  # each picture counts once, though boxes share edges and tiles overlap
         self._requests = 0
@@ -61,7 +61,7 @@ class Search:
         self.asked = asked if asked is not None else Asked()
         self.seen: dict[Kind, Seen] = {kind: Seen() for kind in KINDS}
         self.unsearched = 0  # boxes that were given up
-        self.odd: Counter[str] = Counter()  # pictures that answer no wish: of no clear kind or place, gone, ...
+        self.odd: Counter[str] = Counter()  # pictures that count for no kind: of no clear kind or place, gone, ...
         self._placed = 0  # pictures that say where they are
         self._answers = 0  # boxes and tiles that were not refused
 
@@ -73,14 +73,14 @@ class Search:
                 best = queue.best()
                 limit_m = None if best is None or best[0] or best[1] else best[2]
                 if self._boxes and (limit_m is None or self._boxes[0][0] <= limit_m):
-                    promising = self._sightings.best(kind)
-                    # A nearer sighting can save the search of a farther box, never the other way round.
+                    promising = self._tile_candidates.best(kind)
+                    # A nearer tile candidate can save the search of a farther box, never the other way round.
                     if promising is None or self._boxes[0][0] <= promising:
                         await self._look_into_boxes()
                         continue
-                promising = self._sightings.best(kind)
+                promising = self._tile_candidates.best(kind)
                 if promising is not None and (limit_m is None or promising <= limit_m):
-                    await self._look_into_sightings(kind)
+                    await self._ask_details(kind)
                     continue
                 return None if best is None else queue.pop()
 
@@ -187,10 +187,10 @@ class Search:
             self._read.add(name)
             self._answers += 1
             self.asked.tiles += asked
-            self._sight(images, images.inside(box, _TILE_MARGIN_DEG))
+            self._add_tile_images(images, images.inside(box, _TILE_MARGIN_DEG))
         return True
 
-    def _sight(self, images: TileImages, which: NDArray[np.intp]) -> None:
+    def _add_tile_images(self, images: TileImages, which: NDArray[np.intp]) -> None:
         names = images.ids[which].tolist()
         new = [k for k, name in enumerate(names) if str(name) not in self._met]
         which = which[new]
@@ -200,13 +200,13 @@ class Search:
         said = images.is_pano[which]
         for kind, flag in zip(KINDS, (1, 0), strict=True):
             self.seen[kind].add(distances_m[said == flag])  # those of neither, once their details are known
-        self._sightings.add(images.ids[which], scores_m, said)
+        self._tile_candidates.add(images.ids[which], scores_m, said)
 
-    async def _look_into_sightings(self, kind: Kind) -> None:
+    async def _ask_details(self, kind: Kind) -> None:
         """Ask for the details of the most promising images."""
-        batch = self._sightings.next_batch(kind)
+        batch = self._tile_candidates.next_batch(kind)
         if not batch:
-            self.odd["not_looked_at"] += self._sightings.give_up(kind)
+            self.odd["not_looked_at"] += self._tile_candidates.give_up(kind)
             return
         self.asked.details += 1
         rows = await self._mapillary.images_by_id([str(name) for name in batch], FIELDS)
@@ -218,7 +218,7 @@ class Search:
                 continue
             if not self._is_around(candidate):
                 continue
-            if candidate.kind is not None and self._sightings.is_open(candidate.source_id):
+            if candidate.kind is not None and self._tile_candidates.is_open(candidate.source_id):
                 self.seen[candidate.kind].add([candidate.distance_m])
             # A tile's position is rounded: only now is it known which side of the edge a picture is on.
             if any(box.holds(*candidate.found_at) for box in self._area):
@@ -244,7 +244,7 @@ class Search:
             self._queue(candidate)
 
     def _is_around(self, candidate: Candidate) -> bool:
-        """Whether its camera was in the area; what a service says of another continent answers no question of ours."""
+        """Whether its camera was in the area; a service may answer with pictures of another continent."""
         if min(box.distance_m(*candidate.found_at) for box in self._area) > self._settings.max_shift_m:
             self.odd["elsewhere"] += 1
             return False

@@ -1,6 +1,6 @@
 """Pictures that have come and are not stored yet: their bytes outlive the process that asked for them.
 
-Decoding waits for a thread, a changed picture waits for its place to be redone; whoever is killed in between has left
+Decoding waits for a thread, a changed picture waits for its place to be redone; a process killed in between leaves
 the bytes here, and the next run takes them instead of asking again. A file is written under another name and renamed,
 its head says when it came and its sha256, and whatever does not fit that is as good as not there. Nothing here is
 needed: a full disk or a full spool costs a request, never a place.
@@ -56,7 +56,7 @@ class Spool:
         return cls(lake.state / "spool" / stage, ended_s(lake, stage))
 
     def put(self, source_id: str, came: Came, observed_s: float = OBSERVED_S) -> None:
-        """Keep a picture's bytes until they are dropped, or for so long."""
+        """Keep a picture's bytes until they are dropped, or for `observed_s`."""
         if self._folder is None:
             return
         if time.monotonic() - self._measured_s > MEASURE_S:
@@ -118,7 +118,7 @@ class Spool:
         return self._folder / f"{hashlib.sha256(source_id.encode(errors='surrogatepass')).hexdigest()}.picture"
 
     def _measure(self) -> set[str]:
-        """Look at all that is here: delete what nobody will observe any more, sum up and name the rest."""
+        """Look at all that is here: delete what has expired, sum up and name the rest."""
         self._bytes, self._measured_s = 0, time.monotonic()
         names, now = set(), time.time()
         assert self._folder is not None

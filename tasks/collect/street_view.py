@@ -11,13 +11,13 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
-from tasks.collect.keeping import BESIDE, ended_upstream, prepared_with, with_what_it_has
 from tasks.collect.notes import Notes, RecallingMapillary
+from tasks.collect.place_pictures import PlacePictures
+from tasks.collect.previous import BESIDE, ended_upstream, prepared_with, with_what_it_has
 from tasks.collect.search import Search
 from tasks.collect.spool import Spool
-from tasks.collect.taking import Taking
+from tasks.collect.targets import Target, collect_targets, targets_of
 from tasks.collect.tiles import in_tile_order
-from tasks.collect.wishes import Wish, fulfil, wishes_of
 from tasks.collect.worker import MOST, VERSION, WorkerContext
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup
@@ -30,6 +30,8 @@ NAME = "collect"
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     """One item a place. The split is left out: moving a place to another split does not fetch it again."""
     places = inputs.frame("places").select(pl.col("place_id").alias("id"), "lat", "lon")
+    if settings.panoramas + settings.photos == 0:
+        places = places.clear()  # satellite pictures alone are wanted
     # Neighbours follow each other, so that they find their vector tiles in the memory of a worker.
     ordered = places.sort(in_tile_order(places["lat"], places["lon"]), maintain_order=True)
     return with_what_it_has(ordered, inputs, NAME, prepared_with(settings, VERSION))
@@ -55,19 +57,19 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
 
 
 async def _collect(item: dict[str, Any], context: WorkerContext) -> Outcome:
-    wishes, taking = wishes_of(context.settings), Taking(item, context)
+    targets, pictures = targets_of(context.settings), PlacePictures(item, context)
 
     def open_search(half_size_m: float) -> Search:
-        return context.search(item["lat"], item["lon"], half_size_m, since_s=taking.since_s)
+        return context.search(item["lat"], item["lon"], half_size_m, since_s=pictures.since_s)
 
     async def take(candidate: Candidate) -> dict[str, Any]:
-        return image_row(item["id"], candidate, context.lake) | await taking.take(candidate)
+        return image_row(item["id"], candidate, context.lake) | await pictures.take(candidate)
 
-    await fulfil(wishes, context.settings.half_sizes_m, open_search, take)
-    taking.settle()
-    rows = [row for wish in wishes for row in wish.rows]
-    short = [wish for wish in wishes if len(wish.rows) < wish.wanted]
-    gaps = [gap_row(item["id"], wish) for wish in short]
+    await collect_targets(targets, context.settings.half_sizes_m, open_search, take)
+    pictures.settle()
+    rows = [row for target in targets for row in target.rows]
+    short = [target for target in targets if len(target.rows) < target.wanted]
+    gaps = [gap_row(item["id"], target) for target in short]
     lacking = {"gaps": gaps} if gaps else {}
     return Kept({**lacking, "images": rows}) if rows else _rejected(short, lacking)
 
@@ -105,22 +107,22 @@ def image_row(place_id: str, candidate: Candidate, lake: Lake) -> dict[str, Any]
     }
 
 
-def gap_row(place_id: str, wish: Wish) -> dict[str, Any]:
+def gap_row(place_id: str, target: Target) -> dict[str, Any]:
     """What a place lacks, as a row of `gaps`."""
     return {
         "place_id": place_id,
-        "kind": wish.kind,
-        "wanted": wish.wanted,
-        "got": len(wish.rows),
-        "reason": wish.reason,
-        "evidence_json": json.dumps(wish.evidence, sort_keys=True, ensure_ascii=False),
+        "kind": target.kind,
+        "wanted": target.wanted,
+        "got": len(target.rows),
+        "reason": target.reason,
+        "evidence_json": json.dumps(target.evidence, sort_keys=True, ensure_ascii=False),
     }
 
 
-def _rejected(wishes: list[Wish], rows: dict[str, list[dict[str, Any]]]) -> Rejected:
-    reasons = {wish.reason for wish in wishes}
+def _rejected(targets: list[Target], rows: dict[str, list[dict[str, Any]]]) -> Rejected:
+    reasons = {target.reason for target in targets}
     reason = reasons.pop() if len(reasons) == 1 else "no_usable_image"
-    return Rejected(reason, {wish.kind: {"reason": wish.reason, **wish.evidence} for wish in wishes}, rows)
+    return Rejected(reason, {target.kind: {"reason": target.reason, **target.evidence} for target in targets}, rows)
 
 
 STAGE = Stage(

@@ -1,15 +1,17 @@
 """What a worker of the street-view stage keeps open."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
 from tasks.collect.download import Downloads
-from tasks.collect.keeping import prepared_with
 from tasks.collect.notes import Notes, RecallingMapillary
+from tasks.collect.previous import prepared_with
 from tasks.collect.search import Asked, Search
 from tasks.collect.spool import Spool
 from tasks.collect.tile_cache import TileCache
@@ -18,6 +20,7 @@ from tasks.runtime.computing import Pace, computing
 from tasks.services import Mapillary
 
 FEWEST, MOST = 8, 64  # places under way in a worker: a service that takes a second for an answer needs dozens
+REMEMBERED = 10_000  # pictures fetched last: neighbours, which may share one, follow each other
 VERSION = 2  # raise it when other bytes are stored for the same picture and settings
 
 
@@ -34,6 +37,18 @@ class WorkerContext:
     notes: Notes = field(default_factory=Notes)
     spool: Spool = field(default_factory=Spool)
     ended: frozenset[str] = frozenset()  # pictures that a check has found to be deleted
+    # Pictures of this run, by source id, kind and preparation: one may be chosen by several places.
+    fetched: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    def remember(self, key: tuple[str, str, str], facts: dict[str, Any]) -> None:
+        self.fetched[key] = facts
+        if len(self.fetched) > REMEMBERED:
+            del self.fetched[next(iter(self.fetched))]
+
+    def fetching(self, source_id: str) -> asyncio.Lock:
+        """Held while a picture is fetched, so that it is fetched once."""
+        return self._locks.setdefault(source_id, asyncio.Lock())
 
     @cached_property
     def prepared(self) -> str:

@@ -40,6 +40,7 @@ def items(inputs: Inputs, settings: DifficultySettings) -> pl.DataFrame:
         "extension",
         "lat",
         "lon",
+        pl.lit(inputs.snapshot_id).alias("snapshot_id"),
     )
 
 
@@ -66,6 +67,7 @@ async def work(item: Row, context: WorkerContext) -> Outcome:
     difficulty = measure([a["error_km"] for a in attempts], settings.thresholds_km, settings.phase_one_km)
     row = {
         "image_id": item["image_id"],
+        "snapshot_id": item["snapshot_id"],
         "policy": settings.policy,
         "k": settings.k,
         "threshold_km": list(settings.thresholds_km),
@@ -95,6 +97,7 @@ async def _attempt(item: Row, trial: int, picture: dict[str, Any], context: Work
     row: Row = {
         "attempt_id": digest(item["image_id"], settings.policy, trial),
         "image_id": item["image_id"],
+        "snapshot_id": item["snapshot_id"],
         "policy": settings.policy,
         "trial": trial,
         "answer": reply.text,
@@ -124,4 +127,6 @@ STAGE = Stage(
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat",),
+    snapshot=True,
+    unhashed=("snapshot_id",),
 )

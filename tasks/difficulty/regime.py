@@ -35,7 +35,7 @@ class Difficulty:
 
 
 def regime(passed: int, k: int) -> Regime:
-    """The regime of a picture that passed so many of k trials."""
+    """The regime of a picture by the number of its k trials that passed."""
     if not 0 <= passed <= k or k < 1:
         raise ValueError(f"{passed} of {k} trials cannot have passed")
     if passed == 0:

@@ -54,6 +54,7 @@ async def work(item: Row, context: WorkerContext) -> Kept:
     row = {
         "evaluation_id": item["evaluation_id"],
         "image_id": item["image_id"],
+        "snapshot_id": item["snapshot_id"],
         "policy": policy,
         "answer": reply.text,
         "prompt_tokens": reply.usage.prompt_tokens,
@@ -90,4 +91,7 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat",),
     identity=answering,
+    snapshot=True,
+    keeps_history=True,  # answers of other policies, settings and snapshots stand beside the new ones
+    unhashed=("snapshot_id",),
 )

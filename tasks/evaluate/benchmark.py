@@ -40,5 +40,8 @@ def items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
         schema={"policy": pl.String, "evaluation_id": pl.String},
     )
     return evaluations.join(pictures, how="cross").select(
-        pl.format("{}|{}", "evaluation_id", "image_id").alias("id"), *evaluations.columns, *pictures.columns
+        pl.format("{}|{}", "evaluation_id", "image_id").alias("id"),
+        *evaluations.columns,
+        *pictures.columns,
+        pl.lit(inputs.snapshot_id).alias("snapshot_id"),
     )

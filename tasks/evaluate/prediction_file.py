@@ -13,7 +13,7 @@ from tasks.reward.levels import LEVELS
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _DAMAGED = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+|[-+]?\d+\.0*")
-_ENOUGH_LONG_IDS = 20  # of chance, so many long ids are round in binary once in a million files
+_ENOUGH_LONG_IDS = 20  # by chance, 20 long ids are all round in binary once in a million files
 
 _FIELDS = "id, answer (text) or lat and lon, true_lat, true_lon, and optionally country, province_or_state, city"
 

@@ -1,4 +1,4 @@
-"""Score anybody's predictions: `geofix score FILE`."""
+"""Score a file of predictions: `geofix score FILE`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from tasks.reward.metrics import RESAMPLES, Metric, summarize
 Answers = Sequence[ParsedAnswer | ParseFailure]
 
 SWAP_KM = 500.0  # a median error under this is no sign of swapped columns
-SWAP_GAIN = 5.0  # how many times nearer the swapped truth must be to be worth a word
+SWAP_GAIN = 5.0  # how many times nearer the swapped truth must be to be worth a warning
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _levels(table: pl.DataFrame, answers: Answers) -> dict[str, list[float]]:
 def _swap_warning(
     lat: np.ndarray, lon: np.ndarray, true_lat: np.ndarray, true_lon: np.ndarray, error_km: np.ndarray
 ) -> list[str]:
-    """A word when the truth read the other way round is far nearer to the answers."""
+    """A warning when the truth with lat and lon exchanged is far nearer to the answers."""
     usable = ~np.isnan(error_km) & (np.abs(true_lon) <= 90)
     if usable.sum() < 10:
         return []

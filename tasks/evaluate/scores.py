@@ -17,6 +17,7 @@ from tasks.runtime.runner import ColumnStage, Inputs, Row
 _KEPT = {
     "id": pl.String,
     "evaluation_id": pl.String,
+    "snapshot_id": pl.String,
     "metric": pl.String,
     "policy": pl.String,
     "value": pl.Float64,
@@ -24,6 +25,7 @@ _KEPT = {
     "high": pl.Float64,
     "n": pl.Int64,
 }
+ALWAYS = "parse_failure_rate"  # a metric that every evaluation has
 _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 
 
@@ -31,8 +33,10 @@ def compute(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, p
     """Every metric of every evaluation whose pictures are all answered.
 
     An evaluation with pictures still to ask has no score: over the answered ones alone the denominator would be
-    another. It is rejected as `incomplete` until a later run has the rest.
+    another. It is rejected as `incomplete` until a later run has the rest. Scores belong to the snapshot whose pictures
+    were answered; those of other snapshots and settings stand.
     """
+    snapshot = inputs.snapshot_id
     asked = items(inputs, settings).select("evaluation_id", "policy", "image_id", "lat", "lon")
     answered = inputs.frame("predictions").select(
         "evaluation_id", "image_id", "answer", pl.col("lat").alias("said_lat"), pl.col("lon").alias("said_lon")
@@ -46,12 +50,14 @@ def compute(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, p
         have = rows["found"].count()
         if have < rows.height:
             evidence = json.dumps({"policy": rows["policy"][0], "pictures": rows.height, "answered": have})
-            rejects.append({"id": evaluation, "reason": "incomplete", "evidence_json": evidence})
+            # Under the id of a score, so that the reject ends when that score is made.
+            reject_id = f"{evaluation}|{snapshot}|{ALWAYS}"
+            rejects.append({"id": reject_id, "reason": "incomplete", "evidence_json": evidence})
             continue
         for metric in _metrics(rows, settings):
             name = metric.pop("name")
-            head = {"id": f"{evaluation}|{name}", "evaluation_id": evaluation, "metric": name}
-            kept.append({**head, "policy": rows["policy"][0], **metric})
+            head = {"evaluation_id": evaluation, "snapshot_id": snapshot, "metric": name}
+            kept.append({"id": f"{evaluation}|{snapshot}|{name}", **head, "policy": rows["policy"][0], **metric})
     return pl.DataFrame(kept, schema=_KEPT), pl.DataFrame(rejects, schema=_REJECTS)
 
 
@@ -76,4 +82,6 @@ STAGE = ColumnStage(
     writes=("scores",),
     compute=compute,
     identity=identity,
+    snapshot=True,
+    keeps_history=True,
 )

@@ -1,27 +1,46 @@
-"""The reviewer's word on a snapshot. Training takes approved snapshots only."""
+"""A reviewer's decision about a snapshot. Everything after the review takes approved snapshots only."""
 
+import functools
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import polars as pl
 
-from schemas.errors import GeofixError, NotFound
+from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
 from tasks.review.evidence import snapshot_id as snapshot_id_of
 from tasks.review.report import restamp
-from tasks.runtime.identity import code_version, new_run_id
+from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.snapshots import decision_text, find_snapshot
+from tasks.runtime.stage_lock import stage_lock
 
-SHORTEST = 6  # letters of an id that is cut short
-RULE = "rule: auto_approve"  # the reviewer's name when nobody looked
+Decide = TypeVar("Decide", bound=Callable[..., dict[str, Any]])
+
+STAGE_NAME = "review"  # of the stage that makes snapshots
+RULE = "rule: auto_approve"  # the reviewer's name for an approval without a person
 
 
 class ReviewRefused(GeofixError):
-    """The word cannot be given: the snapshot is unknown, or does not pass its checks."""
+    """The decision cannot be made: it lacks a reason, the checks fail, or there is one already."""
 
 
+def _locked(decide: Decide) -> Decide:
+    """The decision, made while no review writes the snapshot's row: both read it, change it and write it back."""
+
+    @functools.wraps(decide)
+    def decide_alone(lake: Lake, *given: Any, **named: Any) -> dict[str, Any]:
+        with stage_lock(lake, STAGE_NAME):
+            return decide(lake, *given, **named)
+
+    return cast(Decide, decide_alone)
+
+
+@_locked
 def approve(lake: Lake, snapshot_id: str, reviewer: str, why: str | None = None, force: bool = False) -> dict[str, Any]:
-    """The snapshot's row, now approved. One that fails its checks needs `force` and a reason."""
-    row = _known(lake, snapshot_id)
+    """The snapshot's row, now approved. One that fails its checks or was decided before needs `force` and a reason."""
+    row = find_snapshot(lake, snapshot_id)
+    _refuse_silent_change(row, why, force)
     if not row["checks_passed"]:
         if not force:
             raise ReviewRefused(
@@ -30,59 +49,58 @@ def approve(lake: Lake, snapshot_id: str, reviewer: str, why: str | None = None,
             )
         if not (why or "").strip():
             raise ReviewRefused("a snapshot that does not pass its checks is approved only with a reason: --why REASON")
-    return _set(lake, row, "approved", reviewer, why)
+    return _decide(lake, row, "approved", reviewer, why)
 
 
-def reject(lake: Lake, snapshot_id: str, reviewer: str, why: str) -> dict[str, Any]:
-    """The snapshot's row, now rejected, with the reason."""
+@_locked
+def reject(lake: Lake, snapshot_id: str, reviewer: str, why: str, force: bool = False) -> dict[str, Any]:
+    """The snapshot's row, now rejected, with the reason. One that was decided before needs `force`."""
     if not why.strip():
         raise ReviewRefused("say why the snapshot is rejected: --why REASON")
-    return _set(lake, _known(lake, snapshot_id), "rejected", reviewer, why)
+    row = find_snapshot(lake, snapshot_id)
+    _refuse_silent_change(row, why, force)
+    return _decide(lake, row, "rejected", reviewer, why)
+
+
+def decisions(lake: Lake, snapshot_id: str) -> list[dict[str, Any]]:
+    """Every decision about a snapshot, the latest last."""
+    made = lake.read("decisions").filter(pl.col("snapshot_id") == snapshot_id)
+    return made.sort("decided_at", "decision_id").to_dicts()
 
 
 def newest_snapshot(lake: Lake) -> dict[str, Any] | None:
-    """The snapshot of what the tables hold now; else the one written last; None while there is none.
+    """The snapshot of what the tables hold now; else the one created last; None while there is none.
 
-    The last one written is not always the present one: when the data returns to an earlier state, so does its
-    snapshot, with whatever was said of it.
+    The last one created is not always the present one: when the data returns to an earlier state, so does its
+    snapshot, with the decision about it.
     """
-    snapshots = lake.read("snapshots").sort("written_at", "snapshot_id", descending=True)
+    snapshots = lake.read("snapshots").sort("created_at", "snapshot_id", descending=True, nulls_last=True)
     present = snapshots.filter(pl.col("snapshot_id") == snapshot_id_of(lake.read("images"), lake.read("labels")))
     found = present if present.height else snapshots
     return found.row(0, named=True) if found.height else None
 
 
+@_locked
 def auto_approve(lake: Lake, snapshot_id: str) -> dict[str, Any]:
-    """The snapshot's row, approved by rule if every check passes and nobody has said anything yet; else as it is."""
-    row = _known(lake, snapshot_id)
+    """The snapshot's row, approved by rule if every check passes and no decision was made yet; else as it is."""
+    row = find_snapshot(lake, snapshot_id)
     if row["status"] != "pending" or not row["checks_passed"]:
         return row
-    return _set(lake, row, "approved", RULE, "every check passed")
+    return _decide(lake, row, "approved", RULE, "every check passed")
 
 
-def _known(lake: Lake, wanted: str) -> dict[str, Any]:
-    """The one snapshot whose id is, or begins with, what was given."""
-    snapshots = lake.read("snapshots").sort("written_at", descending=True)
-    # An id may be cut short, but not so short that a slip of the hand approves something.
-    short = len(wanted) < SHORTEST
-    found = snapshots.clear() if short else snapshots.filter(pl.col("snapshot_id").str.starts_with(wanted))
-    exact = found.filter(pl.col("snapshot_id") == wanted)
-    found = exact if exact.height else found
-    if found.height == 1:
-        return found.row(0, named=True)
-    if found.height > 1:
-        raise NotFound(f"snapshot '{wanted}' is ambiguous: {', '.join(found['snapshot_id'])}")
-    if snapshots.is_empty():
-        raise NotFound(f"there is no snapshot '{wanted[:80]}', nor any other yet; run: geofix review")
-    known = ", ".join(f"{row['snapshot_id']} ({row['status']})" for row in snapshots.head(10).to_dicts())
-    hint = f" (at least {SHORTEST} letters of its id are needed)" if short else ""
-    raise NotFound(f"there is no snapshot '{wanted[:80]}'{hint}; known: {known}")
+def _refuse_silent_change(row: dict[str, Any], why: str | None, force: bool) -> None:
+    """A decision is changed only on purpose, with a reason; the earlier one stays in `decisions`."""
+    if row["status"] != "pending" and not (force and (why or "").strip()):
+        raise ReviewRefused(
+            f"snapshot {row['snapshot_id']} is already {decision_text(row)}; to decide again: --force --why REASON"
+        )
 
 
-def _set(lake: Lake, row: dict[str, Any], status: str, reviewer: str, why: str | None) -> dict[str, Any]:
+def _decide(lake: Lake, row: dict[str, Any], status: str, reviewer: str, why: str | None) -> dict[str, Any]:
     if not reviewer.strip():
         raise ReviewRefused("a reviewer's name is needed: --reviewer NAME")
-    # Stage, item and made_from stay as they are: the review's work is done, only the word on it is new.
+    # Stage, item and made_from stay as they are: the review's work is done, only the decision is new.
     new = {
         **row,
         "status": status,
@@ -90,7 +108,17 @@ def _set(lake: Lake, row: dict[str, Any], status: str, reviewer: str, why: str |
         "why": (why or "").strip() or None,
         "reviewed_at": datetime.now(UTC),
     }
-    commit = Commit(new_run_id(status), 1, stage=f"review.{status}", code_version=code_version())
+    run_id = new_run_id(status)
+    commit = Commit(run_id, 1, stage=f"review.{status}", code_version=code_version())
+    decision = {
+        "decision_id": digest(run_id, row["snapshot_id"]),
+        "decision": status,
+        "decided_at": new["reviewed_at"],
+        **{name: new[name] for name in ("snapshot_id", "reviewer", "why", "table_versions_json")},
+        **{"stage": commit.stage, "item_id": row["snapshot_id"], "run_id": run_id, "written_at": new["reviewed_at"]},
+    }
+    # First the history: a decision that is not in it could be replaced without a trace.
+    lake.append("decisions", [decision], commit)
     lake.upsert("snapshots", [new], commit)
     restamp(lake, new)
     return new

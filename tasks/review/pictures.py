@@ -10,7 +10,7 @@ from schemas.errors import LakeError
 from tasks.imaging.images import BadImage, thumbnail, to_data_uri
 from tasks.lake import Lake
 
-# What each reason means to somebody who did not write the stage.
+# What each reason means, for the reviewer.
 REASONS = {
     "no_imagery_near": "The service has no picture within the widest search box around the place.",
     "no_panorama_near": "There are photos near the place, but no panorama.",

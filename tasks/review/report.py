@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 COUNTRIES_SHOWN = 14
 FAILURES_SHOWN = 20
 PLAN = "reports/plan"  # the report of the plan that stands now
-_BEGIN, _END = "<!-- word -->", "<!-- /word -->"  # between them: the reviewer's decision, which changes later
+_BEGIN, _END = "<!-- decision -->", "<!-- /decision -->"  # between them: the reviewer's decision, which changes later
 
 
 def report_path(snapshot_id: str) -> str:
@@ -51,7 +51,7 @@ def restamp(lake: Lake, snapshot: dict[str, Any]) -> None:
     before, found, rest = page.partition(_BEGIN)
     _, closed, after = rest.partition(_END)
     if found and closed:
-        lake.blobs.put(snapshot["report"], (before + _word(snapshot) + after).encode())
+        lake.blobs.put(snapshot["report"], (before + _decision(snapshot) + after).encode())
 
 
 def render(
@@ -70,7 +70,7 @@ def render(
         .get_template("report.html.jinja")
         .render(
             snapshot=snapshot,
-            word=Markup(_word(snapshot)),
+            decision=Markup(_decision(snapshot)),
             css=Markup((HERE / "report.css").read_text("utf-8")),
             counts=json.loads(snapshot["counts_json"]),
             versions=json.loads(snapshot["table_versions_json"]),
@@ -98,8 +98,8 @@ def render(
     )
 
 
-def _word(snapshot: dict[str, Any]) -> str:
-    return _BEGIN + _environment().get_template("word.html.jinja").render(snapshot=snapshot) + _END
+def _decision(snapshot: dict[str, Any]) -> str:
+    return _BEGIN + _environment().get_template("decision.html.jinja").render(snapshot=snapshot) + _END
 
 
 def _environment() -> Environment:

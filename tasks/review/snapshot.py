@@ -1,11 +1,12 @@
 """A snapshot: the state of the data that a reviewer approves or rejects, with its checks and its report.
 
-Its id follows from the content of the images and labels, so the same content is the same snapshot, and what the
-reviewer said of it stands, however often the pipeline runs.
+Its id follows from the content of the images and labels, so the same content is the same snapshot, and the decision
+about it stands, however often the pipeline runs.
 """
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -65,19 +66,20 @@ def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
         "checks_passed": passed,
         "checks_json": json.dumps([asdict(check) for check in checks], ensure_ascii=False),
         "report": report_path(item["id"]),
-        **_word(context.lake, item["id"], passed),
+        **_decided(context.lake, item["id"], passed),
     }
     write_report(context.lake, row, evidence, checks, context.settings)
     return Kept({"snapshots": [row]})
 
 
-def _word(lake: Lake, snapshot: str, passed: bool) -> dict[str, Any]:
-    """What the reviewer said about this content before; pending if nothing, or if it no longer passes."""
+def _decided(lake: Lake, snapshot: str, passed: bool) -> dict[str, Any]:
+    """When this content was first reviewed, and what was decided; pending if nothing, or if it no longer passes."""
     found = lake.read("snapshots").filter(pl.col("snapshot_id") == snapshot).to_dicts()
+    created = {"created_at": (found[0]["created_at"] if found else None) or datetime.now(UTC)}
     columns = ("status", "reviewer", "why", "reviewed_at")
     if found and (passed or found[0]["status"] == "rejected" or not found[0]["checks_passed"]):
-        return {column: found[0][column] for column in columns}
-    return {"status": "pending", "reviewer": None, "why": None, "reviewed_at": None}
+        return created | {column: found[0][column] for column in columns}
+    return created | {"status": "pending", "reviewer": None, "why": None, "reviewed_at": None}
 
 
 STAGE = Stage(

@@ -15,7 +15,7 @@ from tasks.geo.distance import is_point
 
 WIDTH = 1000.0
 _A1, _A2, _A3, _A4 = 1.340264, -0.081106, 0.000893, 0.003796
-_TOP_LAT, _BOTTOM_LAT = 83.7, -57.0  # Greenland's tip and Cape Horn; nobody drives south of it
+_TOP_LAT, _BOTTOM_LAT = 83.7, -57.0  # Greenland's tip and Cape Horn; there are no roads south of it
 
 
 @dataclass(frozen=True)

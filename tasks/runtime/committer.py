@@ -12,7 +12,7 @@ from tasks.runtime.chunk import ChunkResult, Failure
 from tasks.runtime.ledger import Ledger
 from tasks.runtime.outcome import Tick
 
-BATCH_ITEMS = 20_000  # a commit after this many items,
+BATCH_ITEMS = 50_000  # a commit after this many items,
 BATCH_SECONDS = 5.0  # or after this long
 MOST_WAITING = 2  # commits: one in flight and one behind it; then the work waits
 
@@ -53,7 +53,7 @@ class Batch:
         try:
             self._hand_over()
             while self._commits:
-                self._commits.popleft().result()
+                self._await_one()
         finally:
             self._thread.shutdown(cancel_futures=True)
 
@@ -63,7 +63,7 @@ class Batch:
 
     def _hand_over(self) -> None:
         while self._commits and (self._commits[0].done() or len(self._commits) >= MOST_WAITING):
-            self._commits.popleft().result()
+            self._await_one()
         results, self._pending, self._items = self._pending, [], 0
         self._since = time.monotonic()
         if not results:
@@ -75,6 +75,10 @@ class Batch:
             self.reasons.update(row["reason"] for row in result.rejected)
             self.failures.update(failure.kind for failure in result.failed)
         self._commits.append(self._thread.submit(self._ledger.commit, results))
+
+    def _await_one(self) -> None:
+        self._commits[0].result()  # first: what is interrupted here, or has failed, is still to be waited for
+        self._commits.popleft()
 
     def _note(self, outcome: str, ids: list[str]) -> None:
         if ids:

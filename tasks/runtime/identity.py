@@ -26,7 +26,7 @@ def digest(*parts: Any) -> str:
 
 
 def with_made_from(items: pl.DataFrame, config_hash: str, stage: str, unhashed: Collection[str] = ()) -> pl.DataFrame:
-    """The items with `made_from`: what each row, but for the columns set aside, and the configuration amount to."""
+    """The items with `made_from`: the digest of each row without its unhashed columns, and of the configuration."""
     if "id" not in items.columns or items.schema["id"] != pl.String:
         raise GeofixError(f"stage {stage}: items need a text column 'id'")
     repeated = items.filter(pl.col("id").is_duplicated())["id"]

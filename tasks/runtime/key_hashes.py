@@ -18,6 +18,9 @@ class KeyHashes:
     def __init__(self) -> None:
         self._arrays: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._arrays)
+
     def add(self, hashes: pl.Series) -> None:
         """Take hashes in."""
         if len(hashes):

@@ -15,9 +15,7 @@ from tasks.lake.table_schema import to_arrow
 from tasks.lake.writes import INPUT_GONE, SUPERSEDED
 from tasks.runtime.chunk import ChunkResult
 from tasks.runtime.outcome import REJECTED, Row, StageResult, Tick
-from tasks.runtime.stage_table import SLICE, StageTable
-
-_NO_IDS = pl.Series("item_id", [], dtype=pl.String)
+from tasks.runtime.stage_table import SLICE, StageTable, items_of
 
 
 @dataclass(frozen=True)
@@ -43,10 +41,12 @@ class Ledger:
     code_version: str
     input_versions: Mapping[str, int]
     flow_run_id: str = ""
+    snapshot_id: str | None = None
     keeps_versions: bool = True
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _batch: int = 0
-    _must_sweep: bool = False
+    _leftover: int = 0  # live rows that a finished item should no longer have, such as a killed run leaves
+    _others: int = 0  # live rows of items that are not in the input
     _items: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Ledger:
         every = pl.concat(list(rows.values())).join(finished, on="item_id", how="semi")
         revive = every.filter("revivable", pl.col("made_from") == pl.col("wanted"))
         leftover = every.filter("live", (pl.col("made_from") != pl.col("wanted")).fill_null(True))
-        self._must_sweep = leftover.height > 0 or any(others for _, others in found.values())
+        self._leftover, self._others = leftover.height, sum(others for _, others in found.values())
         todo = items.join(finished, left_on="id", right_on="item_id", how="anti")
         before = finishing.filter(pl.col("live") | pl.col("revivable"))
         redone = before.join(todo, left_on="item_id", right_on="id", how="semi")["item_id"].unique()
@@ -106,13 +106,18 @@ class Ledger:
         if rejected:
             parts["rejects"] = [to_arrow(TABLES["rejects"], rejected)]
         rows = {name: pa.concat_tables(tables) for name, tables in parts.items() if tables}
-        batch = _items_of(rows.values())
         for name, table in self._tables.items():
-            known = pl.concat([one.here.rename("item_id") for one in self._tables.values()])
-            redone = batch["item_id"].filter(batch["item_id"].is_in(known.implode())) if len(known) else _NO_IDS
-            if name in rows or len(redone):
-                table.write(rows.get(name), batch, redone, commit)
+            redone = self._redone_of(rows.values())
+            if name in rows or redone.height:
+                table.write(rows.get(name), redone, commit)
         self._note_failures(results, commit)
+
+    def _redone_of(self, tables: Iterable[pa.Table]) -> pl.DataFrame:
+        """Those items of a batch that have rows of this stage already, in any of its tables."""
+        if not any(one.has_items for one in self._tables.values()):
+            return items_of([])
+        items = items_of(tables)
+        return items.filter(pl.any_horizontal([one.holds(items["item_id"]) for one in self._tables.values()]))
 
     def _end_rows(self, results: list[ChunkResult]) -> None:
         """Tombstone the rows that items say are gone. First: such an item is finished only when they are."""
@@ -141,17 +146,17 @@ class Ledger:
         ]
         if rows:
             data = to_arrow(TABLES["failures"], rows)
-            batch = _items_of([data])
-            again = batch["item_id"].filter(batch["item_id"].is_in(self._failures.here.implode()))
-            self._failures.write(data, batch, again, commit)
+            failed = items_of([data])
+            self._failures.write(data, failed.filter(self._failures.holds(failed["item_id"])), commit)
 
     def sweep(self, not_done: pl.Series, keeps_history: bool, partial: bool = False) -> None:
         """Tombstone this stage's rows that a redone item left behind, or whose item left the input."""
         assert self._items is not None
-        for table in self._tables.values() if self._must_sweep else ():
+        whole = not keeps_history and not partial  # only then an absent item is one that left
+        for table in self._tables.values() if self._leftover or (whole and self._others) else ():
             stale = table.stale(not_done)
             self._end(table, stale.filter("is_here"), SUPERSEDED)
-            if not keeps_history and not partial:
+            if whole:
                 self._end(table, stale.filter(~pl.col("is_here")), INPUT_GONE)
         mended = pl.DataFrame({"item_id": list(self._attempts)}, schema={"item_id": pl.String})
         mended = mended.filter(~pl.col("item_id").is_in(not_done.implode()))
@@ -257,6 +262,7 @@ class Ledger:
             "item_id": self.stage,
             "written_at": finished,
             "flow_run_id": self.flow_run_id or None,
+            "snapshot_id": self.snapshot_id,
             "config_hash": self.config_hash,
             "config_json": self.config_json,
             "code_version": self.code_version,
@@ -313,13 +319,6 @@ class Ledger:
             self.code_version,
             dict(self.input_versions),
         )
-
-
-def _items_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
-    """The items (`item_id`) that rows belong to, with their digest."""
-    frames = [pl.DataFrame(table.select(["item_id", "made_from"])) for table in tables]
-    none = pl.DataFrame(schema={"item_id": pl.String, "made_from": pl.String})
-    return pl.concat([none, *frames]).with_columns(pl.col("made_from").str.strip_prefix(REJECTED)).unique()
 
 
 def _sorted_parts(rows: pl.DataFrame, key: list[str], todo: pl.DataFrame, size: int) -> Iterator[pl.DataFrame]:

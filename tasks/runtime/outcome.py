@@ -7,6 +7,7 @@ from typing import Any
 from schemas.messages import Usage
 
 Row = dict[str, Any]
+NO_USAGE = Usage()
 
 # Rows of a rejected item carry this before their digest: only the rejects table says that the item is finished.
 REJECTED = "rejected:"
@@ -17,7 +18,7 @@ class Kept:
     """The item goes on: rows by table, own columns only."""
 
     rows: Mapping[str, list[Row]]
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     gone: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # table -> key -> why its row ends, any stage's
 
 
@@ -28,7 +29,7 @@ class Rejected:
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, list[Row]] = field(default_factory=dict)
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
 
 
 Outcome = Kept | Rejected

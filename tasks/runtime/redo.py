@@ -59,8 +59,8 @@ def settled(
     redo = _redo(outlook, ledger, other, len(redone))
     if settings.redo == "ask" and len(redone) > settings.redo_ask_above and not confirm(redo):
         raise StageRefused(
-            f"{redo}; run again with --set run.redo=always to redo them, or --set run.redo=never to keep them as "
-            "they are"
+            f"{redo}; run again with --redo to redo them, or with --keep to leave them as they are "
+            "(run.redo=always or never)"
         )
     logger.warning("%s; the old results are kept, and used again when the settings return", redo)
     return todo

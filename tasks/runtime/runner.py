@@ -32,7 +32,7 @@ from tasks.runtime.pool import WorkerDied, is_async_function, spread
 from tasks.runtime.ray_jobs import run_as_job
 from tasks.runtime.redo import Redo, settled
 from tasks.runtime.resources import Resources, chosen, most_workers
-from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup
+from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup, open_inputs
 from tasks.runtime.stage_lock import stage_lock
 from tasks.services.pauses import Pauses
 
@@ -81,8 +81,7 @@ def pending(stage: Stage, settings: Any, context: Context) -> pl.DataFrame:
 
 
 def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple[Inputs, str, Ledger]:
-    versions = {table: context.lake.version(table) for table in stage.reads}
-    inputs = Inputs(context.lake, versions)
+    inputs = open_inputs(stage, context.lake, context.snapshot)
     identity = stage.identity(settings) if stage.identity else settings.identity()
     config_hash = digest(stage.name, stage.version, identity)
     ledger = Ledger(
@@ -93,8 +92,9 @@ def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple
         config_hash=config_hash,
         config_json=context.config_json,
         code_version=context.code_version,
-        input_versions=versions,
+        input_versions=inputs.versions,
         flow_run_id=context.flow_run_id,
+        snapshot_id=inputs.snapshot_id if stage.snapshot else None,
         keeps_versions=stage.keeps_versions,
     )
     return inputs, config_hash, ledger
@@ -164,7 +164,7 @@ def _run_columns(
 ) -> StageResult:
     began_s = time.monotonic()
     kept, rejects = stage.compute(inputs, settings)
-    kept = with_made_from(kept, config_hash, stage.name)
+    kept = with_made_from(kept, config_hash, stage.name, stage.unhashed)
     rejects = with_made_from(rejects, config_hash, stage.name)
     items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
     if items["id"].is_duplicated().any():

@@ -15,6 +15,7 @@ from tasks.runtime.identity import code_version
 from tasks.runtime.outcome import Tick
 from tasks.runtime.redo import Redo
 from tasks.runtime.resources import Resources
+from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.services import Connections
 
 
@@ -33,6 +34,7 @@ class Inputs:
 
     lake: Lake
     versions: Mapping[str, int]
+    snapshot: Snapshot | None = None  # what a stage after the review works on; the versions are its own
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
 
     def frame(self, table: str) -> pl.DataFrame:
@@ -42,6 +44,13 @@ class Inputs:
         if table not in self._frames:
             self._frames[table] = self.lake.read(table, self.versions[table])
         return self._frames[table]
+
+    @property
+    def snapshot_id(self) -> str:
+        """The id of the snapshot the stage works on."""
+        if self.snapshot is None:
+            raise GeofixError("this stage does not declare that it works on a snapshot")
+        return self.snapshot.snapshot_id
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Stage:
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
     section: str = ""  # dotted path of the settings `run` is given, the stage's identity; empty: the part's own section
+    snapshot: bool = False  # reads the tables that the approved snapshot names at its versions
     # (inputs, settings) -> what all workers need, such as what a scan finds: computed once, then `WorkerSetup.shared`
     share: Callable[[Inputs, Any], Any] | None = None
 
@@ -81,6 +91,8 @@ class ColumnStage:
     identity: Callable[[Any], Any] | None = None
     services: tuple[str, ...] = ()
     section: str = ""
+    snapshot: bool = False
+    unhashed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,21 @@ class Context:
     confirm: Callable[[Redo], bool] = lambda redo: False  # asked before many finished items are paid for again
     flow_run_id: str = ""
     config_json: str = "{}"
+    snapshot: Snapshot | None = None  # for the stages after the review; none: the newest approved
 
     @cached_property
     def code_version(self) -> str:
         return code_version()
+
+
+def open_inputs(stage: Stage | ColumnStage, lake: Lake, snapshot: Snapshot | None = None) -> Inputs:
+    """The tables a stage reads as they are now, and after the review at the versions of a snapshot.
+
+    By default that is the newest approved one. Tables it does not name, such as trajectories, are read as they are now.
+    """
+    versions = {table: lake.version(table) for table in stage.reads}
+    if not stage.snapshot:
+        return Inputs(lake, versions)
+    chosen = snapshot or approved_snapshot(lake)
+    pinned = {table: version for table, version in chosen.versions.items() if table in versions}
+    return Inputs(lake, versions | pinned, chosen)

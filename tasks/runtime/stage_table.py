@@ -5,6 +5,7 @@ from one look at it. The count of the stage's commits in the table tells whether
 the stage has written meanwhile, rows are exchanged instead of appended, and the look is repeated.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -35,7 +36,7 @@ class StageTable:
     run_id: str
     keeps_versions: bool = True  # false: the rows of a redone item replace the old ones, which are deleted
     items: pl.DataFrame = field(default_factory=lambda: _no_items())  # id and made_from of the run's input
-    here: pl.Series = field(default_factory=lambda: _no_items()["id"])  # those of them with a row, tombstones included
+    _here: KeyHashes = field(default_factory=KeyHashes)  # of those of them that have a row, tombstones included
     _version: int = -1  # of the last look
     _count: int = 0  # commits of the stage in the table, as of the last look or write
     _before: KeyHashes | None = None  # of the keys that were live at the last look
@@ -64,33 +65,40 @@ class StageTable:
         rows = rows.with_columns(
             _DIGEST, is_rejected=pl.col("made_from").str.starts_with(REJECTED).fill_null(False)
         ).unique()
-        self.here = rows["item_id"].unique()
+        self._here = KeyHashes()
+        self._here.add(rows["item_id"].unique().hash())
         return rows, int(others.item())
 
-    def write(self, rows: pa.Table | None, batch: pl.DataFrame, redone: pl.Series, commit: Commit) -> None:
-        """Write a batch: rows of new items are appended, those of `redone` ones take the place of the old.
+    @property
+    def has_items(self) -> bool:
+        """Whether any item of the run has a row here."""
+        return bool(self._here)
 
-        `batch` gives `item_id` and `made_from` of each item, whether or not it has rows here.
+    def holds(self, items: pl.Series) -> pl.Series:
+        """For each item, whether it has a row here. A wrong yes is harmless: the exchange then finds nothing."""
+        return self._here.holds(items.hash())
+
+    def write(self, rows: pa.Table | None, redone: pl.DataFrame, commit: Commit) -> None:
+        """Write a batch: rows of new items are appended, those of redone ones take the place of the old.
+
+        `redone` gives `item_id` and `made_from`, whether or not the item has rows in this table.
         """
         keys = self._keys(rows)
-        self._refuse_shared(keys)
         hashes = keys.select(hash_of(self.key)).to_series()
-        taken = keys["item_id"].filter(self._live_before().holds(hashes)) if keys.height else keys["item_id"]
-        exchanged = pl.concat([redone.rename("item_id"), taken.rename("item_id")]).unique()
-        is_new = ~keys["item_id"].is_in(exchanged.implode())
-        if rows is not None and is_new.any():
-            new = rows if is_new.all() else rows.filter(is_new.to_arrow())
-            try:
+        self._refuse_shared(keys, hashes)
+        taken = keys["item_id"].filter(self._live_before().holds(hashes))
+        is_old = keys["item_id"].is_in(pl.concat([redone["item_id"], taken]).implode())
+        try:
+            if rows is not None and not is_old.all():
+                new = rows.filter((~is_old).to_arrow()) if is_old.any() else rows
                 self._note(self.lake.append_new(self.name, new, commit, self._count))
-            except ConcurrentRun:
-                self._exchange(rows, batch, commit)
-                self._written.add(hashes)
-                self.look(self.items)
-                return
-        exchanged = exchanged.filter(exchanged.is_in(pl.concat([self.here, keys["item_id"]]).implode()))
-        if len(exchanged):
-            old = None if rows is None else rows.filter((~is_new).to_arrow())
-            self._exchange(old, batch.filter(pl.col("item_id").is_in(exchanged.implode())), commit)
+            elsewhere = redone.filter(self.holds(redone["item_id"]))
+            if is_old.any() or elsewhere.height:
+                old = None if rows is None else rows.filter(is_old.to_arrow())
+                self._exchange(old, pl.concat([elsewhere, items_of([] if old is None else [old])]).unique(), commit)
+        except ConcurrentRun:
+            self._exchange(rows, pl.concat([redone, items_of([] if rows is None else [rows])]).unique(), commit)
+            self.look(self.items)
         self._written.add(hashes)
 
     def revive(self, items: pl.DataFrame, commit: Commit) -> None:
@@ -137,7 +145,8 @@ class StageTable:
     def _exchange(self, rows: pa.Table | None, batch: pl.DataFrame, commit: Commit) -> None:
         """Insert rows and end what they and their items had, in one commit: no reader sees two live rows of a key."""
         new = [] if rows is None else rows
-        keys = self._keys(rows).select(self.key).with_columns(remade=pl.lit(True))
+        writers = self._keys(rows)
+        keys = writers.select(self.key).with_columns(remade=pl.lit(True))
 
         def find(table: pl.LazyFrame) -> pl.DataFrame:
             found = self._versions(table, self._mine(batch["item_id"]), batch).join(keys, on=self.key, how="left")
@@ -147,22 +156,36 @@ class StageTable:
                 [
                     self._changes(found.filter(replaced), "delete"),
                     self._changes(found.filter(~same & _LIVE & ~replaced), "end", SUPERSEDED),
-                    self._of_others(table, keys.select(self.key), batch["item_id"]),
+                    self._of_others(table, keys.select(self.key), batch["item_id"], writers),
                 ]
             )
 
         self._note(self.lake.change(self.name, find, new, commit))
 
-    def _of_others(self, table: pl.LazyFrame, keys: pl.DataFrame, items: pl.Series) -> pl.DataFrame:
-        """Live rows with these keys of other items: they end, for good where both items are in the input."""
+    def _of_others(
+        self, table: pl.LazyFrame, keys: pl.DataFrame, items: pl.Series, writers: pl.DataFrame | None = None
+    ) -> pl.DataFrame:
+        """Live rows with these keys of other items: they end, for good where both items are in the input.
+
+        Where the other item is finished, both would take the key from each other in every run: the writers are refused.
+        """
         if keys.is_empty():
             return self._changes(keys, "end")
         hashes = keys.select(hash_of(self.key)).to_series()
         same = _LIVE & hash_of(self.key).is_in(hashes.implode()) & ~self._mine(items)
         found = table.filter(same).select(_names(self.key)).collect().join(keys, on=self.key, how="semi")
-        rivals = found.join(self.items, left_on="item_id", right_on="id", how="semi")
-        left = found.join(rivals, on="item_id", how="anti")
-        return pl.concat([self._changes(rivals, "end", TAKEN), self._changes(left, "end", INPUT_GONE)])
+        wanted = self.items.select(item_id="id", wanted="made_from")
+        found = found.join(wanted, on="item_id", how="left").with_columns(digest=_DIGEST)
+        finished = found.filter(pl.col("digest") == pl.col("wanted"), pl.col("stage") == self.stage)
+        if writers is not None and finished.height:
+            self._refuse(pl.concat([finished.select(writers.columns), writers.join(finished, on=self.key, how="semi")]))
+        is_here = pl.col("wanted").is_not_null()
+        return pl.concat(
+            [
+                self._changes(found.filter(is_here), "end", TAKEN),
+                self._changes(found.filter(~is_here), "end", INPUT_GONE),
+            ]
+        )
 
     def _mine(self, items: pl.Series) -> pl.Expr:
         return ((pl.col("stage") == self.stage) & pl.col("item_id").is_in(items.implode())).fill_null(False)
@@ -196,11 +219,12 @@ class StageTable:
                 self._before.add(live.select(hash_of(self.key)).collect().to_series())
         return self._before
 
-    def _refuse_shared(self, keys: pl.DataFrame) -> None:
+    def _refuse_shared(self, keys: pl.DataFrame, hashes: pl.Series) -> None:
         """Two items of a run must not write one row, whether in one batch or in two."""
-        shared = keys.filter(pl.struct(self.key).is_duplicated())
+        is_unique = hashes.n_unique() == len(hashes)
+        shared = keys.head(0) if is_unique else keys.filter(pl.struct(self.key).is_duplicated())
         if shared.is_empty():
-            again = keys.filter(self._written.holds(keys.select(hash_of(self.key)).to_series()))
+            again = keys.filter(self._written.holds(hashes))
             if again.is_empty():
                 return
             written = self.lake.scan(self.name).filter((pl.col("run_id") == self.run_id) & _LIVE)
@@ -209,6 +233,9 @@ class StageTable:
             if shared.is_empty():
                 return  # the same hash of another key
             shared = pl.concat([shared, again.join(shared, on=self.key, how="semi")])
+        self._refuse(shared)
+
+    def _refuse(self, shared: pl.DataFrame) -> None:
         first = shared.row(0, named=True)
         raise LakeError(
             f"stage {self.stage}: items {', '.join(sorted(set(shared['item_id']))[:3])} wrote the same "
@@ -223,6 +250,13 @@ class StageTable:
 
 def _names(key: list[str]) -> list[str]:
     return list(dict.fromkeys([*key, "stage", "item_id", "made_from"]))
+
+
+def items_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
+    """The items (`item_id`) that rows belong to, with their digest."""
+    frames = [pl.DataFrame(table.select(["item_id", "made_from"])) for table in tables]
+    none = pl.DataFrame(schema={"item_id": pl.String, "made_from": pl.String})
+    return pl.concat([none, *frames]).with_columns(_DIGEST).unique()
 
 
 def _no_items() -> pl.DataFrame:

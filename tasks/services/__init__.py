@@ -55,12 +55,12 @@ class Connections:
     trained: Connection | None = None
 
     def secrets(self) -> tuple[str, ...]:
-        """The keys themselves, for whoever has to keep them out of a text."""
+        """The keys themselves, to be kept out of texts."""
         every = (self.mapillary, self.geocoder, self.search, self.chat, self.stac, self.trained)
         return tuple(c.key.get_secret_value() for c in every if c is not None and c.key is not None)
 
     def unaccepted_key(self, service: str | None, kind: str) -> str | None:
-        """What somebody can do about an error of this kind, where a key of theirs was not accepted."""
+        """What the user can do about an error of this kind, where a key was not accepted."""
         connection = getattr(self, service, None) if service else None
         if kind != "auth" or connection is None:
             return None

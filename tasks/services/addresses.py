@@ -46,7 +46,7 @@ def is_open(host: str) -> bool:
     except ValueError:
         pass
     try:
-        socket.inet_aton(host)  # 127.1, 0x7f.0.0.1, 2130706433: nobody spells a public address like this
+        socket.inet_aton(host)  # 127.1, 0x7f.0.0.1, 2130706433: not how a public address is spelled
     except OSError:
         return not is_private(f"https://{host}/")
     return False

@@ -1,4 +1,4 @@
-"""What a service said, and which error its status speaks of."""
+"""What a service answered, and which error its status stands for."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -60,7 +60,12 @@ def error_by_status(service: str, answer: Answer, secrets: tuple[str, ...] = ())
     else:
         # 1xx and 3xx: we follow no redirect, since it could carry a key to another host
         target = safe_url(answer.headers.get("location", ""))[:200]
-        message = f"{answer.url} leads elsewhere{f', to {target}' if target else ''}; redirects are not followed"
+        message = f"redirects are not followed{f', here to {target}' if target else ''}: {answer.url}"
         return ServiceError(service, "blocked", safe_text(message, secrets), status=answer.status)
     said = safe_text(answer.body[:2000].decode("utf-8", "replace"), secrets)
-    return ServiceError(service, kind, f"{answer.url} said: {said}", status=answer.status, retryable=retryable)
+    return ServiceError(service, kind, said_at(said, answer.url), status=answer.status, retryable=retryable)
+
+
+def said_at(said: str, url: str) -> str:
+    """A message with the cause first: texts are cut at their end, and addresses are long."""
+    return f"{said} ({url})" if said else f"no reason given ({url})"

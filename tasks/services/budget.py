@@ -54,7 +54,7 @@ class BudgetFile:
             return _standing(connection, bucket)
 
     def pause(self, name: str, seconds: float) -> None:
-        """A service wants to be asked nothing for so long; 0: it answers again."""
+        """A service is to be asked nothing for this time; 0: it answers again."""
         with self._transaction() as connection:
             after = pause(_paused(connection, name), seconds, self._clock())
             connection.execute(

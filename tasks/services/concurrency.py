@@ -29,7 +29,7 @@ class ConcurrencyLimiter:
 
     While latency holds it grows. When answers take much longer, either requests pile up before the host, then fewer
     of them bring as many answers, or the host has become slower by itself, then they bring fewer. Which it is shows
-    by trying. It learns only while it is full: a limit nobody reaches says nothing about the host.
+    by trying. It learns only while it is full: a limit that is not reached says nothing about the host.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,7 +68,7 @@ class ConcurrencyLimiter:
         self._admit()
 
     def answered(self, latency_s: float) -> None:
-        """An answer came, however it reads, so long after its request."""
+        """An answer came, of any status, `latency_s` after its request."""
         self._recent_s = 0.9 * self._recent_s + 0.1 * latency_s if self._recent_s else latency_s
         if self.inside < int(self.limit):
             self._forget_round()

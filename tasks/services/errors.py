@@ -21,7 +21,7 @@ Kind = Literal[
 
 # Every other query parameter may be a token or part of a signature, so only these are ever shown.
 _SHOWN = {
-    *("bbox", "fields", "is_pano", "limit", "ids", "sequence_id", "sequence_ids", "start_captured_at"),
+    *("bbox", "is_pano", "limit", "ids", "sequence_id", "sequence_ids", "start_captured_at"),
     *("end_captured_at", "q", "lat", "lon", "zoom", "format", "addressdetails", "accept-language", "max_results"),
 }
 _URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]+", re.IGNORECASE)
@@ -57,7 +57,7 @@ def safe_text(text: str, secrets: tuple[str, ...] = (), limit: int = 200) -> str
 class ServiceError(Exception):
     """A service did not give what was asked.
 
-    `retryable` says that the same request may succeed later. The message never holds a secret: whoever raises it
+    `retryable` says that the same request may succeed later. The message never holds a secret: the raising code
     passes text through `safe_text` and addresses through `safe_url`.
     """
 

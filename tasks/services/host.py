@@ -1,25 +1,28 @@
-"""What this process knows of a host from all its requests there: how many at once, is it out, is its limit reached?"""
+"""What this process knows of a host from its requests there: how many at once, is it out, is its limit reached."""
 
 import asyncio
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from schemas.settings.services import Endpoint
-from tasks.services.breaker import Breaker
+from tasks.services.breaker import LONGEST_LIMIT_PAUSE_S, Breaker
 from tasks.services.concurrency import ConcurrencyLimiter
-from tasks.services.refusal import Refusals
 
 
 class Host:
-    """One kind of request to one host. What it says about its limit is said to all kinds."""
+    """One kind of request to one host. A rate limit holds for all kinds."""
 
-    def __init__(self, name: str, endpoint: Endpoint, refusals: Refusals) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, limit: Breaker) -> None:
         self.name = name
-        self.gate = ConcurrencyLimiter(endpoint.max_concurrency)
-        self.breaker = Breaker(
-            endpoint.outage_after, endpoint.outage_pause_s, endpoint.max_wait_s, endpoint.outage_patience_s
+        self.concurrency = ConcurrencyLimiter(endpoint.max_concurrency)
+        self.outage = Breaker(
+            endpoint.outage_after,
+            endpoint.outage_pause_s,
+            endpoint.max_wait_s,
+            endpoint.outage_patience_s,
+            only_if_answered=True,
         )
-        self.refusals = refusals
+        self.limit = limit
 
 
 _Key = tuple[str, str, str, str]
@@ -29,10 +32,10 @@ FILES = ("picture", "file")  # kinds of request that go to a store of files, whi
 class _Hosts:
     def __init__(self) -> None:
         self.by_kind: dict[_Key, Host] = {}
-        self.refusals: dict[_Key, Refusals] = {}
+        self.limits: dict[_Key, Breaker] = {}
 
 
-# A gate's waiters belong to a loop, and go with it.
+# Futures belong to a loop, and are dropped with it.
 _hosts: WeakKeyDictionary[asyncio.AbstractEventLoop, _Hosts] = WeakKeyDictionary()
 
 
@@ -43,8 +46,8 @@ def host_of(service: str, endpoint: Endpoint, kind: str, address: str) -> Host:
     hosts = _hosts.setdefault(asyncio.get_running_loop(), _Hosts())
     if key not in hosts.by_kind:
         # As many refusals in a row as one request meets before it would give up.
-        fresh = Refusals(endpoint.max_attempts, endpoint.limit_pause_s, endpoint.limit_patience_s)
+        fresh = Breaker(endpoint.max_attempts, endpoint.limit_pause_s, LONGEST_LIMIT_PAUSE_S, endpoint.limit_patience_s)
         apart = kind if kind in FILES else ""
-        refusals = hosts.refusals.setdefault((service, endpoint.base_url, apart, netloc), fresh)
-        hosts.by_kind[key] = Host(f"{service} {netloc} {apart}".strip(), endpoint, refusals)
+        limit = hosts.limits.setdefault((service, endpoint.base_url, apart, netloc), fresh)
+        hosts.by_kind[key] = Host(f"{service} {netloc} {apart}".strip(), endpoint, limit)
     return hosts.by_kind[key]

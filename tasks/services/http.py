@@ -1,4 +1,4 @@
-"""One HTTP client for every service: a patient guest, suspicious of answers, and silent about secrets."""
+"""HTTP client of every service: retries, rate limits, circuit breakers, response validation, no secrets in errors."""
 
 import asyncio
 import contextlib
@@ -13,16 +13,17 @@ from pydantic import SecretStr
 
 from schemas.settings.services import Endpoint
 from tasks.services.answer import Answer, Classify, error_by_status
-from tasks.services.breaker import Out
+from tasks.services.breaker import Suspended
 from tasks.services.errors import Kind, ServiceError, safe_url
 from tasks.services.host import Host, host_of
 from tasks.services.partial import Download
 from tasks.services.rate_budget import RateBudget
 from tasks.services.rate_limiter import UsedUp, asking, rate_limiter_of
-from tasks.services.refusal import OverLimit
 from tasks.services.transfer import Ask, Params, Transfers
 
 __all__ = ["Answer", "Classify", "Connection", "Http", "Params", "error_by_status"]
+
+_JSON_ALIASES = ("text/json", "text/javascript", "application/javascript")  # what some servers call it
 
 
 @dataclass(frozen=True)
@@ -32,23 +33,22 @@ class Connection:
     service: str
     endpoint: Endpoint
     key: SecretStr | None = None
-    contact: str | None = None  # where whoever runs the service can reach us
-    rate_budget: RateBudget | None = field(
-        default=None, repr=False, compare=False
-    )  # of budgets shared with others; none: our own
+    contact: str | None = None  # where the service's operator can reach us
+    # Of budgets shared with other processes; None: this process's own.
+    rate_budget: RateBudget | None = field(default=None, repr=False, compare=False)
     section: str = ""  # where its settings stand, if not under services
 
 
 @dataclass
 class _Passage:
-    """What the one request that passes shall find out: whether a service is back, and whether its limit is over."""
+    """Whether a request is the probe of a breaker: of an outage, of a limit."""
 
-    ends_outage: bool = False
-    ends_limit: bool = False
+    probes_outage: bool = False
+    probes_limit: bool = False
 
 
 class Http:
-    """Requests to one service: within its budgets, as many at once as it bears, tried again by kind of error."""
+    """Requests to one service: within its budgets and concurrency, tried again by kind of error."""
 
     def __init__(
         self,
@@ -102,24 +102,25 @@ class Http:
             params,
             json_body,
             Download() if resume else None,
+            kind,
         )
         host = host_of(self.service, self.endpoint, kind, ask.address)
-        sent, tried, openings = 0, 0, host.refusals.openings
+        sent, tried, recoveries = 0, 0, host.limit.recoveries
         failed: ServiceError | None = None
         while True:
             try:
                 async with self._place(host, kind, ask.address) as passage:
                     answer, failed = await self._try(ask, host, passage, accept, also, classify, check)
-            except OverLimit as over:
-                raise self._over_limit(over, ask.address, failed) from None
+            except Suspended as limit:
+                raise self._over_limit(limit, ask.address, failed) from None
             sent += 1
             if failed is None:
                 return replace(answer, attempts=sent)
             failed.attempts = sent
-            if failed.retryable and failed.kind == "rate_limit" and host.refusals.closed:
-                # Whoever asks next waits for the limit's end: patience ends that, not a number of tries. Only one that
-                # is refused again after others were answered has used a try.
-                was_over, openings = host.refusals.openings > openings, host.refusals.openings
+            if failed.retryable and failed.kind == "rate_limit" and host.limit.open:
+                # The next attempt waits for the limit's end: patience ends that, not a number of tries. Only a request
+                # that is refused again after others were answered has used a try.
+                was_over, recoveries = host.limit.recoveries > recoveries, host.limit.recoveries
                 tried += was_over
                 if tried < self.endpoint.max_attempts:
                     continue
@@ -155,33 +156,34 @@ class Http:
     @contextlib.asynccontextmanager
     async def _place(self, host: Host, kind: str, address: str) -> AsyncIterator[_Passage]:
         """A place among the requests at the host, and a permit; the errors of getting none are not tried again."""
-        await host.gate.enter()
+        await host.concurrency.enter()
         passage = _Passage()
         try:
-            passage.ends_limit = await host.refusals.enter(self._sleep, self._heed(host.name))
-            passage.ends_outage = await host.breaker.enter()
+            passage.probes_limit = await host.limit.enter(self._sleep, self._observe(host.name))
+            try:
+                passage.probes_outage = await host.outage.enter()
+            except Suspended as out:
+                message = f"not asked, the service has been out for {out.since_s:.0f} s"
+                raise self._error("outage", f"{message}: {safe_url(address)}; at last: {out.last}", True) from None
             await self._permit(kind)
             yield passage
-        except Out as out:
-            message = f"{safe_url(address)}: not asked, the service has been out for {out.since_s:.0f} s"
-            raise self._error("outage", f"{message}; at last: {out.last}", True) from None
         finally:
             # Without effect where the attempt was reported.
-            if passage.ends_limit:
-                host.refusals.abandoned()
-            if passage.ends_outage:
-                host.breaker.abandoned()
-            host.gate.leave()
+            if passage.probes_limit:
+                host.limit.abandoned()
+            if passage.probes_outage:
+                host.outage.abandoned()
+            host.concurrency.leave()
 
-    def _heed(self, name: str) -> Callable[[], Awaitable[float]] | None:
+    def _observe(self, name: str) -> Callable[[], Awaitable[float]] | None:
         rate_budget = self._rate_budget
         return None if rate_budget is None else lambda: asyncio.wrap_future(asking.submit(rate_budget.paused_s, name))
 
-    def _over_limit(self, over: OverLimit, address: str, refused: ServiceError | None) -> ServiceError:
+    def _over_limit(self, limit: Suspended, address: str, refused: ServiceError | None) -> ServiceError:
         setting = f"{self._section}.limit_patience_s={self.endpoint.limit_patience_s:g}"
         error = self._error(
             "rate_limit",
-            f"the limit is reached, for {over.since_s:.0f} s now, next try in {over.again_s:.0f} s ({setting}): "
+            f"the limit is reached, for {limit.since_s:.0f} s now, next try in {limit.again_s:.0f} s ({setting}): "
             f"run again later; {refused.message if refused else f'{safe_url(address)} was not asked'}",
             True,
         )
@@ -215,38 +217,36 @@ class Http:
         classify: Classify | None,
         check: Callable[[Answer], None],
     ) -> tuple[Answer, ServiceError | None]:
-        """The answer and no error, or the error; the host's gate and breaker learn from either."""
+        """The answer and no error, or the error; both are reported to the host's limiter and breakers."""
         sent_at_s = time.monotonic()
         answer = Answer(0, "", b"", "")
         try:
-            answer = await self._transfers.send(ask, host.gate.answered)
+            answer = await self._transfers.send(ask, host.concurrency.answered)
             if answer.status not in also:
                 self._check_status(answer, ask, classify)
                 self._check_content_type(answer, accept)
                 check(answer)
         except ServiceError as error:
             if error.kind in ("rate_limit", "timeout"):
-                host.gate.too_much(sent_at_s)
+                host.concurrency.too_much(sent_at_s)
             if error.kind in ("outage", "timeout"):
-                host.breaker.failed(passage.ends_outage, error.message)
+                host.outage.failed(passage.probes_outage, why=error.message)
                 return answer, error
-            host.breaker.answered()
+            host.outage.answered(sent_at_s, passage.probes_outage)
             if error.kind == "rate_limit" and error.retryable:
-                self._refused(host, host.refusals.refused(passage.ends_limit, error.retry_after_s))
-            else:
-                self._not_refused(host, sent_at_s, passage)
+                self._tell_pause(host, host.limit.failed(passage.probes_limit, error.retry_after_s, error.message))
+            elif host.limit.answered(sent_at_s, passage.probes_limit):
+                self._tell_pause(host, 0.0)
             return answer, error
-        host.breaker.answered()
-        self._not_refused(host, sent_at_s, passage)
+        host.outage.answered(sent_at_s, passage.probes_outage)
+        if host.limit.answered(sent_at_s, passage.probes_limit):
+            self._tell_pause(host, 0.0)
         return answer, None
 
-    def _refused(self, host: Host, pause_s: float | None) -> None:
-        if pause_s and self._rate_budget is not None:
+    def _tell_pause(self, host: Host, pause_s: float | None) -> None:
+        """Tell the other processes of the lake that a pause begins, or is over (0)."""
+        if pause_s is not None and self._rate_budget is not None:
             asking.submit(self._rate_budget.pause, host.name, pause_s)
-
-    def _not_refused(self, host: Host, sent_at_s: float, passage: _Passage) -> None:
-        if host.refusals.answered(sent_at_s, passage.ends_limit) and self._rate_budget is not None:
-            asking.submit(self._rate_budget.pause, host.name, 0.0)
 
     def _check_status(self, answer: Answer, ask: Ask, classify: Classify | None) -> None:
         if answer.status == 206 and not any(name.lower() == "range" for name in ask.headers):
@@ -260,9 +260,14 @@ class Http:
     def _check_content_type(self, answer: Answer, accept: str | tuple[str, ...]) -> None:
         media = answer.content_type.partition(";")[0].strip().lower()
         wanted = (accept,) if isinstance(accept, str) else accept
-        if not any(kind == "*/*" or media == kind or (kind[-1:] == "/" and media.startswith(kind)) for kind in wanted):
-            # Gateways put HTML error pages under status 200; they pass.
-            raise self.bad_response(f"content type {media or 'missing'!r}, not {wanted[0]!r}", answer, retryable=True)
+        if "application/json" in wanted:
+            wanted = (*wanted, *_JSON_ALIASES)
+        if any(kind == "*/*" or media == kind or (kind[-1:] == "/" and media.startswith(kind)) for kind in wanted):
+            return
+        error = self.bad_response(f"content type {media or 'missing'!r}, not {wanted[0]!r}", answer, retryable=True)
+        if media in ("text/html", "application/xhtml+xml"):
+            error.kind = "outage"  # a gateway's error page under status 200: what is behind it does not answer
+        raise error
 
     def _wait_before_retry(self, attempt: int, error: ServiceError) -> float | None:
         """Seconds to wait: what the service asks for, else full jitter; None if it asks for more than we wait."""

@@ -19,6 +19,7 @@ MAX_LIMIT = 2000  # both the default and the most the service gives; there is no
 MAX_IDS = 50  # of one request
 MAX_TILE_ZOOM = 14
 _TILE_TYPES = ("application/x-protobuf", "application/vnd.mapbox-vector-tile", "application/octet-stream")
+_PICTURE_TYPES = ("image/", "application/octet-stream", "binary/octet-stream")  # decoding decides
 # A validator as RFC 9110 writes it: only such a text is sent back to the service.
 _ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]*"')
 
@@ -63,7 +64,7 @@ class Mapillary:
     """Images by box or id, and their pixels. Rows are the API's own: an absent value is an absent key, ids are text."""
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
-        # In the header, so that the token stands in no address that anybody could log.
+        # In the header, so that the token stands in no address that could be logged.
         headers = {"Authorization": f"OAuth {connection.key.get_secret_value()}"} if connection.key else {}
         tiles_url = getattr(connection.endpoint, "tiles_url", None)
         http_options.setdefault("transport", guarded_transport(connection.service, connection.endpoint, tiles_url))
@@ -206,7 +207,7 @@ class Mapillary:
             "GET",
             url=url,
             headers={"If-None-Match": etag} if etag and conditional else None,
-            accept="image/",
+            accept=_PICTURE_TYPES,
             kind="picture",
             resume=True,
             also=(304,) if conditional else (),
@@ -222,7 +223,7 @@ class Mapillary:
         if not may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not ask {safe_url(url)}")
         answer = await self._http.request(
-            "HEAD", url=url, accept="image/", kind="picture", classify=self._classify_file
+            "HEAD", url=url, accept=_PICTURE_TYPES, kind="picture", classify=self._classify_file
         )
         length, etag = answer.headers.get("content-length", ""), answer.headers.get("etag", "").strip()
         return Outline(int(length) if length.isdigit() else None, etag if _ETAG.fullmatch(etag) else "")
@@ -252,6 +253,6 @@ class Mapillary:
 
     def _classify_file(self, answer: Answer) -> ServiceError | None:
         if answer.status in (401, 403, 410):
-            said = f"{answer.url}: the signed address is past its time"
+            said = f"the signed address is past its time: {answer.url}"
             return ServiceError("mapillary", "expired", said, status=answer.status)
         return None

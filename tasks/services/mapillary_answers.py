@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tasks.services.answer import Answer
+from tasks.services.answer import Answer, said_at
 from tasks.services.errors import Kind, ServiceError, safe_text
 
 # What the service says of a box that must be split. Our own area check is first, so the second comes only if the
@@ -47,7 +47,7 @@ def box_error(answer: Answer, secrets: tuple[str, ...]) -> ServiceError | None:
 
 
 def _of(answer: Answer, error: dict[str, Any], kind: Kind, retryable: bool, secrets: tuple[str, ...]) -> ServiceError:
-    said = safe_text(f"{answer.url} said: {error.get('message', '')}", secrets, limit=400)
+    said = said_at(safe_text(str(error.get("message", "")), secrets), answer.url)
     return ServiceError("mapillary", kind, said, status=answer.status, retryable=retryable)
 
 

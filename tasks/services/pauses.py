@@ -1,4 +1,4 @@
-"""Says while a stage runs that services want to be left alone, and afterwards for how long they were."""
+"""Reports the pauses that rate limits impose: while a stage runs, and their total afterwards."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ logger = logging.getLogger("geofix.services")
 
 
 class Pauses:
-    """What the workers of a stage were told, as the rate_budget they share knows it."""
+    """The pauses of a stage's workers, as recorded in the rate budget they share."""
 
     def __init__(self, rate_budget: RateBudget, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate_budget, self._clock = rate_budget, clock
@@ -20,26 +20,27 @@ class Pauses:
         self._next_s = clock() + LOOK_EVERY_S
 
     def look(self) -> None:
-        """Say what is new; asks the rate_budget every few seconds, however often it is called."""
+        """Log new pauses; reads the rate budget every few seconds, however often it is called."""
         if self._clock() < self._next_s:
             return
         self._next_s = self._clock() + LOOK_EVERY_S
         now = self._rate_budget.pauses()
         for name, paused in now.items():
             before = self._known.get(name, Paused())
-            if paused.times > before.times or paused.until_s > before.until_s + 1.0:
+            left_s = paused.until_s - time.time()
+            if left_s > 0 and (paused.times > before.times or paused.until_s > before.until_s + 1.0):
                 service = name.split()[0]
                 logger.warning(
-                    "%s says that its limit is reached: nothing is asked of it for %.0f s, then one request finds out "
+                    "%s says that its limit is reached: no requests to it for %.0f s, then one probes "
                     "(services.%s.limit_pause_s, limit_patience_s)",
                     service,
-                    max(0.0, paused.until_s - time.time()),
+                    max(1.0, left_s),
                     service,
                 )
         self._known = now
 
     def taken_s(self) -> Mapping[str, float]:
-        """By service, the seconds since this was made in which it was asked nothing."""
+        """By service, the seconds of pauses since this was made."""
         taken: dict[str, float] = {}
         for name, paused in self._rate_budget.pauses().items():
             ahead_s = max(0.0, paused.until_s - time.time())

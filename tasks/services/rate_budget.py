@@ -16,7 +16,7 @@ DAY_S = 86_400
 # A permit may be used up to this long after its moment. The pace leaves room for it, so that no minute ever holds
 # more requests than were allowed: 60 of 61 seconds' worth, 98.4 % of the limit.
 SLACK_S = 1.0
-BURST_S = 0.75  # moments that nobody took, on a busy machine, may be taken this much later
+BURST_S = 0.75  # moments not taken, on a busy machine, may be taken this much later
 HORIZON_S = 0.25  # no moment farther ahead is given away: what a killed process held is lost
 MOST_AT_ONCE = 64
 # However long a service says: milliseconds are given for seconds, and a limit by the day is worth asking each hour.
@@ -95,7 +95,7 @@ class Paused:
 
 
 def pause(before: Paused, seconds: float, now_s: float) -> Paused:
-    """After somebody was told to wait so long; several who are told at once make one pause. 0: it is over."""
+    """After a process was told to wait; several told at once make one pause. 0: it is over."""
     if seconds <= 0:
         return Paused(min(now_s, before.until_s), before.times, before.total_s - paused_s(before, now_s))
     running = paused_s(before, now_s) > 0

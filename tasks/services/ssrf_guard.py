@@ -1,4 +1,4 @@
-"""The way to hosts that somebody else has named: on the open net, and nowhere else.
+"""SSRF guard: a transport that connects to public addresses only, where others name the host.
 
 A name is looked up, its addresses are checked, and one of these addresses is connected to: between the check and the
 connection nothing is looked up again. Connections are kept by name, as certificates are.

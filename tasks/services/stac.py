@@ -58,14 +58,14 @@ class Stac:
         self._signatures: dict[tuple[str, str], _Signature] = {}
         self._signing = asyncio.Lock()
         self._reading = asyncio.Semaphore(READS)
-        self.bytes_read = 0  # of files, for whoever counts
+        self.bytes_read = 0  # of files
 
     async def search(
         self, collection: str, box: Box, start: datetime, end: datetime, max_cloud_percent: float = 100.0
     ) -> list[dict[str, Any]]:
         """Every item of a collection that touches a box between two times, each once. The box has west <= east.
 
-        Items are as they came: one without an id is among them, for whoever counts.
+        Items are as they came: one without an id is among them.
         """
         body: dict[str, Any] = {
             "collections": [collection],
@@ -118,8 +118,9 @@ class Stac:
     async def read(self, href: str, start: int, end: int) -> bytes:
         """The bytes [start, end) of a file, fewer where it ends before.
 
-        ServiceError of kind not_found: there is no such file; expired: no signature was accepted; rejected: the range
-        lies past the end; blocked: the address is not one that may be read, or its host gives no ranges.
+        ServiceError of kind not_found: there is no such file; expired: there is no signature, or none was accepted;
+        rejected: the range lies past the end; blocked: the address is not one that may be read, or its host gives no
+        ranges.
         """
         if not may_fetch(href, self._endpoint.base_url):
             raise ServiceError("stac", "blocked", f"will not read from {safe_url(href)}")
@@ -144,7 +145,7 @@ class Stac:
             given = _RANGE.fullmatch(answer.headers.get("content-range", ""))
             if answer.status != 206 or given is None:
                 raise ServiceError(
-                    "stac", "blocked", f"{answer.url}: the host, or a proxy before it, gives no byte ranges", status=200
+                    "stac", "blocked", f"the host, or a proxy before it, gives no byte ranges: {answer.url}", status=200
                 )
             total = int(given[3]) if given[3] != "*" else end
             if int(given[1]) != start or len(answer.body) != min(end, total) - start:
@@ -171,9 +172,16 @@ class Stac:
             address = f"{self._endpoint.sas_url}/token/{where[0]}/{where[1]}"
             # The key goes only where the API is.
             ours = urlsplit(address).netloc == urlsplit(self._endpoint.base_url).netloc
-            value, answer = await self._http.request_json(
-                "GET", "", url=address, headers=self._key if ours else None, kind="token"
-            )
+            try:
+                value, answer = await self._http.request_json(
+                    "GET", "", url=address, headers=self._key if ours else None, kind="token"
+                )
+            except ServiceError as error:
+                if not error.retryable and error.kind != "auth":
+                    # Whatever its status says, it is said of the signing service and not of the file.
+                    error.kind = "expired"
+                    error.message = f"no signature (services.stac.sas_url): {error.message}"
+                raise
             query = value.get("token") if isinstance(value, dict) else None
             if not isinstance(query, str) or not _SIGNATURE.fullmatch(query):
                 raise self._http.bad_response("no usable token", answer, retryable=True)
@@ -188,7 +196,7 @@ class Stac:
 def _classify_file(answer: Answer) -> ServiceError | None:
     # Own words throughout: what the host says about a signature may hold parts of it.
     def of(kind: Any, what: str) -> ServiceError:
-        return ServiceError("stac", kind, f"{answer.url}: {what}", status=answer.status)
+        return ServiceError("stac", kind, f"{what}: {answer.url}", status=answer.status)
 
     match answer.status:
         case 401 | 403:

@@ -14,6 +14,7 @@ import httpx
 from schemas.settings.services import Endpoint, is_loopback
 from tasks.services.answer import Answer
 from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
+from tasks.services.meter import count
 from tasks.services.partial import Download, WrongPart
 from tasks.services.unpack import ACCEPTED, CannotUnpack, Unpacker
 
@@ -43,6 +44,7 @@ class Ask:
     params: Params | None
     json_body: Any
     download: Download | None  # a file that may come in parts
+    kind: str = ""  # of request, by which it is counted
 
 
 class Transfers:
@@ -67,16 +69,19 @@ class Transfers:
         client = self._client_of_this_loop()
         shown = safe_url(ask.address)
         response: httpx.Response | None = None
+        sent = False
         body = bytearray()
         try:
             headers = {"Accept-Encoding": ACCEPTED, **ask.headers, **(ask.download.headers() if ask.download else {})}
+            if isinstance(ask.json_body, bytes):
+                headers["Content-Type"] = "application/json"
             # httpx drops the address's own query if it is given params, even empty ones
             request = client.build_request(
-                ask.method, ask.address, params=ask.params or None, json=ask.json_body, headers=headers
+                ask.method, ask.address, params=ask.params or None, headers=headers, **_body(ask.json_body)
             )
             shown = safe_url(str(request.url))
             async with asyncio.timeout(self._endpoint.total_timeout_s):
-                sent_at_s = time.monotonic()
+                sent_at_s, sent = time.monotonic(), True
                 response = await client.send(request, stream=True)
                 answered(time.monotonic() - sent_at_s)
                 try:
@@ -89,20 +94,23 @@ class Transfers:
         # `from None` throughout: httpx's own messages and requests may hold the full URL.
         except (httpx.TimeoutException, TimeoutError) as error:
             _keep_part(ask, response, body)
-            raise self.error("timeout", f"{shown}: no answer in time ({type(error).__name__})", True) from None
+            raise self.error("timeout", f"no answer in time ({type(error).__name__}): {shown}", True) from None
         except CannotUnpack as error:
-            raise self.error("bad_response", f"{shown}: {error}", True) from None
+            raise self.error("bad_response", f"{error}: {shown}", True) from None
         except httpx.TransportError as error:
             if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
-                raise self.error("rejected", f"{shown}: {type(error).__name__}", False) from None
+                raise self.error("rejected", f"{type(error).__name__}: {shown}", False) from None
             _keep_part(ask, response, body)
             if response is not None:
-                raise self.error("bad_response", f"{shown}: the answer broke off", True) from None
-            raise self.error("outage", f"{shown}: cannot be reached ({type(error).__name__})", True) from None
+                raise self.error("bad_response", f"the answer broke off: {shown}", True) from None
+            raise self.error("outage", f"cannot be reached ({type(error).__name__}): {shown}", True) from None
         except httpx.InvalidURL:
-            raise self.error("rejected", f"{shown}: not a valid address", False) from None
+            raise self.error("rejected", f"not a valid address: {shown}", False) from None
         except WrongPart as wrong:
-            raise self.error("bad_response", f"{shown}: {wrong}", True) from None
+            raise self.error("bad_response", f"{wrong}: {shown}", True) from None
+        finally:
+            if sent:
+                count(self._service, ask.kind, 1, response.num_bytes_downloaded if response is not None else 0)
 
     async def close(self) -> None:
         """Close the connections of the running loop."""
@@ -116,7 +124,7 @@ class Transfers:
 
     def bad_response(self, what: str, answer: Answer, retryable: bool) -> ServiceError:
         """An error for an answer that breaks the protocol."""
-        message = f"{answer.url}: {safe_text(what, self._secrets)}"
+        message = f"{safe_text(what, self._secrets)}: {answer.url}"
         return ServiceError(self._service, "bad_response", message, status=answer.status, retryable=retryable)
 
     def _client_of_this_loop(self) -> httpx.AsyncClient:
@@ -149,7 +157,7 @@ class Transfers:
             for piece in pieces:
                 body.extend(piece)
                 if len(body) > limit:
-                    raise self.error("bad_response", f"{shown}: more than {self._endpoint.max_body_mb:g} MB", False)
+                    raise self.error("bad_response", f"more than {self._endpoint.max_body_mb:g} MB: {shown}", False)
 
         unpacker = Unpacker(response.headers.get("content-encoding", ""))
         async for raw in response.aiter_raw():
@@ -187,6 +195,11 @@ class Transfers:
             return None
         aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return max(0.0, aware.timestamp() - self._now())
+
+
+def _body(json_body: Any) -> dict[str, Any]:
+    """A value to be written as JSON, or bytes that are JSON."""
+    return {"content": json_body} if isinstance(json_body, bytes) else {"json": json_body}
 
 
 def _keep_part(ask: Ask, response: httpx.Response | None, body: bytes | bytearray) -> None:

@@ -42,7 +42,7 @@ class Pictures:
         """The whole answer; ServiceError, retryable where asking again later may help."""
         host = host_of(url)
         if host is None:
-            raise ServiceError(SERVICE, "rejected", f"{safe_url(url)}: not a valid address")
+            raise ServiceError(SERVICE, "rejected", f"not a valid address: {safe_url(url)}")
         if not self._allow_private and not is_open(host):
             raise NotPublic(safe_url(url))
         pages: list[ServiceError] = []

@@ -32,7 +32,9 @@ def items(inputs: Inputs, settings: SynthesizeSettings) -> pl.DataFrame:
     chosen = labelled_pictures(inputs, "train", settings.max_images)
     samples = pl.DataFrame({"sample": range(settings.samples)}, schema={"sample": pl.Int64})
     return chosen.join(samples, how="cross").select(
-        pl.format("{}:{}", "image_id", "sample").alias("id"), "image_id", "sample", "sha256", "extension", "lat", "lon"
+        pl.format("{}:{}", "image_id", "sample").alias("id"),
+        *("image_id", "sample", "sha256", "extension", "lat", "lon"),
+        pl.lit(inputs.snapshot_id).alias("snapshot_id"),
     )
 
 
@@ -80,6 +82,7 @@ def _row(item: Row, settings: SynthesizeSettings, trajectory: Trajectory, judged
     return {
         "trajectory_id": digest(item["image_id"], settings.recipe, item["sample"]),
         "image_id": item["image_id"],
+        "snapshot_id": item["snapshot_id"],
         "recipe": settings.recipe,
         "sample": item["sample"],
         "messages_json": json.dumps(trajectory.messages, ensure_ascii=False),
@@ -106,4 +109,6 @@ STAGE = Stage(
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat", "search", "geocoder"),
+    snapshot=True,
+    unhashed=("snapshot_id",),
 )

@@ -39,7 +39,7 @@ def stage_identity(settings: TrainSettings, training_stage: TrainingStage) -> di
 
 
 def chain(samples: pl.DataFrame, settings: TrainSettings) -> list[Link]:
-    """The models to be made, in order. A stage without samples has a link too, but is nobody's parent."""
+    """The models to be made, in order. A stage without samples has a link too, but is no parent."""
     links: list[Link] = []
     parent: str | None = None
     # The tiny base learns its tokenizer from the text of all samples, so all of them decide what it is.

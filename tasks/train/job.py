@@ -136,7 +136,7 @@ def _load_weights(model: Any, checkpoint: Path) -> None:
     """Put a checkpoint's weights into the model.
 
     Trainer does so itself, but transformers 5 saves Qwen2.5-VL under its older names, which Trainer's plain
-    `load_state_dict(strict=False)` matches with nothing: it would go on from the start's weights without a word.
+    `load_state_dict(strict=False)` matches with nothing: it would silently continue from the initial weights.
     """
     if hasattr(model, "merge_and_unload"):  # adapters are loaded by PEFT, under the names it saved
         return

@@ -14,41 +14,25 @@ from schemas.settings.train import TrainSettings
 from schemas.tables import TABLES
 from tasks.agent.prompts.spotagent import direct_messages
 from tasks.agent.tagged import NotTaggable, render
-from tasks.runtime.runner import ColumnStage, Inputs, StageRefused, digest
+from tasks.runtime.runner import ColumnStage, Inputs, digest
 
 Row = dict[str, Any]
 
 REJECTS_SCHEMA = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 
 
-def approved_snapshot(inputs: Inputs) -> Row:
-    """The snapshot a reviewer approved last; refuses to go on without one."""
-    snapshots = inputs.frame("snapshots").sort("written_at", descending=True)
-    approved = snapshots.filter(pl.col("status") == "approved").sort("reviewed_at", descending=True, nulls_last=True)
-    if approved.height:
-        return approved.row(0, named=True)
-    if snapshots.is_empty():
-        raise StageRefused("there is no snapshot to train on; run: geofix review")
-    newest = snapshots.row(0, named=True)
-    raise StageRefused(
-        f"snapshot {newest['snapshot_id']} is {newest['status']}, and training takes approved snapshots only; "
-        f"look at its report, then run: geofix approve {newest['snapshot_id']}"
-    )
-
-
 def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The samples of all training stages, and what cannot be one, with the reason."""
-    snapshot = approved_snapshot(inputs)
-    versions = json.loads(snapshot["table_versions_json"])
-    images = inputs.lake.read("images", versions["images"]).select("image_id", "extension", "licence", "attribution")
+    images = inputs.frame("images").select("image_id", "extension", "licence", "attribution")
     labels = (
-        inputs.lake.read("labels", versions["labels"])
+        inputs.frame("labels")
         .filter(pl.col("split") == "train")
         .join(images, on="image_id", how="left")
         .sort("image_id")
     )
     known = {row["image_id"]: row for row in labels.to_dicts()}
-    live = set(inputs.frame("images")["image_id"])
+    # The snapshot holds what was approved; a picture that has ended since is not trained on all the same.
+    live = set(inputs.lake.read("images", columns=["image_id"])["image_id"])
 
     kept: list[Row] = []
     rejects: list[Row] = []
@@ -67,7 +51,7 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
                 reason, messages = "not_taggable", []
                 row = {**row, "error": str(error)}
             if label is None or reason is not None:
-                evidence = {"training_stage": training_stage, "snapshot_id": snapshot["snapshot_id"]}
+                evidence = {"training_stage": training_stage, "snapshot_id": inputs.snapshot_id}
                 evidence |= {name: row[name] for name in ("image_id", "trajectory_id", "error") if name in row}
                 rejects.append(
                     {"id": sample_id, "reason": reason, "evidence_json": json.dumps(evidence, sort_keys=True)}
@@ -78,7 +62,7 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
                     "id": sample_id,
                     "sample_id": sample_id,
                     "training_stage": training_stage,
-                    "snapshot_id": snapshot["snapshot_id"],
+                    "snapshot_id": inputs.snapshot_id,
                     "image_id": row["image_id"],
                     "trajectory_id": row.get("trajectory_id"),
                     "phase": row.get("phase"),
@@ -160,8 +144,10 @@ def identity(settings: TrainSettings) -> Any:
 
 STAGE = ColumnStage(
     name="train.samples",
-    reads=("snapshots", "labels", "images", "trajectories", "regimes"),
+    reads=("labels", "images", "trajectories", "regimes"),
     writes=("samples",),
     compute=compute,
     identity=identity,
+    snapshot=True,
+    unhashed=("snapshot_id",),
 )

@@ -15,7 +15,6 @@ from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
 from tasks.runtime.steps import StepFile
 from tasks.train.chain import Link, chain, stage_identity
-from tasks.train.samples import approved_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +31,9 @@ class WorkerContext:
 
 def items(training_stage: TrainingStage, inputs: Inputs, settings: TrainSettings) -> pl.DataFrame:
     """One item: the model this stage is to make of the samples as they are; none if the stage is not configured."""
-    snapshot = approved_snapshot(inputs)
     links = [link for link in chain(inputs.frame("samples"), settings) if link.training_stage == training_stage]
     return pl.DataFrame(
-        [_item(link, snapshot["snapshot_id"]) for link in links],
+        [_item(link, inputs.snapshot_id) for link in links],
         schema={
             "id": pl.String,
             "training_stage": pl.String,
@@ -107,13 +105,15 @@ def _item(link: Link, snapshot_id: str) -> Row:
 def _stage(training_stage: TrainingStage) -> Stage:
     return Stage(
         name=f"train.{training_stage}",
-        reads=("snapshots", "samples"),
+        reads=("samples",),
         writes=("models",),
         items=functools.partial(items, training_stage),
         work=work,
         open=open_context,
         resources=Resources(cpus=2, workers=1, chunk=1),
         keeps_history=True,
+        snapshot=True,
+        unhashed=("snapshot_id",),
         identity=functools.partial(stage_identity, training_stage=training_stage),
     )
 

@@ -1,7 +1,9 @@
 """Commands at the same time: each works on the Earth it asked for, and keeps it to the end."""
 
 import contextlib
+import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -75,6 +77,37 @@ def test_every_server_of_ours_takes_an_open_socket(
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "--listening-fd" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("port", "code", "words"),
+    [("80000", 2, "--port 80000: a port is between 0 (any free one) and 65535"), ("-1", 2, "between 0")],
+)
+def test_a_port_that_is_none_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], port: str, code: int, words: str
+) -> None:
+    assert offline_main(["--port", port, "--size", str(SIZE)]) == code
+    said = capsys.readouterr()
+    assert words in said.err and said.err.count("\n") == 1 and said.out == ""
+
+
+def test_an_address_is_printed_only_once_it_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    with listening(0) as taken:
+        port = taken.getsockname()[1]
+        assert offline_main(["--port", str(port), "--size", str(SIZE)]) == 1
+        said = capsys.readouterr()
+        assert said.out == "", "the port is another server's"
+        assert f"127.0.0.1:{port}: Address already in use; choose another --port" in said.err
+    command = [sys.executable, "-m", "infra.offline", "--port", "0", "--size", str(SIZE), "--lifeline"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        with urllib.request.urlopen(f"{address}/health", timeout=60) as answer:  # it waits, it is not refused
+            assert answer.status == 200
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
 
 
 def test_the_socket_is_closed_although_the_server_was_never_needed(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_verify_ends_with_1_if_anything_is_wrong(lake: Lake) -> None:
 def test_there_must_be_a_lake(tmp_path: Path) -> None:
     for command in ("maintain", "verify"):
         code, said = geofix(command, "--lake", str(tmp_path / "none"))
-        assert code == 1 and "there is no lake" in said and not (tmp_path / "none").exists()
+        assert code == 2 and "there is no lake" in said and not (tmp_path / "none").exists()
 
 
 def test_reading_a_damaged_table_is_one_line(lake: Lake) -> None:

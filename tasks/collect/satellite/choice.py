@@ -12,8 +12,8 @@ from tasks.collect.satellite.grid import Grid
 from tasks.collect.satellite.layers import Layer, look
 from tasks.collect.satellite.raster import Mask
 from tasks.collect.satellite.scenes import Scene, UnusableScene
-from tasks.collect.satellite.together import together
 from tasks.services import Stac
+from tasks.services.gather import gather_all
 
 MOST_UNUSABLE = 50  # scenes of a picture whose class maps are missing or damaged, before it is given up
 COVERS = 4  # sets of scenes compared before the best is taken
@@ -50,7 +50,7 @@ class _Looker:
         return len(self.known) >= self._settings.tries or len(self.unusable) >= MOST_UNUSABLE
 
     async def layers(self, scenes: Sequence[Scene]) -> list[Layer]:
-        await together(self._look(scene) for scene in scenes if scene.id not in self.tried)
+        await gather_all(self._look(scene) for scene in scenes if scene.id not in self.tried)
         return [self.known[scene.id] for scene in scenes if scene.id in self.known]
 
     async def _look(self, scene: Scene) -> None:

@@ -1,7 +1,7 @@
-"""A cloud-optimized GeoTIFF read by byte ranges: its index from its first bytes, then only the tiles that are needed.
+"""A cloud-optimized GeoTIFF read by byte ranges: its index, wherever it lies, then only the tiles that are needed.
 
-The index is read by tifffile from as many first bytes as it turns out to need; tiles are decoded by imagecodecs. A
-file from the web is untrusted: sizes are checked before anything is allocated, and what is wrong is an UnusableScene.
+The index is read by tifffile from the ranges it turns out to need; tiles are decoded by imagecodecs. A file from the
+web is untrusted: sizes are checked before anything is allocated, and what is wrong is an UnusableScene.
 """
 
 import asyncio
@@ -17,13 +17,15 @@ import tifffile
 from numpy.typing import NDArray
 
 from tasks.collect.satellite.scenes import UnusableScene
-from tasks.collect.satellite.together import together
+from tasks.services.gather import gather_all
 
 Read = Callable[[int, int], Awaitable[bytes]]  # the bytes [start, end) of a file
 Pixels = NDArray[Any]
 
 FIRST_BYTES = 16_384  # holds the index of a scene of 10,980 x 10,980 pixels in tiles of 512
-MOST_INDEX_BYTES = 4_000_000
+MOST_INDEX_BYTES = 4_000_000  # read for an index
+MOST_INDEX_READS = 64
+NEAR = 65_536
 MOST_SIDE = 200_000
 MOST_TILE_SIDE = 4096
 MOST_TILE_BYTES = 64_000_000
@@ -72,50 +74,73 @@ class Cog:
 
 
 class _NeedMore(Exception):
-    def __init__(self, end: int) -> None:
-        self.end = end
+    def __init__(self, start: int, size: int) -> None:
+        self.start, self.size = start, size
 
 
-class _Head(io.BytesIO):
-    """The first bytes of a file that claims to be endless, and says how many more were wanted."""
+class _Parts(io.RawIOBase):
+    """A file of which some parts are at hand; it raises _NeedMore for any other."""
+
+    def __init__(self, parts: dict[int, bytes]) -> None:
+        self._parts, self._at = parts, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        return super().seek(_MANY + offset) if whence == 2 else super().seek(offset, whence)
+        self._at = offset + (0, self._at, _MANY)[whence]
+        return self._at
 
     def read(self, size: int | None = -1, /) -> bytes:
-        at = self.tell()
-        got = super().read(size)
-        if size is None or size < 0 or len(got) < size:
-            raise _NeedMore(at + max(size or 0, 0))
-        return got
+        if size is None or size < 0:
+            raise _NeedMore(self._at, MOST_INDEX_BYTES)
+        for start, data in self._parts.items():
+            if start <= self._at and self._at + size <= start + len(data):
+                found = data[self._at - start : self._at - start + size]
+                self._at += size
+                return found
+        raise _NeedMore(self._at, size)
 
     def readinto(self, buffer: Any, /) -> int:
-        at, wanted = self.tell(), memoryview(buffer).nbytes
-        got = super().readinto(buffer)
-        if got < wanted:
-            raise _NeedMore(at + wanted)
-        return got
+        view = memoryview(buffer).cast("B")
+        view[:] = self.read(len(view))
+        return len(view)
 
 
 async def open_cog(read: Read) -> Cog:
-    """The index of a file."""
-    head = await read(0, FIRST_BYTES)
-    while True:
+    """The index of a file: usually its first bytes, else read where it lies."""
+    parts = {0: await read(0, FIRST_BYTES)}
+    for _ in range(MOST_INDEX_READS):
         try:
-            return _index(head)
+            return _index(parts)
         except _NeedMore as more:
-            if more.end <= len(head) or more.end > MOST_INDEX_BYTES:
+            held = sum(map(len, parts.values()))
+            if more.size > MOST_INDEX_BYTES - held:
                 raise UnusableScene("the file's index is damaged") from None
-            end = min(MOST_INDEX_BYTES, max(2 * len(head), more.end))
-            added = await read(len(head), end)
-            if not added:
+            # What is near a part continues it: an index that follows it must not be read piece by piece.
+            before = next((at for at, data in parts.items() if at <= more.start <= at + len(data) + NEAR), None)
+            start = more.start if before is None else before + len(parts[before])
+            end = max(more.start + more.size, start + min(held, MOST_INDEX_BYTES - held))
+            added = await read(start, end)
+            if start + len(added) < more.start + more.size:
                 raise UnusableScene("the file ends inside its index") from None
-            head += added
+            if before is None:
+                parts[start] = added
+            else:
+                parts[before] += added
+    raise UnusableScene("the file's index is damaged")
 
 
-def _index(head: bytes) -> Cog:
+def _index(parts: dict[int, bytes]) -> Cog:
     try:
-        with tifffile.TiffFile(_Head(head)) as file:
+        source: Any = _Parts(parts)
+        with tifffile.TiffFile(source) as file:
             pages = [page for page in file.pages if isinstance(page, tifffile.TiffPage)]
             if not pages:
                 raise UnusableScene("the file holds no picture")
@@ -206,7 +231,7 @@ async def read_tiles(read: Read, level: Level, tiles: Iterable[int], window: tup
             raise UnusableScene("the file ends before its last tile")
         await asyncio.to_thread(_put, level, data, start, held, out, (left, top))
 
-    await together(one(*part) for part in ranges(level, tiles))
+    await gather_all(one(*part) for part in ranges(level, tiles))
     return out
 
 

@@ -82,7 +82,7 @@ def _pixels(size: int) -> NDArray[np.int64]:
 
 
 def covers(found: Sequence[Candidate], day_cost: float, most: int) -> list[tuple[Candidate, ...]]:
-    """Sets of as few scenes as possible that cover all that can be covered, best first, at most so many."""
+    """Sets of as few scenes as possible that cover all that can be covered, best first."""
     if not found:
         return []
     everything = 0

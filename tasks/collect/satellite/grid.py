@@ -57,7 +57,7 @@ class Grid:
     size: int
 
     def wider(self, pixels: int) -> "Grid":
-        """The same grid with so many pixels more on every side."""
+        """The same grid with more pixels on every side."""
         more_m = pixels * self.step_m
         return replace(self, left_m=self.left_m - more_m, top_m=self.top_m + more_m, size=self.size + 2 * pixels)
 
@@ -113,7 +113,7 @@ def unwrapped(lon: Floats, near: float) -> Floats:
 def grid_around(
     lat: float, lon: float, metres_per_pixel: float, size: int, east: float = 0.0, north: float = 0.0
 ) -> Grid:
-    """The grid of a picture around a place; `east` and `north` shift its middle by so many of its sides."""
+    """The grid of a picture around a place; `east` and `north` shift its middle, in sides of the picture."""
     side_m = metres_per_pixel * size
     epsg = utm_epsg(lat, lon)
     if east or north:

@@ -15,7 +15,7 @@ from tasks.collect.satellite.scenes import CLASSES, Scene, UnusableScene
 from tasks.services import ServiceError, Stac
 
 # What one file may answer for good. All else may be better later: to go on without the scene would make the picture
-# depend on the weather.
+# depend on passing trouble.
 _THIS_FILE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big", "blocked"})
 
 

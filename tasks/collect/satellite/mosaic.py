@@ -13,9 +13,9 @@ from tasks.collect.satellite.grid import Grid
 from tasks.collect.satellite.layers import Layer, lasting
 from tasks.collect.satellite.raster import Mask, OnGrid, Rect, around, blocks_of, on_grid
 from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene, UnusableScene
-from tasks.collect.satellite.together import together
 from tasks.collect.satellite.tone import Reflectance, from_bands, from_visual, gains, scaled
 from tasks.services import ServiceError, Stac
+from tasks.services.gather import gather_all
 
 MARGIN = 4  # blocks around what a scene shows
 
@@ -60,7 +60,7 @@ async def read_bands(stac: Stac, scene: Scene, grid: Grid, blocks: Mask, rect: R
         return await file.pixels(blocks, rect)
 
     try:
-        stored = await together(one(name) for name in ((VISUAL,) if assets == "visual" else BANDS))
+        stored = await gather_all(one(name) for name in ((VISUAL,) if assets == "visual" else BANDS))
     except UnusableScene as why:
         raise BadBands(scene.id, str(why)) from why
     except ServiceError as error:
@@ -96,7 +96,7 @@ async def read_layers(stac: Stac, layers: Sequence[Layer], grid: Grid, assets: s
     used = [number for number, needed in enumerate(blocks) if needed.any()]
     # A little more than is shown, as far as it lies in the same tiles: to see how scenes differ where they meet.
     rects = [around(blocks[number], MARGIN, grid.size) for number in used]
-    values = await together(
+    values = await gather_all(
         read_bands(stac, layers[number].scene, grid, blocks[number], rect, assets)
         for number, rect in zip(used, rects, strict=True)
     )

@@ -177,7 +177,7 @@ def whole(grid: Grid) -> Rect:
 
 
 def around(blocks: Mask, margin: int, size: int) -> Rect:
-    """The part of a grid that holds all needed blocks, and so many blocks more on every side."""
+    """The part of a grid that holds all needed blocks, and `margin` blocks more on every side."""
     found = []
     for axis in (1, 0):
         at = np.flatnonzero(blocks.any(axis=axis))

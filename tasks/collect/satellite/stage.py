@@ -7,9 +7,10 @@ killed ends with the same rows when it is started again.
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import polars as pl
 
@@ -19,18 +20,21 @@ from tasks.collect.satellite.choice import choose
 from tasks.collect.satellite.grid import Grid, grid_around
 from tasks.collect.satellite.layers import Layer
 from tasks.collect.satellite.mosaic import BadBands, Mosaic, make_mosaic
-from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene
+from tasks.collect.satellite.read_cache import CachedStac, ReadCache
+from tasks.collect.satellite.scenes import BANDS, CLASSES, VISUAL, Scene
 from tasks.collect.satellite.search import find_scenes, newest_processing
 from tasks.collect.satellite.tone import jpeg, shown
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup, digest
 from tasks.services import ServiceError, Stac, safe_url
 
+NAME = "collect.satellite"
 KIND = "satellite"
 LICENCE = "Copernicus Sentinel Data Legal Notice (free, full and open)"
 CREATOR = "European Union, Copernicus Sentinel-2"
 ROUNDS = 20  # of choosing, each without the scenes whose bands turned out to be unreadable or to lack something
 _ITEM_COLUMNS = ("id", "place_id", "viewport", "lat", "lon", "metres_per_pixel", "size_px", "east", "north")
+_NEWS = pl.col("news").fill_null(0)  # how often a reject was due to be tried again
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class WorkerContext:
     stac: Stac
     lake: Lake
     settings: SatelliteSettings
+    hosts: set[str] = field(default_factory=set)  # that gave a file which could be read
 
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
@@ -66,7 +71,8 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
         )
     if not frames:
         return pl.DataFrame(schema={"id": pl.String})
-    return pl.concat(frames)
+    news = inputs.frame("checks").select("news", id="subject_id")
+    return pl.concat(frames).join(news, on="id", how="left", maintain_order="left").with_columns(_NEWS)
 
 
 def _subjects(places: pl.DataFrame) -> pl.DataFrame:
@@ -95,7 +101,8 @@ def identity(settings: CollectSettings) -> dict[str, Any]:
 
 
 def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
-    return WorkerContext(Stac(setup.connections.stac), setup.lake, settings.satellite)
+    stac = CachedStac(setup.connections.stac, ReadCache.of(setup.lake, NAME))
+    return WorkerContext(stac, setup.lake, settings.satellite)
 
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
@@ -117,11 +124,12 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
         left = newest_processing([scene for scene in scenes if scene.id not in unusable])
         choice = await choose(context.stac, left, grid, settings, known)
         unusable |= choice.unusable
+        context.hosts.update(_host(layer.scene) for layer in known.values())
         evidence["scenes_looked_at"] = len(known) + len(unusable) - before
         if not choice.layers:
             if choice.unusable and any(scene.id not in unusable for scene in scenes):
                 continue  # an older processing of one of them may be there
-            return _no_usable_scene(evidence, unusable)
+            return _no_usable_scene(evidence, unusable, scenes, context.hosts)
         if choice.needed > settings.max_scenes:
             evidence |= {"scenes_needed": choice.needed, "max_scenes": settings.max_scenes}
         try:
@@ -134,7 +142,7 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
             break
         known.update({name: known[name].without(lacking) for name, lacking in mosaic.lacking.items()})
     if mosaic is None:
-        return _no_usable_scene(evidence, unusable)
+        return _no_usable_scene(evidence, unusable, scenes, context.hosts)
     evidence |= {
         "clear_share": round(mosaic.clear_share, 4),
         "no_data_share": round(mosaic.no_data_share, 4),
@@ -149,12 +157,23 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     return Kept({"images": [image_row(item, grid, mosaic, evidence, data, sha256, context)]})
 
 
-def _no_usable_scene(evidence: dict[str, Any], unusable: dict[str, str]) -> Rejected:
+def _no_usable_scene(
+    evidence: dict[str, Any], unusable: dict[str, str], scenes: Sequence[Scene], hosts: set[str]
+) -> Rejected:
+    """A reject where the files are at fault; an error, to be tried again, where their host may be."""
     for why in unusable.values():
         if why.startswith("blocked: "):
-            # Not the files are at fault but the way to them: a reject would be the last word on the place.
             raise ServiceError("stac", "blocked", why.removeprefix("blocked: "))
+    tried = [scene for scene in scenes if scene.id in unusable]
+    silent = {_host(scene) for scene in tried} - hosts
+    if silent:
+        said = f"no file of {len(tried)} scenes could be read, nor any other file of {sorted(silent)[0]} so far"
+        raise ServiceError("stac", "outage", f"{said}; {tried[0].id}: {unusable[tried[0].id]}", retryable=True)
     return Rejected("no_usable_scene", {**evidence, **_some(unusable)})
+
+
+def _host(scene: Scene) -> str:
+    return urlsplit(scene.hrefs[CLASSES]).netloc
 
 
 def make_picture(mosaic: Mosaic, settings: SatelliteSettings) -> bytes:
@@ -239,8 +258,8 @@ def _some(unusable: dict[str, str]) -> dict[str, Any]:
 
 
 STAGE = Stage(
-    name="collect.satellite",
-    reads=("places",),
+    name=NAME,
+    reads=("places", "checks"),
     writes=("images",),
     items=items,
     work=work,

@@ -58,14 +58,16 @@ def test_json_holds_figures_kinds_and_budgets(call: Call, capsys: pytest.Capture
     street = stages["collect"]
     assert stages["collect.recheck"]["items"] == 0
     assert street["items"] == street["sampled"] == PLACES
-    assert street["requests"]["low"] == street["requests"]["value"] == street["requests"]["high"] > PLACES
-    assert street["kinds"]["search"]["requests"] >= PLACES and street["kinds"]["picture"]["bytes"] > 10_000
-    assert found["total"]["requests"] == street["requests"]
-    assert found["total"]["seconds"] == pytest.approx(street["seconds"] + found["starting"]["seconds"], abs=0.2)
-    assert street["seconds"] > 0 and found["starting"]["seconds"] > 0
-    [budget] = [one for one in found["budgets"] if one["kinds"] == ["search"]]
-    assert budget["requests"] == street["kinds"]["search"]["requests"] and budget["per_minute"] == 6000
-    assert found["asked"]["requests"]["search"] == street["kinds"]["search"]["requests"]
+    requests, size = street["requests"], street["bytes"]
+    assert requests["mapillary search"] >= PLACES and size["mapillary picture"] > 10_000
+    assert street["requests_margin"] == 0  # all were sampled
+    assert found["total"]["requests"] == pytest.approx(sum(requests.values()), abs=1)
+    assert found["total"]["bytes"] == pytest.approx(sum(size.values()), abs=1)
+    assert found["total"]["seconds"] == street["seconds"]
+    assert street["seconds"] > 0 and street["bound_by"]
+    [budget] = [one for one in found["budgets"] if one["kinds"] == ["mapillary search"]]
+    assert budget["requests"] == requests["mapillary search"] and budget["per_minute"] == 6000
+    assert found["asked"]["requests"]["mapillary search"] == requests["mapillary search"]
     lake = Lake(call.lake or "")
     assert lake.existing() == ["places"] and not (lake.root / "images").exists()
 

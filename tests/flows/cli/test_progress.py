@@ -2,6 +2,7 @@
 
 import io
 import os
+import pty
 import time
 from pathlib import Path
 
@@ -109,3 +110,31 @@ def test_a_terminal_shows_one_live_line_and_leaves_the_summaries(tmp_path: Path)
     text = screen.getvalue()
     assert "starting Prefect" in text and "3 of 44" in text
     assert "collect                44 in = 44 kept + 0 rejected + 0 failed, 9.0 s" in text
+
+
+@pytest.mark.parametrize(("typed", "agreed"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False)])
+def test_redoing_is_asked_for_in_a_terminal_and_no_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, agreed: bool
+) -> None:
+    ours, theirs = pty.openpty()
+    screen = io.StringIO()
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        os.write(ours, typed.encode())
+        shown = Bars(tmp_path, Console(file=screen, force_terminal=True, width=100, highlight=False))
+        try:
+            assert shown.confirm("evaluate: 12 finished items would be done again") is agreed
+        finally:
+            shown.close()
+    os.close(ours)
+    assert "12 finished items would be done again\nDo them again? [y/N]" in screen.getvalue()
+
+
+def test_without_a_terminal_no_one_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    shown = Bars(tmp_path, Console(file=io.StringIO(), force_terminal=True))
+    assert shown.confirm("question") is False
+    shown.close()
+    lines = Lines(tmp_path)
+    assert lines.confirm("question") is False
+    lines.close()

@@ -7,8 +7,8 @@ import pytest
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.search import Asked, Search
+from tasks.collect.targets import Target, collect_targets, targets_of
 from tasks.collect.tiles import TileImages, TileName
-from tasks.collect.wishes import Wish, fulfil, wishes_of
 from tasks.services import ServiceError
 
 LAT, LON = 48.85, 2.35
@@ -55,7 +55,7 @@ class Town:
         self.remembered.add(name)
         return images, asked
 
-    async def panorama(self, **settings: Any) -> Wish:
+    async def panorama(self, **settings: Any) -> Target:
         wanted = CollectSettings(photos=0, crowded_rows=50, **settings)
 
         def open_search(half_size_m: float) -> Search:
@@ -65,8 +65,8 @@ class Town:
         async def take(candidate: Any) -> dict[str, Any]:
             return {"id": candidate.source_id}
 
-        (wish,) = wishes_of(wanted)
-        await fulfil([wish], wanted.half_sizes_m, open_search, take)
+        (wish,) = targets_of(wanted)
+        await collect_targets([wish], wanted.half_sizes_m, open_search, take)
         return wish
 
 

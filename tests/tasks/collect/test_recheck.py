@@ -13,7 +13,7 @@ from PIL import Image
 
 from schemas.settings.collect import CollectSettings
 from schemas.settings.curate import DuplicatesSettings
-from tasks.collect import STAGES, recheck, street_view
+from tasks.collect import STAGES, recheck, satellite, street_view
 from tasks.curate import duplicates
 from tasks.imaging.perspective import View
 from tasks.lake import Lake
@@ -185,7 +185,9 @@ def test_a_picture_that_is_unavailable_is_kept_when_its_place_is_redone(earth: A
     had = lake.read("images")
     earth.faults(HOST_LOST_ALL)
     collect(context, due())
-    collect(context, due().model_copy(update={"panoramas": 2}))
+    more = run(street_view.STAGE, due().model_copy(update={"panoramas": 2}), context)
+    assert more.failed, "a host that gives nothing is in trouble: no place is finished by that"
+    assert not lake.read("rejects").filter(reason="no_usable_image").height
     assert set(had["source_id"]) <= set(lake.read("images")["source_id"])
     assert set(lake.read("checks").filter(pl.col("subject") == "image")["status"]) == {"unavailable"}
 
@@ -300,6 +302,22 @@ def test_what_is_due_follows_from_when_it_was_last_seen(context: Context) -> Non
     assert set(all_due.filter(pl.col("subject") == "image")["id"]) == set(lake.read("images")["image_id"])
     assert "ocean0" in set(all_due.filter(pl.col("subject") == "place")["id"])
     assert recheck.items(inputs, due(None)).is_empty()
+
+
+def test_rejected_satellite_pictures_are_due_again_and_may_be_all_that_is_wanted(earth: Any, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    earth.plan(lake, 2)
+    context = earth.context(lake)
+    none_then = {"size_px": 64, "start": "2010-01-01", "end": "2010-01-02"}
+    wanted = CollectSettings(panoramas=0, photos=0, satellite=none_then, refresh={"after_days": 30})
+    assert [run(stage, wanted, context).rejected for stage in STAGES] == [0, 0, 2]
+    assert [pending(stage, wanted, context).height for stage in STAGES] == [0, 0, 0]
+    assert earth.log("requests").keys() == {"stac"}
+    due_now = wanted.model_copy(update={"refresh": wanted.refresh.model_copy(update={"after_days": 0})})
+    again = [run(stage, due_now, context) for stage in STAGES]
+    assert [(one.kept, one.rejected) for one in again] == [(2, 0), (0, 0), (0, 2)]
+    assert set(lake.read("checks")["subject"]) == {"scene"}
+    assert pending(satellite.STAGE, due_now, context).is_empty(), "until they are due once more"
 
 
 def test_an_ended_picture_does_not_make_its_place_due_besides(earth: Any, context: Context) -> None:

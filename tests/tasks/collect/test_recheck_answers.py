@@ -16,7 +16,7 @@ from PIL import Image
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
-from tasks.collect.keeping import DELETED
+from tasks.collect.previous import DELETED
 from tasks.collect.recheck import FIELDS, WorkerContext, work
 from tasks.collect.spool import Came, Spool
 from tasks.runtime.runner import Kept

@@ -13,8 +13,8 @@ from schemas.errors import LakeError
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect import recheck, street_view
-from tasks.collect.forecast.estimate import estimate
-from tasks.collect.lost import is_lost
+from tasks.collect.estimate import estimate
+from tasks.collect.missing_files import is_lost
 from tasks.lake import Commit, Lake
 from tasks.lake.blobs import LocalBlobs
 from tasks.lake.image_store import ImageStore
@@ -224,9 +224,9 @@ async def test_a_dry_run_counts_what_lost_files_will_cost(refreshes: Refreshes) 
     await refreshes.collect(wanted)
     (row,) = refreshes.lake.read("images").filter(source_id="11").rows(named=True)
     refreshes.lake.images.path(row["sha256"], row["extension"]).unlink()
-    found = await asyncio.to_thread(lambda: asyncio.run(estimate(wanted, refreshes.context)))
-    checks, places = ({kind: cost[0] for kind, cost in stage.kinds.items()} for stage in found.stages[:2])
-    assert "the files of about 1 pictures are lost" in found.stages[0].notes[0]
+    found, _ = await asyncio.to_thread(lambda: asyncio.run(estimate(wanted, refreshes.context)))
+    checks, places = (stage.requests for stage in found[:2])
+    assert "about 1 pictures have lost their files" in found[0].notes[0]
     await refreshes.collect(wanted)
-    assert checks == {"entity": streets.asked["many"], "picture": 0} and streets.asked["many"] == 1
-    assert places == {"search": streets.asked["images"], "picture": streets.asked["picture 11"]}
+    assert checks == {"mapillary": streets.asked["many"]} and streets.asked["many"] == 1
+    assert places == {"mapillary search": streets.asked["images"], "mapillary picture": streets.asked["picture 11"]}

@@ -142,12 +142,36 @@ async def test_the_next_picture_is_taken_when_one_is_bad(streets: Any, tmp_path:
 async def test_bad_pictures_only_are_a_reject(streets: Any, tmp_path: Path, fault: str, reason: str) -> None:
     streets.put("11", **NEAR, fault=fault)
     table = bench(streets, tmp_path)
+    table.downloads.hosts.answered(streets.url)  # with pictures of other places
     outcome = await work(PLACE, table)
     assert isinstance(outcome, Rejected)
     assert outcome.reason == reason
     assert outcome.evidence["panorama"]["examples"][0]["source_id"] == "11"
     assert sum(outcome.evidence["panorama"]["problems"].values()) == 1
     assert not list((table.lake.root / "images").rglob("*.*"))
+
+
+@pytest.mark.parametrize("fault", ["gone", "html", "truncated"])
+async def test_a_host_that_gives_no_picture_at_all_is_a_failure_and_no_reject(
+    streets: Any, tmp_path: Path, fault: str
+) -> None:
+    for shot_id in ("11", "12", "13"):
+        streets.put(shot_id, **NEAR, fault=fault)
+    table = bench(streets, tmp_path)
+    with pytest.raises(ServiceError) as caught:
+        await work(PLACE, table)
+    assert caught.value.retryable and "no picture has come from this host so far" in str(caught.value)
+    streets.shots["13"].fault = None
+    assert isinstance(await work(PLACE, table), Kept)
+
+
+async def test_a_picture_that_several_places_choose_comes_once(streets: Any, tmp_path: Path) -> None:
+    streets.put("11", **NEAR)
+    table = bench(streets, tmp_path)
+    places = [{**PLACE, "id": f"p{number}"} for number in range(5)]
+    rows = [outcome.rows["images"][0] for outcome in await asyncio.gather(*(work(one, table) for one in places))]
+    assert streets.asked["picture 11"] == 1
+    assert len({row["image_id"] for row in rows}) == 5 and len({row["sha256"] for row in rows}) == 1
 
 
 async def test_an_outage_is_a_failure_to_retry_not_a_reject(streets: Any, tmp_path: Path) -> None:
@@ -221,7 +245,7 @@ async def test_only_so_many_pictures_are_tried(streets: Any, tmp_path: Path) -> 
     [
         ({"half_sizes_m": [500, 100]}, "grow"),
         ({"half_sizes_m": [0]}, "above 0"),
-        ({"panoramas": 0, "photos": 0}, "nothing would be collected"),
+        ({"panoramas": 0, "photos": 0, "satellite": {"enabled": False}}, "nothing to collect"),
         ({"panorama_width": 1001}, "even"),
         ({"panorama": 1}, "Extra inputs"),
     ],
@@ -261,7 +285,9 @@ async def test_what_a_place_lacks_stands_beside_what_it_has(streets: Any, tmp_pa
 async def test_every_reason_for_nothing(streets: Any, tmp_path: Path, shots: list[Any], reason: str) -> None:
     for number, shot in enumerate(shots):
         streets.put(str(11 + number), **NEAR, **shot)
-    outcome = await work(PLACE, bench(streets, tmp_path))
+    table = bench(streets, tmp_path)
+    table.downloads.hosts.answered(streets.url)  # with pictures of other places
+    outcome = await work(PLACE, table)
     assert isinstance(outcome, Rejected) and outcome.reason == reason
     assert [(gap["kind"], gap["reason"]) for gap in outcome.rows["gaps"]] == [("panorama", reason)]
 

@@ -14,8 +14,8 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect.boxes import boxes_around
 from tasks.collect.search import Asked, Search
+from tasks.collect.targets import collect_targets, targets_of
 from tasks.collect.tile_cache import TileCache
-from tasks.collect.wishes import fulfil, wishes_of
 from tasks.services import Mapillary, connect
 
 # Ten times thinner than the real service still, and tight enough that a street of this world is a crowd.
@@ -96,8 +96,8 @@ async def choices(url: str, world: World, **settings: Any) -> tuple[list[list[st
         def open_search(half_size_m: float, lat: float = lat, lon: float = lon) -> Search:
             return Search(mapillary, tiles, wanted, lat, lon, half_size_m, asked)
 
-        wishes = wishes_of(wanted)
-        await fulfil(wishes, wanted.half_sizes_m, open_search, take)
+        wishes = targets_of(wanted)
+        await collect_targets(wishes, wanted.half_sizes_m, open_search, take)
         chosen.append([row["id"] for wish in wishes for row in wish.rows])
     return chosen, asked
 

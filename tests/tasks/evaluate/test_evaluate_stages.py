@@ -2,7 +2,7 @@ import io
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +23,11 @@ from tasks.evaluate.benchmark import evaluation_id, items
 from tasks.evaluate.scores import STAGE as SCORES
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import Context, Inputs, WorkerSetup, run
+from tasks.runtime.snapshots import Snapshot, approved_snapshot
+from tasks.runtime.stage import open_inputs
 from tasks.services import ServiceError, connect
+
+MakeSnapshot = Callable[..., str]
 
 
 class Model(BaseHTTPRequestHandler):
@@ -63,7 +67,7 @@ def model() -> Iterator[tuple[type[Model], str]]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(tmp_path: Path, snapshot_of: MakeSnapshot) -> Lake:
     lake = Lake(tmp_path / "lake")
     out = io.BytesIO()
     Image.new("RGB", (300, 200), "teal").save(out, "JPEG")
@@ -76,6 +80,7 @@ def lake(tmp_path: Path) -> Lake:
         images.append({**key, **known, "extension": "jpg"})
     write(lake, "labels", labels)
     write(lake, "images", images)
+    snapshot_of(lake)
     return lake
 
 
@@ -86,8 +91,8 @@ def write(lake: Lake, table: str, rows: list[dict[str, Any]]) -> None:
     lake.upsert(table, rows, Commit("test", next(BATCHES)))
 
 
-def see(lake: Lake, tables: tuple[str, ...] = SCORES.reads) -> Inputs:
-    return Inputs(lake, {table: lake.version(table) for table in tables})
+def see(lake: Lake, snapshot: Snapshot | None = None) -> Inputs:
+    return open_inputs(SCORES, lake, snapshot)
 
 
 def setup(lake: Lake, url: str, trained: bool = False) -> WorkerSetup:
@@ -100,7 +105,7 @@ def setup(lake: Lake, url: str, trained: bool = False) -> WorkerSetup:
 
 async def answer_all(lake: Lake, settings: EvaluateSettings, shop: WorkerSetup, only: int = 1000) -> None:
     bench = ANSWERS.open(settings, shop)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for item in items(see(lake), settings).head(only).iter_rows(named=True):
         rows += (await ANSWERS.work(item, bench)).rows["predictions"]
     write(lake, "predictions", rows)
@@ -130,7 +135,7 @@ def test_an_evaluation_keeps_its_name_while_answers_would_be_the_same() -> None:
     assert name != evaluation_id("b", EvaluateSettings())
 
 
-async def test_answers_become_scores(lake: Lake, model: tuple[type[Model], str]) -> None:
+async def test_answers_become_scores(lake: Lake, model: tuple[type[Model], str], snapshot_of: MakeSnapshot) -> None:
     asked, url = model[0].asked, model[1]
     add_models(lake)
     settings, shop = EvaluateSettings(), setup(lake, url, trained=True)
@@ -151,10 +156,19 @@ async def test_answers_become_scores(lake: Lake, model: tuple[type[Model], str])
     assert ("trained:m2", "mean_km") in found and found["trained:m2", "mean_km"]["value"] is None
     assert run(SCORES, settings, Context(lake, shop.connections)).nothing_to_do
 
-    # A picture that leaves the benchmark leaves the denominator, and the scores follow.
+    # What changes after the approval changes nothing, until a snapshot of it is approved.
     write(lake, "labels", [{**lake.read("labels").row(0, named=True), "split": "train"}])
-    run(SCORES, settings, Context(lake, shop.connections))
-    assert set(lake.read("scores").filter(pl.col("metric") == "acc@1km")["n"]) == {2}
+    assert run(SCORES, settings, Context(lake, shop.connections)).nothing_to_do
+    snapshot_of(lake, status="pending")
+    assert run(SCORES, settings, Context(lake, shop.connections)).nothing_to_do
+    newest = snapshot_of(lake)
+    assert run(SCORES, settings, Context(lake, shop.connections)).kept > 10
+    # Scores of both snapshots stand: the picture that left the benchmark counts in the first one only.
+    sizes = lake.read("scores").filter(pl.col("metric") == "acc@1km").group_by("snapshot_id").agg(pl.col("n").unique())
+    assert dict(sizes.iter_rows()) == {"snapshot-1": [3], newest: [2]}
+    first = Context(lake, shop.connections, snapshot=approved_snapshot(lake, "snapshot-1"))
+    assert run(SCORES, settings, first).nothing_to_do
+    assert lake.read("scores").height == 2 * scores.height
 
 
 async def test_an_unfinished_evaluation_has_no_score(lake: Lake, model: tuple[type[Model], str]) -> None:
@@ -192,8 +206,8 @@ def test_judge() -> None:
 
 def test_nothing_to_evaluate(tmp_path: Path) -> None:
     empty = Lake(tmp_path / "empty")
-    assert items(see(empty), EvaluateSettings()).is_empty()
-    kept, rejects = SCORES.compute(see(empty), EvaluateSettings())
+    assert items(see(empty, Snapshot("none", {})), EvaluateSettings()).is_empty()
+    kept, rejects = SCORES.compute(see(empty, Snapshot("none", {})), EvaluateSettings())
     assert kept.is_empty() and rejects.is_empty()
     assert [stage.name for stage in STAGES] == ["evaluate.answers", "evaluate.scores"]
 

@@ -58,7 +58,7 @@ def test_one_scene_serves_all_places_of_its_city() -> None:
     assert (scenes.covered, scenes.why_not, scenes.open) == (2, {"cloudy": 1}, 1)
 
 
-def test_a_kind_nobody_looked_for_is_not_mentioned() -> None:
+def test_a_kind_that_was_not_looked_for_is_not_mentioned() -> None:
     assert coverage(pl.DataFrame({"place_id": ["a"]}), *frames([], [], [])) == []
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from schemas.errors import NotFound
 from schemas.settings.review import ReviewSettings
 from tasks.lake import Commit, Lake
-from tasks.review import ReviewRefused, approve, auto_approve, newest_snapshot, reject
+from tasks.review import ReviewRefused, approve, auto_approve, decisions, newest_snapshot, reject
 from tasks.review.checks import Check
 from tasks.review.evidence import TABLES, funnel, gather
 from tasks.review.snapshot import WorkerContext, items, work
@@ -91,9 +92,9 @@ BROKEN: list[tuple[Callable[[Rows], None], str]] = [
     (_set("images", "lon", 200.0), "images: lon lies in -180..180"),
     (_set("images", "sha256", "not a hash", 1), "images: sha256 is 64 hex digits"),
     (_set("images", "source_id", "4.546e+18", 2), "images: source_id never went through a float"),
-    (_set("images", "place_id", "nobody's", 3), "images: every image answers a known place"),
+    (_set("images", "place_id", "unknown", 3), "images: every image answers a known place"),
     (_set("images", "width", 700, 4), "images: a panorama is twice as wide as high"),
-    (_set("labels", "image_id", "nobody's"), "labels: every label belongs to a live image"),
+    (_set("labels", "image_id", "unknown"), "labels: every label belongs to a live image"),
     (
         _set("labels", "split", "benchmark", 1),
         "labels: an image's split is its place's, or its own where it answers none",
@@ -164,7 +165,7 @@ def test_an_empty_lake_fails_its_checks_without_falling_over(tmp_path: Path) -> 
 
 
 def test_everything_on_the_page_is_escaped(make_lake: MakeLake, quick: list[Check]) -> None:
-    evil = "<script>alert('x')</script><img src=x onerror=alert(1)> \"quoted\" <!-- word --> {{ 1234 * 7 }}"
+    evil = "<script>alert('x')</script><img src=x onerror=alert(1)> \"quoted\" <!-- decision --> {{ 1234 * 7 }}"
 
     def poison(rows: Rows) -> None:
         for place in rows["places"]:
@@ -190,7 +191,7 @@ def test_everything_on_the_page_is_escaped(make_lake: MakeLake, quick: list[Chec
         "svg path circle figure img figcaption strong small article ul li dl dt dd details summary"
     )
     assert tags <= set(known.split())
-    assert page.count("<!-- word -->") == 1
+    assert page.count("<!-- decision -->") == 1
     assert all(source.startswith("data:image/jpeg;base64,") for source in re.findall(r'<img src="([^"]*)"', page))
 
 
@@ -246,11 +247,36 @@ def test_approval_can_be_taken_back_with_a_reason(make_lake: MakeLake, quick: li
     approve(lake, snapshot[:8], "Ada")
     with pytest.raises(ReviewRefused, match="why"):
         reject(lake, snapshot, "Ada", " ")
-    assert reject(lake, snapshot, "Ada", "blurred signs")["status"] == "rejected"
+    with pytest.raises(ReviewRefused, match=r"already approved by Ada on .* UTC; to decide again: --force"):
+        reject(lake, snapshot, "Bob", "blurred signs")
+    assert reject(lake, snapshot, "Bob", "blurred signs", force=True)["status"] == "rejected"
     assert lake.read("snapshots")["why"].to_list() == ["blurred signs"]
 
 
-def test_the_rule_approves_only_what_passes_and_nobody_judged(make_lake: MakeLake, quick: list[Check]) -> None:
+def test_every_decision_stays_in_the_history(make_lake: MakeLake, quick: list[Check]) -> None:
+    lake = make_lake()
+    row = review(lake)
+    snapshot = row["snapshot_id"]
+    approve(lake, snapshot, "Ada", "looks right")
+    for again in ({}, {"force": True}, {"why": "I as well"}, {"force": True, "why": " "}):
+        with pytest.raises(ReviewRefused, match=r"already approved by Ada on .*: looks right; to decide again"):
+            approve(lake, snapshot, "Bob", **again)  # type: ignore[arg-type]
+    assert lake.read("snapshots")["reviewer"].to_list() == ["Ada"]
+    approve(lake, snapshot, "Bob", "checked again", force=True)
+    reject(lake, snapshot, "Cleo", "blurred signs", force=True)
+    made = decisions(lake, snapshot)
+    assert [(one["decision"], one["reviewer"], one["why"]) for one in made] == [
+        ("approved", "Ada", "looks right"),
+        ("approved", "Bob", "checked again"),
+        ("rejected", "Cleo", "blurred signs"),
+    ]
+    assert {one["table_versions_json"] for one in made} == {row["table_versions_json"]}
+    assert lake.read("snapshots").select("status", "reviewer").row(0) == ("rejected", "Cleo")
+    created = lake.read("snapshots")["created_at"][0]
+    assert review(lake)["created_at"] == created  # reviewed again, the same content is as old as before
+
+
+def test_the_rule_approves_only_what_passes_and_is_undecided(make_lake: MakeLake, quick: list[Check]) -> None:
     lake = make_lake()
     assert newest_snapshot(lake) is None
     snapshot = review(lake)["snapshot_id"]
@@ -279,13 +305,13 @@ def test_the_newest_snapshot_is_the_one_of_the_present_content(make_lake: MakeLa
 
 def test_unknown_snapshots_are_refused_and_known_ones_named(make_lake: MakeLake, quick: list[Check]) -> None:
     lake = make_lake()
-    with pytest.raises(ReviewRefused, match="nor any other yet"):
+    with pytest.raises(NotFound, match="nor any other yet"):
         approve(lake, "0" * 24, "Ada")
     snapshot = review(lake)["snapshot_id"]
     for wrong in ("0" * 24, "", snapshot[:3]):
-        with pytest.raises(ReviewRefused, match=f"known: {snapshot} \\(pending\\)"):
+        with pytest.raises(NotFound, match=f"known: {snapshot} \\(pending\\)"):
             approve(lake, wrong, "Ada")
-    with pytest.raises(ReviewRefused, match=f"no snapshot '{snapshot[:5]}' .at least 6 letters of its id are needed"):
+    with pytest.raises(NotFound, match=f"no snapshot '{snapshot[:5]}' .at least 6 letters of its id are needed"):
         approve(lake, snapshot[:5], "Ada")
     with pytest.raises(ReviewRefused, match="name"):
         approve(lake, snapshot, " ")
@@ -301,7 +327,7 @@ def test_failed_checks_need_force_and_a_reason(make_lake: MakeLake, quick: list[
     with pytest.raises(ReviewRefused, match="reason"):
         approve(lake, snapshot, "Ada", force=True)
     assert approve(lake, snapshot, "Ada", "known gap", force=True)["status"] == "approved"
-    assert review(lake)["status"] == "approved"  # the same content, forced before: the word stands
+    assert review(lake)["status"] == "approved"  # the same content, forced before: the decision stands
 
 
 def test_snapshots_keep_their_versions(make_lake: MakeLake, quick: list[Check]) -> None:

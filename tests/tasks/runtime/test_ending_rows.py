@@ -59,7 +59,7 @@ def test_ending_comes_before_what_says_that_it_is_done(lake: Lake, monkeypatch: 
     job = ChunkJob("again", "r1", "gaps", ("places", "gaps"), lambda item, bench: None, lambda: None, 1)
     gap = {"place_id": "a", "kind": "photo", "wanted": 1, "got": 0, "reason": "x"}
     outcome = Kept({"gaps": [gap]}, gone={"places": {"a": "moved"}})
-    ledger(lake).commit([job.gather([({"id": "a", "made_from": "m"}, outcome)])])
+    ledger(lake).commit([job.gather([("a", "m", outcome)])])
     assert order == ["tombstone places", "append_new gaps"]
 
 
@@ -67,7 +67,7 @@ def test_only_declared_tables_may_be_touched(lake: Lake) -> None:
     job = ChunkJob("again", "r1", "gaps", ("gaps",), lambda item, bench: None, lambda: None, 1)
     gap = {"place_id": "a", "kind": "photo", "wanted": 1, "got": 0, "reason": "x"}
     with pytest.raises(GeofixError, match="'places', which it does not declare"):
-        job.gather([({"id": "a", "made_from": "m"}, Kept({"gaps": [gap]}, gone={"places": {"a": "moved"}}))])
+        job.gather([("a", "m", Kept({"gaps": [gap]}, gone={"places": {"a": "moved"}}))])
 
 
 def test_what_is_pending_is_told_and_nothing_written(lake: Lake) -> None:
@@ -84,3 +84,26 @@ def test_what_is_pending_is_told_and_nothing_written(lake: Lake) -> None:
     assert {name: lake.version(name) for name in lake.existing()} == versions
     lake.upsert("gaps", [{**row, "made_from": done["made_from"]}], Commit("r0", 1))
     assert pending(stage, Settings(), context)["id"].sort().to_list() == ["a", "c"]
+
+
+def test_views_live_while_any_version_of_their_picture_does(lake: Lake) -> None:
+    def image(digest: str) -> Row:
+        return {
+            "image_id": "i", "kind": "panorama", "lat": 1.0, "lon": 2.0, "source": "s", "source_id": "1",
+            "licence": "l", "attribution": "a", "sha256": "0" * 64, "stage": "again", "item_id": "i",
+            "made_from": digest,
+        }  # fmt: skip
+
+    view = {
+        "view_id": "v", "image_id": "i", "yaw_deg": 0.0, "pitch_deg": 0.0, "fov_deg": 90.0, "width": 8, "height": 8,
+        "sha256": "0" * 64, "licence": "l", "attribution": "a",
+    }  # fmt: skip
+    lake.append("images", [{**image("m1"), "tombstone": "superseded by a newer run"}, image("m2")], Commit("r0", 1))
+    lake.upsert("views", [view], Commit("r0", 1))
+    one = ledger(lake, writes=("images",))
+    one.look(pl.DataFrame({"id": ["i"], "made_from": ["m2"]}))
+    one.sweep(pl.Series([], dtype=pl.String), keeps_history=False)
+    assert lake.read("views").height == 1
+    one.look(pl.DataFrame(schema={"id": pl.String, "made_from": pl.String}))
+    one.sweep(pl.Series([], dtype=pl.String), keeps_history=False)
+    assert lake.scan("views").collect()["tombstone"].to_list() == ["its row in images is gone: its input is gone"]

@@ -1,4 +1,4 @@
-"""The frame: every item accounted for, finished ones skipped, changed ones redone, workers replaced."""
+"""The runner: every item accounted for, finished ones skipped, changed ones redone, workers replaced."""
 
 import asyncio
 import os
@@ -136,7 +136,7 @@ def test_nothing_is_redone_and_a_changed_setting_redoes_all(context: Context) ->
     assert sums(run(replace(STAGE, version=2), Numbers(speed=1), context)) == (20, 20, 0, 0, 0)
 
 
-def test_a_column_set_aside_redoes_nothing_and_reaches_the_work(context: Context) -> None:
+def test_an_unhashed_column_redoes_nothing_and_reaches_the_work(context: Context) -> None:
     def with_hint(inputs: Inputs, settings: Numbers) -> pl.DataFrame:
         return numbers(inputs, settings).with_columns(hint=pl.lit(f"speed {settings.speed}"))
 
@@ -155,7 +155,7 @@ def test_an_operational_setting_redoes_nothing(context: Context) -> None:
     assert run(STAGE, Timed(hurry=True), context).nothing_to_do
 
 
-def test_rows_left_behind_are_buried_with_a_reason(context: Context) -> None:
+def test_rows_left_behind_are_tombstoned_with_a_reason(context: Context) -> None:
     run(STAGE, Numbers(count=6, rows_each=2), context)
     run(STAGE, Numbers(count=6, rows_each=1), context)
     assert context.lake.read("places").height == 6
@@ -290,7 +290,7 @@ def test_a_kept_item_must_leave_a_mark(context: Context) -> None:
 
 
 def test_a_stage_that_loses_a_row_is_an_error(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.runtime import runner as frame
+    from tasks.runtime import runner
 
     def lossy(*arguments: Any, **more: Any) -> Iterator[Any]:
         results = list(real(*arguments, **more))
@@ -298,8 +298,8 @@ def test_a_stage_that_loses_a_row_is_an_error(context: Context, monkeypatch: pyt
             result.kept = result.kept[1:]
         yield from results
 
-    real = frame.spread
-    monkeypatch.setattr(frame, "spread", lossy)
+    real = runner.spread
+    monkeypatch.setattr(runner, "spread", lossy)
     with pytest.raises(AccountingError, match=r"20 in, 1\d kept, 0 rejected, 0 failed: \d lost"):
         run(STAGE, Numbers(), context)
 

@@ -24,7 +24,7 @@ WRITES = ("gaps", "places")
 
 
 def ledger(lake: Lake, run_id: str, items: pl.DataFrame) -> Ledger:
-    made = Ledger(Lake(lake.root), "s", WRITES, run_id, "h", "{}", "0", {})
+    made = Ledger(Lake(lake.uri), "s", WRITES, run_id, "h", "{}", "0", {})
     made.look(items)
     return made
 
@@ -41,7 +41,7 @@ def outcome(name: str, run_id: str) -> Outcome:
 
 def results(run_id: str, wanted: pl.DataFrame) -> list[ChunkResult]:
     job = ChunkJob("s", run_id, "places", WRITES, lambda item, context: None, lambda: None, 1)
-    return [job.gather([(row, outcome(row["id"], run_id)) for row in wanted.iter_rows(named=True)])]
+    return [job.gather((name, digest, outcome(name, run_id)) for name, digest in wanted.iter_rows())]
 
 
 def assert_each_row_once(lake: Lake) -> None:

@@ -148,6 +148,18 @@ def test_two_items_of_different_batches_must_not_write_one_row(
     assert lats(context.lake) == {"one": 1.0}
 
 
+def test_an_item_must_not_take_the_row_of_a_finished_one(context: Context) -> None:
+    def also_e(inputs: Inputs, settings: Choice) -> tuple[pl.DataFrame, pl.DataFrame]:
+        kept, lost = compute(inputs, settings)
+        return kept.with_columns(place_id=pl.col("id").replace({"e": "a"})), lost
+
+    stage = replace(STAGE, compute=also_e)
+    run(stage, Choice(), context)
+    with pytest.raises(LakeError, match=r"items a, e wrote the same places row .place_id=a."):
+        run(stage, Choice(names=(*NAMES, "e")), context)
+    assert set(context.lake.read("places")["item_id"]) == set(NAMES)
+
+
 # asking ------------------------------------------------------------------------------------------------------
 
 PAID = replace(STAGE, services=("chat",))
@@ -157,7 +169,7 @@ FEW = RunSettings(redo_ask_above=3)
 def test_many_items_are_not_paid_for_again_without_a_word(context: Context) -> None:
     context = replace(context, run=FEW)
     run(PAID, Choice(), context)
-    with pytest.raises(StageRefused, match=r"choice: 4 finished items would be done again.*--set run\.redo=always"):
+    with pytest.raises(StageRefused, match=r"choice: 4 finished items would be done again.*--redo to redo them"):
         run(PAID, Choice(lat=5.0), context)
     assert lats(context.lake) == dict.fromkeys(NAMES, 1.0), "nothing was touched"
     asked: list[Redo] = []
@@ -202,7 +214,7 @@ def ledger(lake: Lake, run_id: str, **options: Any) -> Ledger:
 
 def result(run_id: str, *outcomes: tuple[str, str, Outcome]) -> ChunkResult:
     job = ChunkJob("s", run_id, "places", ("gaps", "places"), lambda item, context: None, lambda: None, 1)
-    return job.gather([({"id": item, "made_from": digest}, outcome) for item, digest, outcome in outcomes])
+    return job.gather(outcomes)
 
 
 def kept(name: str, lat: float = 1.0) -> Kept:

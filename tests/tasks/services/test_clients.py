@@ -107,7 +107,19 @@ class TestMapillary:
 
     async def test_a_page_instead_of_a_picture_is_refused(self, server, reply):
         server.says(reply(body=b"<html>", content_type="text/html"))
-        assert (await failure(server.client(Mapillary, max_attempts=1).fetch(f"{server.url}/t"))).kind == "bad_response"
+        assert (await failure(server.client(Mapillary, max_attempts=1).fetch(f"{server.url}/t"))).kind == "outage"
+
+    async def test_a_picture_or_json_under_another_name_is_taken(self, server, reply):
+        server.says(reply(body=b"JPEG", content_type="application/octet-stream"))
+        assert await server.client(Mapillary).fetch(f"{server.url}/t") == b"JPEG"
+        server.says(reply(body=b'{"id": "7"}', content_type="text/javascript; charset=UTF-8"))
+        assert await server.client(Mapillary).image("7") == {"id": "7"}
+
+    async def test_the_cause_comes_before_the_long_address(self, server):
+        server.says_json(mapillary_error(100), 400)
+        error = await failure(server.client(Mapillary).images_in_box(*BOX))
+        assert str(error).startswith("mapillary: rejected (HTTP 400): says the service (http://")
+        assert "fields=" not in str(error)
 
     @pytest.mark.parametrize(
         "url", ["file:///etc/passwd", "http://169.254.169.254/latest", "ftp://x/y", "https://x.org/"]
@@ -210,6 +222,15 @@ class TestChat:
         body = server.asked[0].json()
         assert body["temperature"] == 0 and body["seed"] == 3 and body["max_tokens"] == 9
         assert "tools" not in body and "response_format" not in body
+
+    async def test_the_openai_client_sends_through_our_transport(self, server, secret):
+        server.says_json(self.completion(content="hello"))
+        client = server.client(Chat, "chat")
+        await client.complete("m", [{"role": "user", "content": "hi"}])
+        headers = server.asked[0].headers
+        assert headers["authorization"] == f"Bearer {secret}" and headers["user-agent"].startswith("geofix")
+        assert not [name for name in headers if name.startswith("x-stainless")]
+        assert client._client.api_key != secret and client._client.max_retries == 0
 
     async def test_requests_count_failed_attempts_too(self, server, reply):
         server.says(reply(500), reply(500), reply(body=json.dumps(self.completion(content="x")).encode()))

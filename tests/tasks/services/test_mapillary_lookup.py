@@ -136,7 +136,7 @@ class TestTile:
 
     async def test_a_page_is_no_tile(self, server, reply, secret):
         server.says(reply(200, b"<html>", "text/html"))
-        assert (await failure(self.client(server, secret).tile(1, 0, 0))).kind == "bad_response"
+        assert (await failure(self.client(server, secret).tile(1, 0, 0))).kind == "outage"
 
     @pytest.mark.parametrize("tile", [(15, 0, 0), (-1, 0, 0), (1, 2, 0), (1, 0, -1)])
     async def test_tiles_off_the_map_are_not_asked_for(self, server, secret, tile):

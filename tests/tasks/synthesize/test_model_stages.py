@@ -24,14 +24,17 @@ from starlette.routing import Route
 
 from schemas.messages import image_references
 from schemas.settings.difficulty import DifficultySettings
+from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.difficulty import STAGE as DIFFICULTY
 from tasks.difficulty import table8
+from tasks.evaluate import STAGES as EVALUATE
 from tasks.lake import Commit, Lake
 from tasks.runtime.ray_start import stop_ray
 from tasks.runtime.runner import Context, StageResult, run
+from tasks.runtime.snapshots import approved_snapshot
 from tasks.services import connect
 from tasks.synthesize import STAGE as SYNTHESIZE
 
@@ -132,7 +135,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def lake(tmp_path) -> Lake:
+def lake(tmp_path, snapshot_of) -> Lake:
     lake = Lake(tmp_path / "lake")
     images, labels = [], []
     for number in range(PICTURES):
@@ -147,6 +150,7 @@ def lake(tmp_path) -> Lake:
     commit = Commit("run-0", 0)
     lake.upsert("images", [*images, {**images[0], "image_id": "held-out"}], commit)
     lake.upsert("labels", labels, commit)
+    snapshot_of(lake)
     return lake
 
 
@@ -170,6 +174,7 @@ def test_synthesize_accounts_for_every_sample_and_retries_only_outages(world, la
 
     rows = lake.read("trajectories")
     assert rows.height == 16 and rows["trajectory_id"].n_unique() == 16
+    assert set(rows["snapshot_id"]) == {"snapshot-1"}
     assert rows.filter(pl.col("verdict") == "kept").height == 10
     kept = rows.filter(pl.col("verdict") == "kept").row(0, named=True)
     assert kept["reasons"] == [] and kept["error_km"] < 1e-6 and kept["tool_calls"] == 1
@@ -199,6 +204,7 @@ def test_difficulty_measures_pass_at_k_and_regimes(world, lake):
         mine = attempts.filter(pl.col("image_id") == row["image_id"])
         counted = [mine.filter(pl.col("error_km") < limit).height for limit in row["threshold_km"]]
         assert row["passes"] == counted
+    assert set(attempts["snapshot_id"]) == set(regimes["snapshot_id"]) == {"snapshot-1"}
     assert table8(regimes)["total"].to_list() == [8] * 4
     assert go(DIFFICULTY, DifficultySettings(), lake, world).nothing_to_do
     assert go(DIFFICULTY, DifficultySettings(max_images=3), lake, world).total == 3
@@ -207,3 +213,31 @@ def test_difficulty_measures_pass_at_k_and_regimes(world, lake):
 def test_a_policy_that_nobody_serves_is_refused_in_one_line(world, lake):
     with pytest.raises(Exception, match=r"services\.trained names no server"):
         go(DIFFICULTY, DifficultySettings(endpoint="trained"), lake, world)
+
+
+def test_scores_of_a_snapshot_stay_the_same_after_refreshes_and_cost_nothing_again(world, lake, snapshot_of):
+    settings = EvaluateSettings(split="train", trained=False)
+
+    def evaluate(snapshot: str) -> tuple[int, dict[str, float]]:
+        world.requests.clear()
+        context = Context(
+            lake, connect(world.services(), {}), SpreadSettings(workers=1), snapshot=approved_snapshot(lake, snapshot)
+        )
+        for stage in EVALUATE:
+            run(stage, settings, context)
+        mine = lake.read("scores").filter(pl.col("snapshot_id") == snapshot)
+        return len(world.requests), dict(mine.select("metric", "value").iter_rows())
+
+    asked, first = evaluate("snapshot-1")
+    assert asked == PICTURES and first["acc@1km"] > 0
+    # A refresh: one picture goes, another is found to lie elsewhere.
+    labels = lake.read("labels").filter(pl.col("split") == "train").sort("image_id")
+    lake.upsert("labels", [{**labels.row(0, named=True), "lat": -40.0}], Commit("refresh", 1))
+    lake.tombstone("labels", labels[1:2].select("image_id"), "deleted upstream", Commit("refresh", 2))
+    newer = snapshot_of(lake)
+    asked, second = evaluate(newer)
+    assert asked == 1 and second != first
+    again = evaluate("snapshot-1")
+    assert again == (0, first)
+    assert evaluate(newer) == (0, second)
+    assert lake.read("scores").height == len(first) + len(second)

@@ -125,6 +125,9 @@ def fill(lake: Lake, pictures: int = 8, status: str = "approved") -> str:
         "snapshot_id": "snapshot-1",
         "table_versions_json": json.dumps(versions),
         "status": status,
+        "reviewer": "Ada",
+        "report": "reports/snapshot-1/index.html",
+        "created_at": datetime.now(UTC),
         "reviewed_at": datetime.now(UTC),
         "written_at": datetime.now(UTC),
     }

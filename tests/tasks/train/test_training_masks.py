@@ -13,7 +13,7 @@ from schemas.settings.train import TinySettings, TrainSettings
 from tasks.agent.tagged import render
 from tasks.imaging.processor import ImageOnlyProcessor, load_processor
 from tasks.lake import Lake
-from tasks.runtime.runner import Inputs
+from tasks.runtime.stage import open_inputs
 from tasks.train.dataset import Pictures, conversations, texts_of
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor, train_tokenizer
@@ -24,7 +24,7 @@ IGNORED = -100
 @pytest.fixture
 def samples(lake: Lake, filled: Callable[..., str], settings: Callable[..., TrainSettings]) -> pl.DataFrame:
     filled(lake)
-    return compute(Inputs(lake, {table: lake.version(table) for table in STAGE.reads}), settings())[0]
+    return compute(open_inputs(STAGE, lake), settings())[0]
 
 
 @pytest.fixture

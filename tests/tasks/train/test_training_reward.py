@@ -13,7 +13,7 @@ from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.lake import Lake
 from tasks.reward.advantage import group_advantages
-from tasks.runtime.runner import Inputs
+from tasks.runtime.stage import open_inputs
 from tasks.train.dataset import Pictures, texts_of
 from tasks.train.grpo import grpo_trainer, reward_function
 from tasks.train.samples import STAGE, compute
@@ -55,7 +55,7 @@ def test_trl_scales_rewards_as_our_advantage_does(
         max_completion_tokens=3,
     )
     small = settings(grpo=grpo)
-    kept, _ = compute(Inputs(lake, {table: lake.version(table) for table in STAGE.reads}), small)
+    kept, _ = compute(open_inputs(STAGE, lake), small)
     rows = [row for row in kept.to_dicts() if row["training_stage"] == "grpo"]
     texts = [text for row in rows for text in texts_of(row["messages_json"])]
     processor = build_processor(texts, small.tiny, small.image_min_pixels, small.image_max_pixels)

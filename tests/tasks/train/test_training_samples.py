@@ -4,9 +4,7 @@ import json
 from collections.abc import Callable
 
 import polars as pl
-import pytest
 
-from schemas.errors import StageRefused
 from schemas.messages import image_references
 from schemas.settings.train import ColdStartSettings, TrainSettings
 from tasks.agent.tagged import canonical, parse
@@ -14,13 +12,14 @@ from tasks.lake import Commit, Lake
 from tasks.reward.outcome import Truth
 from tasks.reward.spotagent import score
 from tasks.runtime.runner import Inputs
+from tasks.runtime.stage import open_inputs
 from tasks.train.samples import STAGE, answer_text, compute
 
 MakeSettings = Callable[..., TrainSettings]
 
 
 def inputs(lake: Lake) -> Inputs:
-    return Inputs(lake, {table: lake.version(table) for table in STAGE.reads})
+    return open_inputs(STAGE, lake)
 
 
 def test_every_training_stage_gets_its_rows(lake: Lake, filled: Callable[..., str], settings: MakeSettings) -> None:
@@ -87,20 +86,6 @@ def test_long_tool_text_is_cut_and_the_assistants_words_are_not(
             if now["role"] == "tool":
                 assert len(now["content"] if isinstance(now["content"], str) else now["content"][0]["text"]) == 11
                 assert image_references([was]) == image_references([now])
-
-
-@pytest.mark.parametrize("status", ["pending", "rejected"])
-def test_an_unapproved_snapshot_is_refused_by_name(
-    status: str, lake: Lake, filled: Callable[..., str], settings: MakeSettings
-) -> None:
-    name = filled(lake, status=status)
-    with pytest.raises(StageRefused, match=f"snapshot {name} is {status}.*geofix approve {name}"):
-        compute(inputs(lake), settings())
-
-
-def test_without_any_snapshot_it_says_what_to_do(lake: Lake, settings: MakeSettings) -> None:
-    with pytest.raises(StageRefused, match="geofix review"):
-        compute(inputs(lake), settings())
 
 
 def test_the_snapshot_fixes_what_is_read(lake: Lake, filled: Callable[..., str], settings: MakeSettings) -> None:

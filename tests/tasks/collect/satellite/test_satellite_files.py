@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rasterio.io import MemoryFile
 
 from tasks.collect.satellite import cog as cogs
-from tasks.collect.satellite.cog import Level, open_cog, ranges, read_tiles
+from tasks.collect.satellite.cog import MOST_INDEX_BYTES, Level, open_cog, ranges, read_tiles
 from tasks.collect.satellite.grid import Grid, grid_around
 from tasks.collect.satellite.raster import OnGrid, blocks_of, on_grid
 from tasks.collect.satellite.scenes import UnusableScene
@@ -173,6 +173,27 @@ async def test_tiles_past_the_end_and_bytes_that_do_not_decode() -> None:
     broken[level.offsets[0] : level.offsets[0] + level.counts[0]] = b"\xff" * level.counts[0]
     with pytest.raises(UnusableScene, match="decoded"):
         await read_tiles(File(bytes(broken)).read, level, [0], (0, 0, 100, 100))
+
+
+async def test_an_index_behind_the_pixels_is_read_where_it_lies() -> None:
+    """As GDAL leaves a file whose overviews were added later: its first bytes point megabytes ahead."""
+    pixels = np.random.default_rng(1).integers(1, 60_000, (2048, 2048)).astype(np.uint16)
+    with MemoryFile() as memory:
+        profile = {"tiled": True, "blockxsize": 256, "blockysize": 256, "count": 1, "dtype": "uint16"}
+        place = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, 300_000, 0, -10, 5_900_000)}
+        with memory.open(driver="GTiff", width=2048, height=2048, **profile, **place) as file:
+            file.write(pixels[None])
+            file.build_overviews([2, 4])
+        data = memory.read()
+    file = File(data)
+    index = await open_cog(file.read)
+    assert [level.width for level in index.levels] == [2048, 1024, 512]
+    assert max(start for start, _ in file.reads) > MOST_INDEX_BYTES and len(file.reads) <= 4
+    assert sum(end - start for start, end in file.reads) < 100_000
+    level = index.levels[0]
+    assert (await read_tiles(file.read, level, range(len(level.offsets)), (0, 0, 2048, 2048)) == pixels).all()
+    with pytest.raises(UnusableScene, match="ends inside its index"):
+        await open_cog(File(data[:5_000_000]).read)
 
 
 async def test_the_item_and_its_file_must_agree_on_the_zone() -> None:

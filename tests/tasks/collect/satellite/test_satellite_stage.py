@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import time
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -14,12 +16,14 @@ from starlette.responses import PlainTextResponse, Response
 from schemas.settings.collect import CollectSettings
 from schemas.settings.satellite import SatelliteSettings, Viewport
 from schemas.tables import TABLES
+from tasks.collect.satellite import read_cache
 from tasks.collect.satellite.grid import grid_around
+from tasks.collect.satellite.read_cache import CachedStac, ReadCache
 from tasks.collect.satellite.search import find_scenes
 from tasks.collect.satellite.stage import WorkerContext, identity, items, work
 from tasks.lake import Lake
 from tasks.runtime.runner import Kept, Rejected
-from tasks.services import ServiceError
+from tasks.services import Connection, ServiceError
 
 SIZE = 160
 ITEM = {"id": "p:centre", "place_id": "p", "viewport": "centre", "lat": 52.5, "lon": 13.4, "metres_per_pixel": 10.0,
@@ -290,6 +294,67 @@ async def test_a_place_may_fail_by_a_file_that_is_gone_only_if_no_other_is_there
     assert "not_found" in outcome.evidence["unusable_scenes"]["gone"]
 
 
+@pytest.mark.parametrize("trouble", ["signing", "missing", "garbage"])
+async def test_the_trouble_of_a_host_is_a_failure_and_never_a_reject(
+    archive: Any, frame: Any, tmp_path: Any, lasting: Any, trouble: str
+) -> None:
+    archive.put("one", frame, 0.1)
+    archive.put("other", frame, 0.1, cloud=5.0)
+    files = dict(archive.files)
+    match trouble:
+        case "signing":
+            archive.faults["token"] = lasting(404, "no such account")
+        case "missing":
+            archive.files.clear()
+        case "garbage":
+            archive.files = dict.fromkeys(files, b"sorry" * 5000)
+    table = bench(archive, tmp_path)
+    with pytest.raises(ServiceError) as caught:
+        await work(ITEM, table)
+    assert caught.value.kind in ("expired", "outage")
+    assert {"signing": "services.stac.sas_url", "missing": "not_found", "garbage": "index"}[trouble] in str(
+        caught.value
+    )
+    archive.faults, archive.files = {}, files
+    assert isinstance(await work(ITEM, table), Kept)
+    # A host that gives other files is believed when it has not these.
+    archive.files = {name: data for name, data in files.items() if "SCL" not in name}
+    outcome = await work(ITEM, table)
+    assert isinstance(outcome, Rejected) and outcome.reason == "no_usable_scene"
+
+
+async def test_what_was_read_before_a_kill_is_not_read_again(archive: Any, frame: Any, tmp_path: Any) -> None:
+    for number in range(3):
+        archive.put(f"scene{number}", frame, 0.1, cloud=float(number))
+    endpoint = archive.client()._endpoint
+
+    def context() -> WorkerContext:
+        stac = CachedStac(Connection("stac", endpoint), ReadCache(tmp_path / "cache"))
+        return WorkerContext(stac, Lake(tmp_path / "lake"), SatelliteSettings(size_px=SIZE))
+
+    first = await work(ITEM, context())
+    asked = archive.asked.total()
+    again = await work(ITEM, context())  # nothing was committed: the next run does the item again
+    assert again.rows["images"][0]["sha256"] == first.rows["images"][0]["sha256"]
+    assert asked > 5 and archive.asked.total() == asked
+    # A damaged file of the cache is as good as none, and what is older than the last whole run counts no more.
+    for path in (tmp_path / "cache").iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    assert isinstance(await work(ITEM, context()), Kept) and archive.asked.total() > asked
+    assert ReadCache(tmp_path / "cache", since_s=time.time() + 1).get("read", "x", 0, 1) is None
+
+
+def test_the_cache_deletes_the_oldest_of_what_is_too_much(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_cache, "MOST_BYTES", 500)
+    cache = ReadCache(tmp_path)
+    for number in range(10):
+        cache._written = read_cache.MEASURE_BYTES
+        cache.put(bytes(100), number)
+        os.utime(cache._path((number,)), (time.time() - 100 + number,) * 2)
+    kept = [number for number in range(10) if cache.get(number) is not None]
+    assert kept == [6, 7, 8, 9]
+
+
 @pytest.mark.parametrize(("missing", "count"), [("SCL", 15), ("B03", 8)])
 async def test_missing_files_do_not_use_up_what_is_meant_for_clouds(
     archive: Any, frame: Any, tmp_path: Any, missing: str, count: int
@@ -453,6 +518,8 @@ def places(**columns: list[Any]) -> Any:
 
     class Tables:
         def frame(self, name: str) -> pl.DataFrame:
+            if name == "checks":
+                return pl.DataFrame(schema={"subject_id": pl.String, "news": pl.Int64})
             assert name == "places"
             return frame.with_columns(missing)
 

@@ -6,52 +6,61 @@ from typing import Any
 from tasks.collect.candidates import Candidate
 from tasks.collect.download import ADDRESS, Unusable
 from tasks.collect.hosts import Refused
-from tasks.collect.keeping import facts_before, facts_had, seen_changed
+from tasks.collect.previous import facts_before, facts_had, seen_changed
 from tasks.collect.worker import WorkerContext
 from tasks.services import Mapillary, ServiceError
 
 
-class Taking:
+class PlacePictures:
     """The facts of one place's pictures."""
 
     def __init__(self, item: dict[str, Any], context: WorkerContext) -> None:
-        self._item, self._bench = item, context
+        self._item, self._context = item, context
         # A place with news is redone because something changed: what was said before the check that found it is old.
         news_at = item.get("news_at") if item.get("news") else None
         self.since_s = news_at.timestamp() if news_at else 0.0
         self._refused: list[Refused] = []
+        self._unusable: list[Unusable] = []  # that may be the trouble of their host
 
     async def take(self, candidate: Candidate) -> dict[str, Any]:
         """The picture's facts, its bytes stored; `Unusable` when another is to be taken."""
         source_id, kind = candidate.source_id, str(candidate.kind)
-        if source_id in self._bench.ended:
-            await _is_back(source_id, self._bench.mapillary)
-        facts = facts_had(self._item, source_id, kind, self._bench.lake)
+        if source_id in self._context.ended:
+            await _is_back(source_id, self._context.mapillary)
+        facts = facts_had(self._item, source_id, kind, self._context.lake)
         if facts is not None:
             return facts
         try:
             return await self._fetch(candidate)
         except Unusable:
-            # What came instead is of no use, and nobody has deleted it: the bytes we have are still its picture.
-            facts = facts_before(self._item, source_id, kind, self._bench.prepared, self._bench.lake)
+            # What came instead is of no use, and the picture was not deleted: the stored bytes are still valid.
+            facts = facts_before(self._item, source_id, kind, self._context.prepared, self._context.lake)
             if facts is None:
                 raise
             return facts
 
     def settle(self) -> None:
-        """Raise what a host said when it refused a picture, if it gave no other since: then it may do so later."""
+        """Raise the trouble of a host, to be tried again later: it refused a picture or gave junk, and no good one."""
+        hosts = self._context.downloads.hosts
         for refused in self._refused:
-            if not refused.is_its_own(self._bench.downloads.hosts):
+            if not refused.is_its_own(hosts):
                 raise refused
+        for why in self._unusable:
+            if why.url is not None and not hosts.has_answered(why.url):
+                said = f"no picture has come from this host so far; the last: {why.kind}, {why.detail}"
+                raise ServiceError("mapillary", "outage", said, retryable=True)
 
     async def _fetch(self, candidate: Candidate) -> dict[str, Any]:
-        if self._bench.take:
-            return await self._bench.take(candidate, self._bench)
+        if self._context.take:
+            return await self._context.take(candidate, self._context)
         try:
             seen = seen_changed(self._item, candidate.source_id)
-            return await fetch_and_store(candidate, self._bench, self.since_s, seen)
+            return await fetch_and_store(candidate, self._context, self.since_s, seen)
+        except Unusable as why:
+            self._unusable.append(why)
+            raise
         except Refused as refused:
-            # The first time it is the weather: taking another picture for it would make the result depend on that.
+            # The first refusal is treated as transient: the choice must not depend on it.
             if not self._item.get("refused"):
                 raise
             self._refused.append(refused)
@@ -69,11 +78,24 @@ async def fetch_and_store(
     told = _told_before(key, context, since_s, seen_sha256)
     if told is not None:
         return told
+    async with context.fetching(candidate.source_id):
+        # Another place may have fetched the same picture meanwhile.
+        facts = context.fetched.get(key)
+        if facts is None or not (facts["fetched_at"].timestamp() >= since_s or facts["source_sha256"] == seen_sha256):
+            facts = await _fetch_now(candidate, key, context, since_s, seen_sha256)
+            context.remember(key, facts)
+    return facts
+
+
+async def _fetch_now(
+    candidate: Candidate, key: tuple[str, str, str], context: WorkerContext, since_s: float, seen_sha256: str | None
+) -> dict[str, Any]:
     try:
         came = context.spool.find(candidate.source_id, since_s, seen_sha256)
         picture = await context.downloads.get(candidate, came)
     except Unusable as why:
-        context.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
+        if why.url is None or context.downloads.hosts.has_answered(why.url):
+            context.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
         context.spool.drop(candidate.source_id)
         raise
     came = picture.came

@@ -19,7 +19,7 @@ Take = Callable[[Candidate], Awaitable[dict[str, Any]]]  # the picture's row; ra
 
 
 @dataclass
-class Wish:
+class Target:
     """Pictures of one kind wanted for a place, and what stood in the way."""
 
     kind: Kind
@@ -58,7 +58,7 @@ class Wish:
 
     @property
     def reason(self) -> str:
-        """Why the wish is not fulfilled, in one word."""
+        """Why pictures are missing, in one word."""
         if self.last is not None and self.last.unsearched and not self.over:
             return "not_all_searched"  # whatever there is: that there is no more would be a guess
         unclear = self.last.odd["unclear_kind"] if self.last is not None else 0  # each may be of the kind wanted
@@ -73,7 +73,7 @@ class Wish:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """What was done and seen before the wish was given up. Counts are of the widest search."""
+        """What was done and seen before the search was given up. Counts are of the widest search."""
         found: dict[str, Any] = {"half_sizes_m": self.half_sizes_m, "tried": len(self.tried)}
         if self.last is not None:
             mine = self.last.seen[self.kind]
@@ -87,23 +87,26 @@ class Wish:
         return found
 
 
-def wishes_of(settings: CollectSettings) -> list[Wish]:
+def targets_of(settings: CollectSettings) -> list[Target]:
     """What is wanted for every place."""
-    both = Wish("panorama", settings.panoramas, settings.tries), Wish("photo", settings.photos, settings.tries)
-    return [wish for wish in both if wish.wanted]
+    both = Target("panorama", settings.panoramas, settings.tries), Target("photo", settings.photos, settings.tries)
+    return [target for target in both if target.wanted]
 
 
-async def fulfil(wishes: list[Wish], half_sizes_m: tuple[float, ...], open_search: OpenSearch, take: Take) -> None:
+async def collect_targets(
+    targets: list[Target], half_sizes_m: tuple[float, ...], open_search: OpenSearch, take: Take
+) -> None:
     """Look for everything that is wanted, farther away while something is missing."""
     for half_size_m in half_sizes_m:
-        left = [wish for wish in wishes if not wish.over]
+        left = [target for target in targets if not target.over]
         if not left:
             return
         search = open_search(half_size_m)
         # Each comes to an end before an error goes on: nothing of a failed place works on in the background.
-        ends = await asyncio.gather(*(wish.look(search, half_size_m, take) for wish in left), return_exceptions=True)
+        looks = (target.look(search, half_size_m, take) for target in left)
+        ends = await asyncio.gather(*looks, return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):
                 raise end
-    if any(not wish.over for wish in wishes) and search.trouble is not None:
+    if any(not target.over for target in targets) and search.trouble is not None:
         raise search.trouble  # what cannot be read is no reason to call a place finished

@@ -1,18 +1,18 @@
-"""Several reads at once, all of them ended when one fails."""
+"""Coroutines run concurrently; when one fails, the others are cancelled."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-from tasks.services import ServiceError
+from tasks.services.errors import ServiceError
 
 T = TypeVar("T")
 
 
-async def together(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order. Of several errors the one is raised that may pass: then the work is done again later.
+async def gather_all(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results in order. Of several errors a retryable one is raised, so that the work is done again later.
 
-    Otherwise it would depend on the weather which error decides about a scene.
+    Otherwise the order of arrival would decide which error counts.
     """
     tasks: list[asyncio.Task[T]] = []
     try:
@@ -20,8 +20,8 @@ async def together(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             tasks += [group.create_task(job) for job in jobs]
     except BaseExceptionGroup as several:
         errors = list(_leaves(several))
-        passing = [error for error in errors if isinstance(error, ServiceError) and error.retryable]
-        raise (passing or errors)[0] from None
+        retryable = [error for error in errors if isinstance(error, ServiceError) and error.retryable]
+        raise (retryable or errors)[0] from None
     return [task.result() for task in tasks]
 
 

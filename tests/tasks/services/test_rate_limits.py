@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from schemas.settings.services import ServicesSettings
 from tasks.services import Mapillary, ServiceError, connect
+from tasks.services.breaker import LONGEST_LIMIT_PAUSE_S, Breaker, Suspended
 from tasks.services.budget import BudgetFile
 from tasks.services.rate_budget import Paused, ProcessRateBudget, pause, paused_s
 from tasks.services.rate_limiter import asking
-from tasks.services.refusal import LONGEST_DOUBLED_S, OverLimit, Refusals
 
 LIMIT = {"error": {"message": "Application request limit reached", "type": "MLYApiException", "code": 4}}
 
@@ -43,33 +43,38 @@ def clock() -> Clock:
     return Clock()
 
 
+def limit(after: int, clock: Clock, pause_s: float = 60.0) -> Breaker:
+    """As `host_of` makes it for rate limits."""
+    return Breaker(after, pause_s, LONGEST_LIMIT_PAUSE_S, 900.0, clock=clock)
+
+
 class TestRefusals:
-    def closed(self, clock: Clock, **options: Any) -> Refusals:
-        refusals = Refusals(**{"after": 3, "pause_s": 60.0, "patience_s": 900.0, "clock": clock, **options})
+    def closed(self, clock: Clock, **options: Any) -> Breaker:
+        refusals = limit(3, clock, **options)
         for _ in range(3):
-            refusals.refused()
-        assert refusals.closed
+            refusals.failed()
+        assert refusals.open
         return refusals
 
     async def test_single_refusals_close_nothing(self, clock: Clock) -> None:
-        refusals = Refusals(3, 60.0, 900.0, clock)
+        refusals = limit(3, clock)
         for _ in range(20):
-            assert refusals.refused() is None and refusals.refused() is None
+            assert refusals.failed() is None and refusals.failed() is None
             refusals.answered(clock())
-        assert not refusals.closed and await refusals.enter(clock.sleep) is False and clock.slept_s == []
+        assert not refusals.open and await refusals.enter(clock.sleep) is False and clock.slept_s == []
 
     async def test_pauses_double_while_one_after_the_other_finds_out(self, clock: Clock) -> None:
         refusals = self.closed(clock)
         for pause_s in (60.0, 120.0, 240.0, 480.0):
             assert await refusals.enter(clock.sleep) is True
             assert clock.slept_s[-1] == pause_s
-            refusals.refused(is_probe=True)
-        with pytest.raises(OverLimit) as over:  # 900 s were waited
+            refusals.failed(is_probe=True)
+        with pytest.raises(Suspended) as over:  # 900 s were waited
             await refusals.enter(clock.sleep)
-        assert (over.value.since_s, over.value.again_s) == (900.0, LONGEST_DOUBLED_S)
-        clock.now_s += LONGEST_DOUBLED_S
+        assert (over.value.since_s, over.value.again_s) == (900.0, LONGEST_LIMIT_PAUSE_S)
+        clock.now_s += LONGEST_LIMIT_PAUSE_S
         assert await refusals.enter(clock.sleep) is True, "patience is over, but somebody still finds out"
-        with pytest.raises(OverLimit):
+        with pytest.raises(Suspended):
             await refusals.enter(clock.sleep)
         assert refusals.answered(clock(), is_probe=True) is True
         assert await refusals.enter(clock.sleep) is False
@@ -96,29 +101,29 @@ class TestRefusals:
     async def test_late_words_of_requests_under_way_change_nothing(self, clock: Clock) -> None:
         clock.now_s = 10.0
         refusals = self.closed(clock)
-        assert refusals.answered(sent_at_s=9.0) is False and refusals.closed
-        assert refusals.refused() is None
+        assert refusals.answered(sent_at_s=9.0) is False and refusals.open
+        assert refusals.failed() is None
         await refusals.enter(clock.sleep)
         assert clock.slept_s == [60.0]
 
     async def test_a_time_that_is_named_holds_for_all_from_the_first_word(self, clock: Clock) -> None:
-        refusals = Refusals(5, 60.0, 900.0, clock)
-        assert refusals.refused(named_s=7.0) == 7.0
+        refusals = limit(5, clock)
+        assert refusals.failed(named_s=7.0) == 7.0
         assert await refusals.enter(clock.sleep) is True and clock.slept_s == [7.0]
         for _ in range(40):
-            if refusals.refused(is_probe=True, named_s=0.0) is None:
+            if refusals.failed(is_probe=True, named_s=0.0) is None:
                 break
             try:
                 await refusals.enter(clock.sleep)
-            except OverLimit:
+            except Suspended:
                 break
         else:
             raise AssertionError("a service that names no time at all is asked for ever")
 
     async def test_a_longer_time_than_is_waited_fails_at_once(self, clock: Clock) -> None:
-        refusals = Refusals(5, 60.0, 900.0, clock)
-        refusals.refused(named_s=3600.0)
-        with pytest.raises(OverLimit) as over:
+        refusals = limit(5, clock)
+        refusals.failed(named_s=3600.0)
+        with pytest.raises(Suspended) as over:
             await refusals.enter(clock.sleep)
         assert over.value.again_s == 3600.0 and clock.slept_s == []
 
@@ -129,11 +134,22 @@ class TestRefusals:
             asked.append(clock())
             return told_s[0] - clock()
 
-        refusals = Refusals(5, 60.0, 900.0, clock)
+        refusals = limit(5, clock)
         assert await refusals.enter(clock.sleep, observe) is True
         assert clock.slept_s == [10.0] * 3 and asked == [0.0, 10.0, 20.0]
         refusals.answered(clock(), is_probe=True)
         assert await refusals.enter(clock.sleep, observe) is False and clock.slept_s == [10.0] * 3
+
+    async def test_none_passes_while_it_is_asked_what_others_were_told(self, clock: Clock) -> None:
+        """A pause that stands when a run starts holds for all requests, not for the first alone."""
+        answer: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        refusals = limit(5, clock)
+        waiting = [asyncio.create_task(refusals.enter(clock.sleep, lambda: answer)) for _ in range(20)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        answer.set_result(3600.0)
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(one, Suspended) for one in found)
 
     async def test_what_another_found_over_is_over(self, clock: Clock) -> None:
         refusals = self.closed(clock, pause_s=600.0)
@@ -176,8 +192,8 @@ class TestPauses:
         paused = pause(Paused(), seconds, 1e9)
         assert [paused_s(paused, 1e9 + after_s) for after_s in (0, 3599, 3601)] == [3600, 1, 0]
         assert paused.total_s == 3600
-        refusals = Refusals(5, 60.0, 900.0, clock)
-        assert refusals.refused(named_s=seconds) == 3600
+        refusals = limit(5, clock)
+        assert refusals.failed(named_s=seconds) == 3600
 
     @pytest.mark.parametrize(
         "make", [lambda path, clock: BudgetFile(path, clock), lambda _, clock: ProcessRateBudget(clock)]

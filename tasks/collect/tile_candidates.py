@@ -40,7 +40,7 @@ class Seen:
             self.nearest_m = nearest_m if self.nearest_m is None else min(nearest_m, self.nearest_m)
 
 
-class Sightings:
+class TileCandidates:
     """Images seen on tiles, by the best score each can have; `looked_at` of a kind are asked for at most."""
 
     def __init__(self, looked_at: int) -> None:

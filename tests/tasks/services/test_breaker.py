@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.services.breaker import Breaker, Out
+from tasks.services.breaker import Breaker, Suspended
 from tasks.services.concurrency import START, ConcurrencyLimiter
 from tasks.services.errors import ServiceError
 from tasks.services.host import host_of
@@ -164,53 +164,54 @@ class TestGate:
         server.says(reply(429), reply())
         client = server.client(Http)
         await client.request("GET", "/x")
-        gate = host_of("mapillary", client.endpoint, "", server.url).gate
+        gate = host_of("mapillary", client.endpoint, "", server.url).concurrency
         assert gate.limit == START / 2 and gate.inside == 0
-        assert host_of("mapillary", client.endpoint, "picture", server.url).gate.limit == START
+        assert host_of("mapillary", client.endpoint, "picture", server.url).concurrency.limit == START
 
 
 class TestBreaker:
     def breaker(self, clock: Clock, patience_s: float = 100.0) -> Breaker:
-        return Breaker(3, pause_s=2.0, longest_pause_s=5.0, patience_s=patience_s, clock=clock)
+        return Breaker(3, 2.0, 5.0, patience_s, only_if_answered=True, clock=clock)
 
     async def test_it_opens_after_outages_in_a_row_only(self):
-        breaker = self.breaker(Clock())
+        clock = Clock()
+        breaker = self.breaker(clock)
         for _ in range(10):
             breaker.failed()
             breaker.failed()
-            breaker.answered()
-        assert breaker.state == "closed"
+            breaker.answered(clock())
+        assert not breaker.open
         for _ in range(3):
             assert await breaker.enter() is False
             breaker.failed()
-        assert breaker.state == "open"
+        assert breaker.open
 
     async def test_one_request_at_a_time_finds_out_after_growing_pauses(self):
         clock = Clock()
         breaker = self.breaker(clock, patience_s=0.0)
-        breaker.answered()
+        breaker.answered(clock())
         for _ in range(3):
             breaker.failed()
         for pause_s in (2.0, 4.0, 5.0, 5.0):
             clock.now_s += pause_s - 0.01
-            with pytest.raises(Out):
+            with pytest.raises(Suspended):
                 await breaker.enter()
             clock.now_s += 0.01
             assert await breaker.enter() is True
-            with pytest.raises(Out):
+            with pytest.raises(Suspended):
                 await breaker.enter()  # another is finding out
             breaker.failed()  # late word of one that was under way: changes nothing
-            assert breaker.state == "probing"
+            assert breaker.open
             breaker.failed(is_probe=True)
         clock.now_s += 5.0
         assert await breaker.enter() is True
-        breaker.answered()
-        assert await breaker.enter() is False and breaker.state == "closed"
+        breaker.answered(clock(), is_probe=True)
+        assert await breaker.enter() is False and not breaker.open
 
     async def test_those_that_wait_pass_when_the_service_is_back(self):
         clock = Clock()
         breaker = self.breaker(clock)
-        breaker.answered()
+        breaker.answered(clock())
         for _ in range(3):
             breaker.failed()
         clock.now_s = 2.0
@@ -218,13 +219,13 @@ class TestBreaker:
         waiting = [asyncio.create_task(breaker.enter()) for _ in range(20)]
         await asyncio.sleep(0.01)
         assert not any(task.done() for task in waiting)
-        breaker.answered()
+        breaker.answered(clock())
         assert await asyncio.wait_for(asyncio.gather(*waiting), 10) == [False] * 20
 
     async def test_a_cancelled_probe_leaves_the_way_to_another(self):
         clock = Clock()
         breaker = self.breaker(clock)
-        breaker.answered()
+        breaker.answered(clock())
         for _ in range(3):
             breaker.failed()
         clock.now_s = 2.0
@@ -257,7 +258,42 @@ class TestBreaker:
             failures.append(caught.value)
         assert len(server.asked) == 2 and {error.kind for error in failures} == {"outage"}
         assert "not asked" in str(failures[-1]) and "hidden" not in str(failures[-1])
-        assert "HTTP 503" in str(failures[0]) and "at last" in str(failures[-1]) and "/x said" in str(failures[-1])
+        assert "HTTP 503" in str(failures[0]) and "at last" in str(failures[-1]) and "/x" in str(failures[-1])
+
+    async def test_a_service_that_dies_is_waited_for_once_by_all(self):
+        """Not by each request anew: twenty thousand of them would take days."""
+        clock = Clock()
+        slept_s: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept_s.append(seconds)
+            clock.now_s += seconds
+
+        breaker = self.breaker(clock, patience_s=10.0)
+        breaker.answered(clock())
+        for _ in range(3):
+            breaker.failed()
+        passed = 0
+        for _ in range(1000):
+            try:
+                assert await breaker.enter(sleep) is True
+            except Suspended:
+                continue
+            passed += 1
+            breaker.failed(is_probe=True)
+        assert passed == 2 and slept_s == [2.0, 4.0], "then the next pause would be longer than patience"
+
+    async def test_pages_in_place_of_answers_open_it(self, server, reply):
+        server.says(reply())
+        client = server.client(Http, max_attempts=2, outage_after=3, outage_pause_s=30, outage_patience_s=0)
+        await client.request("GET", "/x")
+        server.says(reply(200, b"<html>sorry</html>", "text/html"))
+        server.asked.clear()
+        for _ in range(6):
+            with pytest.raises(ServiceError) as caught:
+                await client.request("GET", "/x")
+            assert caught.value.kind == "outage" and caught.value.retryable
+        assert len(server.asked) == 3 and "not asked" in str(caught.value)
 
     async def test_a_wrong_address_is_not_waited_for(self, server):
         client = server.client(Http, base_url="http://127.0.0.1:9", max_attempts=2, outage_after=3, outage_pause_s=30)

@@ -1,1 +1,0 @@
-"""What a run of collect would cost, before it does: requests, bytes, time, budgets."""

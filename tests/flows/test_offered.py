@@ -1,0 +1,61 @@
+"""A model that its service does not offer is refused before anything starts, with those that are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows import offered
+from flows.cli import app
+from flows.offered import check_models
+from infra.offline.server import create_app, serving
+from infra.offline.world import World
+from schemas.errors import InputError
+from schemas.load import load_config
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[str]:
+    """Settings that name a chat service on a real socket."""
+    with serving(create_app(World(seed=7, size=50, pano_width=512), warm=False)) as address:
+        yield f"services.chat.base_url={address}/openai/v1"
+
+
+@pytest.mark.parametrize(
+    ("part", "setting"),
+    [
+        ("evaluate", "evaluate.policies=[answerer-base, gpt-9]"),
+        ("difficulty", "difficulty.policy=gpt-9"),
+        ("synthesize", "synthesize.planner=gpt-9"),
+        ("curate", "curate.judge.model=gpt-9"),
+    ],
+)
+def test_an_unknown_model_is_refused_with_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chat: str, part: str, setting: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sets = [word for one in (chat, setting, "offline.serve=false") for word in ("--set", one)]
+    done = CliRunner().invoke(app, [part, *sets])
+    assert done.exit_code == 2, done.output
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("geofix: ")]
+    assert f"geofix: {setting.partition('=')[0]}: " in line
+    assert "offers no model 'gpt-9'; it offers " in line and "answerer-large" in line
+    assert list(tmp_path.iterdir()) == [], "nothing was started or written"
+
+
+def test_a_name_that_is_nearly_right_is_corrected(chat: str) -> None:
+    config = load_config(overrides=[chat, "evaluate.policies=[answerer-bse]", "offline.serve=false"])
+    with pytest.raises(InputError, match="did you mean 'answerer-base'"):
+        check_models(config, ["evaluate"])
+    check_models(config, ["plan", "collect", "difficulty"])
+
+
+def test_shipped_models_of_the_offline_world_need_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offered, "_offered", lambda config: pytest.fail("asked"))
+    check_models(load_config(), ["curate", "synthesize", "difficulty", "evaluate"])
+
+
+def test_a_service_that_lists_nothing_is_no_obstacle(chat: str) -> None:
+    nowhere = chat.replace("/openai/v1", "/nothing")
+    check_models(load_config(overrides=[nowhere, "offline.serve=false", "difficulty.policy=mine"]), ["difficulty"])
