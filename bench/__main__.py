@@ -20,7 +20,8 @@ BENCHMARKS = [
     "mosaic",
     "scene_search",
 ]
-ON_REQUEST = ["object_store"]  # takes long: run only when named
+# Run only when named: the first takes long, the others need a GPU (exit code 77 where there is none).
+ON_REQUEST = ["object_store", "train_gpu", "rollouts_gpu"]
 
 
 def run(names: list[str]) -> int:

@@ -20,6 +20,7 @@ from tasks.collect.satellite.grid import grid_around
 from tasks.collect.satellite.raster import blocks_of, on_grid
 from tasks.collect.satellite.scenes import BANDS, VISUAL, UnusableScene
 from tasks.collect.satellite.search import find_scenes, newest_processing
+from tasks.collect.worker import WorkerContext
 from tasks.runtime.estimate import StageEstimate, affordable, draw, sample, set_time
 from tasks.runtime.outcome import Row
 from tasks.runtime.runner import Context, Inputs, Stage, pending
@@ -136,7 +137,7 @@ class _Streets:
         await asyncio.to_thread(self.context.ready)
         lake: Any = _ReadOnlyLake(self.context.lake.images)
         ended = ended_upstream(self.context.lake, street_view.NAME)
-        worker = street_view.WorkerContext(self.mapillary, lake, self.settings, take=self._size_only, ended=ended)
+        worker = WorkerContext(self.mapillary, lake, self.settings, take=self._size_only, ended=ended)
         work = partial(street_view.work, context=worker)
         afford = affordable(self.context.connections.mapillary, ("", "search", "tiles"))
         found.add_sample(await sample(todo, work, wanted.places, wanted.seed, afford), todo.height)
@@ -159,7 +160,7 @@ class _Streets:
         lost = pl.element().struct.field("source_id").is_in([item["source_id"] for item in self.news])
         return touched.with_columns(had=pl.col("had").list.eval(pl.element().filter(~lost)))
 
-    async def _size_only(self, candidate: Candidate, context: street_view.WorkerContext) -> dict[str, Any]:
+    async def _size_only(self, candidate: Candidate, context: WorkerContext) -> dict[str, Any]:
         if candidate.source_id not in self.fetched:
             guess = round(BYTES_PER_PIXEL * (candidate.pixels or PIXELS))
             size, _ = await self._outline(candidate.url, guess)

@@ -50,7 +50,7 @@ class BatchJob(ChunkJob):
         def call(chunk: pl.DataFrame) -> ChunkResult:
             rows = list(chunk.iter_rows(named=True))
             outcomes, usage = self._batch(chunk, rows, context)
-            result = self.gather(list(zip(rows, outcomes, strict=True)))
+            result = self.gather(zip(chunk["id"], chunk["made_from"], outcomes, strict=True))
             result.usage += usage
             result.opened_at = opened_at
             return result

@@ -1,0 +1,105 @@
+"""The Qwen2.5-VL-7B shape with random weights, and random samples of one picture and text, for the GPU benchmarks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tasks.train.fast.packing import IGNORED, Sample
+
+NOT_RUN = 77  # the exit code of a benchmark that could not be run here, as automake's tests use it
+PEAK_FLOPS = 989e12  # dense bf16 of one H100 or H200, by NVIDIA's datasheet
+GRID = (1, 102, 100)  # 1428 x 1400 pixels: 2.0 Mpx, 2,550 text tokens
+IMAGE, VISION_START, VISION_END, PAD = 151_655, 151_652, 151_653, 151_643
+
+
+def no_gpu() -> bool:
+    """Say in one line that there is no GPU to measure."""
+    if torch.cuda.is_available():
+        return False
+    print("   not run: no CUDA GPU on this machine (exit code 77)", flush=True)
+    return True
+
+
+def config_7b() -> Any:
+    """Qwen/Qwen2.5-VL-7B-Instruct's published sizes."""
+    from transformers import Qwen2_5_VLConfig
+
+    text = {
+        "vocab_size": 152_064,
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 128_000,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
+        "use_sliding_window": False,
+        "tie_word_embeddings": False,
+        "bos_token_id": PAD,
+        "eos_token_id": 151_645,
+        "pad_token_id": PAD,
+    }
+    vision = {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "out_hidden_size": 3584,
+        "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+    }
+    return Qwen2_5_VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=IMAGE,
+        video_token_id=151_656,
+        vision_start_token_id=VISION_START,
+        vision_end_token_id=VISION_END,
+        tie_word_embeddings=False,
+    )
+
+
+def random_model(config: Any, seed: int = 0) -> Any:
+    """bf16 weights, made on the GPU, the same for the same seed."""
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    torch.manual_seed(seed)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("cuda"):
+            model = Qwen2_5_VLForConditionalGeneration(config)
+    finally:
+        torch.set_default_dtype(default)
+    return model
+
+
+def random_sample(seed: int, text: int = 512, prompt: int = 128, grid: tuple[int, int, int] = GRID) -> Sample:
+    """A picture and `text` tokens with its two marks among them; all but the first `prompt` are the assistant's."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def words(count: int) -> list[int]:
+        return torch.randint(100, 150_000, (count,), generator=generator).tolist()
+
+    picture = [IMAGE] * (grid[0] * grid[1] * grid[2] // 4)
+    ids = [*words(8), VISION_START, *picture, VISION_END, *words(prompt - 10)]
+    answer = words(text - prompt)
+    pixels = torch.randn(grid[0] * grid[1] * grid[2], 1176, generator=generator).to(torch.bfloat16)
+    return Sample([*ids, *answer], [IGNORED] * len(ids) + answer, pixels, (grid,))
+
+
+def plain_batch(samples: list[Sample], device: str = "cuda") -> dict[str, torch.Tensor]:
+    """What transformers' own forward takes; all samples are of one length."""
+    ids = torch.tensor([list(one.ids) for one in samples], device=device)
+    pixels = [one.pixels for one in samples if one.pixels is not None]
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": torch.tensor([list(one.labels) for one in samples], device=device),
+        "pixel_values": torch.cat(pixels).to(device),
+        "image_grid_thw": torch.tensor([grid for one in samples for grid in one.grids], device=device),
+        "mm_token_type_ids": (ids == IMAGE).int(),
+    }

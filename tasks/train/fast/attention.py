@@ -1,0 +1,91 @@
+"""Attention inside the segments of a packed tensor.
+
+On a GPU: cuDNN where all segments are of one length (1.6 times as fast as FlashAttention 2 on an H200), torch's own
+FlashAttention over variable lengths otherwise. Elsewhere SDPA, segment by segment. The aten operator behind
+`torch.nn.attention.varlen.varlen_attn` is called itself: it is differentiable, takes fewer key heads than query heads,
+and its arguments are the same in torch 2.11 and 2.13, where the public function's are not.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tasks.train.fast.layout import Segments, VisionLayout
+
+# cuDNN plans each new shape for about a second: worth it for shapes that come back, and for no more than these.
+CUDNN_SHAPES = 32
+CUDNN_LEAST = 1024  # tokens; below it there is little to gain
+_planned: set[tuple[int, ...]] = set()
+
+
+def has_flash(tensor: torch.Tensor) -> bool:
+    """Whether FlashAttention can take this tensor."""
+    return tensor.is_cuda and tensor.dtype in (torch.bfloat16, torch.float16)
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, causal: bool) -> torch.Tensor:
+    """Attention of q (tokens x heads x head_dim) over k and v, inside each segment."""
+    if not has_flash(q):
+        return _each(q, k, v, segments, causal)
+    if _is_planned(q, segments):
+        return _together(q, k, v, segments, causal)
+    out: torch.Tensor = torch.ops.aten._flash_attention_forward(
+        q, k, v, segments.offsets, segments.offsets, segments.longest, segments.longest, 0.0, causal, False,
+        scale=q.shape[-1] ** -0.5,
+    )[0]  # fmt: skip
+    return out
+
+
+def _each(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, causal: bool) -> torch.Tensor:
+    outs = []
+    for parts in zip(*(tensor.split(list(segments.lengths)) for tensor in (q, k, v)), strict=True):
+        query, key, value = (part.transpose(0, 1)[None] for part in parts)
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
+        outs.append(out[0].transpose(0, 1))
+    return torch.cat(outs)
+
+
+def _is_planned(q: torch.Tensor, segments: Segments) -> bool:
+    if segments.longest < CUDNN_LEAST or len(set(segments.lengths)) != 1:
+        return False
+    key = (len(segments.lengths), segments.longest, q.shape[1], q.shape[2])
+    if key not in _planned and len(_planned) < CUDNN_SHAPES:
+        _planned.add(key)
+    return key in _planned
+
+
+def _together(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, causal: bool) -> torch.Tensor:
+    count = len(segments.lengths)
+    query, key, value = (one.view(count, segments.longest, *one.shape[1:]).transpose(1, 2) for one in (q, k, v))
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+    return out.transpose(1, 2).reshape(q.shape)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding; cos and sin hold one value for each pair (tokens x head_dim / 2)."""
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def rotate_vision(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
+    """Query, key and value (patches x heads x head_dim) of a vision block, rotated in float32 as transformers does."""
+    q, k, v = qkv.view(qkv.shape[0], 3, heads, -1).unbind(1)
+    return rotate(q.float(), cos, sin).to(q.dtype), rotate(k.float(), cos, sin).to(k.dtype), v
+
+
+def attend_windows(qkv: torch.Tensor, layout: VisionLayout, heads: int) -> torch.Tensor:
+    """Rotary embedding and attention inside each window, in one kernel where there is one."""
+    windows = layout.windows
+    if has_flash(qkv):
+        from tasks.train.fast.windows import WindowAttention
+
+        result: torch.Tensor = WindowAttention.apply(
+            qkv, layout.cos, layout.sin, windows.offsets, windows.longest, heads
+        )
+        return result
+    q, k, v = rotate_vision(qkv, layout.cos, layout.sin, heads)
+    return attend(q, k, v, windows, causal=False).flatten(1)

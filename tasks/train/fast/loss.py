@@ -1,0 +1,72 @@
+"""Cross-entropy through the language-model head in chunks, without ever holding all logits.
+
+The gradients of the hidden states and of the head are computed with the loss (as Liger's and other fused kernels do),
+so the logits of a chunk live only while it is worked on.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+CHUNK = 4096  # tokens; 152,064 entries x 4,096 tokens are 1.2 GB in bf16
+
+
+def _chunk(logits: torch.Tensor, targets: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The chunk's summed loss and the gradient of its logits, scaled."""
+    values = logits.float()
+    log_sum = torch.logsumexp(values, dim=-1, keepdim=True)
+    picked = values.gather(1, targets[:, None])
+    columns = torch.arange(values.shape[1], device=values.device)
+    gradient = (torch.exp(values - log_sum) - (columns == targets[:, None]).float()) * scale
+    return (log_sum - picked).sum(), gradient.to(logits.dtype)
+
+
+@cache
+def _compiled_chunk() -> Any:
+    return torch.compile(_chunk, dynamic=True)
+
+
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """`apply(hidden, head_weight, targets, divisor)`: sum of the targets' losses over the divisor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, divisor: float
+    ) -> torch.Tensor:
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight: torch.Tensor | None = None
+        function = _compiled_chunk() if hidden.is_cuda else _chunk
+        wants_weight = weight.requires_grad
+        for start in range(0, len(targets), CHUNK):
+            part = hidden[start : start + CHUNK]
+            loss, gradient = function(part @ weight.T, targets[start : start + CHUNK], 1.0 / divisor)
+            total += loss
+            torch.mm(gradient, weight, out=grad_hidden[start : start + CHUNK])
+            if wants_weight:
+                share = gradient.T @ part
+                # A second chunk is added in float32: bf16 would lose small shares.
+                grad_weight = share if grad_weight is None else grad_weight.float() + share
+        if wants_weight:
+            grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        return total / divisor
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        # `grad` is 1 unless the loss was scaled; multiplying costs one pass over the head and no synchronization.
+        return grad_hidden * grad, None if grad_weight is None else grad_weight * grad, None, None
+
+
+def cross_entropy(
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, divisor: float | None = None
+) -> torch.Tensor:
+    """Mean cross-entropy of the targets (or their sum over `divisor`: the trained tokens of a whole batch)."""
+    if divisor is None:
+        divisor = max(1, len(targets))
+    result: torch.Tensor = ChunkedCrossEntropy.apply(hidden, weight, targets, float(divisor))
+    return result

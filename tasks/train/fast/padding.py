@@ -1,0 +1,42 @@
+"""Vision MLP weights padded to rows of whole 16 bytes.
+
+Qwen2.5-VL's vision MLP is 3,420 wide: its rows are not aligned to 16 bytes, and the fast matrix kernels refuse them.
+The added rows and columns are zero, and stay zero: their activations and their gradients are zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+MULTIPLE = 64
+
+
+def pad_vision(model: Any) -> None:
+    """Pad the vision MLPs of a model in place. Call it before the optimizer is made."""
+    for block in model.model.visual.blocks:
+        mlp = block.mlp
+        missing = -mlp.gate_proj.weight.shape[0] % MULTIPLE
+        if not missing:
+            continue
+        with torch.no_grad():
+            for linear in (mlp.gate_proj, mlp.up_proj):
+                linear.weight = nn.Parameter(F.pad(linear.weight, (0, 0, 0, missing)))
+                linear.bias = nn.Parameter(F.pad(linear.bias, (0, missing)))
+            mlp.down_proj.weight = nn.Parameter(F.pad(mlp.down_proj.weight, (0, missing)))
+
+
+def plain_state(model: Any) -> dict[str, torch.Tensor]:
+    """The model's state with the padding cut off: what `save_pretrained(state_dict=...)` must be given."""
+    width = model.config.vision_config.intermediate_size
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        if "visual.blocks" in name and (".mlp.gate_proj." in name or ".mlp.up_proj." in name):
+            tensor = tensor[:width].contiguous()
+        elif "visual.blocks" in name and name.endswith(".mlp.down_proj.weight"):
+            tensor = tensor[:, :width].contiguous()
+        state[name] = tensor
+    return state
