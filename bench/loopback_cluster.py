@@ -21,6 +21,7 @@ class LoopbackCluster:
 
     process: subprocess.Popen[str]
     address: str
+    dashboard: str = ""  # http://host:port, if it was asked for
 
     def kill(self, node: int) -> None:
         """Kill a node's processes; 0 is the first of those beside the head."""
@@ -32,24 +33,24 @@ class LoopbackCluster:
 
 
 @contextlib.contextmanager
-def loopback_cluster(nodes: int, log: Path, head_cpus: int = 0) -> Iterator[LoopbackCluster]:
+def loopback_cluster(nodes: int, log: Path, head_cpus: int = 0, dashboard: bool = False) -> Iterator[LoopbackCluster]:
     """A head, on which the driver is, and nodes of one CPU each."""
-    options = ["--nodes", str(nodes), "--head-cpus", str(head_cpus)]
+    options = ["--nodes", str(nodes), "--head-cpus", str(head_cpus), *(["--dashboard"] if dashboard else [])]
     command = [sys.executable, "-m", "bench.loopback_cluster", *options]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdin is not None and process.stdout is not None
     try:
-        address = process.stdout.readline().strip()
+        address, _, dashboard_address = process.stdout.readline().strip().partition(" ")
         if not address:
             raise RuntimeError(f"the cluster did not start: {log.read_text()[-2000:]}")
-        yield LoopbackCluster(process, address)
+        yield LoopbackCluster(process, address, dashboard_address)
     finally:
         process.stdin.close()
         process.wait(120)
 
 
-def _serve(nodes: int, head_cpus: int) -> None:
+def _serve(nodes: int, head_cpus: int, dashboard: bool) -> None:
     folder = Path(tempfile.mkdtemp(prefix="gfc"))  # short: sockets lie in it
     (folder / "ray").mkdir()
     # No cloud is asked who we are, no token is left behind, no other process finds these nodes.
@@ -64,10 +65,14 @@ def _serve(nodes: int, head_cpus: int) -> None:
     from ray.cluster_utils import Cluster
 
     try:
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": head_cpus, "include_dashboard": False})
+        head = {"num_cpus": head_cpus, "include_dashboard": dashboard}
+        if dashboard:
+            # A fixed port of the agent would be that of any other Ray on this machine.
+            head |= {"dashboard_host": "127.0.0.1", "dashboard_port": 0, "dashboard_agent_listen_port": 0}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         others = [cluster.add_node(num_cpus=1, wait=False) for _ in range(nodes)]
         cluster.wait_for_nodes(120)
-        print(cluster.address, flush=True)
+        print(cluster.address, f"http://{cluster.webui_url}" if dashboard else "", flush=True)
         for line in sys.stdin:
             cluster.remove_node(others[int(line)], allow_graceful=False)
             print(f"killed {line.strip()}", flush=True)
@@ -80,5 +85,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--head-cpus", type=int, default=0)
+    parser.add_argument("--dashboard", action="store_true")
     chosen = parser.parse_args()
-    _serve(chosen.nodes, chosen.head_cpus)
+    _serve(chosen.nodes, chosen.head_cpus, chosen.dashboard)

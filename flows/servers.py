@@ -46,9 +46,10 @@ class Server:
         self._command, self._health_url, self._log = [*command, "--lifeline"], health_url, log
         self._door, self._name = door, name
         self._process: subprocess.Popen[bytes] | None = None
+        self._answered = False
 
-    def ensure(self) -> None:
-        """Start it, unless it was, and wait until it answers."""
+    def begin(self) -> None:
+        """Start it, unless it was, without waiting for it."""
         if self._process is not None:
             return
         display.get().phase(f"starting {self._name}")
@@ -64,7 +65,13 @@ class Server:
                 start_new_session=True,  # Ctrl-C goes to this process only: the server stops when the work is saved
             )
         self._close_door()  # only the server holds it now: when it ends, connections are refused at once
-        _wait_until_healthy(self._process, self._health_url, self._log)
+
+    def ensure(self) -> None:
+        """Start it, unless it was, and wait until it answers."""
+        self.begin()
+        if not self._answered and self._process is not None:
+            _wait_until_healthy(self._process, self._health_url, self._log)
+            self._answered = True
 
     def stop(self) -> None:
         self._close_door()

@@ -77,6 +77,8 @@ class Reporter:
         steps = self.steps(tick.stage, wall_s)
         if steps is not None and tick.todo == 1:
             return tick.stage, f"step {steps.done} of {steps.total}{f', {steps.note}' if steps.note else ''}, {taken}"
+        if tick.todo == 0:
+            return tick.stage, f"nothing to do, {taken}"
         if tick.done == 0:
             return tick.stage, f"0 of {tick.todo:,}, waiting for the first result, {taken}"
         return tick.stage, f"{tick.done:,} of {tick.todo:,}{pace.words(tick.done, tick.todo) or f', {taken}'}"

@@ -1,6 +1,7 @@
 """Run a flow for the command line: settings checked, Prefect reachable, progress shown, summary printed."""
 
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -71,10 +72,13 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
         api = f"http://127.0.0.1:{port}/api"
         command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port)]
         server = Server(command, f"{api}/health", lake.state / "prefect-server.log", door, name="Prefect")
-        server.ensure()
+        server.begin()
     os.environ["PREFECT_API_URL"] = api
-    display.get().phase("loading Prefect")
     try:
+        importlib.import_module("flows.parts")  # takes seconds, as the server's start does: both at once
+        if server is not None:
+            server.ensure()
+        display.get().phase("loading the flow")
         yield
     finally:
         if server is not None:

@@ -22,7 +22,11 @@ class StageResources(Settings):
 class SpreadSettings(Settings):
     """Where Ray runs and how many workers a stage gets."""
 
-    address: str | None = Field(None, description="an existing Ray cluster (ray://host:port or host:port); none: here")
+    address: str | None = Field(
+        None,
+        description="an existing Ray cluster (host:port or ray://host:port), or its dashboard (http://host:port), to "
+        "which stages are submitted as jobs; none: here",
+    )
     workers: int | None = Field(None, ge=1, description="workers a stage; none: what the machine or cluster has")
     stages: dict[str, StageResources] = Field(
         default_factory=dict,
@@ -44,13 +48,22 @@ class SpreadSettings(Settings):
     def _names_one_cluster(cls, value: str | None) -> str | None:
         # Ray's own `auto` takes any Ray it finds, such as the private one of another command.
         parts = urlsplit(value if value is None or "://" in value else f"ray://{value}")
+        schemes = ("ray", "http", "https")
         try:
-            complete = value is None or (parts.scheme == "ray" and bool(parts.hostname) and parts.port is not None)
+            complete = value is None or (parts.scheme in schemes and bool(parts.hostname) and parts.port is not None)
         except ValueError:
             complete = False
         if not complete:
-            raise ValueError("must be host:port or ray://host:port of a running Ray cluster, or null for this machine")
+            raise ValueError(
+                "must be host:port or ray://host:port of a running Ray cluster, http://host:port of its dashboard, or "
+                "null for this machine"
+            )
         return value
+
+    @property
+    def submits_jobs(self) -> bool:
+        """Whether stages are submitted to the dashboard of a cluster."""
+        return self.address is not None and self.address.startswith(("http://", "https://"))
 
 
 def _flat(settings: dict[Any, Any], stage: str) -> dict[str, Any]:

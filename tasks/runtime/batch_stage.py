@@ -4,7 +4,6 @@ The guarantees are those of `Stage`: every item is kept, rejected or failed. A b
 item, so that only the item that raises fails; a batch that kills its worker is split by the pool in the same way.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,11 +44,10 @@ class BatchJob(ChunkJob):
     """A chunk is a batch."""
 
     def make_sync(self) -> Callable[[pl.DataFrame], ChunkResult]:
-        context, opened_at = self.open_context(), time.time()
+        context, opened_at = self._opened()
 
         def call(chunk: pl.DataFrame) -> ChunkResult:
-            rows = list(chunk.iter_rows(named=True))
-            outcomes, usage = self._batch(chunk, rows, context)
+            outcomes, usage = self._batch(chunk.drop("made_from"), context)
             result = self.gather(zip(chunk["id"], chunk["made_from"], outcomes, strict=True))
             result.usage += usage
             result.opened_at = opened_at
@@ -57,26 +55,27 @@ class BatchJob(ChunkJob):
 
         return call
 
-    def _batch(self, chunk: pl.DataFrame, rows: list[Row], context: Any) -> tuple[list[Outcome | Failure], Usage]:
+    def _batch(self, batch: pl.DataFrame, context: Any) -> tuple[list[Outcome | Failure], Usage]:
+        ids: list[str] = batch["id"].to_list()
         try:
-            found = self.work(chunk.drop("made_from"), context)
+            found = self.work(batch, context)
         except Exception as error:  # noqa: BLE001 - what a batch raises is the failure of one of its items
-            failure = self._failure(rows[0]["id"], error)
-            if len(rows) == 1 or failure.fatal:  # a fatal one every item would meet
-                return [replace(failure, item_id=row["id"]) for row in rows], Usage()
+            failure = self._failure(ids[0], error)
+            if len(ids) == 1 or failure.fatal:  # a fatal one every item would meet
+                return [replace(failure, item_id=item_id) for item_id in ids], Usage()
         else:
-            return self._outcomes(rows, found), found.usage
-        alone = [self._batch(one, [row], context) for one, row in zip(chunk.iter_slices(1), rows, strict=True)]
+            return self._outcomes(ids, found), found.usage
+        alone = [self._batch(one, context) for one in batch.iter_slices(1)]
         return [outcome for outcomes, _ in alone for outcome in outcomes], sum((usage for _, usage in alone), Usage())
 
-    def _outcomes(self, rows: list[Row], found: BatchOutcome) -> list[Outcome | Failure]:
-        known = {row["id"] for row in rows}
+    def _outcomes(self, ids: list[str], found: BatchOutcome) -> list[Outcome | Failure]:
+        known = set(ids)
         kept: dict[str, dict[str, list[Row]]] = {}
         for table, frame in found.kept.items():
             for row in self._of_items(frame, known, f"rows for '{table}'"):
                 kept.setdefault(row.pop("id"), {}).setdefault(table, []).append(row)
         rejected = {row.pop("id"): row for row in self._of_items(found.rejects, known, "rejects")}
-        return [self._outcome(row["id"], kept, rejected) for row in rows]
+        return [self._outcome(item_id, kept, rejected) for item_id in ids]
 
     def _of_items(self, frame: pl.DataFrame, known: set[str], what: str) -> list[Row]:
         rows = frame.to_dicts()

@@ -29,6 +29,7 @@ from tasks.runtime.identity import digest, new_run_id, with_made_from
 from tasks.runtime.ledger import Ledger
 from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
 from tasks.runtime.pool import WorkerDied, is_async_function, spread
+from tasks.runtime.ray_jobs import run_as_job
 from tasks.runtime.redo import Redo, settled
 from tasks.runtime.resources import Resources, chosen, most_workers
 from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup, open_inputs
@@ -62,6 +63,11 @@ __all__ = [
 
 def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageResult:
     """Run a stage over what its input tables hold now."""
+    if context.spread.submits_jobs and isinstance(stage, Stage):
+        if stage.services:
+            context.ready()
+        inputs, config_hash, _ = _begin(stage, settings, context)
+        return run_as_job(stage, context, config_hash, dict(inputs.versions))
     with stage_lock(context.lake, stage.name):
         inputs, config_hash, ledger = _begin(stage, settings, context)
         runner = _run_columns if isinstance(stage, ColumnStage) else _run_items

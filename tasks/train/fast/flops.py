@@ -35,7 +35,7 @@ def forward_flops(config: Any, lengths: Sequence[int], grids: Sequence[Grid], tr
         parts = 4.0 * inner * sum(length**2 for length in picture_layout(rows, columns, merge, window)[2])
         ends = 2.0 * patches * patch * inner + 2.0 * patches / merge**2 * (merged * merged + merged * width)
         total += frames * (vision.depth * block + full * whole + (vision.depth - full) * parts + ends)
-    return total
+    return float(total)
 
 
 def step_flops(config: Any, lengths: Sequence[int], grids: Sequence[Grid], trained: int) -> float:

@@ -53,6 +53,21 @@ def stripped(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.drop("run_id", "written_at", "made_from").sort("image_id")
 
 
+def die_at_writing(table: str, patch: pytest.MonkeyPatch) -> None:
+    """End the run when rows of a table are written, whether new or redone."""
+
+    def dying(write: Any) -> Any:
+        def written(self: Lake, name: str, *arguments: Any) -> Any:
+            if name == table:
+                raise KeyboardInterrupt
+            return write(self, name, *arguments)
+
+        return written
+
+    for method in ("append_new", "change"):
+        patch.setattr(Lake, method, dying(getattr(Lake, method)))
+
+
 def test_rechecks_come_before_places() -> None:
     names = [stage.name for stage in STAGES]
     assert names.index("collect.recheck") < names.index("collect")
@@ -192,19 +207,6 @@ def test_a_picture_that_is_unavailable_is_kept_when_its_place_is_redone(earth: A
     assert set(lake.read("checks").filter(pl.col("subject") == "image")["status"]) == {"unavailable"}
 
 
-def dies_writing(table: str, patch: pytest.MonkeyPatch) -> None:
-    """A stage is interrupted where it writes rows of a table; ending rows is another write."""
-    for method in ("append_new", "change"):
-        real = getattr(Lake, method)
-
-        def dying(self: Lake, name: str, *arguments: Any, _real: Any = real) -> Any:
-            if name == table:
-                raise KeyboardInterrupt
-            return _real(self, name, *arguments)
-
-        patch.setattr(Lake, method, dying)
-
-
 @pytest.mark.parametrize("breaks_at", ["looking", "checks", "decoding", "images"])
 @pytest.mark.parametrize("days", [0, 1])
 def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
@@ -223,7 +225,7 @@ def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
 
     with earth.journal() as asked:
         with monkeypatch.context() as patch:
-            dies_writing(breaks_at, patch)
+            die_at_writing(breaks_at, patch)
             if breaks_at in ("looking", "decoding"):
                 patch.setattr("tasks.collect.download.computing.run", interrupted)
             with pytest.raises(KeyboardInterrupt):
@@ -245,7 +247,7 @@ def test_a_run_that_dies_at_any_moment_ends_like_one_that_does_not(
         {"service": "*", "kind": "deleted", "ids": [gone]}, {"service": "*", "kind": "changed", "ids": [changed]}
     )
     with monkeypatch.context() as patch:
-        dies_writing(breaks_at, patch)
+        die_at_writing(breaks_at, patch)
         with pytest.raises(KeyboardInterrupt):
             collect(context, due())
     # Nothing is due by the clock, and still what was begun is brought to its end.

@@ -18,7 +18,6 @@ from tasks.collect.missing_files import is_lost
 from tasks.lake import Commit, Lake
 from tasks.lake.blobs import LocalBlobs
 from tasks.lake.image_store import ImageStore
-from tasks.lake.versions import newest_versions
 from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
 
@@ -58,8 +57,10 @@ class Refreshes:
         return sorted(self.lake.read("images")["source_id"])
 
     def ended(self) -> dict[str, str]:
-        rows = newest_versions(self.lake.scan("images").collect(), ["image_id"]).drop_nulls("tombstone")
-        return dict(rows.select("source_id", "tombstone").iter_rows())
+        """Pictures without a live row; of others older versions may be there as tombstones."""
+        rows = self.lake.scan("images").filter(pl.col("tombstone").is_not_null()).collect()
+        ended = rows.join(self.lake.read("images"), on="image_id", how="anti")
+        return dict(ended.select("source_id", "tombstone").iter_rows())
 
     def status(self, subject: str = "image") -> list[tuple[str, int]]:
         return sorted(self.lake.read("checks").filter(subject=subject).select("status", "news").iter_rows())

@@ -1,0 +1,131 @@
+"""A stage as a job on a Ray cluster, so that the work goes on without this process and a retried flow finds it again.
+
+The job's id follows from its work: lake, stage, settings and the versions of the tables it reads. A job of that id that
+runs is followed; otherwise a new attempt is submitted. It runs `python -m tasks.runtime.ray_job` on the cluster's head,
+in whose environment the services' keys must be: they are not sent.
+"""
+
+import json
+import logging
+import shlex
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from schemas.errors import GeofixError, Outage
+from tasks.runtime.identity import digest
+from tasks.runtime.outcome import StageResult, Tick
+from tasks.runtime.ray_job import CONFIG, FLOW_RUN, RESULT, TICK, read_result, stage_home
+from tasks.runtime.stage import Context, Stage
+
+LOOK_EVERY_S = 1.0
+SUBMIT_S = 60.0  # a cluster that has just started takes no job until its agents are up
+SAFE_PATH = "PYTHONSAFEPATH"
+
+logger = logging.getLogger("geofix.ray")
+
+
+class Jobs(Protocol):
+    """What is used of Ray's JobSubmissionClient."""
+
+    def submit_job(self, *, entrypoint: str, submission_id: str, runtime_env: dict[str, Any]) -> str: ...
+    def get_job_status(self, job_id: str) -> Any: ...
+    def get_job_logs(self, job_id: str) -> str: ...
+    def list_jobs(self) -> list[Any]: ...
+
+
+def job_id(lake: str, stage: str, config_hash: str, versions: dict[str, int]) -> str:
+    """The id of the job that does this work."""
+    return f"geofix-{stage.replace('.', '-').replace('_', '-')}-{digest(lake, stage, config_hash, versions)}"
+
+
+def run_as_job(
+    stage: Stage, context: Context, config_hash: str, versions: dict[str, int], client: Jobs | None = None
+) -> StageResult:
+    """Run the stage as a job, or follow the one that does it already; its result."""
+    client = client or _client(str(context.spread.address))
+    name = job_id(context.lake.uri, stage.name, config_hash, versions)
+    running, attempts = _attempts(client, name)
+    if running is not None:
+        logger.warning("%s: following job %s, which does this work already", stage.name, running)
+    else:
+        running = name if not attempts else f"{name}-{attempts + 1}"
+        _submit(client, running, stage, context)
+    result: StageResult | None = None
+    for line in _lines(client, running):  # to its end: a next command must not follow a job that is about to end
+        kind, _, text = line.partition(" ")
+        if kind == TICK:
+            context.progress(Tick(**json.loads(text)))
+        elif kind == RESULT:
+            result = read_result(context.lake, json.loads(text))
+        elif line.startswith("geofix: "):
+            logger.warning("%s", line.removeprefix("geofix: "))
+    if result is not None:
+        return result
+    said = [line for line in client.get_job_logs(running).splitlines() if line.strip()]
+    raise GeofixError(
+        f"{stage.name}: job {running} on {context.spread.address} ended without a result: "
+        f"{said[-1][:300] if said else 'it printed nothing'}; `ray job logs {running}` shows more"
+    )
+
+
+def _client(address: str) -> Jobs:
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        client: Jobs = JobSubmissionClient(address)
+    except (ConnectionError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise Outage(
+            f"spread.address: no dashboard of a Ray cluster answers at '{address}' ({reason}): start the cluster with "
+            "its dashboard, or give its right address"
+        ) from error
+    return client
+
+
+def _attempts(client: Jobs, name: str) -> tuple[str | None, int]:
+    """The attempt at this work that is not over, and how many there were."""
+    found = {one.submission_id: one.status for one in client.list_jobs() if _is_attempt(one.submission_id, name)}
+    running = [one for one, status in found.items() if not status.is_terminal()]
+    return (running[-1] if running else None), len(found)
+
+
+def _is_attempt(submission_id: str | None, name: str) -> bool:
+    return submission_id is not None and (submission_id == name or submission_id.rpartition("-")[0] == name)
+
+
+def _submit(client: Jobs, name: str, stage: Stage, context: Context) -> None:
+    module = stage_home(stage)
+    # Ray runs it by a shell of the head, whose Python may lie elsewhere than ours.
+    command = f'"${{GEOFIX_PYTHON:-python}}" -m tasks.runtime.ray_job {shlex.join([module, stage.name])}'
+    config = json.loads(context.config_json) | {"lake": context.lake.uri}  # a relative path is none on the head
+    environment = {CONFIG: json.dumps(config), FLOW_RUN: context.flow_run_id, SAFE_PATH: "1"}
+    until_s = time.monotonic() + SUBMIT_S
+    while True:
+        try:
+            client.submit_job(entrypoint=command, submission_id=name, runtime_env={"env_vars": environment})
+            break
+        except RuntimeError as error:  # Ray's client raises nothing else for what its server answers
+            if any(one.submission_id == name for one in client.list_jobs()):
+                break  # it was taken, and only the answer was lost
+            if time.monotonic() > until_s:
+                reason = " ".join(str(error).split())[:300]
+                raise Outage(f"{stage.name}: the cluster at {context.spread.address} takes no job: {reason}") from error
+            time.sleep(LOOK_EVERY_S)
+    logger.warning(
+        "%s: submitted as job %s; it goes on if this command ends, and the same command follows it", stage.name, name
+    )
+
+
+def _lines(client: Jobs, name: str) -> Iterator[str]:
+    """The job's output, line by line, until it is over."""
+    seen = 0
+    while True:
+        is_over = client.get_job_status(name).is_terminal()  # asked first: the last lines come before the end
+        text = client.get_job_logs(name)
+        whole = len(text) if is_over else text.rfind("\n") + 1
+        yield from text[seen:whole].splitlines()
+        seen = max(seen, whole)
+        if is_over:
+            return
+        time.sleep(LOOK_EVERY_S)
