@@ -6,6 +6,7 @@ finding out what is finished, is printed beside it.
 """
 
 import hashlib
+import os
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from tasks.runtime.ledger import Ledger
 
 SIZES = (20_000, 1_000_000, 5_000_000)
 NEW = 10_000
-COMMITS = 7
+COMMITS = 16
 FILL = 250_000  # rows a commit while the table is filled
 
 
@@ -78,6 +79,7 @@ def main() -> int:
         lake, have = Lake(Path(folder) / "lake"), 0
         for size in SIZES:
             fill(lake, have, size - have)
+            os.sync()  # else the commits wait for what filling the table left to be written
             cpu, wall, once = measure(lake, size)
             have = size + COMMITS * NEW
             assert lake.scan("images").select(pl.len()).collect().item() == have
