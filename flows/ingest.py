@@ -35,16 +35,20 @@ def ingest(file: str, options: RunOptions = RunOptions()) -> IngestResult:
         if known is None:
             check_dataset(session.lake, found, dataset, settings, session.config.plan)
         bring_in = _bring_in.with_options(task_run_name=f"ingest {dataset}")
-        return _with_state(bring_in(_Work(session, found, dataset)))
+        work = _Work(session, found, dataset)
+        bring_in(work)
+        assert work.result is not None  # or the task would have raised
+        return _with_state(work.result)
 
 
 class _Work:
     """What the task works on. Prefect looks for futures inside arguments; with slots there is nothing to look into."""
 
-    __slots__ = ("dataset", "found", "session")
+    __slots__ = ("dataset", "found", "result", "session")
 
     def __init__(self, session: Session, found: Survey, dataset: str) -> None:
         self.session, self.found, self.dataset = session, found, dataset
+        self.result: IngestResult | None = None  # a task that returns a state gives the flow the state alone
 
 
 @task(name="ingest", cache_policy=NO_CACHE, persist_result=False)
@@ -53,6 +57,7 @@ def _bring_in(work: Any) -> IngestResult:
     context = session.context(config, (), session.ready, str(flow_run.id or ""))
     result = ingest_table(work.found, work.dataset, config.ingest, config.plan, context)
     session.results.append(result.stage)
+    work.result = result
     publish_stage(result.stage, session.lake.uri, f"\nRefused and odd rows: `{result.report}`\n")
     return _with_state(result)
 

@@ -6,8 +6,6 @@ import importlib.util
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from schemas.load import ConfigError
-
 if TYPE_CHECKING:
     from prefect import Flow
 
@@ -42,6 +40,8 @@ def check_stage_names(names: Collection[str]) -> None:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean '{close[0]}'? " if close else ""
+            from schemas.load import ConfigError  # pydantic: `geofix --help` does without
+
             raise ConfigError(
                 f"spread.stages: no stage '{name}' has workers; {hint}those that have: {', '.join(known)}"
             )

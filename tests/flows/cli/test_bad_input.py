@@ -76,7 +76,7 @@ def refused(code: int, *words: str, arguments: list[str]) -> None:
         ),
         (["--set", "plan.plces=3"], 2, ["plan.plces", "did you mean 'plan.places'"]),
         (["--config", "nowhere.yaml"], 2, ["nowhere.yaml", "No such file"]),
-        (["--lake", "s3://bucket/lake"], 1, ["not a local folder"]),
+        (["--lake", "ftp://bucket/lake"], 1, ["lake 'ftp://bucket/lake'", "a URI that begins with"]),
         (["--from", "nowhere"], 2, ["no part 'nowhere'", "plan, collect"]),
         (["--from", "train", "--to", "plan"], 2, ["comes after"]),
     ],

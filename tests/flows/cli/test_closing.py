@@ -92,7 +92,7 @@ def test_figures_are_formatted_as_by_score(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     values = {"acc@25km": 0.125, "geoscore_mean": 1380.4, "parse_failure_rate": 0.0}
     scores = [
-        {"evaluation_id": "e", "metric": name, "policy": "base", "value": value, "n": 16}
+        {"evaluation_id": "e", "snapshot_id": "s", "metric": name, "policy": "base", "value": value, "n": 16}
         for name, value in values.items()
     ]
     lake.upsert("scores", scores, Commit("evaluate", 1))
