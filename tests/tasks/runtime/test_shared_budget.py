@@ -53,7 +53,7 @@ async def look(item: Row, mapillary: Mapillary) -> Kept:
 
 
 LOOK = Stage(
-    "look", (), ("places",), items, look, open_client, resources=Resources(1, workers=2, chunk=2), services=("m",)
+    "look", (), ("places",), items, look, open_client, resources=Resources(1, workers=2, chunk=2), services=("mapillary",)
 )
 
 

@@ -127,12 +127,12 @@ class Kill(TrainerCallback):
             (Path(args.output_dir) / "checkpoint-3").mkdir()
             os.kill(os.getpid(), signal.SIGKILL)
 
-def with_kill(folder, processor, make_trainer):
+def with_kill(folder, processor, make_trainer, *more):
     def make(output):
         trainer = make_trainer(output)
         trainer.add_callback(Kill())
         return trainer
-    return run_job(folder, processor, make)
+    return run_job(folder, processor, make, *more)
 
 run_job, training.run_job = training.run_job, with_kill
 lake, settings = Lake(sys.argv[1]), TrainSettings.model_validate_json(sys.argv[2])
