@@ -28,13 +28,14 @@ class Pauses:
         for name, paused in now.items():
             before = self._known.get(name, Paused())
             left_s = paused.until_s - time.time()
-            if left_s > 0 and (paused.times > before.times or paused.until_s > before.until_s + 1.0):
+            if paused.times > before.times or paused.until_s > before.until_s + 1.0:
                 service = name.split()[0]
+                ahead = f"no requests to it for {max(1.0, left_s):.0f} s" if left_s > 0 else "requests to it paused"
                 logger.warning(
-                    "%s says that its limit is reached: no requests to it for %.0f s, then one probes "
+                    "%s says that its limit is reached: %s, then one probes "
                     "(services.%s.limit_pause_s, limit_patience_s)",
                     service,
-                    max(1.0, left_s),
+                    ahead,
                     service,
                 )
         self._known = now

@@ -53,7 +53,14 @@ async def look(item: Row, mapillary: Mapillary) -> Kept:
 
 
 LOOK = Stage(
-    "look", (), ("places",), items, look, open_client, resources=Resources(1, workers=2, chunk=2), services=("mapillary",)
+    "look",
+    (),
+    ("places",),
+    items,
+    look,
+    open_client,
+    resources=Resources(1, workers=2, chunk=2),
+    services=("mapillary",),
 )
 
 
