@@ -1,5 +1,6 @@
 """What `make` would do, without doing it."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 def would_run(*words: str) -> str:
     if shutil.which("make") is None:
         pytest.skip("there is no make on this machine")
-    done = subprocess.run(["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    # These tests run under `make test` themselves: what the outer make hands on would show in the output.
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--dry-run", "--no-print-directory", *words]
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=True)
     return done.stdout
 
 

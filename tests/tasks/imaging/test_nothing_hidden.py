@@ -1,6 +1,7 @@
 """Text put wherever a picture's format has room for it does not survive, and the pixels do."""
 
 import io
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -155,7 +156,8 @@ def test_no_text_survives_in_a_jpeg(kind: str, data: st.DataObject) -> None:
     assert same_picture(clean, plain) and (facts.width, facts.height) == (90, 61)
     assert cleaned(clean)[0] == clean
     scans = plain[plain.index(b"\xff\xda") :]
-    assert len(clean) <= len(plain) + 64 and scans[14:200] in clean, "the coded pixels are the same bytes"
+    unfilled = re.sub(rb"\xff{2,}", b"\xff", clean)  # fill bytes before a marker between two scans may stay
+    assert len(clean) <= len(plain) + 64 and scans[14:200] in unfilled, "the coded pixels are the same bytes"
 
 
 @pytest.mark.parametrize("kind", PNGS)
