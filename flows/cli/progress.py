@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from flows.cli.pace import Pace, duration
@@ -29,7 +30,7 @@ def make_display(quiet: bool = False, state: Path | None = None) -> Display:
     return Lines(state)
 
 
-class Reporter:
+class Reporter(ABC):
     """What both displays keep: the current phase, the last tick, the pace of each stage; and a thread for updates."""
 
     def __init__(self, state: Path | None = None) -> None:
@@ -43,9 +44,9 @@ class Reporter:
     def begin(self) -> None:
         self._thread.start()
 
+    @abstractmethod
     def beat(self) -> None:
         """Called a few times a second."""
-        raise NotImplementedError
 
     def confirm(self, question: str) -> bool:
         """The user's answer; no where there is no terminal to ask in."""

@@ -85,7 +85,7 @@ def actor_rate_budget(path: str) -> ActorRateBudget:
         return known
     here = NodeAffinitySchedulingStrategy(node, soft=False)
     # Begun again as often as its process dies: what it knows is in the file. A question that was under way then is
-    # asked again; if it was answered already, a few permits are counted that nobody has.
+    # asked again; if it was answered already, a few permits are counted but not used.
     options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
     _actors[node, job, path] = ActorRateBudget(ray.remote(BudgetFile).options(**options).remote(path))
     return _actors[node, job, path]

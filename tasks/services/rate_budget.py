@@ -1,7 +1,7 @@
 """How often a service may be asked: evenly over the minute, counted over the day.
 
-`grant` is the whole rule, as a function of what was granted before and of the time. Whoever keeps that standing (this
-process, a file, an actor that holds the file) is a `RateBudget`; clients take their permits from one.
+`grant` is the whole rule, as a function of what was granted before and of the time. A `RateBudget` keeps that
+standing (in this process, in a file, or in an actor that holds the file); clients take their permits from one.
 """
 
 import threading

@@ -17,8 +17,8 @@ from tasks.services.gather import gather_all
 
 MOST_UNUSABLE = 50  # scenes of a picture whose class maps are missing or damaged, before it is given up
 COVERS = 4  # sets of scenes compared before the best is taken
-NOBODY = -1
-Owner = NDArray[np.int8]  # the number of the layer a pixel is taken from, or NOBODY
+UNOWNED = -1
+Owner = NDArray[np.int8]  # the number of the layer a pixel is taken from, or UNOWNED
 
 
 @dataclass
@@ -148,7 +148,7 @@ def owners(layers: Sequence[Layer]) -> tuple[Owner, Mask]:
 
     Where no scene is clear the first one that saw anything is shown: a cloud is better than a hole.
     """
-    owner = np.full(layers[0].clear.shape, NOBODY, dtype=np.int8)
+    owner = np.full(layers[0].clear.shape, UNOWNED, dtype=np.int8)
     free = np.ones(owner.shape, dtype=np.bool_)
     for number, layer in enumerate(layers):
         np.copyto(owner, number, where=free & layer.clear)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from schemas.settings.satellite import SatelliteSettings
-from tasks.collect.satellite.choice import NOBODY, Owner, owners
+from tasks.collect.satellite.choice import UNOWNED, Owner, owners
 from tasks.collect.satellite.grid import Grid
 from tasks.collect.satellite.layers import Layer, lasting
 from tasks.collect.satellite.raster import Mask, OnGrid, Rect, around, blocks_of, on_grid
@@ -112,7 +112,7 @@ def put_together(reading: Reading, max_gain: float) -> Mosaic:
     for number, values, rect in zip(reading.numbers, balanced, rects, strict=True):
         np.copyto(pixels[rect], values, where=(owner[rect] == number)[..., None])
     # Bands may lack what the class map promised: another scene that was read there may have it.
-    clear, holes = reading.clear.copy(), (pixels[..., 0] == 0) & (owner != NOBODY)
+    clear, holes = reading.clear.copy(), (pixels[..., 0] == 0) & (owner != UNOWNED)
     lacking = {}
     if holes.any():
         for layer, number in zip(layers, reading.numbers, strict=True):
