@@ -82,11 +82,11 @@ def crop(data: bytes, bbox_on_view: tuple[float, float, float, float], scale: fl
     return jpeg(picture.pixels()[top:bottom, left:right], VIEW_QUALITY)
 
 
-def thumbnail(data: bytes, max_side: int = 320, quality: int = 78) -> bytes:
-    """A small JPEG whose longer side is at most max_side."""
+def thumbnail(data: bytes, max_side: int = 320, quality: int = 78, finer: int = 2) -> bytes:
+    """A small JPEG whose longer side is at most max_side, decoded at least `finer` times as large."""
     picture = Encoded.open(data)
     scale = min(1.0, max_side / max(picture.facts.width, picture.facts.height))
-    return jpeg(_scaled(picture, scale), quality)
+    return jpeg(_scaled(picture, scale, finer), quality)
 
 
 def to_data_uri(jpeg: bytes) -> str:
@@ -94,7 +94,7 @@ def to_data_uri(jpeg: bytes) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
 
 
-def _scaled(picture: Encoded, scale: float) -> Pixels:
+def _scaled(picture: Encoded, scale: float, finer: int = 2) -> Pixels:
     # Enlarging rounds up to reach the minimum, shrinking rounds down to stay within the maximum.
     fit = math.ceil if scale > 1.0 else math.floor
     size = max(1, fit(picture.facts.width * scale)), max(1, fit(picture.facts.height * scale))
@@ -102,5 +102,6 @@ def _scaled(picture: Encoded, scale: float) -> Pixels:
         return picture.pixels()
     if scale > 1.0:
         return resized(picture.pixels(), size, cv2.INTER_CUBIC)
-    # Twice the size is decoded at least: the decoder's own scaling is coarser than ours.
-    return shrink(picture.pixels(least=(2 * size[0], 2 * size[1])), size)
+    # The decoder's own scaling is coarser than ours.
+    pixels = picture.pixels(least=(finer * size[0], finer * size[1]))
+    return pixels if pixels.shape[:2] == size[::-1] else shrink(pixels, size)

@@ -1,11 +1,14 @@
 """The image-only processor of Qwen2.5-VL, as training and serving use it: PIL in place of torchvision, no video."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from transformers import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+OWN_MODULE = "processing_image_only"  # this file's name in a checkpoint's folder
 
 
 class ImageOnlyProcessor(Qwen2_5_VLProcessor):
@@ -17,13 +20,21 @@ class ImageOnlyProcessor(Qwen2_5_VLProcessor):
         super().__init__(image_processor, tokenizer, None, chat_template=chat_template, **kwargs)  # type: ignore[no-untyped-call]
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
-        """Write the processor as Qwen's own class, with the video part that class asks for when it opens a folder."""
+        """Write the processor as Qwen's own class, with the video part that class asks for when it opens a folder.
+
+        Where torchvision is missing, `AutoProcessor.from_pretrained(folder, trust_remote_code=True)` opens this class,
+        whose file is copied beside the weights.
+        """
         saved = super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         folder = Path(save_directory)
         for name in ("processor_config.json", "tokenizer_config.json"):
             config = json.loads((folder / name).read_text(encoding="utf-8"))
             if config.get("processor_class") == type(self).__name__:
                 _write(folder / name, {**config, "processor_class": Qwen2_5_VLProcessor.__name__})
+        shutil.copyfile(__file__, folder / f"{OWN_MODULE}.py")
+        config = json.loads((folder / "processor_config.json").read_text(encoding="utf-8"))
+        own = {"AutoProcessor": f"{OWN_MODULE}.{ImageOnlyProcessor.__name__}"}
+        _write(folder / "processor_config.json", {**config, "auto_map": own})
         size = self.image_processor.size
         budget = {edge: int(size[edge]) for edge in ("shortest_edge", "longest_edge")}
         _write(
