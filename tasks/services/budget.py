@@ -4,19 +4,16 @@ A permit is counted before it is used, in one transaction, so a process killed a
 than the file says: at most the one lease it held is lost.
 """
 
-import contextlib
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import StageRefused
 from schemas.settings.allowance import Allowance
 from tasks.services.rate_budget import Lease, Paused, Standing, give_back, grant, pause, paused_s
+from tasks.services.shared_file import SharedFile
 
-BUSY_S = 60.0  # how long to wait for other processes' transactions, each of which takes less than a millisecond
 _TABLE = "CREATE TABLE IF NOT EXISTS standings (bucket TEXT PRIMARY KEY, next_s REAL, day INTEGER, used INTEGER)"
 _PAUSES = "CREATE TABLE IF NOT EXISTS pauses (name TEXT PRIMARY KEY, until_s REAL, times INTEGER, total_s REAL)"
 _SAVE = (
@@ -30,14 +27,15 @@ class BudgetFile:
 
     def __init__(self, path: str | Path, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock = str(path), clock
-        self._opened = threading.local()  # SQLite connections belong to their thread
+        remedy = "if the file is damaged, delete it, and the day's count starts anew"
+        self._file = SharedFile(path, (_TABLE, _PAUSES), "the budgets of requests", remedy)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (BudgetFile, (self.path,))
 
     def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease:
         """At most `want` permits of a budget."""
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             # Read inside the transaction: time spent waiting for it must not count as a moment missed.
             lease, after = grant(_standing(connection, bucket), allowance, want, self._clock())
             _save(connection, bucket, after)
@@ -45,17 +43,17 @@ class BudgetFile:
 
     def give_back(self, bucket: str, day: int, count: int) -> None:
         """Put back permits that were not used."""
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             _save(connection, bucket, give_back(_standing(connection, bucket), day, count))
 
     def standing(self, bucket: str) -> Standing:
         """What was granted so far."""
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             return _standing(connection, bucket)
 
     def pause(self, name: str, seconds: float) -> None:
         """A service is to be asked nothing for this time; 0: it answers again."""
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             after = pause(_paused(connection, name), seconds, self._clock())
             connection.execute(
                 "INSERT OR REPLACE INTO pauses VALUES (?, ?, ?, ?)", (name, after.until_s, after.times, after.total_s)
@@ -63,58 +61,14 @@ class BudgetFile:
 
     def paused_s(self, name: str) -> float:
         """Seconds for which a service still wants to be asked nothing."""
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             return paused_s(_paused(connection, name), self._clock())
 
     def pauses(self) -> dict[str, Paused]:
         """All pauses so far, by service."""
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             rows = connection.execute("SELECT name, until_s, times, total_s FROM pauses").fetchall()
         return {name: Paused(*rest) for name, *rest in rows}
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        try:
-            connection = self._connection()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            # Refused, for without them nothing may be asked: every other item would end the same way.
-            raise StageRefused(
-                f"the budgets of requests in '{self.path}' cannot be kept: {error}; "
-                "if the file is damaged, delete it, and the day's count starts anew"
-            ) from error
-
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._opened, "connection", None)
-        if connection is None:
-            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
-            _prepare(connection)
-            self._opened.connection = connection
-        return connection
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    # Two processes that turn a new file to write-ahead logging at once do not wait for each other; one is refused.
-    deadline = time.monotonic() + BUSY_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            # Whole after any crash of a process; the last moments may be lost with the machine's power.
-            connection.execute("PRAGMA synchronous=NORMAL")
-            connection.execute(_TABLE)
-            connection.execute(_PAUSES)
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
 
 
 def _standing(connection: sqlite3.Connection, bucket: str) -> Standing:

@@ -1,22 +1,31 @@
 """Every model, over the OpenAI chat completions protocol: the `openai` client on top of our own transport.
 
 The client builds requests and reads completions. Budgets, retries, breakers, limits of size and time, and the key stay
-with `Http`: the client sends through a transport that hands each request to it.
+with `Http`: the client sends through a transport that hands each request to it. A role decides which server and model
+is asked (`models.py`).
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, cast
 
 import httpx
 
-from schemas.messages import ChatReply, Message, ToolCall, Usage
-from schemas.settings.services import ChatEndpoint, Price
+from schemas.errors import StageRefused
+from schemas.messages import ChatReply, Message, Usage
 from tasks.services.answer import said_at
+from tasks.services.calls import CallLog, identify
+from tasks.services.chat_reply import BadReply, read_reply, read_usage
 from tasks.services.errors import ServiceError, safe_text
 from tasks.services.http import Answer, Connection, Http
+from tasks.services.models import Models, Target
+from tasks.services.tokens import LONGEST_ANSWER, answer_tokens, question_tokens
 
 _ATTEMPTS = "x-attempts"
+# Of the request under way, as they are expected to be counted: the client has no field for it.
+_tokens: ContextVar[float] = ContextVar("tokens", default=0.0)
+_call: ContextVar[tuple[str, str | None]] = ContextVar("call", default=("", None))  # its id, and its broker's file
 
 
 class _Transport(httpx.AsyncBaseTransport):
@@ -30,6 +39,9 @@ class _Transport(httpx.AsyncBaseTransport):
             request.method,
             str(request.url).removeprefix(self._http.endpoint.base_url),
             json_body=await request.aread() or None,
+            weight=_tokens.get(),
+            call_id=_call.get()[0],
+            broker=_call.get()[1],
             classify=self._classify,
         )
         headers = {"content-type": "application/json", _ATTEMPTS: str(answer.attempts)}
@@ -44,103 +56,176 @@ class _Transport(httpx.AsyncBaseTransport):
         error = value.get("error") if isinstance(value, dict) else None
         if answer.status == 429 and isinstance(error, dict) and error.get("code") == "insufficient_quota":
             said = safe_text(str(error.get("message", "")), self._http.secrets)
-            return ServiceError("chat", "quota", said_at(said, answer.url), status=429)
+            return ServiceError(self._http.service, "quota", said_at(said, answer.url), status=429)
         return None
 
 
-class Chat:
-    """Replies of chat models, with what they used."""
+class Server:
+    """One server of models."""
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
         import openai  # takes 0.8 s, and most workers ask no model
 
         headers = {"Authorization": f"Bearer {connection.key.get_secret_value()}"} if connection.key else {}
-        self._http = Http(connection, headers=headers, **http_options)
-        endpoint = connection.endpoint
-        self._prices = endpoint.prices if isinstance(endpoint, ChatEndpoint) else {}
+        self.http = Http(connection, headers=headers, **http_options)
         # Typed for httpx2, it takes a client of httpx as well.
-        over_ours: Any = httpx.AsyncClient(transport=_Transport(self._http), trust_env=False)
-        self._client = openai.AsyncOpenAI(
-            api_key="sent by the transport", base_url=endpoint.base_url, max_retries=0, http_client=over_ours
+        over_ours: Any = httpx.AsyncClient(transport=_Transport(self.http), trust_env=False)
+        self.client = openai.AsyncOpenAI(
+            api_key="sent by the transport",
+            base_url=connection.endpoint.base_url,
+            max_retries=0,
+            http_client=over_ours,
         )
+        self._only_model: str | None = None
+        self._share = 0.5  # of the most tokens that a request may have, what requests here usually have
 
     async def complete(
         self,
+        target: Target,
         model: str,
         messages: Sequence[Message],
-        tools: Sequence[dict[str, Any]] | None = None,
-        response_format: dict[str, Any] | None = None,
-        temperature: float = 0,
-        seed: int | None = None,
-        max_tokens: int | None = None,
+        fields: Mapping[str, Any],
+        body: Mapping[str, Any],
+        call_id: str = "",
+        broker: str | None = None,
     ) -> ChatReply:
-        """The model's next message."""
-        optional: dict[str, Any] = {
-            "tools": list(tools) if tools else None,
-            "response_format": response_format,
-            "seed": seed,
-            "max_tokens": max_tokens,
-        }
-        given = {name: value for name, value in optional.items() if value is not None}
-        raw = await self._client.chat.completions.with_raw_response.create(
-            model=model, messages=cast(Any, list(messages)), temperature=temperature, **given
+        """One request."""
+        most = 0
+        _call.set((call_id, broker))
+        if getattr(self.http.endpoint, "tokens_per_minute", None):
+            most = question_tokens(messages, fields.get("tools")) + answer_tokens(fields)
+        _tokens.set(most * self._share)
+        raw = await self.client.chat.completions.with_raw_response.create(
+            model=model, messages=cast(Any, list(messages)), extra_body=dict(body) or None, **fields
         )
-        return self._reply(model, raw.parse(), int(raw.headers[_ATTEMPTS]))
+        completion = raw.parse()
+        usage = read_usage(completion, target.price, int(raw.headers[_ATTEMPTS]))
+        if most and usage.tokens:
+            self._share = 0.9 * self._share + 0.1 * usage.tokens / most
+        try:
+            return read_reply(completion, model, usage, bool(fields.get("tools")))
+        except BadReply as error:
+            bad = self._bad(str(error))
+            bad.usage, bad.attempts = usage, usage.requests
+            raise bad from None
 
     async def models(self) -> list[str]:
         """Names of the models served."""
-        rows = getattr((await self._client.models.with_raw_response.list()).parse(), "data", None)
+        rows = getattr((await self.client.models.with_raw_response.list()).parse(), "data", None)
         names = [getattr(row, "id", None) for row in rows] if isinstance(rows, list) else [None]
         if not all(isinstance(name, str) for name in names):
             raise self._bad("no list of models", "/models")
         return [str(name) for name in names]
 
-    async def close(self) -> None:
-        await self._http.close()
+    async def only_model(self) -> str:
+        """The name of the one model that is served."""
+        if self._only_model is None:
+            names = await self.models()
+            if len(names) != 1:
+                raise self._bad(f"{len(names)} models are served and none is named", "/models")
+            self._only_model = names[0]
+        return self._only_model
 
     def _bad(self, what: str, path: str = "/chat/completions") -> ServiceError:
-        return ServiceError("chat", "bad_response", f"{what}: {self._http.endpoint.base_url}{path}", status=200)
+        message = f"{safe_text(what, self.http.secrets)}: {self.http.endpoint.base_url}{path}"
+        return ServiceError(self.http.service, "bad_response", message, status=200)
 
-    def _reply(self, model: str, completion: Any, attempts: int) -> ChatReply:
-        # The client believes what it is sent: absent parts are None, and wrong types stay as they came.
-        choices = getattr(completion, "choices", None)
-        first = choices[0] if isinstance(choices, list) and choices else None
-        message = getattr(first, "message", None)
-        if message is None:
-            raise self._bad("no message under 'choices'")
-        calls = getattr(message, "tool_calls", None) or []
-        if not isinstance(calls, list):
-            raise self._bad("'tool_calls' is not a list")
-        return ChatReply(
-            text=_text(getattr(message, "content", None)),
-            tool_calls=tuple(self._tool_call(i, call) for i, call in enumerate(calls)),
-            finish_reason=str(getattr(first, "finish_reason", None) or "stop"),
-            usage=_usage(getattr(completion, "usage", None), self._prices.get(model, Price()), attempts),
-            model=str(getattr(completion, "model", None) or model),
+
+def no_price(role: str, model: str | None) -> str:
+    """Why a role cannot be asked within a money budget."""
+    return (
+        f"models.budget_usd is set, but what role '{role}' (model '{model or role}') costs is not known: give "
+        f"models.roles.{role}.price.prompt and .completion, US dollars for a million tokens, or leave the budget out"
+    )
+
+
+def _limited(target: Target, fields: dict[str, Any]) -> dict[str, Any]:
+    """With a longest answer: without one, what a call may cost has no limit."""
+    limit = target.settings.token_limit
+    return fields if limit in fields or "max_tokens" in target.settings.omit else {**fields, limit: LONGEST_ANSWER}
+
+
+class Chat:
+    """Replies of models by role, with what they used."""
+
+    def __init__(self, connection: Connection, **http_options: Any) -> None:
+        self._default = connection.service
+        models = connection.models or Models()
+        own = {self._default: replace(connection, models=None)}
+        self._models = replace(models, endpoints={**models.endpoints, **own})
+        self._http_options = http_options
+        self._servers: dict[str, Server] = {}
+
+    async def complete(
+        self,
+        role: str,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None = None,
+        response_format: dict[str, Any] | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        max_tokens: int | None = None,
+        n: int = 1,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        tool_choice: str | dict[str, Any] | None = None,
+        extra_body: dict[str, Any] | None = None,
+        trial: int | None = None,
+    ) -> ChatReply:
+        """The next message of the role's model. What is not given is as the role says; temperature then is 0.
+
+        With `n` above 1 the further choices are the reply's `alternatives`. Where calls are written down, a request
+        that was answered before is answered from there; `trial` is not sent, and tells apart requests that are meant
+        to be answered several times. A sampled one without seed and trial is always sent.
+        """
+        target = self._models.target(role, self._default)
+        asked: dict[str, Any] = {
+            "tools": list(tools) if tools else None,
+            "response_format": response_format,
+            "temperature": temperature,
+            "seed": seed,
+            "max_tokens": max_tokens,
+            "n": n,
+            "top_p": top_p,
+            "top_k": top_k,
+            "tool_choice": tool_choice if tools else None,
+            "extra_body": extra_body,
+        }
+        fields, body = target.parameters(asked)
+        server, log = self._server(target.endpoint), self._models.calls
+        model = target.model or await server.only_model()
+        if log is None:
+            return await server.complete(target, model, messages, fields, body)
+        base_url = server.http.endpoint.base_url
+        request = identify(role, target.endpoint, base_url, model, messages, {**fields, **body}, trial, seed)
+        if log.budget_usd is not None:
+            fields = _limited(target, fields)
+        # What is free needs no process that saves it from being paid for twice.
+        broker = log.broker if request.is_repeatable and not target.is_free else None
+        return await log.once(
+            request,
+            self._most_usd(target, log, messages, fields),
+            lambda call_id: server.complete(target, model, messages, fields, body, call_id, broker),
+            unpaid=Usage(cost_usd=None if target.price is None else 0.0),
         )
 
-    def _tool_call(self, position: int, call: Any) -> ToolCall:
-        function = getattr(call, "function", None)
-        name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
-        if not isinstance(name, str):
-            raise self._bad("a tool call without a function name")
-        # Some servers send the arguments as an object although the protocol says text.
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-        return ToolCall(id=str(getattr(call, "id", None) or f"call_{position}"), name=name, arguments=text)
+    def _most_usd(self, target: Target, log: CallLog, messages: Sequence[Message], fields: Mapping[str, Any]) -> float:
+        """What a call may cost at most, where there is a budget to keep to."""
+        if log.budget_usd is None:
+            return 0.0
+        if target.price is None:
+            raise StageRefused(no_price(target.role, target.model))
+        return target.price.of(question_tokens(messages, fields.get("tools")), answer_tokens(fields))
 
+    async def models(self, endpoint: str | None = None) -> list[str]:
+        """Names of the models that an endpoint serves."""
+        return await self._server(endpoint or self._default).models()
 
-def _text(content: Any) -> str:
-    """The text of a reply's content, which is text, null or (with some servers) a list of parts."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
+    async def close(self) -> None:
+        for server in self._servers.values():
+            await server.http.close()
 
-
-def _usage(value: Any, price: Price, requests: int) -> Usage:
-    def count(name: str) -> int:
-        number = getattr(value, name, None)
-        return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else 0
-
-    prompt, completion = count("prompt_tokens"), count("completion_tokens")
-    cost_usd = (prompt * price.prompt + completion * price.completion) / 1_000_000
-    return Usage(prompt, completion, cost_usd, requests)
+    def _server(self, endpoint: str) -> Server:
+        if endpoint not in self._servers:
+            self._servers[endpoint] = Server(self._models.endpoints[endpoint], **self._http_options)
+        return self._servers[endpoint]

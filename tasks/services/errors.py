@@ -4,6 +4,8 @@ import re
 from typing import Literal, get_args
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from schemas.messages import Usage
+
 Kind = Literal[
     "rate_limit",  # asked too often: waiting a little helps
     "quota",  # a quota or a day's budget is used up: only waiting for its renewal helps
@@ -73,6 +75,7 @@ class ServiceError(Exception):
         self.retryable = retryable
         self.retry_after_s: float | None = None
         self.attempts = 1
+        self.usage: Usage | None = None  # of an answer that was paid for and cannot be used
         super().__init__(service, kind, message)
 
     def __str__(self) -> str:

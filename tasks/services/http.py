@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from pydantic import SecretStr
 
+from schemas.settings.allowance import Allowance
 from schemas.settings.services import Endpoint
 from tasks.services.answer import Answer, Classify, error_by_status
 from tasks.services.breaker import Suspended
@@ -21,8 +23,12 @@ from tasks.services.rate_budget import RateBudget
 from tasks.services.rate_limiter import UsedUp, asking, rate_limiter_of
 from tasks.services.transfer import Ask, Params, Transfers
 
+if TYPE_CHECKING:
+    from tasks.services.models import Models
+
 __all__ = ["Answer", "Classify", "Connection", "Http", "Params", "error_by_status"]
 
+UNITS_A_MINUTE = 600.0  # of a budget of tokens: ten of them a second
 _JSON_ALIASES = ("text/json", "text/javascript", "application/javascript")  # what some servers call it
 
 
@@ -37,6 +43,8 @@ class Connection:
     # Of budgets shared with other processes; None: this process's own.
     rate_budget: RateBudget | None = field(default=None, repr=False, compare=False)
     section: str = ""  # where its settings stand, if not under services
+    # Of a chat service: the roles, and the other servers that they may be asked of.
+    models: "Models | None" = field(default=None, repr=False, compare=False)
 
 
 @dataclass
@@ -84,6 +92,9 @@ class Http:
         also: tuple[int, ...] = (),
         kind: str = "",
         resume: bool = False,
+        weight: float = 0.0,
+        call_id: str = "",
+        broker: str | None = None,
         classify: Classify | None = None,
         check: Callable[[Answer], None] = lambda answer: None,
     ) -> Answer:
@@ -93,6 +104,8 @@ class Http:
         demanded of a good answer (or several of them); one ending in a slash is a prefix, */* is any. `also` are
         statuses that are answers without a body to look at, such as 304. `kind` says which of the service's budgets
         the request is counted in. With `resume`, a file that breaks off is continued where it ended, if its host can.
+        `weight` is what the request counts in a budget that is not of requests, such as that of tokens.
+        `call_id` names a call that is to be paid for once; with `broker`, the file of one, that process sends it.
         `check` may refuse a good answer with ServiceError.
         """
         ask = Ask(
@@ -103,14 +116,17 @@ class Http:
             json_body,
             Download() if resume else None,
             kind,
+            call_id,
+            broker=broker,
         )
         host = host_of(self.service, self.endpoint, kind, ask.address)
         sent, tried, recoveries = 0, 0, host.limit.recoveries
         failed: ServiceError | None = None
         while True:
             try:
-                async with self._place(host, kind, ask.address) as passage:
-                    answer, failed = await self._try(ask, host, passage, accept, also, classify, check)
+                async with self._place(host, kind, ask.address, weight) as passage:
+                    tried_now = replace(ask, attempt=sent)
+                    answer, failed = await self._try(tried_now, host, passage, accept, also, classify, check)
             except Suspended as limit:
                 raise self._over_limit(limit, ask.address, failed) from None
             sent += 1
@@ -154,7 +170,7 @@ class Http:
         await self._transfers.close()
 
     @contextlib.asynccontextmanager
-    async def _place(self, host: Host, kind: str, address: str) -> AsyncIterator[_Passage]:
+    async def _place(self, host: Host, kind: str, address: str, weight: float) -> AsyncIterator[_Passage]:
         """A place among the requests at the host, and a permit; the errors of getting none are not tried again."""
         await host.concurrency.enter()
         passage = _Passage()
@@ -163,8 +179,10 @@ class Http:
             try:
                 passage.probes_outage = await host.outage.enter()
             except Suspended as out:
-                message = f"not asked, the service has been out for {out.since_s:.0f} s"
-                raise self._error("outage", f"{message}: {safe_url(address)}; at last: {out.last}", True) from None
+                # The cause first: texts are cut at their end.
+                message = f"the service is out{_so_far(out.since_s)}: {out.last}; not asked: {safe_url(address)}"
+                raise self._error("outage", message, True) from None
+            await self._weigh(weight)
             await self._permit(kind)
             yield passage
         finally:
@@ -183,13 +201,25 @@ class Http:
         setting = f"{self._section}.limit_patience_s={self.endpoint.limit_patience_s:g}"
         error = self._error(
             "rate_limit",
-            f"the limit is reached, for {limit.since_s:.0f} s now, next try in {limit.again_s:.0f} s ({setting}): "
-            f"run again later; {refused.message if refused else f'{safe_url(address)} was not asked'}",
+            f"the limit is reached{_so_far(limit.since_s)}; run again{_not_before(limit.again_s)} ({setting}); "
+            f"{refused.message if refused else f'not asked: {safe_url(address)}'}",
             True,
         )
         if refused:
             error.status, error.attempts = refused.status, refused.attempts
         return error
+
+    async def _weigh(self, weight: float) -> None:
+        """Wait until the budget of tokens has room for a request; it is handed out in units."""
+        per_minute = getattr(self.endpoint, "tokens_per_minute", None)
+        if not per_minute or weight <= 0:
+            return
+        unit = max(1.0, per_minute / UNITS_A_MINUTE)
+        allowance = Allowance("tokens", per_minute / unit)
+        permits = rate_limiter_of(self._rate_budget, f"{self.endpoint.base_url} tokens", allowance)
+        assert permits is not None
+        for _ in range(math.ceil(weight / unit)):
+            await permits.take(self._sleep)
 
     async def _permit(self, kind: str) -> None:
         for allowance in self.endpoint.allowances(kind):
@@ -230,7 +260,8 @@ class Http:
             if error.kind in ("rate_limit", "timeout"):
                 host.concurrency.too_much(sent_at_s)
             if error.kind in ("outage", "timeout"):
-                host.outage.failed(passage.probes_outage, why=error.message)
+                code = f"HTTP {error.status}, " if error.status else ""
+                host.outage.failed(passage.probes_outage, why=code + error.message)
                 return answer, error
             host.outage.answered(sent_at_s, passage.probes_outage)
             if error.kind == "rate_limit" and error.retryable:
@@ -278,3 +309,11 @@ class Http:
 
     def _error(self, kind: Kind, message: str, retryable: bool) -> ServiceError:
         return self._transfers.error(kind, message, retryable)
+
+
+def _so_far(seconds: float) -> str:
+    return f" for {seconds:.0f} s now" if seconds >= 1 else ""
+
+
+def _not_before(seconds: float) -> str:
+    return f" in {seconds:.0f} s" if seconds >= 1 else ""

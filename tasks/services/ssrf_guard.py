@@ -16,8 +16,8 @@ import httpcore
 import httpx
 
 from schemas.settings.services import Endpoint, is_loopback, is_private
+from tasks.services.broker import KEEP_IDLE_S
 from tasks.services.errors import ServiceError
-from tasks.services.transfer import KEEP_IDLE_S
 
 MOST_ADDRESSES = 4  # of one name that are tried
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: how IPv4 hosts look in a network of IPv6 only

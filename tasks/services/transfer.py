@@ -12,14 +12,15 @@ from typing import Any
 import httpx
 
 from schemas.settings.services import Endpoint, is_loopback
+from tasks.services import broker_client
 from tasks.services.answer import Answer
+from tasks.services.broker import KEEP_IDLE_S, SingleConnections, by_proxy
 from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
 from tasks.services.meter import count
 from tasks.services.partial import Download, WrongPart
 from tasks.services.unpack import ACCEPTED, CannotUnpack, Unpacker
 
 Params = Mapping[str, str | int | float | bool]
-KEEP_IDLE_S = 4.0  # many servers close an idle connection after 5 s; to send on one they are closing is an outage
 
 
 class _HideQueries(logging.Filter):
@@ -45,6 +46,9 @@ class Ask:
     json_body: Any
     download: Download | None  # a file that may come in parts
     kind: str = ""  # of request, by which it is counted
+    call_id: str = ""  # of a call that is to be paid for once; with a broker's file, the broker sends it
+    attempt: int = 0
+    broker: str | None = None
 
 
 class Transfers:
@@ -73,6 +77,8 @@ class Transfers:
         body = bytearray()
         try:
             headers = {"Accept-Encoding": ACCEPTED, **ask.headers, **(ask.download.headers() if ask.download else {})}
+            if ask.call_id:  # a server that knows it answers a repeated request without working, and being paid, again
+                headers["Idempotency-Key"] = f"{ask.call_id}-{ask.attempt}"
             if isinstance(ask.json_body, bytes):
                 headers["Content-Type"] = "application/json"
             # httpx drops the address's own query if it is given params, even empty ones
@@ -80,9 +86,13 @@ class Transfers:
                 ask.method, ask.address, params=ask.params or None, headers=headers, **_body(ask.json_body)
             )
             shown = safe_url(str(request.url))
-            async with asyncio.timeout(self._endpoint.total_timeout_s):
+            late_s = broker_client.LATE_S if ask.broker else 0.0
+            async with asyncio.timeout(self._endpoint.total_timeout_s + late_s):
                 sent_at_s, sent = time.monotonic(), True
-                response = await client.send(request, stream=True)
+                if ask.broker:
+                    response = await broker_client.send(ask.broker, ask.call_id, ask.attempt, request, self._limits())
+                else:
+                    response = await client.send(request, stream=True)
                 answered(time.monotonic() - sent_at_s)
                 try:
                     if ask.download:
@@ -145,10 +155,29 @@ class Transfers:
                 # A proxy from the environment cannot reach our own loopback.
                 trust_env=not is_loopback(endpoint.base_url),
                 follow_redirects=False,
-                transport=self._transport() if self._transport else None,
+                transport=self._way(),
             )
             self._loop = loop
         return self._client
+
+    def _way(self) -> httpx.AsyncBaseTransport | None:
+        if self._transport is not None:
+            return self._transport()
+        return None if self._by_proxy() else SingleConnections(KEEP_IDLE_S)
+
+    def _by_proxy(self) -> bool:
+        # A proxy from the environment cannot reach our own loopback.
+        return not is_loopback(self._endpoint.base_url) and by_proxy()
+
+    def _limits(self) -> broker_client.Limits:
+        endpoint = self._endpoint
+        return broker_client.Limits(
+            endpoint.timeout_s,
+            endpoint.connect_timeout_s,
+            endpoint.total_timeout_s,
+            int(endpoint.max_body_mb * 1_000_000),
+            by_proxy=self._by_proxy(),
+        )
 
     async def _read(self, response: httpx.Response, body: bytearray, held: int, shown: str) -> None:
         limit = int(self._endpoint.max_body_mb * 1_000_000) - held

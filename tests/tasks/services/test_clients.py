@@ -230,7 +230,8 @@ class TestChat:
         headers = server.asked[0].headers
         assert headers["authorization"] == f"Bearer {secret}" and headers["user-agent"].startswith("geofix")
         assert not [name for name in headers if name.startswith("x-stainless")]
-        assert client._client.api_key != secret and client._client.max_retries == 0
+        inner = client._server("chat").client
+        assert inner.api_key != secret and inner.max_retries == 0
 
     async def test_requests_count_failed_attempts_too(self, server, reply):
         server.says(reply(500), reply(500), reply(body=json.dumps(self.completion(content="x")).encode()))

@@ -19,9 +19,14 @@ import pytest
 
 from schemas.messages import image_references
 from schemas.settings.services import ServicesSettings
-from tasks.agent.react import AgentOptions, locate
-from tasks.agent.tagged import render
-from tasks.agent.tools import open_picture
+from tasks.agent.asking import Sampling
+from tasks.agent.environment import Environment, run_agent
+from tasks.agent.observer_pair import ObserverPair
+from tasks.agent.picture import open_picture
+from tasks.agent.recipes.spotagent import RECIPE
+from tasks.agent.render import training_messages
+from tasks.agent.toolbox import Toolbox
+from tasks.agent.tools import ToolContext
 from tasks.reward.answer import ParsedAnswer, parse_answer
 from tasks.services import Chat, Connections, Geocoder, Mapillary, Search, ServiceError, connect
 
@@ -59,7 +64,8 @@ class OfflineWorld:
 
     def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data=data, method=method)
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
         with _direct.open(request, timeout=30) as answer:
             return json.load(answer)
 
@@ -208,12 +214,16 @@ async def test_the_agent_locates_a_picture_with_real_models(offline, whole):
         kept[sha256] = jpeg
         return sha256
 
-    options = AgentOptions("observer", "planner", seed=1)
-    trajectory = await locate(picture, chat, Search(connections.search), Geocoder(connections.geocoder), options, keep)
-    assert 1 <= len(trajectory.calls) <= 6 and not trajectory.over_budget
+    services = ToolContext(search=Search(connections.search), geocoder=Geocoder(connections.geocoder))
+
+    async def locate():
+        pair = ObserverPair(chat, RECIPE, "observer", "planner", Sampling(seed=1))
+        return await run_agent(Environment(picture, Toolbox(services), RECIPE, keep_picture=keep), pair)
+
+    trajectory = await locate()
+    assert 1 <= len(trajectory.calls) <= 6 and trajectory.end_reason == "answered"
     assert isinstance(parse_answer(trajectory.final_text), ParsedAnswer)
     assert {sha256 for sha256, _ in image_references(list(trajectory.messages))} == set(kept)
     assert trajectory.usage.prompt_tokens > 0 and trajectory.usage.requests >= len(trajectory.calls)
-    assert render(trajectory.messages)
-    again = await locate(picture, chat, Search(connections.search), Geocoder(connections.geocoder), options, keep)
-    assert again.messages == trajectory.messages  # the same picture and seed give the same row
+    assert training_messages(trajectory.messages, trajectory.tools)
+    assert (await locate()).messages == trajectory.messages  # the same picture and seed give the same row

@@ -16,6 +16,7 @@ from schemas.settings.services import ServicesSettings
 from tasks.services import Mapillary, ServiceError, connect
 from tasks.services.breaker import LONGEST_LIMIT_PAUSE_S, Breaker, Suspended
 from tasks.services.budget import BudgetFile
+from tasks.services.pauses import Pauses
 from tasks.services.rate_budget import Paused, ProcessRateBudget, pause, paused_s
 from tasks.services.rate_limiter import asking
 
@@ -247,7 +248,7 @@ class TestOverTheSocket:
         assert all(isinstance(error, ServiceError) and error.kind == "rate_limit" for error in errors)
         assert all("services.mapillary.limit_patience_s=100" in str(error) for error in errors)
         assert any("Application request limit reached" in str(error) for error in errors)
-        assert sum("was not asked" in str(error) for error in errors) >= 20 and len(server.asked) <= 8
+        assert sum("not asked" in str(error) for error in errors) >= 20 and len(server.asked) <= 8
 
     async def test_a_limit_without_patience_is_left_to_the_next_run(self, server: Any, clock: Clock) -> None:
         server.answers = lambda asked: (403, LIMIT)
@@ -329,6 +330,18 @@ class TestOverTheSocket:
         told = rate_budget.pauses()[name]
         assert told.times == 1 and told.total_s > 60
         # Another event loop knows nothing of the first one: as another process, it has only the rate_budget.
-        assert "was not asked" in str(asyncio.run(run(200, {"id": "7"}))) and len(asked) == before
+        assert "not asked" in str(asyncio.run(run(200, {"id": "7"}))) and len(asked) == before
         rate_budget.pause(name, 0.0)
         assert asyncio.run(run(200, {"id": "7"})) is None and len(asked) == before + 1
+
+
+def test_a_pause_is_never_said_to_last_zero_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One that is about to end, or over by the time it is looked at, is said as what it is."""
+    budget = BudgetFile(tmp_path / "budgets.sqlite")
+    clock = iter(range(0, 1000, 100))
+    pauses = Pauses(budget, clock=lambda: float(next(clock)))
+    for name, seconds in (("mapillary a", 0.3), ("stac b", 0.0)):
+        budget.pause(name, seconds)
+    pauses.look()
+    assert "mapillary says" in caplog.text and "for 0 s" not in caplog.text
+    assert "for 1 s" in caplog.text

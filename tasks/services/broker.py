@@ -1,0 +1,260 @@
+"""A process that outlives a killed run: it sends requests that cost money, and writes their answers down.
+
+    python -P tasks/services/broker.py LAKE/.state/calls.sqlite
+
+A run hands it each request over a Unix socket beside the file, under the id of its call. It sends the request, writes a
+good answer to the table `answers` of the file, and only then passes it on. When the run is killed meanwhile, the answer
+is written all the same; the next run asks under the same id and gets it, also while it is still under way. An answer
+that is no success is passed on and forgotten: nothing was paid for it.
+
+One broker serves a file; a lock tells. It ends by itself when nothing was asked of it for a while. What it is given,
+keys included, comes over the socket, which is its user's alone; nothing of it stands on a command line or in the file.
+
+Protocol: a line of JSON and a body of `length` bytes, in either direction; then the connection closes.
+It imports nothing of geofix, so that it starts quickly.
+"""
+
+import asyncio
+import fcntl
+import functools
+import json
+import os
+import socket
+import sqlite3
+import ssl
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+IDLE_S = 10.0
+KEEP_IDLE_S = 4.0  # many servers close an idle connection after 5 s; to send on one they are closing is an outage
+LONGEST_LINE = 1_000_000
+BUSY_S = 60.0
+RUNS_ALREADY = 3  # exit code
+
+Answer = tuple[dict[str, Any], bytes]  # what the line holds, and the body
+
+
+@functools.cache
+def socket_path(file: str) -> str:
+    """Where the broker of a file listens. Sockets have paths of at most 107 bytes: a longer one goes by its folder."""
+    path = f"{file}.broker"
+    if len(os.fsencode(path)) < 100:
+        return path
+    folder = os.open(Path(file).parent, os.O_RDONLY | os.O_DIRECTORY)  # kept open as long as the process
+    return f"/proc/self/fd/{folder}/{Path(path).name}"
+
+
+class SingleConnections(httpx.AsyncBaseTransport):
+    """A way to hosts with a free list of connections. httpx's own pool looks at all of them for every request: with a
+    hundred under way that takes 15 ms of CPU a request, with this 2 ms."""
+
+    def __init__(self, keep_idle_s: float) -> None:
+        self._limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=keep_idle_s)
+        self._ssl: ssl.SSLContext | None = None
+        self._free: dict[str, list[httpx.AsyncHTTPTransport]] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        free = self._free.setdefault(f"{request.url.scheme}://{request.url.netloc.decode()}", [])
+        connection = free.pop() if free else self._connection()
+        try:
+            response = await connection.handle_async_request(request)
+        except BaseException:
+            await connection.aclose()
+            raise
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _Held(response.stream, lambda: free.append(connection))
+        return response
+
+    def _connection(self) -> httpx.AsyncHTTPTransport:
+        if self._ssl is None:
+            self._ssl = httpx.create_ssl_context()  # 20 ms, so one for all
+        return httpx.AsyncHTTPTransport(verify=self._ssl, limits=self._limits)
+
+    async def aclose(self) -> None:
+        for connection in [one for free in self._free.values() for one in free]:
+            await connection.aclose()
+        self._free.clear()
+
+
+class _Held(httpx.AsyncByteStream):
+    """A body whose connection is free again when it is closed."""
+
+    def __init__(self, body: httpx.AsyncByteStream, release: Callable[[], None]) -> None:
+        self._body = body
+        self._release: Callable[[], None] | None = release
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._body:
+            yield piece
+
+    async def aclose(self) -> None:
+        release, self._release = self._release, None  # closed twice, it must not be free twice
+        await self._body.aclose()
+        if release is not None:
+            release()
+
+
+def by_proxy() -> bool:
+    """Whether the environment names a proxy, which only httpx's own pool goes by."""
+    return bool(urllib.request.getproxies())
+
+
+class Broker:
+    """Requests under way by the id of their call, and the file of answers."""
+
+    def __init__(self, file: str) -> None:
+        self._read = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
+        # Written to by threads, one at a time.
+        self._file = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        self._file.execute("PRAGMA synchronous=NORMAL")
+        self._under_way: dict[str, tuple[int, asyncio.Task[Answer]]] = {}
+        self._clients: dict[bool, httpx.AsyncClient] = {}
+        self._unwritten: list[tuple[tuple[Any, ...], asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._open, self._last_s = 0, time.monotonic()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection: a question and its answer."""
+        self._open += 1
+        try:
+            asked = json.loads(await reader.readline())
+            body = await reader.readexactly(asked["length"])
+            # Shielded: a run that is gone does not end the request it has sent.
+            head, answer = await asyncio.shield(self._answer(asked, body))
+            writer.write(json.dumps({**head, "length": len(answer)}).encode() + b"\n" + answer)
+            await writer.drain()
+        except (OSError, ValueError, KeyError, asyncio.IncompleteReadError):
+            pass  # the run is gone, or was killed in the middle of its question
+        finally:
+            self._open -= 1
+            self._last_s = time.monotonic()
+            writer.close()
+
+    def _answer(self, asked: dict[str, Any], body: bytes) -> "asyncio.Task[Answer]":
+        """The task that answers; the one that is under way for this call, if it is this try at it or a later one."""
+        call_id = asked["call_id"]
+        attempt, task = self._under_way.get(call_id, (-1, None))
+        if task is None or attempt < asked["attempt"]:
+            task = asyncio.create_task(self._find_or_send(asked, body))
+            self._under_way[call_id] = (asked["attempt"], task)
+            task.add_done_callback(lambda done: self._over(call_id, done))
+        return task
+
+    def _over(self, call_id: str, done: "asyncio.Task[Answer]") -> None:
+        self._last_s = time.monotonic()
+        if self._under_way.get(call_id, (0, None))[1] is done:
+            del self._under_way[call_id]
+
+    async def _find_or_send(self, asked: dict[str, Any], body: bytes) -> Answer:
+        key = (asked["call_id"], asked["attempt"])
+        found = self._read.execute(
+            "SELECT status, headers, body FROM answers WHERE call_id = ? AND attempt >= ? ORDER BY attempt LIMIT 1", key
+        ).fetchone()
+        if found:
+            return {"status": found[0], "headers": json.loads(found[1])}, found[2]
+        sent_s = time.time()
+        try:
+            async with asyncio.timeout(asked["total_s"]):
+                head, answer = await self._send(asked, body)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            return {"failed": type(error).__name__}, b""
+        if 200 <= head["status"] < 300:
+            try:
+                await self._write((*key, sent_s, head["status"], json.dumps(head["headers"]), answer))
+            except sqlite3.Error as error:
+                return {"refused": str(error)}, b""  # what is not written down is not used
+        return head, answer
+
+    async def _send(self, asked: dict[str, Any], body: bytes) -> Answer:
+        timeout = httpx.Timeout(asked["timeout_s"], connect=asked["connect_timeout_s"], pool=None)
+        client = self._client(asked["by_proxy"])
+        request = client.build_request(
+            asked["method"], asked["url"], headers=asked["headers"], content=body, timeout=timeout
+        )
+        response = await client.send(request, stream=True)
+        try:
+            answer = bytearray()
+            async for piece in response.aiter_raw():
+                answer.extend(piece)
+                if len(answer) > asked["most_bytes"]:
+                    break  # the client counts as well, and says that it is too much
+        finally:
+            await response.aclose()
+        return {"status": response.status_code, "headers": response.headers.multi_items()}, bytes(answer)
+
+    def _client(self, by_proxy: bool) -> httpx.AsyncClient:
+        if by_proxy not in self._clients:
+            own = None if by_proxy else SingleConnections(KEEP_IDLE_S)
+            self._clients[by_proxy] = httpx.AsyncClient(trust_env=by_proxy, transport=own, follow_redirects=False)
+        return self._clients[by_proxy]
+
+    async def _write(self, row: tuple[Any, ...]) -> None:
+        """Returns when the answer is in the file; those that come meanwhile go there together."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unwritten.append((row, written))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+        await written
+
+    async def _write_all(self) -> None:
+        while self._unwritten:
+            taken, self._unwritten = self._unwritten, []
+            failed: sqlite3.Error | None = None
+            try:
+                await asyncio.to_thread(self._insert, [row for row, _ in taken])
+            except sqlite3.Error as error:
+                failed = error
+            for _, written in taken:
+                written.set_exception(failed) if failed else written.set_result(None)
+        self._writing = None
+
+    def _insert(self, rows: list[tuple[Any, ...]]) -> None:
+        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            self._file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", rows)
+        except sqlite3.Error:
+            self._file.execute("ROLLBACK")
+            raise
+        self._file.execute("COMMIT")
+
+    async def serve(self, listening: socket.socket, idle_s: float) -> None:
+        """Until nothing was asked for a while."""
+        server = await asyncio.start_unix_server(self.handle, sock=listening, limit=LONGEST_LINE)
+        async with server:
+            while self._open or self._under_way or time.monotonic() - self._last_s < idle_s:
+                await asyncio.sleep(min(0.2, idle_s))
+
+
+def main(file: str, idle_s: float = IDLE_S) -> int:
+    """Listen, then go on in a process of its own: who started it sees it end, and can connect."""
+    os.umask(0o177)
+    lock = os.open(f"{file}.broker.lock", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return RUNS_ALREADY
+    path = socket_path(file)
+    Path(path).unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(1024)
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nothing, descriptor)
+    os.chdir("/")
+    asyncio.run(Broker(file).serve(listening, idle_s))
+    Path(path).unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(str(Path(sys.argv[1]).resolve()), *map(float, sys.argv[2:])))

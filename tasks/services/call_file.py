@@ -1,0 +1,260 @@
+"""Requests to models and their replies in a small SQLite file that every process of every run on a lake shares.
+
+A reply is in the file before it is used, so what was answered once is not asked again, however a run ends. A request
+under way is noted with the money it may cost at most: the sum of what was spent and of what is under way never passes
+the budget. Rows move on to the table `calls` (`tasks/runtime/calls.py`).
+"""
+
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from tasks.services.shared_file import SharedFile
+
+FORGOTTEN_S = 900.0  # a request under way on another machine that is older has no asker any more
+COLUMNS = (
+    *("call_id", "request_hash", "stage", "item_id", "run_id", "role", "endpoint", "model", "served_model"),
+    *("sampling_json", "verdict", "finish_reason", "prompt_tokens", "completion_tokens", "requests", "seconds"),
+    *("cost_usd", "reply_json", "asked_at"),
+)
+_TABLES = (
+    f"CREATE TABLE IF NOT EXISTS calls ({', '.join(COLUMNS)}, batch INTEGER, PRIMARY KEY (call_id))",
+    "CREATE INDEX IF NOT EXISTS waiting ON calls (batch) WHERE batch IS NULL",
+    "CREATE TABLE IF NOT EXISTS batches (batch INTEGER PRIMARY KEY AUTOINCREMENT, stored INTEGER)",
+    "CREATE TABLE IF NOT EXISTS names (name TEXT PRIMARY KEY, value TEXT)",
+    "CREATE TABLE IF NOT EXISTS under_way (call_id TEXT PRIMARY KEY, owner, token, since_s, usd, role)",
+    "CREATE TABLE IF NOT EXISTS sums (name TEXT PRIMARY KEY, value REAL)",
+    # Money of requests whose asker is gone; and answers as a broker received them, until they are rows of calls.
+    "CREATE TABLE IF NOT EXISTS lost (call_id TEXT, usd REAL, lost_s REAL)",
+    "CREATE TABLE IF NOT EXISTS answers (call_id TEXT, attempt INTEGER, sent_s REAL, status INTEGER, headers TEXT, "
+    "body BLOB, PRIMARY KEY (call_id, attempt))",
+)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A request is about to be sent."""
+
+    call_id: str
+    role: str
+    owner: str  # the process
+    token: str  # of this request, whichever others are alike
+    most_usd: float = 0.0  # what it may cost at most
+    budget_usd: float | None = None
+    replay: bool = True
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What is to be done about it. `wait`: the same request is under way, or others have to end to know the money."""
+
+    what: Literal["go", "found", "wait", "exhausted"]
+    row: Row | None = None
+    spent_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class End:
+    """A request was answered, or failed; without a row it was given up, and may be paid for all the same."""
+
+    call_id: str
+    token: str
+    row: Row | None = None
+    was_sent: bool = True
+
+
+class CallStore(Protocol):
+    """Does several things in one transaction."""
+
+    def apply(self, steps: Sequence[Begin | End]) -> list[Begun | None]: ...
+
+
+class CallFile:
+    """The calls of a lake. Travels to other processes of the machine, each of which opens the file by itself."""
+
+    def __init__(self, path: str | Path, clock: Callable[[], float] = time.time) -> None:
+        self.path, self._clock = str(path), clock
+        remedy = "free space there, or, if the file is damaged, delete it: what the table `calls` has is loaded again"
+        self._file = SharedFile(path, _TABLES, "the calls to models", remedy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (CallFile, (self.path,))
+
+    def apply(self, steps: Sequence[Begin | End]) -> list[Begun | None]:
+        """Do all in one transaction; the results of those that begin."""
+        with self._file.transaction() as file:
+            return [self._begin(file, step) if isinstance(step, Begin) else self._end(file, step) for step in steps]
+
+    def spent(self) -> tuple[float, float]:
+        """US dollars of all calls so far, and of those whose process was killed, or gave up, before an answer came."""
+        with self._file.transaction() as file:
+            return _sum(file, "spent"), _lost(file)
+
+    def abandoned(self) -> int:
+        """Requests that were under way when their process was killed, and were begun again since."""
+        with self._file.transaction() as file:
+            return int(_sum(file, "abandoned"))
+
+    def take_batch(self) -> tuple[str, int, list[Row]] | None:
+        """(this file's id, number, rows) of rows that the table does not have yet; the number stays theirs."""
+        with self._file.transaction() as file:
+            left = file.execute("SELECT batch FROM batches WHERE stored = 0").fetchone()
+            if left:
+                batch = left[0]
+            else:
+                if not file.execute("SELECT 1 FROM calls WHERE batch IS NULL LIMIT 1").fetchone():
+                    return None
+                batch = file.execute("INSERT INTO batches (stored) VALUES (0)").lastrowid
+                file.execute("UPDATE calls SET batch = ? WHERE batch IS NULL", (batch,))
+            rows = file.execute(f"SELECT {', '.join(COLUMNS)} FROM calls WHERE batch = ?", (batch,)).fetchall()
+            file.execute("INSERT OR IGNORE INTO names VALUES ('file', ?)", (uuid.uuid4().hex,))
+            (file_id,) = file.execute("SELECT value FROM names WHERE name = 'file'").fetchone()
+        return file_id, batch, [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+
+    def stored(self, batch: int) -> None:
+        """The table has the rows of a batch."""
+        with self._file.transaction() as file:
+            file.execute("UPDATE batches SET stored = 1 WHERE batch = ?", (batch,))
+
+    def load(self, rows: Sequence[Row], version: int) -> int:
+        """Take in rows of the table that the file lacks, such as after its folder was deleted; returns how many."""
+        with self._file.transaction() as file:
+            new = 0
+            for row in rows:
+                marks = ", ".join("?" * (len(COLUMNS) + 1))
+                values = (*(row[name] for name in COLUMNS), 0)
+                if file.execute(f"INSERT OR IGNORE INTO calls VALUES ({marks})", values).rowcount:
+                    _add(file, "spent", row["cost_usd"] or 0.0)
+                    new += 1
+            _set(file, "version", version)
+            return new
+
+    def version(self) -> int:
+        """The version of the table whose rows are all here."""
+        with self._file.transaction() as file:
+            return int(_sum(file, "version", -1))
+
+    def seen(self, version: int) -> None:
+        """All rows of this version of the table are here."""
+        with self._file.transaction() as file:
+            _set(file, "version", version)
+
+    def _begin(self, file: sqlite3.Connection, step: Begin) -> Begun:
+        if step.replay:
+            row = file.execute(f"SELECT {', '.join(COLUMNS)} FROM calls WHERE call_id = ?", (step.call_id,)).fetchone()
+            if row:
+                return Begun("found", dict(zip(COLUMNS, row, strict=True)))
+        now_s = self._clock()
+        same = file.execute("SELECT owner, since_s FROM under_way WHERE call_id = ?", (step.call_id,)).fetchone()
+        if same and _lives(same[0], same[1], now_s):
+            return Begun("wait")
+        if same:
+            self._lose(file, step.call_id)
+            _add(file, "abandoned", 1)
+        usd = step.most_usd * max(1.0, _sum(file, f"ratio {step.role}"))
+        if step.budget_usd is not None:
+            open_usd = self._open_usd(file, now_s)
+            spent = _sum(file, "spent") + _lost(file)
+            if spent + open_usd + usd > step.budget_usd * (1 - 1e-9):  # sums of cents are not exact
+                return Begun("wait" if open_usd else "exhausted", spent_usd=spent)
+            untried = usd > 0 and _sum(file, f"ratio {step.role}", -1) < 0
+            if untried and file.execute("SELECT 1 FROM under_way WHERE role = ?", (step.role,)).fetchone():
+                return Begun("wait")  # for the first of its role, which tells how its server counts
+        values = (step.call_id, step.owner, step.token, now_s, usd, step.role)
+        file.execute("INSERT INTO under_way VALUES (?, ?, ?, ?, ?, ?)", values)
+        return Begun("go")
+
+    def _open_usd(self, file: sqlite3.Connection, now_s: float) -> float:
+        """What requests under way may cost; those of processes that are gone become losses."""
+        total = 0.0
+        asks = "SELECT owner, max(since_s), sum(usd) FROM under_way WHERE usd > 0 GROUP BY owner"
+        for name, since_s, usd in file.execute(asks).fetchall():
+            if _lives(name, since_s, now_s):
+                total += usd
+                continue
+            for (call_id,) in file.execute("SELECT call_id FROM under_way WHERE owner = ?", (name,)).fetchall():
+                self._lose(file, call_id)
+                _add(file, "abandoned", 1)
+        return total
+
+    def _lose(self, file: sqlite3.Connection, call_id: str) -> None:
+        """A request whose asker is gone may have been paid for: it counts as what its role usually costs."""
+        usd, role = file.execute("SELECT usd, role FROM under_way WHERE call_id = ?", (call_id,)).fetchone()
+        usual = file.execute("SELECT avg(cost_usd) FROM calls WHERE role = ? AND requests > 0", (role,)).fetchone()[0]
+        if usd:
+            likely = usd if usual is None else min(usd, usual)
+            file.execute("INSERT INTO lost VALUES (?, ?, ?)", (call_id, likely, self._clock()))
+        file.execute("DELETE FROM under_way WHERE call_id = ?", (call_id,))
+
+    def _end(self, file: sqlite3.Connection, step: End) -> Begun | None:
+        ours = (step.call_id, step.token)
+        noted = file.execute("SELECT usd FROM under_way WHERE call_id = ? AND token = ?", ours).fetchone()
+        if step.row is None:
+            if noted and step.was_sent:
+                self._lose(file, step.call_id)
+            file.execute("DELETE FROM under_way WHERE call_id = ? AND token = ?", ours)
+            return None
+        usd, cost = noted[0] if noted else 0.0, step.row["cost_usd"]
+        if usd and cost:
+            # A server may count more tokens than a question was taken for: the next ones are taken for so much more.
+            name = f"ratio {step.row['role']}"
+            _set(file, name, max(0.0, _sum(file, name), max(1.0, _sum(file, name)) * cost / usd))
+        file.execute("DELETE FROM under_way WHERE call_id = ? AND token = ?", ours)
+        # An answer to a request that was sent before its asker was lost: what was lost is found, and counts as it is.
+        found = "lost_s > (SELECT min(sent_s) FROM answers WHERE call_id = ?1)"
+        file.execute(f"DELETE FROM lost WHERE call_id = ?1 AND {found}", (step.call_id,))
+        file.execute("DELETE FROM answers WHERE call_id = ?", (step.call_id,))
+        marks = ", ".join("?" * (len(COLUMNS) + 1))
+        file.execute(f"INSERT OR REPLACE INTO calls VALUES ({marks})", (*(step.row[name] for name in COLUMNS), None))
+        _add(file, "spent", cost or 0.0)
+        return None
+
+
+def owner() -> str:
+    """This process, as others of the machine can look it up."""
+    return f"{os.uname().nodename}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def _lives(name: str, since_s: float, now_s: float) -> bool:
+    node, pid, started = name.rsplit(":", 2)
+    if node != os.uname().nodename:
+        return now_s - since_s < FORGOTTEN_S
+    return _started(int(pid)) == started
+
+
+def _started(pid: int) -> str:
+    """When a process began, which tells it from a later one of the same number; empty: there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    try:  # a system without /proc
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return ""
+    return "?"
+
+
+def _lost(file: sqlite3.Connection) -> float:
+    return float(file.execute("SELECT coalesce(sum(usd), 0) FROM lost").fetchone()[0])
+
+
+def _sum(file: sqlite3.Connection, name: str, default: float = 0.0) -> float:
+    found = file.execute("SELECT value FROM sums WHERE name = ?", (name,)).fetchone()
+    return float(found[0]) if found else default
+
+
+def _add(file: sqlite3.Connection, name: str, value: float) -> None:
+    if value:
+        _set(file, name, _sum(file, name) + value)
+
+
+def _set(file: sqlite3.Connection, name: str, value: float) -> None:
+    file.execute("INSERT OR REPLACE INTO sums VALUES (?, ?)", (name, value))

@@ -1,0 +1,271 @@
+"""One request to a model, made at most once: found among earlier replies, or asked, written down and then used."""
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from schemas.errors import StageRefused
+from schemas.messages import ChatReply, Message, ToolCall, Usage
+from schemas.settings.services import is_loopback
+from tasks.services.call_file import Begin, Begun, CallStore, End, Row, owner
+from tasks.services.chat_reply import REFUSAL
+from tasks.services.errors import ServiceError
+from tasks.services.spending import spending
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5
+_NOT_IDENTITY = ("messages", "tools")
+
+
+class BudgetExhausted(StageRefused):
+    """The next call could pass the money budget."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What identifies a request, and what is written down of it."""
+
+    role: str
+    endpoint: str
+    model: str
+    request_hash: str
+    sampling: Mapping[str, Any]
+    is_repeatable: bool  # the same request, asked again, is to have the same answer
+
+
+def identify(
+    role: str,
+    endpoint: str,
+    base_url: str,
+    model: str,
+    messages: Sequence[Message],
+    fields: Mapping[str, Any],
+    trial: int | None,
+    seed: int | None,
+) -> Request:
+    """The request's identity: server, model, messages, tools and parameters; seed and trial number included.
+
+    Of a server on loopback the port does not count: the offline world has another one in every run. A seed counts also
+    where the server takes none. A sampled answer without seed and trial is meant to differ each time.
+    """
+    address = urlsplit(base_url)
+    server = "loopback" if is_loopback(base_url) else f"{address.scheme}://{address.netloc}{address.path}"
+    sampling = {name: value for name, value in fields.items() if name not in _NOT_IDENTITY}
+    given = {"seed": seed, "trial": trial}
+    sampling |= {name: value for name, value in given.items() if value is not None}
+    whole = [server, endpoint if server == "loopback" else "", model, list(messages), fields.get("tools"), sampling]
+    text = json.dumps(whole, sort_keys=True, separators=(",", ":"), default=str)
+    sampled = bool(fields.get("temperature", 1))
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return Request(role, endpoint, model, digest, sampling, not sampled or seed is not None or trial is not None)
+
+
+@dataclass(frozen=True)
+class CallLog:
+    """Where the calls of a stage's run are written down; goes to workers as it is."""
+
+    store: CallStore
+    stage: str = ""
+    run_id: str = ""
+    replay: bool = True
+    budget_usd: float | None = None
+    broker: str | None = None  # the file of a process that sends paid requests, and outlives this one (`broker.py`)
+
+    async def once(
+        self, request: Request, most_usd: float, ask: Callable[[str], Awaitable[ChatReply]], unpaid: Usage
+    ) -> ChatReply:
+        """The reply: an earlier one, or that of `ask`, which is in the file when this returns.
+
+        `ask` is given the id of the call.
+        `most_usd` is what the call may cost at most; `unpaid` is what a failed one counts as.
+        """
+        repeatable = self.replay and request.is_repeatable
+        call_id = request.request_hash if repeatable else f"{request.request_hash}-{uuid.uuid4().hex[:12]}"
+        token, writer = uuid.uuid4().hex, _writer_of(self.store)
+        begin = Begin(call_id, request.role, owner(), token, most_usd, self.budget_usd, repeatable)
+        try:
+            found = await self._begin(begin)
+        except asyncio.CancelledError:
+            writer.begin(End(call_id, token, was_sent=False))  # it may have begun in the same moment
+            raise
+        if found is not None:
+            reply = _stored_reply(found)
+            _spend(request.role, reply.usage, 0.0, is_replayed=True)
+            return reply
+        began_s, asked_at = time.monotonic(), time.time()
+        try:
+            reply = replace(await ask(call_id), call_id=call_id)
+        except ServiceError as error:
+            usage = replace(error.usage or unpaid, requests=error.attempts)
+            seconds = time.monotonic() - began_s
+            row = self._row(request, f"{call_id}-{uuid.uuid4().hex[:12]}", usage, seconds, asked_at)
+            await writer.do(End(call_id, token, row | {"verdict": f"failed_{error.kind}"}))
+            _spend(request.role, usage, seconds, is_replayed=False)
+            raise
+        except BaseException:
+            writer.begin(End(call_id, token))  # given up, such as by an interrupt: nothing is known of it
+            raise
+        seconds = time.monotonic() - began_s
+        row = self._row(request, call_id, reply.usage, seconds, asked_at) | _told(reply)
+        await writer.do(End(call_id, token, row))
+        _spend(request.role, reply.usage, seconds, is_replayed=False)
+        return reply
+
+    async def _begin(self, step: Begin) -> Row | None:
+        """The row of an earlier reply, or None when the request may be sent."""
+        wait_s = FIRST_WAIT_S
+        while True:
+            begun = await _writer_of(self.store).do(step)
+            assert begun is not None
+            if begun.what == "go":
+                return None
+            if begun.what == "found":
+                return begun.row
+            if begun.what == "exhausted":
+                raise BudgetExhausted(
+                    f"the money budget is used up: ${begun.spent_usd:,.4f} of ${step.budget_usd or 0:,.2f} are spent "
+                    f"on this lake, and the next call of role '{step.role}' may cost ${step.most_usd:,.4f}; "
+                    "to go on, raise models.budget_usd (--budget) and run the same command again"
+                )
+            await asyncio.sleep(wait_s)
+            wait_s = min(LONGEST_WAIT_S, 1.5 * wait_s)
+
+    def _row(self, request: Request, call_id: str, usage: Usage, seconds: float, asked_at: float) -> Row:
+        current = spending.get()
+        return {
+            "call_id": call_id,
+            "request_hash": request.request_hash,
+            "stage": self.stage,
+            "item_id": current.item_id if current else "",
+            "run_id": self.run_id,
+            "role": request.role,
+            "endpoint": request.endpoint,
+            "model": request.model,
+            "served_model": None,
+            "sampling_json": json.dumps(request.sampling, sort_keys=True, default=str),
+            "verdict": "answered",
+            "finish_reason": None,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "requests": usage.requests,
+            "seconds": seconds,
+            "cost_usd": usage.cost_usd,
+            "reply_json": None,
+            "asked_at": asked_at,
+        }
+
+
+def _told(reply: ChatReply) -> Row:
+    refused = reply.finish_reason in (REFUSAL, "content_filter")
+    return {
+        "served_model": reply.model,
+        "finish_reason": reply.finish_reason,
+        "verdict": "refused" if refused else "cut_by_length" if reply.is_cut else "answered",
+        "reply_json": json.dumps(_plain(reply), ensure_ascii=False),
+    }
+
+
+def _plain(reply: ChatReply) -> dict[str, Any]:
+    return {
+        "text": reply.text,
+        "tool_calls": [asdict(call) for call in reply.tool_calls],
+        "finish_reason": reply.finish_reason,
+        "reasoning": reply.reasoning,
+        "alternatives": [_plain(one) for one in reply.alternatives],
+    }
+
+
+def _stored_reply(row: Row) -> ChatReply:
+    """A reply as it was, but for the requests it took now: none."""
+    usage = Usage(row["prompt_tokens"], row["completion_tokens"], row["cost_usd"], 0)
+
+    def read(value: dict[str, Any], used: Usage) -> ChatReply:
+        return ChatReply(
+            value["text"],
+            tuple(ToolCall(**call) for call in value["tool_calls"]),
+            value["finish_reason"],
+            used,
+            row["served_model"] or row["model"],
+            value["reasoning"],
+            row["call_id"],
+            tuple(read(one, Usage()) for one in value["alternatives"]),
+        )
+
+    return read(json.loads(row["reply_json"]), usage)
+
+
+def _spend(role: str, usage: Usage, seconds: float, is_replayed: bool) -> None:
+    current = spending.get()
+    if current is not None:
+        current.add(role, usage, seconds, is_replayed)
+
+
+@dataclass
+class _Writer:
+    """Steps of all requests of this process, several in one transaction: as many as came while the last one ran."""
+
+    store: CallStore
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "calls"))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _waiting: list[tuple[Begin | End, "asyncio.Future[Begun | None] | None"]] = field(default_factory=list)
+    _is_running: bool = False
+
+    async def do(self, step: Begin | End) -> Begun | None:
+        """Returns when the step is in the file."""
+        done: asyncio.Future[Begun | None] = asyncio.get_running_loop().create_future()
+        self.begin(step, done)
+        return await done
+
+    def begin(self, step: Begin | End, done: "asyncio.Future[Begun | None] | None" = None) -> None:
+        """Without waiting for it."""
+        with self._lock:
+            self._waiting.append((step, done))
+            if not self._is_running:
+                self._is_running = True
+                self._thread.submit(self._run)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                taken, self._waiting = self._waiting, []
+                if not taken:
+                    self._is_running = False
+                    return
+            try:
+                results: Sequence[Begun | None] = self.store.apply([step for step, _ in taken])
+                failed: Exception | None = None
+            except Exception as error:  # noqa: BLE001 - whatever it is belongs to those that wait for it
+                results, failed = [None] * len(taken), error
+            for (_, done), result in zip(taken, results, strict=True):
+                if done is not None:
+                    _tell(done, result, failed)
+
+
+def _tell(done: "asyncio.Future[Begun | None]", result: Begun | None, failed: Exception | None) -> None:
+    def tell() -> None:
+        if not done.done():  # its asker was cancelled
+            done.set_exception(failed) if failed is not None else done.set_result(result)
+
+    try:
+        done.get_loop().call_soon_threadsafe(tell)
+    except RuntimeError:
+        return  # the loop has ended
+
+
+_writers: dict[int, _Writer] = {}
+_writers_lock = threading.Lock()
+
+
+def _writer_of(store: CallStore) -> _Writer:
+    with _writers_lock:
+        # The writer holds the store: another one cannot come to have its id.
+        if id(store) not in _writers:
+            _writers[id(store)] = _Writer(store)
+        return _writers[id(store)]

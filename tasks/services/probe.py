@@ -1,0 +1,122 @@
+"""Whether a role's model answers: to words, to a picture, with a tool call, in a given form."""
+
+import base64
+import io
+import time
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel, ConfigDict
+
+from schemas.errors import GeofixError
+from schemas.messages import ChatReply, Message, Usage, text_part
+from tasks.services.chat import Chat
+from tasks.services.errors import ServiceError
+from tasks.services.structured import BadStructure, structured
+
+WORDS, PICTURE, TOOL, FORM = "words", "picture", "tool", "form"
+CHECKS = (WORDS, PICTURE, TOOL, FORM)
+_REPORT = {
+    "type": "function",
+    "function": {
+        "name": "report",
+        "description": "Report the word that was asked for.",
+        "parameters": {
+            "type": "object",
+            "properties": {"word": {"type": "string"}},
+            "required": ["word"],
+            "additionalProperties": False,
+        },
+    },
+}
+_QUESTIONS = {
+    WORDS: "Answer with the one word: ok",
+    PICTURE: "Describe this picture in one sentence.",
+    TOOL: "Call the tool `report` with the word ok.",
+    FORM: "Answer as JSON with the word ok.",
+}
+MAX_TOKENS = 512  # a model that reasons first needs room
+
+
+class Word(BaseModel):
+    """The form that is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+    word: str
+
+
+@dataclass
+class Probe:
+    """What a role's model did; a check that failed says why."""
+
+    role: str
+    failed: dict[str, str] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0  # of the quickest answer
+    model: str = ""  # as its server names it
+
+    def works(self, check: str) -> bool:
+        return check not in self.failed
+
+
+async def probe(chat: Chat, role: str) -> Probe:
+    """Ask a role's model one question of each kind. What is wrong is told, never raised."""
+    found = Probe(role)
+    times: list[float] = []
+    for check in CHECKS:
+        began_s = time.monotonic()
+        try:
+            reply = await _ask(chat, role, check)
+        except BadStructure as error:
+            found.usage += error.usage
+            found.failed[check] = str(error)
+            continue
+        except (ServiceError, GeofixError) as error:
+            found.failed[check] = str(error)
+            if isinstance(error, ServiceError) and error.kind in ("auth", "quota", "not_found"):
+                found.failed |= {other: str(error) for other in CHECKS}
+                return found
+            continue
+        times.append(time.monotonic() - began_s)
+        found.usage += reply.usage
+        found.model = reply.model
+        if check == TOOL and not reply.tool_calls:
+            found.failed[check] = f"no call, but {reply.text[:60]!r} ({reply.finish_reason})"
+        elif check != TOOL and not reply.text:
+            found.failed[check] = f"an empty answer ({reply.finish_reason})"
+    found.seconds = min(times, default=0.0)
+    return found
+
+
+async def _ask(chat: Chat, role: str, check: str) -> ChatReply:
+    try:
+        return await _ask_once(chat, role, check, check == PICTURE)
+    except ServiceError as error:
+        if error.kind != "rejected" or check == PICTURE:
+            raise
+    return await _ask_once(chat, role, check, True)  # some models take no question without a picture
+
+
+async def _ask_once(chat: Chat, role: str, check: str, with_picture: bool) -> ChatReply:
+    asked = _question(_QUESTIONS[check], with_picture)
+    if check == FORM:
+        _, reply = await structured(chat, role, asked, Word, max_tokens=MAX_TOKENS)
+        return reply
+    return await chat.complete(role, asked, tools=[_REPORT] if check == TOOL else None, max_tokens=MAX_TOKENS)
+
+
+def _question(words: str, with_picture: bool = False) -> list[Message]:
+    content: object = words
+    if with_picture:
+        content = [{"type": "image_url", "image_url": {"url": _picture()}}, text_part(words)]
+    return [{"role": "user", "content": content}]
+
+
+def _picture() -> str:
+    """Sky over ground, 256 x 192."""
+    from PIL import Image
+
+    image = Image.new("RGB", (256, 192), (120, 170, 230))
+    image.paste((90, 120, 60), (0, 110, 256, 192))
+    data = io.BytesIO()
+    image.save(data, "JPEG", quality=90)
+    return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}"

@@ -1,0 +1,110 @@
+"""Servers that are not ours, and a client that is not ours: `transformers serve`, and `openai` against infra/serve."""
+
+import base64
+import io
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from schemas.settings.models import ModelsSettings
+from schemas.settings.services import ServicesSettings
+from schemas.settings.train import TinySettings
+from tasks.services import Chat, connect
+
+pytestmark = pytest.mark.slow
+START_S = 180
+
+
+def question() -> list[dict[str, Any]]:
+    data = io.BytesIO()
+    Image.new("RGB", (200, 100), "navy").save(data, "JPEG")
+    url = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
+    picture = {"type": "image_url", "image_url": {"url": url}}
+    return [{"role": "user", "content": [picture, {"type": "text", "text": "Where was this picture taken?"}]}]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tasks.train.tiny import build_model, build_processor
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-model"
+    tiny = TinySettings(vocabulary=400, hidden=64, layers=1, intermediate=64, vision_hidden=32, vision_layers=1)
+    processor = build_processor(["Where was this picture taken? Latitude: 1.5"], tiny, 28 * 28 * 2, 28 * 28 * 6)
+    build_model(processor, tiny, 0).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@contextmanager
+def served(command: list[str], health: str) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen([*command, "--port", str(port)], env=environment, stdin=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            assert process.poll() is None, f"the server ended with {process.returncode}"
+            try:
+                if httpx.get(url + health, timeout=2, trust_env=False).status_code == 200:
+                    break
+            except httpx.TransportError:
+                pass
+            time.sleep(0.3)
+        yield f"{url}/v1"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+async def test_transformers_serve_answers_our_client(tmp_path: Path) -> None:
+    """With a text model: to load the processor of Qwen2.5-VL, this server demands torchvision."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from tasks.train.tiny import train_tokenizer
+
+    folder = tmp_path / "tiny-text"
+    tokenizer = train_tokenizer(["Where was this picture taken? Latitude: 1.5"], 400)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **sizes, **heads)).save_pretrained(folder)
+    command = [str(Path(sys.executable).parent / "transformers"), "serve", "--host", "127.0.0.1"]
+    with served(command, "/health") as base_url:
+        endpoint = {"base_url": base_url, "timeout_s": 170, "total_timeout_s": 170, "max_attempts": 1}
+        role = {"endpoint": "hf", "model": str(folder)}
+        models = ModelsSettings.model_validate({"endpoints": {"hf": endpoint}, "roles": {"answerer-base": role}})
+        chat = Chat(connect(ServicesSettings(), {}, models=models).chat)
+        asked = [{"role": "user", "content": "Where?"}]
+        reply = await chat.complete("answerer-base", asked, max_tokens=8, temperature=0, seed=1)
+        await chat.close()
+    assert isinstance(reply.text, str) and reply.finish_reason in ("stop", "length")
+    assert reply.usage.completion_tokens > 0 and reply.cost_usd is None, "nothing says what it costs"
+
+
+async def test_the_openai_client_is_answered_by_our_server(checkpoint: Path) -> None:
+    import openai
+
+    with served([sys.executable, "-m", "infra.serve", "--model", str(checkpoint)], "/health") as base_url:
+        client = openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
+        assert [model.id async for model in client.models.list()] == ["tiny-model"]
+        messages: Any = question()
+        done = await client.chat.completions.create(model="tiny-model", messages=messages, max_tokens=8, seed=1)
+        assert done.choices[0].finish_reason in ("stop", "length") and done.usage is not None
+        assert 0 < done.usage.completion_tokens <= 8
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="gpt-9", messages=messages)
+        await client.close()

@@ -1,0 +1,109 @@
+"""Answers in a form with one repair, tokens a minute, and what `geofix models` finds out."""
+
+import time
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from flows.cli import app
+from schemas.settings.models import ModelsSettings
+from schemas.settings.services import ServicesSettings
+from tasks.services import Chat, connect
+from tasks.services.probe import FORM, PICTURE, TOOL, WORDS, probe
+from tasks.services.rate_budget import ProcessRateBudget
+from tasks.services.structured import BadStructure, structured
+
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+class Colour(BaseModel):
+    name: str
+    share: float
+
+
+def completion(text: str = "ok", finish: str = "stop", calls: Any = None) -> dict[str, Any]:
+    message = {"content": text, "tool_calls": calls}
+    usage = {"prompt_tokens": 50, "completion_tokens": 50}
+    return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
+
+
+def chat_of(server: Any, **endpoint: Any) -> Chat:
+    own = {"base_url": server.url, "timeout_s": 2, "total_timeout_s": 2, **endpoint}
+    models = ModelsSettings.model_validate({"endpoints": {"own": own}, "roles": {"m": {"endpoint": "own"}}})
+    return Chat(connect(ServicesSettings(), {}, models=models).sharing(ProcessRateBudget()).chat)
+
+
+async def test_a_wrong_form_is_repaired_once(server):
+    replies = iter(['{"name": "red"}', '<think>hm</think>\n```json\n{"name": "red", "share": 0.5}\n```'])
+    server.answers = lambda asked: (200, completion(next(replies)))
+    value, reply = await structured(chat_of(server), "m", HELLO, Colour)
+    assert value == Colour(name="red", share=0.5) and reply.usage.prompt_tokens == 100
+    form = server.asked[0].json()["response_format"]["json_schema"]
+    assert form["name"] == "Colour" and "share" in form["schema"]["properties"]
+    assert "share: Field required" in server.asked[1].json()["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "fault"),
+    [("[" * 200_000, "stop", "the answer"), ("no", "stop", "Invalid JSON"), ("{", "length", "cut at its longest")],
+)
+async def test_a_form_that_does_not_come_is_an_error_with_what_it_cost(server, text, finish, fault):
+    server.says_json(completion(text, finish))
+    with pytest.raises(BadStructure, match=fault) as caught:
+        await structured(chat_of(server), "m", HELLO, Colour)
+    assert len(server.asked) == 2 and caught.value.usage.requests == 2
+
+
+async def test_tokens_of_a_minute_are_a_pace(server):
+    server.says_json(completion())
+    chat = chat_of(server, tokens_per_minute=6000)
+    began_s = time.monotonic()
+    for _ in range(3):
+        await chat.complete("m", HELLO, max_tokens=200)
+    # About 107 tokens expected of each at first: 100 a second.
+    assert 1.5 < time.monotonic() - began_s < 6
+
+
+async def test_a_probe_tells_what_works_and_raises_nothing(server):
+    def answers(asked: Any) -> tuple[int, Any]:
+        body = asked.json()
+        if isinstance(body["messages"][0]["content"], list):
+            return 400, {"error": {"message": "image_url is not supported"}}
+        if "tools" in body:
+            return 200, completion("", "tool_calls", [{"id": "1", "function": {"name": "report", "arguments": "{}"}}])
+        return 200, completion("ok")
+
+    server.answers = answers
+    found = await probe(chat_of(server), "m")
+    assert [found.works(check) for check in (WORDS, PICTURE, TOOL, FORM)] == [True, False, True, False]
+    assert "not supported" in found.failed[PICTURE] and found.usage.requests >= 4
+    server.answers = lambda asked: (401, {"error": {"message": "wrong key"}})
+    assert set((await probe(chat_of(server), "m")).failed) == {WORDS, PICTURE, TOOL, FORM}
+
+
+def test_models_of_production_are_named_without_asking(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("COLUMNS", "140")
+    done = CliRunner().invoke(app, ["models", "--profile", "production", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "gpt-4.1" in done.stdout and "https://api.openai.com/v1" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if "OPENAI_API_KEY" in line]
+    assert line.startswith("missing: no key in OPENAI_API_KEY") and "judge" in line and "planner" in line
+    assert "the price of 'Qwen/Qwen2.5-VL-7B-Instruct' is unknown" in done.stdout
+    asked = CliRunner().invoke(app, ["models", "--profile", "production"])
+    assert asked.exit_code == 2 and "OPENAI_API_KEY" in asked.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_a_budget_without_a_price_is_refused_before_anything_starts(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sets = [
+        "--set",
+        "models.endpoints.own.base_url=http://127.0.0.1:9",
+        "--set",
+        "models.roles.answerer-base.endpoint=own",
+    ]
+    done = CliRunner().invoke(app, ["difficulty", *sets, "--budget", "1", "--set", "offline.serve=false"])
+    assert done.exit_code == 2 and "models.roles.answerer-base.price" in done.stderr, done.stderr
