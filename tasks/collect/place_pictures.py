@@ -78,11 +78,21 @@ async def fetch_and_store(
     told = _told_before(key, context, since_s, seen_sha256)
     if told is not None:
         return told
+
+    def is_current(facts: dict[str, Any] | None) -> bool:
+        return facts is not None and (
+            facts["fetched_at"].timestamp() >= since_s or facts["source_sha256"] == seen_sha256
+        )
+
     async with context.fetching(candidate.source_id):
-        # Another place may have fetched the same picture meanwhile.
+        # Another place may have fetched the same picture meanwhile, here or in another process.
         facts = context.fetched.get(key)
-        if facts is None or not (facts["fetched_at"].timestamp() >= since_s or facts["source_sha256"] == seen_sha256):
-            facts = await _fetch_now(candidate, key, context, since_s, seen_sha256)
+        if facts is None or not is_current(facts):
+            async with context.claims.claim(candidate.source_id) as claim:
+                facts = _stored(claim.find(key), context)
+                if facts is None or not is_current(facts):
+                    facts = await _fetch_now(candidate, key, context, since_s, seen_sha256)
+                    claim.add(key, _noted(facts))
             context.remember(key, facts)
     return facts
 
@@ -113,7 +123,7 @@ async def _fetch_now(
         "source_bytes": len(came.data),
         "prepared": context.prepared,
     }
-    context.notes.add(facts | {"fetched_at": came.at.isoformat()}, "picture", *key)
+    context.notes.add(_noted(facts), "picture", *key)
     context.spool.drop(candidate.source_id)  # from here on the notes say it
     return facts
 
@@ -125,13 +135,21 @@ def _told_before(
     why = context.notes.find("unusable", *key, since_s=since_s)
     if why is not None:
         raise Unusable(why["kind"], why["detail"])
-    facts = context.notes.find("picture", *key)
-    if facts is None or not context.lake.images.exists(facts["sha256"], facts["extension"]):
-        return None
+    facts = _stored(context.notes.find("picture", *key), context)
     is_current = context.notes.find("picture", *key, since_s=since_s) is not None
-    if not is_current and facts["source_sha256"] != seen_sha256:
+    return facts if facts is not None and (is_current or facts["source_sha256"] == seen_sha256) else None
+
+
+def _noted(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts as JSON can hold them."""
+    return facts | {"fetched_at": facts["fetched_at"].isoformat()}
+
+
+def _stored(noted: dict[str, Any] | None, context: WorkerContext) -> dict[str, Any] | None:
+    """The facts that were noted, if the picture is in the store as they say."""
+    if noted is None or not context.lake.images.exists(noted["sha256"], noted["extension"]):
         return None
-    return {**facts, "fetched_at": datetime.fromisoformat(facts["fetched_at"])}
+    return noted | {"fetched_at": datetime.fromisoformat(noted["fetched_at"])}
 
 
 async def _is_back(source_id: str, mapillary: Mapillary) -> None:

@@ -11,6 +11,8 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
+from tasks.collect.claims import Claims
+from tasks.collect.download import Unusable
 from tasks.collect.notes import Notes, RecallingMapillary
 from tasks.collect.place_pictures import PlacePictures
 from tasks.collect.previous import BESIDE, ended_upstream, prepared_with, with_what_it_has
@@ -20,6 +22,8 @@ from tasks.collect.targets import Target, collect_targets, targets_of
 from tasks.collect.tiles import in_tile_order
 from tasks.collect.worker import MOST, VERSION, WorkerContext
 from tasks.lake import Lake
+from tasks.lake.withdrawn import REASON as WITHDRAWN
+from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup
 
 SOURCE = "mapillary"
@@ -46,13 +50,15 @@ def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext
         settings,
         notes=notes,
         spool=Spool.of(setup.lake, NAME),
+        claims=Claims.of(setup.lake, NAME),
         ended=setup.shared,
+        withdrawn=Withdrawn.of(setup.lake),
     )
 
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """The place's pictures and what it still lacks, or why it has none."""
-    async with context.pace.slot():
+    async with context.limiter.slot():
         return await _collect(item, context)
 
 
@@ -63,7 +69,14 @@ async def _collect(item: dict[str, Any], context: WorkerContext) -> Outcome:
         return context.search(item["lat"], item["lon"], half_size_m, since_s=pictures.since_s)
 
     async def take(candidate: Candidate) -> dict[str, Any]:
-        return image_row(item["id"], candidate, context.lake) | await pictures.take(candidate)
+        row = image_row(item["id"], candidate, context.lake)
+        why = context.withdrawn.why(row)
+        if why is None:
+            row |= await pictures.take(candidate)
+            why = context.withdrawn.discarded(row, context.lake)
+        if why is not None:
+            raise Unusable(WITHDRAWN, why)
+        return row
 
     await collect_targets(targets, context.settings.half_sizes_m, open_search, take)
     pictures.settle()

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
+from tasks.collect.claims import Claims
 from tasks.collect.download import Downloads
 from tasks.collect.notes import Notes, RecallingMapillary
 from tasks.collect.previous import prepared_with
@@ -16,7 +17,8 @@ from tasks.collect.search import Asked, Search
 from tasks.collect.spool import Spool
 from tasks.collect.tile_cache import TileCache
 from tasks.lake import Lake
-from tasks.runtime.computing import Pace, computing
+from tasks.lake.withdrawn import Withdrawn
+from tasks.runtime.computing import AdaptiveLimiter, computing
 from tasks.services import Mapillary
 
 FEWEST, MOST = 8, 64  # places under way in a worker: a service that takes a second for an answer needs dozens
@@ -36,6 +38,8 @@ class WorkerContext:
     )
     notes: Notes = field(default_factory=Notes)
     spool: Spool = field(default_factory=Spool)
+    claims: Claims = field(default_factory=Claims)
+    withdrawn: Withdrawn = field(default_factory=Withdrawn)
     ended: frozenset[str] = frozenset()  # pictures that a check has found to be deleted
     # Pictures of this run, by source id, kind and preparation: one may be chosen by several places.
     fetched: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
@@ -56,8 +60,8 @@ class WorkerContext:
         return prepared_with(self.settings, VERSION)
 
     @cached_property
-    def pace(self) -> Pace:
-        return Pace(FEWEST, MOST, computing)
+    def limiter(self) -> AdaptiveLimiter:
+        return AdaptiveLimiter(FEWEST, MOST, computing)
 
     @cached_property
     def downloads(self) -> Downloads:

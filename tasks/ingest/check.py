@@ -183,6 +183,9 @@ class Checker:
         if url is None:
             columns = " and ".join(self.names[n] for n in ("path", "url") if n in self.names) or "path"
             raise Refused(refusal or Refusal("no_picture", "neither path nor address is given", columns))
+        if self.settings.images:
+            said = "--images names a folder, but no known column names a file in it, and no address is asked then"
+            raise Refused(Refusal("no_picture", f"{said}: call the column of file names path", self.names["url"]))
         if not is_web_address(url):
             shown = safe_url(url) if "://" in url else url
             raise Refused(Refusal("bad_url", "only http:// and https:// addresses are asked", self.names["url"], shown))

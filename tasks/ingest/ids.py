@@ -12,6 +12,8 @@ _WRITTEN_AS_FLOAT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+|[-+]?\d+\.0*|[-+
 # 1234e567 is a float's notation too, but also a hexadecimal number; only the column tells.
 _OR_HEXADECIMAL = re.compile(r"\d+[eE]\d+")
 _OTHER_LETTERS = re.compile(r"[^\W\d_eE]")
+_NUMBER = re.compile(r"\d{10,25}")
+ENOUGH_ZEROS = 3  # by chance three of ten ids end in four zeros once in ten thousand million tables
 _LONG = re.compile(r"\d{17,25}")
 UNLIKELY = math.log(1e-6)  # of an undamaged table looking like this
 MOST = 0.95  # of the long ids being round: the whole column went through a float
@@ -56,9 +58,17 @@ class LongIds:
         self.round = 0
         self.expected = 0.0
         self.first: tuple[int, str] | None = None  # row and id of the first round one
+        self.numbers = 0  # ids of ten digits and more
+        self.zeros = 0  # of them, those that end in four zeros
+        self.first_zeros: tuple[int, str] | None = None
 
     def add(self, row: int, text: str) -> None:
         """Take an id into account, if it is a long number."""
+        if _NUMBER.fullmatch(text):
+            self.numbers += 1
+            if text.endswith("0000"):
+                self.zeros += 1
+                self.first_zeros = self.first_zeros or (row, text)
         if not _LONG.fullmatch(text):
             return
         number = int(text)
@@ -78,6 +88,11 @@ class LongIds:
         if k == 0 or k <= mean:
             return False
         return k - mean - k * math.log(k / mean) < UNLIKELY
+
+    @property
+    def rounded_off(self) -> bool:
+        """Whether most ids end in zeros: a float was printed with its first digits and filled up (818314000000000)."""
+        return self.zeros >= ENOUGH_ZEROS and self.zeros * 2 > self.numbers
 
     @property
     def whole_column(self) -> bool:

@@ -7,7 +7,7 @@ time are part of its item: a file that was missing or is replaced is looked at a
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from tasks.ingest.files import PictureFolder
 from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import Refusal
 from tasks.lake import Lake
+from tasks.lake.withdrawn import REASON as WITHDRAWN
+from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.computing import computing
 from tasks.runtime.runner import Kept, Outcome, Rejected, Resources, Stage, WorkerSetup
 from tasks.services import ServiceError, safe_url
@@ -51,12 +53,13 @@ class WorkerContext:
     folder: PictureFolder
     web: Pictures
     job: Job
+    withdrawn: Withdrawn = field(default_factory=Withdrawn)
 
 
 def open_context(job: Job, setup: WorkerSetup) -> WorkerContext:
     contact = setup.connections.mapillary.contact  # the same for every host
     web = Pictures(job.settings.web, job.settings.picture.max_file_mb, contact, job.rate_budget)
-    return WorkerContext(setup.lake, PictureFolder(job.folder), web, job)
+    return WorkerContext(setup.lake, PictureFolder(job.folder), web, job, Withdrawn.of(setup.lake))
 
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
@@ -78,7 +81,9 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
         evidence.setdefault("given", safe_url(item["url"]) if item["url"] else item["file"])
         return Rejected(picture.reason, evidence)
     sha256 = await asyncio.to_thread(context.lake.images.put, picture.data, picture.extension)
-    return Kept({"images": [image_row(item, picture, sha256, context)]})
+    row = image_row(item, picture, sha256, context)
+    why = context.withdrawn.discarded(row, context.lake)
+    return Rejected(WITHDRAWN, {"why": why, "row": item["row"]}) if why else Kept({"images": [row]})
 
 
 def _read(name: str, context: WorkerContext) -> bytes | Refusal:

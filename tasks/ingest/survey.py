@@ -184,6 +184,13 @@ class _Count:
             raise TableRefused(
                 f"{path}: {floats:,} of {self._rows:,} ids went through a float (first: {word} {number}, {text}); {fix}"
             )
+        if self._long.rounded_off and self._long.numbers * 2 > self._rows:
+            assert self._long.first_zeros is not None
+            number, text = self._long.first_zeros
+            raise TableRefused(
+                f"{path}: {self._long.zeros:,} of {self._long.numbers:,} ids end in zeros: a float rounded them to its "
+                f"first digits (first: {word} {number}, {text}); {fix}"
+            )
         if self._long.whole_column and self._long.count >= MOST * self._rows:
             assert self._long.first is not None
             number, text = self._long.first

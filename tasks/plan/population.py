@@ -8,12 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from rasterio.io import DatasetReader
 
 from schemas.errors import InputError
 from tasks.geo.boundaries import country_codes, country_number
 from tasks.plan.ascii_grid import refuse
 from tasks.plan.cells import CELLS, Cells, cell_corner, cell_number, cells
-from tasks.plan.raster_file import Floats, open_raster, populated, windows
+from tasks.plan.raster_file import Floats, is_cell_grid, open_raster, populated, windows
 
 SMALL_GAP = 0.01  # of a country's land outside the raster
 
@@ -82,7 +83,9 @@ def _raster_cells(path: str, size: int, changed_ns: int) -> tuple[Cells, Bounds]
         bounds: Bounds = tuple(source.bounds)
         keys = table.country * CELLS + table.cell
         people, adrift = np.zeros(len(keys)), np.zeros(CELLS)
-        for window in windows(source):
+        if is_cell_grid(source):
+            people = _shared_out(table, source, path)
+        for window in () if is_cell_grid(source) else windows(source):
             lat, lon, count = populated(source, window, path)
             cell = cell_number(lat, lon)
             key = country_number(lat, lon) * CELLS + cell
@@ -93,6 +96,16 @@ def _raster_cells(path: str, size: int, changed_ns: int) -> tuple[Cells, Bounds]
     if not people.any():
         refuse(path, "has no people on any land")
     return replace(table, people=_ashore(table, people, adrift)), bounds
+
+
+def _shared_out(table: Cells, source: DatasetReader, path: str) -> Floats:
+    """The people of pixels that are cells: a cell of several countries is shared out by their land in it."""
+    whole = np.zeros(CELLS)
+    for window in windows(source):
+        lat, lon, count = populated(source, window, path)
+        whole += np.bincount(cell_number(lat, lon), weights=count, minlength=CELLS)
+    land = np.bincount(table.cell, weights=table.share, minlength=CELLS)
+    return whole[table.cell] * table.share / np.maximum(land[table.cell], 1e-12)
 
 
 def _ashore(table: Cells, people: Floats, adrift: Floats) -> Floats:

@@ -87,8 +87,20 @@ def _check_place(source: DatasetReader, path: str) -> None:
             "has no coordinate reference system; "
             "if it is in degrees, write EPSG:4326 into it (rio edit-info --crs EPSG:4326)",
         )
-    if max(grid.a, -grid.e) > COARSEST_DEG:
-        refuse(path, f"has pixels of {max(grid.a, -grid.e):g} degrees; at most {COARSEST_DEG} fit one-degree cells")
+    if max(grid.a, -grid.e) > COARSEST_DEG and not is_cell_grid(source):
+        refuse(
+            path,
+            f"has pixels of {max(grid.a, -grid.e):g} degrees; at most {COARSEST_DEG} fit one-degree cells, or "
+            "exactly 1 on whole degrees",
+        )
+
+
+def is_cell_grid(source: DatasetReader) -> bool:
+    """Whether the pixels are the one-degree cells themselves, as in GeoAgent's eq. 12."""
+    grid = source.transform
+    corner = (grid.c, grid.f)
+    sides = abs(grid.a - 1) < LEEWAY_DEG / 100 and abs(grid.e + 1) < LEEWAY_DEG / 100
+    return bool(sides and all(abs(value - round(value)) < LEEWAY_DEG for value in corner))
 
 
 def _is_plain_degrees(crs: CRS) -> bool:

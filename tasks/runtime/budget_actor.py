@@ -3,6 +3,7 @@
 SQLite's locks cannot be trusted over a network file system, so on a cluster only one process opens the file.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from schemas.errors import GeofixError, StageRefused
@@ -11,6 +12,7 @@ from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.ray_start import start_ray
 from tasks.services.budget import BudgetFile
+from tasks.services.call_file import Begin, Begun, CallFile, End
 from tasks.services.rate_budget import Lease, Paused, RateBudget, Standing
 
 ANSWER_S = 120.0
@@ -23,40 +25,62 @@ class ActorRateBudget:
         self._actor = actor
 
     def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease:
-        found: Lease = self._answer(self._actor.lease.remote(bucket, allowance, want))
+        found: Lease = _answer(self._actor.lease.remote(bucket, allowance, want))
         return found
 
     def give_back(self, bucket: str, day: int, count: int) -> None:
         self._actor.give_back.remote(bucket, day, count)
 
     def standing(self, bucket: str) -> Standing:
-        found: Standing = self._answer(self._actor.standing.remote(bucket))
+        found: Standing = _answer(self._actor.standing.remote(bucket))
         return found
 
     def pause(self, name: str, seconds: float) -> None:
         self._actor.pause.remote(name, seconds)
 
     def paused_s(self, name: str) -> float:
-        found: float = self._answer(self._actor.paused_s.remote(name))
+        found: float = _answer(self._actor.paused_s.remote(name))
         return found
 
     def pauses(self) -> dict[str, Paused]:
-        found: dict[str, Paused] = self._answer(self._actor.pauses.remote())
+        found: dict[str, Paused] = _answer(self._actor.pauses.remote())
         return found
 
-    def _answer(self, reference: Any) -> Any:
-        import ray
-        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-        try:
-            return ray.get(reference, timeout=ANSWER_S)
-        except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
-        except (RayActorError, GetTimeoutError) as error:
-            raise StageRefused(
-                "the budgets of requests cannot be kept: the actor that counts them, on the node this command runs "
-                f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
-            ) from error
+def _answer(reference: Any) -> Any:
+    import ray
+    from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+    try:
+        return ray.get(reference, timeout=ANSWER_S)
+    except RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
+    except (RayActorError, GetTimeoutError) as error:
+        raise StageRefused(
+            "budgets and calls cannot be kept: the actor that writes them down, on the node this command runs "
+            f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
+        ) from error
+
+
+class ActorCallStore:
+    """The calls of a lake behind a Ray actor on the node of its file."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    @classmethod
+    def of(cls, path: str) -> "ActorCallStore":
+        """One whose file is open in an actor on this node, which ends with this process."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
+        return cls(ray.remote(CallFile).options(**options).remote(path))
+
+    def apply(self, steps: Sequence[Begin | End]) -> list[Begun | None]:
+        found: list[Begun | None] = _answer(self._actor.apply.remote(list(steps)))
+        return found
 
 
 _actors: dict[tuple[str, str, str], ActorRateBudget] = {}

@@ -5,7 +5,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from schemas.tables import SYSTEM_COLUMNS, TABLES
 from tasks.lake.table_schema import to_arrow
 from tasks.runtime.outcome import NO_USAGE, REJECTED, Kept, Outcome, Rejected, Row
 from tasks.services.errors import ServiceError, safe_text
+from tasks.services.spending import spending_of
 
 FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
 
@@ -31,6 +32,7 @@ class Failure:
     message: str
     fatal: bool = False
     service: str = ""  # whose answer it was
+    usage: Usage = NO_USAGE  # of models, all the same
 
 
 @dataclass
@@ -83,11 +85,13 @@ class ChunkJob:
         async def one(row: Row) -> Outcome | Failure:
             item_id = row["id"]
             async with limit:
-                try:
-                    outcome: Outcome = await self.work(row, context)
-                    return outcome
-                except Exception as error:  # noqa: BLE001 - whatever an item raises becomes its failure, kept for retry
-                    return self._failure(item_id, error)
+                with spending_of(item_id) as spent:
+                    try:
+                        outcome: Outcome = await self.work(row, context)
+                    except Exception as error:  # noqa: BLE001 - whatever an item raises is its failure, kept for retry
+                        return replace(self._failure(item_id, error), usage=spent.paid)
+                # What was answered from the table `calls` was paid for by the run that asked.
+                return replace(outcome, usage=outcome.usage - spent.replayed) if spent.replayed.tokens else outcome
 
         async def call(chunk: pl.DataFrame) -> ChunkResult:
             rows = chunk.drop("made_from").iter_rows(named=True)
@@ -130,6 +134,7 @@ class ChunkJob:
         for item_id, made_from, outcome in outcomes:
             if isinstance(outcome, Failure):
                 result.failed.append(outcome)
+                result.usage += outcome.usage
                 continue
             if outcome.usage is not NO_USAGE:
                 result.usage += outcome.usage

@@ -41,7 +41,7 @@ class Computing:
             self._under_way -= 1
 
 
-class Pace:
+class AdaptiveLimiter:
     """How many items are under way: more while they wait for others, fewer while they wait for a thread."""
 
     def __init__(self, least: int, most: int, computing: Computing) -> None:

@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from schemas.tables import TABLES
 from tasks.runtime.runner import Inputs
 
 
@@ -11,9 +12,18 @@ def labelled_pictures(inputs: Inputs, split: str, max_images: int | None = None)
     Order and choice (`max_images`) follow from the pictures' bytes alone: ids are another lake's secret, bytes are the
     same everywhere. So the choice is the same in every run of every lake, and stays when other pictures come.
     """
-    pictures = inputs.frame("images").select("image_id", "extension")
+    # Satellite scenes are labelled too; the agents of the recipes are asked about pictures taken on the ground.
+    pictures = inputs.frame("images").filter(pl.col("kind") != "satellite").select("image_id", "extension")
     labels = inputs.frame("labels").filter(pl.col("split") == split).select("image_id", "sha256", "lat", "lon")
     chosen = labels.join(pictures, on="image_id", how="inner")
     if max_images is not None:
         chosen = chosen.sort("sha256", "image_id").head(max_images)
     return chosen.select("image_id", "sha256", "extension", "lat", "lon").sort("sha256", "image_id")
+
+
+def empty_rows(table: str) -> pl.DataFrame:
+    """No rows of a table, as a `ColumnStage` returns them: its own columns in their types, and `id`."""
+    contract = TABLES[table]
+    frame = pl.from_arrow(contract.schema.empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return frame.select(pl.Series("id", [], dtype=pl.String), *contract.columns)

@@ -149,17 +149,24 @@ class Ledger:
             failed = items_of([data])
             self._failures.write(data, failed.filter(self._failures.holds(failed["item_id"])), commit)
 
-    def sweep(self, not_done: pl.Series, keeps_history: bool, partial: bool = False) -> None:
-        """Tombstone this stage's rows that a redone item left behind, or whose item left the input."""
+    def sweep(
+        self, not_done: pl.Series, keeps_history: bool, partial: bool = False, scope: tuple[str, ...] = ()
+    ) -> None:
+        """Tombstone this stage's rows that a redone item left behind, or whose item left the input.
+
+        With a `scope`, only items whose ids begin with one of its texts can leave: the run was about no others.
+        """
         assert self._items is not None
+        meant = pl.any_horizontal([pl.col("item_id").str.starts_with(start) for start in scope]) if scope else True
         whole = not keeps_history and not partial  # only then an absent item is one that left
         for table in self._tables.values() if self._leftover or (whole and self._others) else ():
             stale = table.stale(not_done)
             self._end(table, stale.filter("is_here"), SUPERSEDED)
             if whole:
-                self._end(table, stale.filter(~pl.col("is_here")), INPUT_GONE)
+                self._end(table, stale.filter(~pl.col("is_here"), meant), INPUT_GONE)
         mended = pl.DataFrame({"item_id": list(self._attempts)}, schema={"item_id": pl.String})
         mended = mended.filter(~pl.col("item_id").is_in(not_done.implode()))
+        mended = mended.filter(meant)
         if partial:
             mended = mended.join(self._items, left_on="item_id", right_on="id", how="semi")
         keys = mended.with_columns(stage=pl.lit(self.stage))

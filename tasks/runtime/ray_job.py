@@ -69,7 +69,9 @@ def main(argv: list[str]) -> int:
         print(TICK, json.dumps(dataclasses.asdict(tick)), flush=True)
 
     try:
-        connections = connect(config.services, os.environ, stage.services)
+        settings = settings_of(stage, config)
+        roles = stage.roles(settings) if stage.roles else ()
+        connections = connect(config.services, os.environ, stage.services, config.models, roles)
         context = Context(
             lake=Lake(config.lake),
             connections=connections,
@@ -79,7 +81,7 @@ def main(argv: list[str]) -> int:
             flow_run_id=os.environ.get(FLOW_RUN, ""),
             config_json=os.environ[CONFIG],
         )
-        result = run(stage, settings_of(stage, config), context)
+        result = run(stage, settings, context)
     except (GeofixError, ServiceError) as error:
         print(f"geofix: {error}", flush=True)
         return 1

@@ -73,6 +73,7 @@ def _redo(outlook: Outlook, ledger: Ledger, made: pl.DataFrame, redone: int) -> 
         requests=(pl.col("requests") / items).sum(),
         tokens=((pl.col("prompt_tokens") + pl.col("completion_tokens")) / items).sum(),
         cost_usd=(pl.col("cost_usd") / items).sum(),
+        unpriced=pl.col("cost_usd").is_null().any(),
     ).row(0, named=True)
     known = last.height > 0
     return Redo(
@@ -83,5 +84,5 @@ def _redo(outlook: Outlook, ledger: Ledger, made: pl.DataFrame, redone: int) -> 
         revived=outlook.revived,
         requests=round(shares["requests"]) if known else None,
         tokens=round(shares["tokens"]) if known else None,
-        cost_usd=shares["cost_usd"] if known else None,
+        cost_usd=shares["cost_usd"] if known and not shares["unpriced"] else None,
     )

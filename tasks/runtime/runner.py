@@ -12,8 +12,10 @@ Rows have versions. A redone item's old rows stay as tombstones, and when the it
 revived instead of made again.
 """
 
+import contextlib
 import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +25,7 @@ from schemas.errors import AccountingError, GeofixError, LakeError, StageRefused
 from schemas.messages import Usage
 from tasks.runtime.batch_stage import BatchJob, BatchOutcome, BatchStage
 from tasks.runtime.budget_actor import shared_rate_budget
+from tasks.runtime.calls import StageCalls
 from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
 from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
 from tasks.runtime.identity import digest, new_run_id, with_made_from
@@ -83,7 +86,8 @@ def pending(stage: Stage, settings: Any, context: Context) -> pl.DataFrame:
 def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple[Inputs, str, Ledger]:
     inputs = open_inputs(stage, context.lake, context.snapshot)
     identity = stage.identity(settings) if stage.identity else settings.identity()
-    config_hash = digest(stage.name, stage.version, identity)
+    models = _models_of(stage, settings, context)
+    config_hash = digest(stage.name, stage.version, [identity, models] if models else identity)
     ledger = Ledger(
         lake=context.lake,
         stage=stage.name,
@@ -100,21 +104,40 @@ def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple
     return inputs, config_hash, ledger
 
 
+def _models_of(stage: Stage | ColumnStage, settings: Any, context: Context) -> dict[str, Any]:
+    """What the settings say of the roles that a stage asks: with another model it makes other rows.
+
+    Roles that are not named there are models of their own name, which the stage's settings hold already.
+    """
+    models = context.connections.chat.models
+    if models is None or not isinstance(stage, Stage) or stage.roles is None:
+        return {}
+    named = models.settings.roles
+    return {
+        role: named[role].model_dump(mode="json", exclude={"price"}) for role in stage.roles(settings) if role in named
+    }
+
+
 def _run_items(
     stage: Stage, settings: Any, context: Context, inputs: Inputs, config_hash: str, ledger: Ledger
 ) -> StageResult:
     items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)
-    plan = _decide(stage, items, ledger, context)
+    plan = _decide(stage, items, ledger, context, settings)
     todo = plan.todo
     progress = Progress(context.progress, stage.name, items.height, items.height - todo.height)
-    connections, pauses = context.connections, None
+    connections, pauses, calls = context.connections, None, None
     if todo.height and stage.services:
         context.ready()
         rate_budget = shared_rate_budget(context.lake, context.spread)
-        connections, pauses = connections.sharing(rate_budget), Pauses(rate_budget)
+        models = connections.chat.models
+        if models is not None and "chat" in stage.services:
+            calls = StageCalls(context.lake, models.settings, context.spread, stage.name, ledger.run_id)
+        connections = connections.sharing(rate_budget, calls.log if calls else None)
+        pauses = Pauses(rate_budget)
     shared = stage.share(inputs, settings) if stage.share and todo.height else None
     is_async = is_async_function(stage.work)
-    resources = chosen(stage.resources, context.spread.stages.get(stage.name))
+    declared = stage.sized(settings, stage.resources) if stage.sized else stage.resources
+    resources = chosen(declared, context.spread.stages.get(stage.name))
     job = (BatchJob if isinstance(stage, BatchStage) else ChunkJob)(
         stage=stage.name,
         run_id=ledger.run_id,
@@ -131,11 +154,14 @@ def _run_items(
         context.spread,
         resources,
         is_async=is_async,
-        meanwhile=pauses.look if pauses else lambda: None,
+        meanwhile=_beside(pauses, calls),
         most_workers=most_workers([getattr(connections, name) for name in stage.services], resources.concurrency),
     )
     batch = Batch(ledger, progress)
     fatal: Failure | None = None
+    commit_rest = contextlib.ExitStack()
+    if calls is not None:
+        commit_rest.callback(calls.commit)
     try:
         for result in results:
             fatal = batch.add(_died(result) if isinstance(result, WorkerDied) else result)
@@ -144,16 +170,17 @@ def _run_items(
     except BaseException:
         # Ctrl-C or a broken stage: what is finished is committed, so that nothing done is lost.
         results.close()
-        batch.commit()
+        with commit_rest:
+            batch.commit()
         ledger.close("interrupted", progress.counts, items.height, batch.usage)
         raise
     results.close()
-    batch.commit()
+    with commit_rest:
+        batch.commit()
     if fatal:
         ledger.close("failed", progress.counts, items.height, batch.usage)
-        raise GeofixError(
-            f"{stage.name} stopped: {context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message}"
-        )
+        why = context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message
+        raise GeofixError(f"{stage.name} stopped: {why}{_got(progress.counts)}")
     _check_accounts(stage.name, todo, batch)
     result = _finish(stage, plan, ledger, progress, batch)
     return replace(result, paused_s=pauses.taken_s()) if pauses else result
@@ -169,7 +196,7 @@ def _run_columns(
     items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
     if items["id"].is_duplicated().any():
         raise GeofixError(f"stage {stage.name} both kept and rejected an item")
-    plan = _decide(stage, items, ledger, context)
+    plan = _decide(stage, items, ledger, context, settings)
     progress = Progress(context.progress, stage.name, items.height, items.height - plan.todo.height, began_s)
     batch = Batch(ledger, progress)
     try:
@@ -191,16 +218,20 @@ class _Decided:
     left: pl.Series  # finished with other settings, and to stay so
     redone: int
     revived: int
+    scope: tuple[str, ...] = ()  # how the ids begin that the run is about; empty: all
 
 
-def _decide(stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context) -> _Decided:
+def _decide(
+    stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context, settings: Any
+) -> _Decided:
     """What is to be done, after the user was asked where much would be paid for again; what is there is revived."""
     outlook = ledger.look(items)
     paid = bool(stage.services) and stage.keeps_versions
     todo = settled(outlook, ledger, paid, context.run, context.confirm)
     ledger.revive(outlook.revive)
     redone = outlook.redone.is_in(todo["id"].implode())
-    return _Decided(items.height, todo, outlook.redone.filter(~redone), int(redone.sum()), outlook.revived)
+    scope = stage.scope(settings) if isinstance(stage, Stage) and stage.scope else ()
+    return _Decided(items.height, todo, outlook.redone.filter(~redone), int(redone.sum()), outlook.revived, scope)
 
 
 def _finish(
@@ -211,6 +242,7 @@ def _finish(
         not_done=pl.concat([failed.rename("item_id"), plan.left.rename("item_id")]),
         keeps_history=stage.keeps_history,
         partial=isinstance(stage, Stage) and stage.partial,
+        scope=plan.scope,
     )
     standing, standing_rejects = ledger.standing()
     result = ledger.close(
@@ -242,6 +274,24 @@ def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
             f"{stage}: {wanted.height} in, {len(kept)} kept, {len(rejected)} rejected, {len(failed)} failed: "
             f"{lost} lost, {strange} from nowhere, {twice} twice"
         )
+
+
+def _beside(pauses: Pauses | None, calls: StageCalls | None) -> Callable[[], None]:
+    def look() -> None:
+        if pauses is not None:
+            pauses.look()
+        if calls is not None:
+            calls.look()
+
+    return look
+
+
+def _got(counts: Tick) -> str:
+    """What a stage that stops has to show."""
+    if not counts.kept + counts.rejected:
+        return ""
+    left = counts.todo - counts.kept - counts.rejected
+    return f" (so far {counts.kept:,} kept and {counts.rejected:,} rejected are saved, {left:,} are left)"
 
 
 def _died(died: WorkerDied) -> ChunkResult:

@@ -1,6 +1,6 @@
 """What every stage is: what it reads, what it writes, which items there are and what is done to one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -42,8 +42,16 @@ class Inputs:
         if table not in self.versions:
             raise GeofixError(f"this stage does not declare that it reads '{table}'")
         if table not in self._frames:
-            self._frames[table] = self.lake.read(table, self.versions[table])
+            rows = self.lake.read(table, self.versions[table])
+            if self.snapshot is not None and "image_id" in rows.columns:
+                # A snapshot names old versions, in which what was withdrawn since still stands.
+                rows = rows.filter(~pl.col("image_id").is_in(self._withdrawn).fill_null(False))
+            self._frames[table] = rows
         return self._frames[table]
+
+    @cached_property
+    def _withdrawn(self) -> pl.Series:
+        return self.lake.read("withdrawals", columns=["image_id"])["image_id"].drop_nulls().implode()
 
     @property
     def snapshot_id(self) -> str:
@@ -65,16 +73,20 @@ class Stage:
     open: Callable[[Any, WorkerSetup], Any]  # (settings, setup) -> context, once in each worker
     version: int = 1  # raise it when the output changes its meaning
     resources: Resources = Resources()
+    sized: Callable[[Any, Resources], Resources] | None = None  # (settings, declared) -> what a worker needs with them
     services: tuple[str, ...] = ()  # whose keys must be there before anything starts
     keeps_history: bool = False  # rows of items that left the input stand, as models and snapshots do
     keeps_versions: bool = True  # a redone item's old rows stay as tombstones; false: they are deleted, unasked
     partial: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
+    scope: Callable[[Any], tuple[str, ...]] | None = None  # (settings) -> how the ids begin that the run is about
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
     section: str = ""  # dotted path of the settings `run` is given, the stage's identity; empty: the part's own section
     snapshot: bool = False  # reads the tables that the approved snapshot names at its versions
     # (inputs, settings) -> what all workers need, such as what a scan finds: computed once, then `WorkerSetup.shared`
     share: Callable[[Inputs, Any], Any] | None = None
+    # settings -> the model roles it asks: their keys must be there, and another model behind one redoes its items
+    roles: Callable[[Any], Sequence[str]] | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from tasks.collect.satellite.scenes import BANDS, CLASSES, VISUAL, Scene
 from tasks.collect.satellite.search import find_scenes, newest_processing
 from tasks.collect.satellite.tone import jpeg, shown
 from tasks.lake import Lake
+from tasks.lake.withdrawn import REASON as WITHDRAWN
+from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup, digest
 from tasks.services import ServiceError, Stac, safe_url
 
@@ -45,6 +47,7 @@ class WorkerContext:
     lake: Lake
     settings: SatelliteSettings
     hosts: set[str] = field(default_factory=set)  # that gave a file which could be read
+    withdrawn: Withdrawn = field(default_factory=Withdrawn)
 
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
@@ -102,7 +105,7 @@ def identity(settings: CollectSettings) -> dict[str, Any]:
 
 def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
     stac = CachedStac(setup.connections.stac, ReadCache.of(setup.lake, NAME))
-    return WorkerContext(stac, setup.lake, settings.satellite)
+    return WorkerContext(stac, setup.lake, settings.satellite, withdrawn=Withdrawn.of(setup.lake))
 
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
@@ -154,7 +157,9 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
         return Rejected("cloudy", {**evidence, "min_clear_share": settings.min_clear_share, **_some(unusable)})
     data = await asyncio.to_thread(make_picture, mosaic, settings)
     sha256 = await asyncio.to_thread(context.lake.images.put, data, "jpg")
-    return Kept({"images": [image_row(item, grid, mosaic, evidence, data, sha256, context)]})
+    row = image_row(item, grid, mosaic, evidence, data, sha256, context)
+    why = context.withdrawn.discarded(row, context.lake)
+    return Rejected(WITHDRAWN, {**evidence, "why": why}) if why else Kept({"images": [row]})
 
 
 def _no_usable_scene(

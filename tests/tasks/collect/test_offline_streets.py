@@ -74,6 +74,7 @@ async def collect(url: str, world: World, lake: Lake) -> tuple[list[dict[str, An
     ], failures
 
 
+@pytest.mark.slow
 async def test_faults_change_nothing_but_the_time_it_takes(url: str, world: World, tmp_path: Path) -> None:
     calm, failures = await collect(url, world, Lake(tmp_path / "calm"))
     assert failures == 0

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from PIL import Image
 
 from schemas.settings.collect import CollectSettings
-from schemas.settings.curate import DuplicatesSettings
+from schemas.settings.curate import QualitySettings
 from tasks.collect import STAGES, recheck, satellite, street_view
-from tasks.curate import duplicates
+from tasks.curate import quality
 from tasks.imaging.perspective import View
 from tasks.lake import Lake
 from tasks.review.views import cut_view
@@ -115,8 +115,8 @@ def test_a_deleted_picture_ends_and_is_replaced_and_leaves_what_follows(earth: A
     assert stripped(after.filter(others)).equals(stripped(before.filter(others)))
     assert earth.log("statuses")["mapillary-cdn"].get("200", 0) == 1  # the replacement, and nothing else
     inputs = Inputs(lake, {table: lake.version(table) for table in ("places", "images")})
-    judged, _ = duplicates.compute(inputs, DuplicatesSettings())
-    assert gone["image_id"] not in set(judged["id"]) and judged.height == after.height
+    measured = quality.items(inputs, QualitySettings())
+    assert gone["image_id"] not in set(measured["id"]) and measured.height == after.height
     assert all(result.nothing_to_do for result in collect(context))
     # Later checks pass it over: it is not asked for again, and its place is not redone for it.
     again, _ = collect(context, due())

@@ -1,19 +1,26 @@
 """Collect over a real socket: what is chosen, what is stored, and what every fault leads to."""
 
 import asyncio
+import dataclasses
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 from PIL import Image, ImageChops, ImageOps, ImageStat
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import read_candidate
+from tasks.collect.claims import MOST_BYTES, Claims
 from tasks.collect.download import FRESH_URLS, Picture, Unusable
 from tasks.collect.street_view import STAGE, WorkerContext, work
 from tasks.lake import Lake
+from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Kept, Rejected, run
 from tasks.services import ServiceError
 
@@ -172,6 +179,38 @@ async def test_a_picture_that_several_places_choose_comes_once(streets: Any, tmp
     rows = [outcome.rows["images"][0] for outcome in await asyncio.gather(*(work(one, table) for one in places))]
     assert streets.asked["picture 11"] == 1
     assert len({row["image_id"] for row in rows}) == 5 and len({row["sha256"] for row in rows}) == 1
+
+
+async def test_a_picture_that_places_in_several_workers_choose_comes_once(streets: Any, tmp_path: Path) -> None:
+    streets.put("11", **NEAR)
+    tables = [
+        dataclasses.replace(bench(streets, tmp_path), claims=Claims(tmp_path / "claims"), _locks=WeakValueDictionary())
+        for _ in range(3)
+    ]
+    found = await asyncio.gather(*(work({**PLACE, "id": f"p{n}"}, table) for n, table in enumerate(tables)))
+    rows = [outcome.rows["images"][0] for outcome in found]
+    assert streets.asked["picture 11"] == 1
+    assert len({row["image_id"] for row in rows}) == 3 and len({row["fetched_at"] for row in rows}) == 1
+
+    for path in (tmp_path / "claims").iterdir():  # of a run long ago
+        os.utime(path, (1e9, 1e9))
+    later = dataclasses.replace(bench(streets, tmp_path), claims=Claims(tmp_path / "claims"))
+    await work({**PLACE, "id": "p9"}, later)
+    assert streets.asked["picture 11"] == 2
+
+
+async def test_a_withdrawn_picture_makes_room_for_the_next(streets: Any, tmp_path: Path) -> None:
+    streets.put("11", **NEAR)
+    streets.put("12", **FAR)
+    table = bench(streets, tmp_path)
+    first = (await work(PLACE, table)).rows["images"][0]
+    rules = Withdrawn(sources=frozenset({("mapillary", "11")}))
+    chosen = await work(PLACE, dataclasses.replace(bench(streets, tmp_path), withdrawn=rules))
+    assert first["source_id"] == "11" and [row["source_id"] for row in chosen.rows["images"]] == ["12"]
+    assert streets.asked["picture 11"] == 1, "it is not even fetched"
+    everything = Withdrawn(creators=frozenset({"walker"}))
+    outcome = await work(PLACE, dataclasses.replace(bench(streets, tmp_path), withdrawn=everything))
+    assert isinstance(outcome, Rejected)
 
 
 async def test_an_outage_is_a_failure_to_retry_not_a_reject(streets: Any, tmp_path: Path) -> None:
@@ -341,3 +380,37 @@ def test_gaps_are_written_with_the_pictures_and_end_with_their_wish(
     assert again.items_in == 0
     run(STAGE, CollectSettings(**settings, photos=0), earth.context(lake))
     assert set(lake.read("gaps")["kind"]) == {"panorama"}
+
+
+async def test_a_claim_is_released_by_a_dead_holder_and_forgets_the_oldest(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, os, pathlib, sys\n"
+        "from tasks.collect.claims import Claims\n"
+        "async def hold():\n"
+        "    async with Claims(pathlib.Path(sys.argv[1])).claim('7'):\n"
+        "        print('held', flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(hold())\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        claims = Claims(tmp_path)
+
+        async def claim() -> bool:
+            async with claims.claim("7") as mine:
+                return mine.file is not None
+
+        waiting = asyncio.create_task(claim())
+        done, _ = await asyncio.wait({waiting}, timeout=0.3)
+        assert not done, "the picture is held by another process"
+        holder.kill()
+        assert await asyncio.wait_for(waiting, 10)
+    finally:
+        holder.kill()
+        holder.wait()
+    async with claims.claim("7") as mine:
+        for number in range(200):
+            mine.add(("7", "photo", str(number)), {"detail": "x" * 500})
+        assert mine.find(("7", "photo", "199")) == {"detail": "x" * 500} and mine.find(("7", "photo", "0")) is None
+    assert all(path.stat().st_size <= MOST_BYTES + 1000 for path in tmp_path.iterdir())

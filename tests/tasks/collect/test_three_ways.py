@@ -54,6 +54,7 @@ def requests(control: httpx.Client) -> dict[str, int]:
     return counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("find", WAYS)
 async def test_every_image_of_the_world_is_found(url: str, world: World, find: Any) -> None:
     settings = CollectSettings(find=find, crowded_rows=CROWDED, panorama_min_pixels=1, photo_min_pixels=1)
@@ -102,6 +103,7 @@ async def choices(url: str, world: World, **settings: Any) -> tuple[list[list[st
     return chosen, asked
 
 
+@pytest.mark.slow
 async def test_all_ways_choose_the_same_pictures(url: str, world: World) -> None:
     wanted = {"panoramas": 3, "photos": 2, "half_sizes_m": (500, 2000)}
     found = {find: await choices(url, world, find=find, **wanted) for find in WAYS}

@@ -22,6 +22,7 @@ from tasks.ingest.files import PictureFolder
 from tasks.ingest.portions import Portions
 from tasks.ingest.stage import Job, WorkerContext, work
 from tasks.lake import Lake
+from tasks.review.withdraw import withdraw
 from tasks.runtime.runner import Context, Kept, Rejected, Tick
 from tasks.services import ServiceError, connect
 from tasks.services.web import Pictures
@@ -54,6 +55,19 @@ def live(lake: Lake, dataset: str = "set") -> dict[str, dict[str, Any]]:
 def report_of(result: IngestResult) -> list[dict[str, str]]:
     with result.report.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_a_withdrawn_photo_does_not_come_back(darkroom: Any, lake: Lake) -> None:
+    for n in range(3):
+        darkroom.save(f"{n}.jpg", seed=n)
+    table = darkroom.plain([{"path": f"{n}.jpg", "creator": "Bo" if n == 2 else "Ana"} for n in range(3)])
+    ingest(table, lake)
+    photos = live(lake)
+    withdraw(lake, photos["p0"]["image_id"], "a face", "Ada")
+    withdraw(lake, "creator:Bo", "asked", "Ada")
+    again = ingest(table, lake)
+    assert set(live(lake)) == {"p1"} and again.refused.counts == {"withdrawn": 2}
+    assert not any(lake.images.exists(photos[name]["sha256"], "jpg") for name in ("p0", "p2"))
 
 
 def test_the_life_of_a_dataset(darkroom: Any, lake: Lake) -> None:

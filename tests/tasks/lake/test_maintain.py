@@ -75,6 +75,7 @@ def test_pictures_that_no_row_names_are_swept_when_old(lake: Lake) -> None:
     lake.upsert("images", [image("a", kept)], Commit("run", 3))
     messages = json.dumps([{"role": "tool", "content": f"sha256:{told}.jpg"}])
     trajectory = {"trajectory_id": "t", "image_id": "a", "recipe": "r", "messages_json": messages, "verdict": "kept"}
+    trajectory["end_reason"] = "answered"
     lake.upsert("trajectories", [trajectory], Commit("run", 1))
     for sha256 in (kept, replaced, pinned, orphan, told):
         age(lake.images.path(sha256, "jpg"), 8)

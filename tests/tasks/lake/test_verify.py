@@ -28,7 +28,8 @@ def lake(tmp_path: Path) -> Lake:
     label = {"image_id": "i", "place_id": "p", "sha256": sha256, "lat": 1.0, "lon": 2.0, "split": "train"}
     lake.upsert("labels", [label], Commit("run", 1))
     messages = json.dumps([{"role": "tool", "content": [{"image_url": {"url": f"sha256:{told}.jpg"}}]}])
-    trajectory = {"trajectory_id": "t", "image_id": "i", "recipe": "r", "messages_json": messages, "verdict": "kept"}
+    trajectory = {"trajectory_id": "t", "image_id": "i", "recipe": "r", "messages_json": messages}
+    trajectory |= {"verdict": "kept", "end_reason": "answered"}
     lake.upsert("trajectories", [trajectory], Commit("run", 1))
     lake.blobs.put("models/m/result.json", b"{}")
     model = {"model_id": "m", "training_stage": "sft", "checkpoint": "models/m", "snapshot_id": "s"}

@@ -10,6 +10,7 @@ from rasterio.transform import from_origin
 from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings
 from tasks.geo.boundaries import country_codes, country_of
+from tasks.geo.cell_split import cell_number
 from tasks.plan import raster_file
 from tasks.plan.population import raster_cells
 from tasks.plan.stage import plan_places
@@ -239,7 +240,7 @@ def test_files_that_will_not_do_are_refused_in_one_line(tmp_path: Path, case: st
     elif case == "mars":
         write_tiff(path, values, 2, 45, 0.1, crs="+proj=longlat +a=3396190 +b=3376200 +no_defs")
     elif case == "coarse":
-        write_tiff(path, values, 2, 45, 1.0)
+        write_tiff(path, values, 2.5, 45, 1.0)
     elif case in ("nan", "negative"):
         values[0, 3] = np.nan if case == "nan" else -3
         write_tiff(path, values, 2, 45, 0.1)
@@ -270,3 +271,16 @@ def test_files_that_will_not_do_are_refused_in_one_line(tmp_path: Path, case: st
     with pytest.raises(InputError, match=words) as caught:
         raster_cells(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_raster_of_one_degree_is_the_grid_of_cells_itself(tmp_path: Path) -> None:
+    """GeoAgent's eq. 12 asks for a 360 x 180 grid; a cell of several countries is shared out by their land in it."""
+    people = np.zeros((180, 360), dtype=np.float32)
+    people[90 - 49, 180 + 2] = 1000  # the cell north-east of 48, 2: Paris
+    people[90 - 47, 180 + 7] = 600  # north-east of 46, 7: Switzerland, Italy and France
+    write_tiff(tmp_path / "one.tif", people, -180, 90, 1.0)
+    table = raster_cells(str(tmp_path / "one.tif"))
+    assert table.people.sum() == pytest.approx(1600)
+    assert (table.people > 0).sum() >= 3, "the second cell has several countries"
+    paris = table.cell == cell_number(np.array([48.5]), np.array([2.5]))[0]
+    assert table.people[paris].sum() == pytest.approx(1000)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tasks.runtime.computing import Computing, Pace
+from tasks.runtime.computing import AdaptiveLimiter, Computing
 
 
 async def test_only_a_few_compute_at_once_and_results_and_errors_come_back():
@@ -31,7 +31,7 @@ async def test_only_a_few_compute_at_once_and_results_and_errors_come_back():
     assert isinstance(found[13], ValueError) and most <= 2 and computing.waiting == 0
 
 
-async def under_way(pace: Pace, items: int, one) -> int:
+async def under_way(pace: AdaptiveLimiter, items: int, one) -> int:
     """The most items that were under way at once."""
     now, most = 0, 0
 
@@ -48,16 +48,16 @@ async def under_way(pace: Pace, items: int, one) -> int:
 
 
 async def test_items_that_wait_for_others_become_many():
-    pace = Pace(4, 32, Computing())
+    pace = AdaptiveLimiter(4, 32, Computing())
     assert await under_way(pace, 200, lambda: asyncio.sleep(0.001)) == 32
     assert pace.limit == 32
 
 
 async def test_items_that_wait_for_a_thread_stay_few():
     computing = Computing(threads=1)
-    pace = Pace(4, 64, computing)
+    pace = AdaptiveLimiter(4, 64, computing)
     assert await under_way(pace, 60, lambda: computing.run(time.sleep, 0.002)) <= 8
-    pace = Pace(4, 32, computing)
+    pace = AdaptiveLimiter(4, 32, computing)
     await under_way(pace, 100, lambda: asyncio.sleep(0.001))
     assert pace.limit == 32
     await under_way(pace, 100, lambda: computing.run(time.sleep, 0.001))
@@ -65,7 +65,7 @@ async def test_items_that_wait_for_a_thread_stay_few():
 
 
 async def test_a_failed_item_gives_its_place_back():
-    pace = Pace(1, 1, Computing())
+    pace = AdaptiveLimiter(1, 1, Computing())
 
     async def fails() -> None:
         raise RuntimeError("broken")

@@ -341,7 +341,9 @@ def test_a_column_stage_writes_only_what_changed(context: Context) -> None:
 ENDS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
 
 
-@pytest.mark.parametrize("how", list(ENDS))
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=[] if how == signal.SIGKILL else pytest.mark.slow) for how in ENDS]
+)
 def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path, how: signal.Signals) -> None:
     program = tmp_path / "slow.py"
     program.write_text(

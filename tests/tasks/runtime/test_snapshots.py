@@ -37,7 +37,7 @@ def write_label(lake: Lake, city: str) -> None:
 def cities(inputs: Inputs, settings: Settings) -> tuple[pl.DataFrame, pl.DataFrame]:
     found = inputs.frame("labels").select(
         "image_id", id="image_id", trajectory_id="image_id", messages_json="city", recipe=pl.lit("r"),
-        verdict=pl.lit("kept"), snapshot_id=pl.lit(inputs.snapshot_id),
+        verdict=pl.lit("kept"), end_reason=pl.lit("answered"), snapshot_id=pl.lit(inputs.snapshot_id),
     )  # fmt: skip
     return found, pl.DataFrame(schema={"id": pl.String, "reason": pl.String, "evidence_json": pl.String})
 

@@ -1,5 +1,6 @@
 """The stage over a real socket: what is chosen, read, put together and written, and what every fault leads to."""
 
+import dataclasses
 import io
 import json
 import os
@@ -22,6 +23,7 @@ from tasks.collect.satellite.read_cache import CachedStac, ReadCache
 from tasks.collect.satellite.search import find_scenes
 from tasks.collect.satellite.stage import WorkerContext, identity, items, work
 from tasks.lake import Lake
+from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Kept, Rejected
 from tasks.services import Connection, ServiceError
 
@@ -53,6 +55,16 @@ def cloudy(frame: Any, west: float, east: float, kind: int = 9) -> np.ndarray:
 def metadata(outcome: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(outcome.rows["images"][0]["metadata_json"])
     return found
+
+
+async def test_a_withdrawn_picture_is_not_made_again(archive: Any, frame: Any, tmp_path: Any) -> None:
+    archive.put("scene", frame, 0.15, 0.1, 0.05, cloud=3.5)
+    table = bench(archive, tmp_path)
+    [row] = (await work(ITEM, table)).rows["images"]
+    rules = Withdrawn(image_ids=frozenset({row["image_id"]}))
+    outcome = await work(ITEM, dataclasses.replace(table, withdrawn=rules))
+    assert isinstance(outcome, Rejected) and outcome.reason == "withdrawn"
+    assert not table.lake.images.exists(row["sha256"], "jpg")
 
 
 async def test_the_row_says_what_the_picture_is(archive: Any, frame: Any, tmp_path: Any) -> None:
