@@ -15,6 +15,7 @@ from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.flows import FlowSettings
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.maintain import MaintainSettings
+from schemas.settings.models import ModelsSettings
 from schemas.settings.notify import NotifySettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
@@ -46,6 +47,7 @@ class KnownSections(Settings):
     evaluate: EvaluateSettings = EvaluateSettings()
 
     services: ServicesSettings = ServicesSettings()
+    models: ModelsSettings = ModelsSettings()
     spread: SpreadSettings = SpreadSettings()
     run: RunSettings = RunSettings()
     offline: OfflineSettings = OfflineSettings()

@@ -16,12 +16,17 @@ _REFERENCE = re.compile(r"sha256:([0-9a-f]{64})\.(jpg|png)")
 
 @dataclass(frozen=True)
 class Usage:
-    """What model calls used; add two to get their sum."""
+    """What model calls used; add two to get their sum. A sum with a part of unknown price has no known price."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cost_usd: float = 0.0
-    requests: int = 0  # HTTP requests sent, failed ones included
+    cost_usd: float | None = 0.0  # None: the price is not known
+    requests: int = 0  # HTTP requests sent, failed ones included; 0: answered from the table `calls`
+
+    @property
+    def tokens(self) -> int:
+        """Of questions and answers."""
+        return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
         if not isinstance(other, Usage):
@@ -29,13 +34,26 @@ class Usage:
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
-            self.cost_usd + other.cost_usd,
+            None if self.cost_usd is None or other.cost_usd is None else self.cost_usd + other.cost_usd,
             self.requests + other.requests,
+        )
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return self + Usage(
+            -other.prompt_tokens,
+            -other.completion_tokens,
+            None if other.cost_usd is None else -other.cost_usd,
+            -other.requests,
         )
 
     def __radd__(self, other: object) -> "Usage":
         # sum() starts at the integer 0
         return self if other == 0 else NotImplemented
+
+
+def money(usd: float | None) -> str:
+    """An amount as people read it; one that is not known says so."""
+    return "price unknown" if usd is None else f"${usd:,.4f}"
 
 
 @dataclass(frozen=True)
@@ -57,9 +75,22 @@ class ChatReply:
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
-    finish_reason: str = "stop"
+    finish_reason: str = "stop"  # stop, tool_calls, length (cut by max_tokens), content_filter, refusal …
     usage: Usage = Usage()
-    model: str = ""
+    model: str = ""  # as the server names it
+    reasoning: str = ""  # `reasoning_content` of servers that split it from the text; <think> in a text stays there
+    call_id: str = ""  # of its row in the table `calls`
+    alternatives: tuple["ChatReply", ...] = ()  # the further choices of a request with n > 1
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What the request cost; None: the price is not known."""
+        return self.usage.cost_usd
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer ended at the limit of tokens, not at its end."""
+        return self.finish_reason == "length"
 
     def message(self) -> Message:
         """The reply as an assistant message, to be appended to the conversation."""

@@ -6,32 +6,101 @@ from pydantic import Field
 
 from schemas.settings.base import Settings
 
+Kinds = tuple[Literal["panorama", "photo", "satellite"], ...]
 
-class DuplicatesSettings(Settings):
-    """Which pictures are curated; they are compared with each other before any is judged."""
 
-    kinds: tuple[Literal["panorama", "photo", "satellite"], ...] = Field(
-        ("panorama", "photo"),
+class QualitySettings(Settings):
+    """Which pictures are curated: their pixels are measured, their hashes and embeddings taken."""
+
+    kinds: Kinds = Field(
+        ("panorama", "photo", "satellite"),
         min_length=1,
         description="kinds of pictures that are curated; the others stay in `images` as they are",
     )
 
 
+class DuplicatesSettings(Settings):
+    """When two pictures are too alike or too near for both to stay."""
+
+    hash_distance: int = Field(
+        6, ge=0, le=12, description="pictures whose hashes differ in at most so many of 64 bits may be near-duplicates"
+    )
+    least_cosine: float = Field(
+        0.98, ge=0, le=1, description="and are near-duplicates if their embeddings are at least that alike"
+    )
+    mirrored: bool = Field(True, description="also compare each picture with the mirrored ones")
+    spatial_m: float = Field(
+        2.0, ge=0, description="pictures of one sequence and split closer than that are one place; 0 keeps all"
+    )
+    leak_km: float = Field(
+        1.0,
+        ge=0,
+        le=200,
+        description="no training picture lies that near to a picture of an evaluation split; 0 is off",
+    )
+    by_sequence: bool = Field(True, description="a sequence serves one split, whatever source its pictures came from")
+    by_creator: bool = Field(True, description="a creator's street-level pictures serve one split")
+    external: tuple[str, ...] = Field(
+        (),
+        description="CSV or Parquet files of other evaluation sets, with columns lat and lon, sha256 or phash: what "
+        "they hold is taken out of the training split",
+    )
+
+
 class JudgeSettings(Settings):
-    """The chat model that judges whether a picture can be localized."""
+    """The chat models that judge whether a picture can be localized."""
 
     model: str = Field("judge", min_length=1, description="chat model that judges localizability")
+    second_opinions: tuple[str, ...] = Field((), description="further chat models that judge every picture; all vote")
     tries: int = Field(
         3, ge=1, le=10, description="requests for one picture before it is rejected because no answer is a verdict"
     )
     max_tokens: int = Field(1024, ge=64, description="longest answer of the judge")
     view_max_pixels: int = Field(2_000_000, ge=40_000, description="pixels of the picture the judge sees, at most")
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All models that judge, each once."""
+        return tuple(dict.fromkeys((self.model, *self.second_opinions)))
+
 
 class AddressSettings(Settings):
-    """The address of a localizable picture, from the geocoder."""
+    """The address of every picture, from the packaged boundaries and gazetteer: no request."""
 
+    place_km: float = Field(50.0, ge=0, le=500, description="a town further away than that is no address")
+    shore_km: float = Field(20.0, ge=0, le=100, description="a point at sea within that of a coast belongs to its land")
+
+
+class ConfirmSettings(Settings):
+    """A geocoder's second word on the addresses of localizable pictures; off unless asked for."""
+
+    enabled: bool = Field(False, description="ask the geocoder for every localizable picture: one request each")
     zoom: int = Field(10, ge=3, le=18, description="level of detail asked of the geocoder: 10 is a city, 18 a building")
+
+
+class TiersSettings(Settings):
+    """Base models that answer without tools; a picture most of them place is easy (Thinking with Map, section 4)."""
+
+    models: tuple[str, ...] = Field(
+        (), description="chat models that answer zero-shot, three in the paper; none: pictures have no tier"
+    )
+    easy_km: float = Field(10.0, gt=0, description="an answer within that is right")
+    least_right: int = Field(2, ge=1, description="right answers that make a picture easy")
+    max_tokens: int = Field(512, ge=64, description="longest answer")
+    view_max_pixels: int = Field(1_000_000, ge=40_000, description="pixels of the picture the models see, at most")
+
+
+class QualityLimits(Settings):
+    """What a picture must be to become a label; `quality` holds the figures of every picture."""
+
+    least_pixels: int = Field(40_000, ge=1, description="width times height")
+    max_blur: float = Field(0.6, ge=0, le=1, description="0 sharp to 1 without an edge")
+    least_brightness: float = Field(0.02, ge=0, le=1, description="mean brightness of a picture that shows something")
+    max_brightness: float = Field(0.98, ge=0, le=1, description="and of one that is not washed out")
+    max_clipped: float = Field(0.9, ge=0, le=1, description="share of pixels without light or without detail in it")
+    max_blockiness: float = Field(4.0, ge=1, description="steps at the edges of JPEG blocks against steps inside them")
+    max_sky: float = Field(0.95, ge=0, le=1, description="share of sky")
+    max_road: float = Field(0.95, ge=0, le=1, description="share of road")
 
 
 class LabelsSettings(Settings):
@@ -40,12 +109,26 @@ class LabelsSettings(Settings):
     min_score: float = Field(
         0.0, ge=0, le=10, description="localizable pictures with a lower score are rejected; 0 keeps all (GeoVista)"
     )
+    votes: Literal["majority", "all", "any"] = Field(
+        "majority", description="how many of several judges must call a picture localizable"
+    )
+    off_plan_km: float = Field(
+        50.0, gt=0, description="a picture further than that from the place it answers is not of that place"
+    )
+    least_year: int = Field(2000, ge=1826, description="a capture time before that is no capture time")
+    disputed: Literal["keep", "reject"] = Field(
+        "reject", description="what becomes of a picture whose country the geocoder disputes, where it was asked"
+    )
+    quality: QualityLimits = QualityLimits()
 
 
 class CurateSettings(Settings):
-    """How pictures are compared, judged, addressed and labelled."""
+    """How pictures are measured, compared, judged, addressed and labelled."""
 
+    quality: QualitySettings = QualitySettings()
     duplicates: DuplicatesSettings = DuplicatesSettings()
     judge: JudgeSettings = JudgeSettings()
     address: AddressSettings = AddressSettings()
+    confirm: ConfirmSettings = ConfirmSettings()
+    tiers: TiersSettings = TiersSettings()
     labels: LabelsSettings = LabelsSettings()

@@ -7,14 +7,64 @@ from pydantic import Field, field_validator
 from schemas.settings.base import Settings
 
 
+class ScalingSettings(Settings):
+    """Parallel test-time scaling (Thinking with Map 3.3): N trajectories, then a verifier that answers."""
+
+    policies: tuple[str, ...] = Field(
+        (), description="policies to scale: model roles, trained:<model id>, or sft, cold_start, grpo; []: none"
+    )
+    n: int = Field(4, ge=2, le=64, description="N: trajectories of one picture")
+    verifier: str = Field("verifier", min_length=1, description="role that reads the trajectories and answers")
+    verifier_tokens: int = Field(
+        1024, ge=64, description="longest reply of the verifier, which compares before it answers"
+    )
+    temperature: float = Field(1.0, gt=0, le=2, description="of the trajectories")
+    top_p: float = Field(0.95, gt=0, le=1, description="of the trajectories")
+    top_k: int = Field(60, ge=1, description="of the trajectories, where the server knows it")
+
+
+class SwarmSettings(Settings):
+    """smileGeo's swarm of agents; beside it every agent alone, a majority vote and a debate of all."""
+
+    agents: tuple[str, ...] = Field((), description="model roles of the agents, 2 at least; []: no swarm")
+    answerers: int = Field(2, ge=1, description="K: agents elected to answer")
+    reviewers: int = Field(2, ge=0, description="R: agents that review one answer, found by random walk")
+    rounds: int = Field(10, ge=0, description="Z: rounds of discussion at most")
+    debate_rounds: int = Field(2, ge=1, description="rounds of the debate of all agents, for comparison")
+    same_km: float = Field(50.0, gt=0, description="answers nearer than this agree")
+    context_chars: int = Field(6000, ge=200, description="of a discussion that are passed on: its end")
+    temperature: float = Field(0.7, ge=0, le=2, description="of what agents say")
+    network: str | None = Field(
+        None, description="file of the learned election network (`geofix swarm --learn`); null: all agents are equal"
+    )
+
+    @field_validator("agents")
+    @classmethod
+    def _several(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(value) == 1 or len(set(value)) != len(value):
+            raise ValueError(f"a swarm needs two different agents at least, got {list(value)}")
+        return value
+
+
 class EvaluateSettings(Settings):
     """Which policies answer which pictures, in one turn, and how their scores are computed."""
 
     policies: tuple[str, ...] = Field(
-        ("answerer-base",), description="chat models to evaluate, by the name their service knows them by"
+        ("answerer-base",),
+        description="policies to evaluate: model roles, trained:<model id>, or sft, cold_start, grpo for the newest of "
+        "that stage",
     )
     trained: bool = Field(True, description="also evaluate the newest GRPO model, once there is one")
     split: Literal["train", "validation", "benchmark"] = Field("benchmark", description="pictures to answer")
+    source: str | None = Field(None, description="only pictures of this source, such as an ingested dataset's name")
+    tools: tuple[str, ...] = Field(
+        (), description="tools offered to the policies; [all]: all of agent_recipe; []: none"
+    )
+    agent_recipe: str = Field("spotagent", description="whose words and tools are used where tools are offered")
+    verifier: str | None = Field(None, description="role that judges address levels where the name rule says no")
+    scaling: ScalingSettings = ScalingSettings()
+    swarm: SwarmSettings = SwarmSettings()
+    geocode: bool = Field(False, description="also geocode the address an answer names and measure its distance")
     max_images: int | None = Field(None, ge=1, description="pictures to answer; null: all of the split")
     temperature: float = Field(0.0, ge=0, le=2, description="of the answers; 0: the likeliest")
     max_tokens: int = Field(1024, ge=16, description="longest answer of a policy")
@@ -28,6 +78,6 @@ class EvaluateSettings(Settings):
     def _named_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(value)) != len(value):
             raise ValueError(f"a policy is named twice in {list(value)}")
-        if any(not name.strip() or name.startswith("trained:") for name in value):
-            raise ValueError("a policy is the name of a chat model; for the trained one set `trained: true`")
+        if any(not name.strip() or name == "trained:" for name in value):
+            raise ValueError("a policy is a model role, trained:<model id>, or sft, cold_start or grpo")
         return value

@@ -8,12 +8,21 @@ from schemas.settings.base import OPERATIONAL, Settings
 class ReviewSettings(Settings):
     """How a snapshot is checked and reported."""
 
-    gallery: int = Field(24, ge=0, le=500, description="kept pictures shown in the report")
-    examples_per_reason: int = Field(4, ge=0, le=50, description="pictures shown for each reason of rejection")
-    thumbnail_px: int = Field(320, ge=64, le=1024, description="longer side of a picture in the report")
+    thumbnail_px: int = Field(320, ge=64, le=1024, description="longer side of a small picture in the site")
+    look_around: int = Field(
+        200, ge=0, description="panoramas the site shows as a look-around view when it is opened from a file"
+    )
+    label_precision: float = Field(
+        0.9, ge=0, le=1, description="the verdict asks for more marks while the precision's lower bound is below this"
+    )
+    drift_alarm: float = Field(
+        0.25, ge=0, le=1, description="a distribution that moved further since the last approved snapshot is named"
+    )
+    sample: int = Field(60, ge=0, le=5000, description="kept pictures drawn at random for people to mark")
     verify_files: int = Field(
         500, ge=0, description="stored pictures whose bytes are checked against their sha256; spread over all of them"
     )
+    data_docs: bool = Field(True, description="build Great Expectations' Data Docs beside the site; takes seconds")
     auto_approve: bool = Field(
         False,
         description="approve by rule a snapshot that passes every check, for unattended runs; one that fails waits",

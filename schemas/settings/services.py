@@ -5,7 +5,7 @@ the keys; a key itself never stands in configuration. The one exception are the 
 public, and are refused for any address that is not loopback.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -22,10 +22,12 @@ __all__ = [
     "Endpoint",
     "GeocoderEndpoint",
     "MapillaryEndpoint",
+    "MapsEndpoint",
     "Price",
     "SearchEndpoint",
     "ServicesSettings",
     "StacEndpoint",
+    "ToolGeocoderEndpoint",
     "TrainedEndpoint",
     "is_loopback",
     "is_private",
@@ -36,6 +38,7 @@ OFFLINE_URL = "http://127.0.0.1:8760"
 OFFLINE_MAPILLARY_TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00"
 OFFLINE_CHAT_KEY = "sk-offline-world"
 OFFLINE_SEARCH_KEY = "tvly-offline-world"
+OFFLINE_MAPS_KEY = "offline-world-maps"
 
 _OFFLINE_TILES = "/mapillary-tiles/maps/vtp/mly1_public/2"
 _OFFLINE_FILES = "/blob/{account}/{container}/"
@@ -155,17 +158,46 @@ class GeocoderEndpoint(Endpoint):
     base_url: str = f"{OFFLINE_URL}/nominatim"
 
 
+class ToolGeocoderEndpoint(Endpoint):
+    """The geocoder of the agents' tool where it is another than `services.geocoder`: Google's, or OpenCage's."""
+
+    base_url: str
+    protocol: Literal["nominatim", "google", "opencage"] = Field("google", description="what the service speaks")
+
+
 class SearchEndpoint(Endpoint):
+    """Web search, by default Tavily's."""
+
+    protocol: Literal["tavily", "you"] = Field("tavily", description="what the service speaks")
     base_url: str = f"{OFFLINE_URL}/tavily"
     key_env: str | None = "TAVILY_API_KEY"
     public_key: str | None = OFFLINE_SEARCH_KEY
 
 
+class MapsEndpoint(Endpoint):
+    """Points of interest and pictures of the ground, over AMap's web service protocol."""
+
+    elsewhere: ClassVar[dict[str, Any]] = {"public_key": None, "key_env": "AMAP_KEY"}
+
+    base_url: str = f"{OFFLINE_URL}/maps"
+    key_env: str | None = "AMAP_KEY"
+    public_key: str | None = OFFLINE_MAPS_KEY
+
+
 class Price(Settings):
     """What a model costs, in US dollars for a million tokens."""
 
-    prompt: float = Field(0, ge=0)
-    completion: float = Field(0, ge=0)
+    prompt: float = Field(ge=0, description="for a million tokens of the question")
+    completion: float = Field(ge=0, description="for a million tokens of the answer, reasoning included")
+    as_of: str | None = Field(None, pattern=r"^\d{4}-\d{2}-\d{2}$", description="day on which the price was read")
+    source: str | None = Field(None, description="where it was read")
+
+    def of(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """US dollars for these tokens."""
+        return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1_000_000
+
+
+OFFLINE_PRICE = Price(prompt=0, completion=0, source="the offline world is free")
 
 
 class ChatEndpoint(Endpoint):
@@ -174,7 +206,19 @@ class ChatEndpoint(Endpoint):
     public_key: str | None = OFFLINE_CHAT_KEY
     timeout_s: float = Field(180, gt=0)
     total_timeout_s: float = Field(300, gt=0)
-    prices: dict[str, Price] = Field(default_factory=dict, description="model name -> price; absent: free")
+    max_concurrency: int = Field(256, ge=1, le=1024)
+    tokens_per_minute: float | None = Field(
+        None,
+        gt=0,
+        description="tokens of questions and expected answers a minute, by all workers and runs on a lake together",
+    )
+    prices: dict[str, Price] = Field(default_factory=dict, description="model name -> price; absent: unknown")
+
+    def price_of(self, model: str | None) -> Price | None:
+        """What a model costs here; None: that is not known."""
+        if model in self.prices:
+            return self.prices[model]
+        return OFFLINE_PRICE if self.public_key == OFFLINE_CHAT_KEY else None
 
 
 class TrainedEndpoint(ChatEndpoint):
@@ -201,6 +245,10 @@ class ServicesSettings(Settings):
     stac: StacEndpoint = StacEndpoint()
     geocoder: GeocoderEndpoint = GeocoderEndpoint()
     search: SearchEndpoint = SearchEndpoint()
+    maps: MapsEndpoint = MapsEndpoint()
+    tool_geocoder: ToolGeocoderEndpoint | None = Field(
+        None, description="geocoder of the tool maps_geocode; null: the one of `geocoder`"
+    )
     chat: ChatEndpoint = ChatEndpoint()
     trained: TrainedEndpoint | None = Field(None, description="chat server of a trained checkpoint, where one runs")
 
@@ -215,7 +263,7 @@ class ServicesSettings(Settings):
             return data  # what is wrong is said of `client` alone
         shared = dict(data)
         for name, kind in _ENDPOINTS.items():
-            own = data.get(name, None if name == "trained" else {})
+            own = data.get(name, None if name in ("trained", "tool_geocoder") else {})
             if isinstance(own, kind):
                 own = own.model_dump(exclude_unset=True)
             if isinstance(own, dict):
@@ -229,6 +277,8 @@ _ENDPOINTS: dict[str, type[Endpoint]] = {
     "stac": StacEndpoint,
     "geocoder": GeocoderEndpoint,
     "search": SearchEndpoint,
+    "maps": MapsEndpoint,
+    "tool_geocoder": ToolGeocoderEndpoint,
     "chat": ChatEndpoint,
     "trained": TrainedEndpoint,
 }

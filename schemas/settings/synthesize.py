@@ -2,23 +2,57 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.settings.base import Settings
 
+RecipeName = Literal["spotagent", "geovista", "geoagent", "thinking-with-map", "spotsft"]
+Rule = Literal["visible_signs", "given_coordinates", "unnamed_answer"]
+
 
 class SynthesizeSettings(Settings):
-    """SpotAgent's multi-agent synthesis with rejection sampling (3.2.1)."""
+    """Trajectories of a recipe, with SpotAgent's rejection sampling (3.2.1)."""
 
-    recipe: Literal["spotagent"] = Field("spotagent", description="whose trajectories are made")
-    observer: str = Field("observer", min_length=1, description="chat model that sees the picture")
-    planner: str = Field("planner", min_length=1, description="chat model that reasons and calls tools")
-    samples: int = Field(1, ge=1, le=64, description="trajectories tried for one picture")
-    temperature: float = Field(0.7, ge=0, le=2, description="of the planner; at 0 all samples are alike")
-    max_tool_calls: int = Field(6, ge=0, le=64, description="T_max: tool calls in one trajectory")
+    recipe: RecipeName = Field("spotagent", description="whose trajectories are made")
+    also: tuple[RecipeName, ...] = Field((), description="further recipes, tried on `also_images` pictures each")
+    also_images: int = Field(4, ge=1, description="pictures for each recipe of `also`")
+    single_agent: bool = Field(
+        False, description="one model that sees and calls tools writes all replies, in place of the paper's way"
+    )
+    agent: str = Field("agent", min_length=1, description="model role that sees pictures and calls tools")
+    observer: str = Field("observer", min_length=1, description="SpotAgent: model role that sees the picture")
+    planner: str = Field("planner", min_length=1, description="SpotAgent: model role that reasons and calls tools")
+    normalizer: str = Field("agent", min_length=1, description="GeoAgent: model role that normalises people's notes")
+    notes: str | None = Field(
+        None, description="GeoAgent: csv, jsonl or Parquet file with image_id and notes; null: a model writes them"
+    )
+    boxes: int = Field(2, ge=0, le=8, description="GeoVista: regions proposed for one picture, at most")
+    queries: int = Field(2, ge=0, le=8, description="GeoVista: web searches proposed for one picture, at most")
+    samples: int = Field(1, ge=1, le=64, description="attempts at one picture, at most")
+    enough: int = Field(1, ge=1, le=64, description="kept trajectories of one picture after which none is tried")
+    temperature: float = Field(0.7, ge=0, le=2, description="of the model that acts; at 0 all attempts are alike")
+    max_tool_calls: int | None = Field(None, ge=0, le=64, description="T_max: tool calls an attempt; null: recipe's")
+    max_turns: int | None = Field(None, ge=1, le=65, description="replies in one attempt; null: the recipe's")
+    max_total_tokens: int | None = Field(None, ge=1, description="tokens of one attempt, all requests; null: recipe's")
+    max_seconds: float | None = Field(None, gt=0, description="wall time of one attempt; null: no limit")
+    max_cost_usd: float | None = Field(None, gt=0, description="money for one attempt; null: no limit")
     max_error_km: float = Field(5.0, gt=0, description="delta: a kept answer is nearer to the truth than this")
+    require: tuple[Rule, ...] = Field(
+        (),
+        description="rules beyond the paper: visible_signs (what a thought quotes stands in a visible message), "
+        "given_coordinates (no coordinate before a tool gave it), unnamed_answer (the question does not name it)",
+    )
     max_tokens: int = Field(2048, ge=64, description="longest reply of a model")
     result_chars: int = Field(6000, ge=200, description="longest tool result a model is shown, in characters")
+    answer_decimals: int = Field(4, ge=0, le=8, description="SpotSFT: decimals of the coordinates in answers")
     view_max_pixels: int = Field(2_000_000, ge=40_000, description="pixels of a picture a model sees, at most")
     view_min_pixels: int = Field(40_000, ge=784, description="pixels of a picture a model sees, at least")
     max_images: int | None = Field(None, ge=1, description="pictures to make trajectories for; null: all for training")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "SynthesizeSettings":
+        if self.enough > self.samples:
+            raise ValueError(f"enough {self.enough} is more than the {self.samples} samples of a picture")
+        if self.view_min_pixels > self.view_max_pixels:
+            raise ValueError(f"view_min_pixels {self.view_min_pixels} is above view_max_pixels {self.view_max_pixels}")
+        return self

@@ -1,10 +1,11 @@
 """How a model is trained: the paper's values as defaults, small ones in the offline profile."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.settings.base import OPERATIONAL, Settings
+from schemas.settings.reward import RewardSettings
 
 TrainingStage = Literal["sft", "cold_start", "grpo"]
 
@@ -34,17 +35,12 @@ class TunerSettings(Settings):
     epochs: float = Field(1.0, gt=0, description="times every sample is seen")
     max_steps: int | None = Field(None, ge=1, description="number of optimizer steps, in place of epochs")
     batch_size: int = Field(32, ge=1, description="sequences in one optimizer step")
-    micro_batch: int = Field(8, ge=1, description="sequences in one forward pass on one device")
+    micro_batch: int = Field(8, ge=1, description="sequences in one forward pass on one device, at most")
+    max_tokens: int = Field(32_768, ge=64, description="a sample with more tokens is left out, and counted")
     learning_rate: float = Field(1e-5, gt=0, description="of AdamW, at its highest")
     warmup_share: float = Field(0.05, ge=0, lt=1, description="share of the steps in which the rate rises")
     schedule: Literal["constant", "linear", "cosine"] = Field("cosine", description="how the rate falls")
     weight_decay: float = Field(0.0, ge=0, description="of AdamW")
-
-    @model_validator(mode="after")
-    def _whole_batches(self) -> "TunerSettings":
-        if self.batch_size % min(self.micro_batch, self.batch_size):
-            raise ValueError(f"batch_size {self.batch_size} must be a multiple of micro_batch {self.micro_batch}")
-        return self
 
 
 class ColdStartSettings(TunerSettings):
@@ -52,9 +48,6 @@ class ColdStartSettings(TunerSettings):
 
     replay: float = Field(
         0.0, ge=0, description="SFT samples mixed in per trajectory, against forgetting how to answer at once"
-    )
-    tool_text_chars: int | None = Field(
-        None, ge=1, description="longest text of one tool response in a sample, which bears no loss; null: all of it"
     )
 
 
@@ -66,16 +59,32 @@ class GrpoSettings(Settings):
     group_size: int = Field(8, ge=2, description="G: completions sampled for one prompt")
     prompts_per_generation: int = Field(256, ge=1, description="verl's train_batch_size: prompts sampled at once")
     prompts_per_step: int = Field(128, ge=1, description="verl's ppo_mini_batch_size: prompts in one optimizer step")
-    micro_batch: int = Field(8, ge=1, description="completions in one forward pass on one device")
+    micro_batch: int = Field(8, ge=1, description="completions in one forward pass on one device, at most")
     learning_rate: float = Field(1e-6, gt=0, description="of AdamW, at its highest")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="how the rate falls")
     kl: float = Field(0.001, ge=0, description="weight of the low-variance KL to the stage's starting model")
     clip: float = Field(0.2, gt=0, lt=1, description="how far the ratio to the sampling policy counts")
     temperature: float = Field(1.0, gt=0, description="of sampling")
     max_completion_tokens: int = Field(4096, ge=1, description="longer completions are cut")
-    loss: Literal["grpo", "dapo", "bnpo", "dr_grpo"] = Field(
-        "grpo", description="how token losses are averaged; grpo is the mean over each completion, then over the group"
+    max_turns: int = Field(0, ge=0, description="turns with tools in a rollout; 0: no tools in RL, as SpotAgent has it")
+    rollout_groups: int = Field(
+        8, ge=1, description="groups decoded side by side, which decides the key cache", json_schema_extra=OPERATIONAL
     )
+    reference: Literal["device", "offload"] = Field(
+        "device",
+        description="where the KL reference's weights lie between its passes; with lora it is the model without them",
+        json_schema_extra=OPERATIONAL,
+    )
+    patience: int | None = Field(
+        3, ge=1, description="validations without a rise of reward after which phase II begins; null: after all of I"
+    )
+    least_rise: float = Field(0.005, ge=0, description="of the validation reward that counts as one")
+    loss: Literal["grpo", "dapo", "dr_grpo"] = Field(
+        "grpo",
+        description="how token losses are averaged: over each completion and then over all (grpo), over all tokens of "
+        "the step (dapo), or over completions times max_completion_tokens (dr_grpo)",
+    )
+    reward: RewardSettings = Field(RewardSettings(), description="constants and services of the recipe's reward")
 
     @model_validator(mode="after")
     def _whole_batches(self) -> "GrpoSettings":
@@ -84,11 +93,6 @@ class GrpoSettings(Settings):
                 f"prompts_per_generation {self.prompts_per_generation} must be a multiple of "
                 f"prompts_per_step {self.prompts_per_step}"
             )
-        if (self.prompts_per_step * self.group_size) % self.micro_batch:
-            raise ValueError(
-                f"prompts_per_step x group_size = {self.prompts_per_step * self.group_size} must be a multiple of "
-                f"micro_batch {self.micro_batch}"
-            )
         return self
 
 
@@ -96,15 +100,49 @@ class TrainSettings(Settings):
     """The three training stages of a recipe, in the order they run."""
 
     recipe: str = Field("spotagent", description="whose trajectories are trained on, with its reward")
-    base: str = Field("tiny", min_length=1, description='"tiny", or the path or hub name of a Qwen2.5-VL')
+    base: str = Field(
+        "tiny", min_length=1, description='"tiny", the packaged "sees-1", or the path or hub name of a Qwen2.5-VL'
+    )
     stages: tuple[TrainingStage, ...] = Field(
         ("sft", "cold_start", "grpo"), description="which of the three run, in this order"
     )
     seed: int = Field(0, ge=0, description="of the order of samples, of sampling and of new weights")
     # Two threads wait for each other at every small matrix: beside other work they took seven times the CPU of one.
     threads: int = Field(1, ge=1, description="CPU threads of the training process")
+    workers: int = Field(
+        1,
+        ge=1,
+        description="processes that train one model together, each with a GPU of its own where there are GPUs; "
+        "started by Ray Train",
+        json_schema_extra=OPERATIONAL,
+    )
+    shard: Literal["none", "full"] = Field(
+        "full",
+        description="with several workers: weights, gradients and AdamW's moments shared out over them (full, FSDP2), "
+        "or a whole copy in each (none)",
+        json_schema_extra=OPERATIONAL,
+    )
     precision: Literal["bf16", "fp32"] = Field("bf16", description="of the weights in training")
-    gradient_checkpointing: bool = Field(True, description="compute activations twice rather than keep them")
+    update: Literal["stochastic", "masters"] = Field(
+        "stochastic",
+        description="how bf16 weights keep steps smaller than their last digit: rounded at random, or in fp32 copies",
+    )
+    states: Literal["auto", "bf16", "fp32", "int8"] = Field(
+        "auto", description="AdamW's two moments; auto: bf16 beside bf16 weights, else fp32"
+    )
+    gradient_checkpointing: Literal["none", "vision", "all"] = Field(
+        "vision", description="whose activations are computed twice rather than kept; true means all, false none"
+    )
+    pack_tokens: int = Field(8192, ge=64, description="tokens of packed samples in one forward pass, at most")
+    loader_threads: int = Field(
+        4, ge=0, description="threads that decode pictures ahead of the training step", json_schema_extra=OPERATIONAL
+    )
+    validation_steps: int = Field(
+        10, ge=1, description="optimizer steps between two validations", json_schema_extra=OPERATIONAL
+    )
+    validation_images: int = Field(
+        32, ge=0, description="pictures of the validation split that are asked about", json_schema_extra=OPERATIONAL
+    )
     save_steps: int = Field(
         100, ge=1, description="optimizer steps between two resumable checkpoints", json_schema_extra=OPERATIONAL
     )
@@ -117,11 +155,20 @@ class TrainSettings(Settings):
     cold_start: ColdStartSettings = ColdStartSettings()
     grpo: GrpoSettings = GrpoSettings()
 
+    @field_validator("gradient_checkpointing", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return {True: "all", False: "none"}[value] if isinstance(value, bool) else value
+
     @model_validator(mode="after")
     def _consistent(self) -> "TrainSettings":
         if self.image_min_pixels > self.image_max_pixels:
             raise ValueError(
                 f"image_min_pixels {self.image_min_pixels} is above image_max_pixels {self.image_max_pixels}"
+            )
+        if self.workers > 1 and self.shard == "full" and self.states == "int8":
+            raise ValueError(
+                "states int8 are kept in blocks that cannot be shared out: set states to auto, or shard to none"
             )
         order = [stage for stage in ("sft", "cold_start", "grpo") if stage in self.stages]
         if list(self.stages) != order:

@@ -7,12 +7,12 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
-from schemas.tables.base import BOOL, FLOAT, INT, JSON, STRING, SYSTEM_COLUMNS, TIME, Table
+from schemas.tables.base import BOOL, FLOAT, INT, JSON, STRING, SYSTEM_COLUMNS, TIME, Expectation, Table
 
-__all__ = ["BOOL", "FLOAT", "INT", "JSON", "STRING", "SYSTEM_COLUMNS", "TABLES", "TIME", "Table"]
+__all__ = ["BOOL", "FLOAT", "INT", "JSON", "STRING", "SYSTEM_COLUMNS", "TABLES", "TIME", "Expectation", "Table"]
 
 # In the order of the data, for readers; parts that are not named here follow, and `run` comes last.
-_ORDER = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
+_ORDER = ("plan", "collect", "curate", "review", "withdraw", "synthesize", "difficulty", "train", "evaluate")
 
 
 def _modules() -> list[str]:

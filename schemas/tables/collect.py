@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from schemas.tables.base import FLOAT, INT, JSON, STRING, TIME, Table
+from schemas.tables.base import FLOAT, INT, JSON, STRING, TIME, Table, matches, one_of
 
 TABLES = (
     Table(
@@ -40,6 +40,12 @@ TABLES = (
         },
         required=("kind", "lat", "lon", "source", "source_id", "licence", "attribution", "sha256"),
         about="what was fetched, under which licence",
+        expects=(
+            one_of("kind", "panorama", "photo", "satellite"),
+            one_of("extension", "jpg", "png"),
+            # An id that went through a float looks like 4.546e+18.
+            matches("source_id", r"^(?!\d(?:\.\d+)?[eE]\+?\d+$)\S", "source_id never went through a float"),
+        ),
         shared=True,  # street views, satellite scenes and ingested photos; the recheck ends rows
     ),
     Table(

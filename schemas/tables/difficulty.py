@@ -13,16 +13,22 @@ TABLES = (
             "image_id": STRING,
             "snapshot_id": STRING,  # the snapshot it was made for; a later one with the same picture takes it over
             "policy": STRING,
+            "tools": STRING,  # offered to it, or `none`
             "trial": INT,
             "answer": STRING,
             "lat": FLOAT,
             "lon": FLOAT,
             "parse_error": STRING,
             "error_km": FLOAT,
+            "reward": FLOAT,  # of the recipe that is to be trained
+            "end_reason": STRING,
             "tool_calls": INT,
+            "tool_successes": INT,
+            "tool_pattern": STRING,  # tools used, in the order of first use
             "prompt_tokens": INT,
             "completion_tokens": INT,
             "cost_usd": FLOAT,
+            "seconds": FLOAT,
         },
         required=("image_id", "policy", "trial"),
         about="one try of one policy at one image",
@@ -38,8 +44,13 @@ TABLES = (
             "threshold_km": pa.list_(FLOAT),
             "passes": pa.list_(INT),  # trials with error below the threshold, per threshold
             "regimes": pa.list_(STRING),  # learnable, mastered or intractable, per threshold
-            "kept": BOOL,  # learnable at one threshold at least
-            "phase": INT,  # 1: learnable at a phase I threshold; 2: only at a phase II one; else null
+            "learnable": BOOL,  # 0 < Pass@K < K at one threshold at least
+            "reward_mean": FLOAT,
+            "reward_std": FLOAT,
+            "reward_varies": BOOL,  # the rewards inside the group differ: only then is there something to learn
+            "kept": BOOL,  # by the rule difficulty.keep
+            "reason": STRING,  # why it is not kept
+            "phase": INT,  # 1: learnable at a phase I threshold; 2: only at a phase II one; null: not kept
         },
         required=("k", "kept"),
         about="Pass@K difficulty",

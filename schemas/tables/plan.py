@@ -1,6 +1,6 @@
 """The plan: where pictures are looked for."""
 
-from schemas.tables.base import FLOAT, INT, STRING, Table
+from schemas.tables.base import FLOAT, INT, STRING, Table, matches
 
 TABLES = (
     Table(
@@ -27,5 +27,9 @@ TABLES = (
         },
         required=("country", "lat", "lon", "split"),
         about="where to look",
+        expects=(
+            matches("country", r"^[A-Z]{2}$", "country is an ISO 3166 alpha-2 code"),
+            matches("cell", r"^[NS]\d{2}[EW]\d{3}$", "cell names a one-degree cell"),
+        ),
     ),
 )

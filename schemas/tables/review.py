@@ -1,6 +1,6 @@
 """Snapshots of the data and the decisions of reviewers about them."""
 
-from schemas.tables.base import BOOL, JSON, STRING, TIME, Table
+from schemas.tables.base import BOOL, JSON, STRING, TIME, Table, one_of
 
 TABLES = (
     Table(
@@ -21,6 +21,7 @@ TABLES = (
         },
         required=("table_versions_json", "status"),
         about="a reviewed state of the data, with the latest decision about it",
+        expects=(one_of("status", "pending", "approved", "rejected"),),
     ),
     Table(
         "decisions",
@@ -36,5 +37,24 @@ TABLES = (
         },
         required=("snapshot_id", "decision", "reviewer", "decided_at", "table_versions_json"),
         about="every decision about a snapshot; none is ever replaced",
+    ),
+    Table(
+        "marks",
+        ("mark_id",),
+        {
+            "mark_id": STRING,  # of image, label and reviewer: a second mark replaces the first
+            "image_id": STRING,
+            "snapshot_id": STRING,  # whose site it was made in
+            "sha256": STRING,  # of the picture that was looked at
+            "label": STRING,  # that was looked at: country; region; city
+            "mark": STRING,  # right or wrong
+            "note": STRING,
+            "sampled": BOOL,  # whether the picture was drawn at random; only those say something about all
+            "reviewer": STRING,
+            "marked_at": TIME,
+        },
+        required=("image_id", "snapshot_id", "sha256", "label", "mark", "sampled", "reviewer", "marked_at"),
+        about="what people said about single labels",
+        expects=(one_of("mark", "right", "wrong"),),
     ),
 )

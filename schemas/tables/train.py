@@ -16,12 +16,35 @@ TABLES = (
             "messages_json": JSON,
             "lat": FLOAT,
             "lon": FLOAT,
+            "country": STRING,  # the levels some rewards compare
+            "region": STRING,
+            "city": STRING,
             "sha256": STRING,
             "licence": STRING,
             "attribution": STRING,
         },
         required=("training_stage", "image_id", "sha256", "licence", "attribution"),
         about="training rows, as the trainer sees them",
+    ),
+    Table(
+        "training_steps",
+        ("model_id", "kind", "number"),
+        {
+            "model_id": STRING,
+            "kind": STRING,  # step, validation or warning
+            "number": INT,  # of its kind, from 0
+            "training_stage": STRING,
+            "step": INT,  # optimizer steps done by then
+            "loss": FLOAT,
+            "reward": FLOAT,
+            "figures_json": JSON,  # all figures: KL, entropy, lengths, reward by part, Acc@D of a validation …
+            "text": STRING,  # of a warning
+            "seconds": FLOAT,
+            "tokens_per_s": FLOAT,
+        },
+        required=("training_stage", "kind", "step"),
+        about="what each training step and each validation showed",
+        shared=True,  # one stage for each kind of training
     ),
     Table(
         "models",

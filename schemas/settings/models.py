@@ -1,0 +1,94 @@
+"""Which model does what: roles, the servers their models run on, prices, and how much money may be spent.
+
+A role is the name a stage asks by (judge, observer, planner, answerer-base …). A role that is not named here is asked
+of the endpoint `chat` (`services.chat`) as a model of the role's own name. `trained` and `trained:<model id>` are asked
+of the endpoint `trained` (`services.trained`).
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from schemas.settings.base import OPERATIONAL, Settings
+from schemas.settings.services import Price, TrainedEndpoint
+
+CHAT, TRAINED = "chat", "trained"  # endpoints whose settings stand under `services`
+
+Parameter = Literal[
+    "temperature", "top_p", "top_k", "seed", "max_tokens", "tool_choice", "response_format", "parallel_tool_calls"
+]
+
+
+class ModelEndpoint(TrainedEndpoint):
+    """A server of models that speaks the OpenAI chat completions protocol."""
+
+
+class Role(Settings):
+    """The model behind a role. What a stage asks for itself, such as its temperature, goes before what stands here."""
+
+    endpoint: str = Field(CHAT, min_length=1, description="`chat`, `trained` or a name under models.endpoints")
+    model: str | None = Field(None, min_length=1, description="name its server knows it by; null: the role's own name")
+    temperature: float | None = Field(None, ge=0, le=2, description="where the stage names none; null: 0")
+    top_p: float | None = Field(None, gt=0, le=1, description="nucleus sampling; null: the server's default")
+    top_k: int | None = Field(None, ge=1, description="top-k sampling (vLLM, SGLang); null: the server's default")
+    max_tokens: int | None = Field(None, ge=1, description="longest answer where the stage names none")
+    token_limit: Literal["max_tokens", "max_completion_tokens"] = Field(
+        "max_tokens", description="what the server calls the longest answer; newer OpenAI models want the second"
+    )
+    omit: tuple[Parameter, ...] = Field((), description="parameters that the server refuses: they are not sent")
+    extra_body: dict[str, Any] = Field(default_factory=dict, description="further fields of every request")
+    price: Price | None = Field(None, description="of this role's model; null: what the endpoint says of the model")
+
+
+class EstimateSettings(Settings):
+    """How `--dry-run` finds out what a stage would cost, where no earlier run tells."""
+
+    items: int = Field(
+        16,
+        ge=0,
+        description="items that are done for real to find out; the run does not pay for their calls again. 0: none",
+    )
+    seed: int = Field(0, description="which items these are")
+
+
+class ModelsSettings(Settings):
+    """Models by role, and the money they may cost."""
+
+    endpoints: dict[str, ModelEndpoint] = Field(
+        default_factory=dict, description="servers of models besides services.chat, by name"
+    )
+    roles: dict[str, Role] = Field(default_factory=dict, description="role -> its endpoint, model, sampling and price")
+    budget_usd: float | None = Field(
+        None,
+        ge=0,
+        description="US dollars that all calls on this lake may cost together, earlier runs included; null: no limit",
+        json_schema_extra=OPERATIONAL,
+    )
+    replay: bool = Field(
+        True,
+        description="answer a request from the table `calls` if it was answered before",
+        json_schema_extra=OPERATIONAL,
+    )
+    estimate: EstimateSettings = Field(EstimateSettings(), json_schema_extra=OPERATIONAL)
+
+    @model_validator(mode="after")
+    def _endpoints_exist(self) -> "ModelsSettings":
+        for name in (CHAT, TRAINED):
+            if name in self.endpoints:
+                raise ValueError(f"endpoints: '{name}' is set under services.{name}")
+        known = (CHAT, TRAINED, *self.endpoints)
+        for name, role in self.roles.items():
+            if role.endpoint not in known:
+                raise ValueError(
+                    f"roles.{name}.endpoint: there is no endpoint '{role.endpoint}'; there are {', '.join(known)}"
+                )
+        return self
+
+    def role(self, name: str) -> Role:
+        """What is set for a role, or what holds for one that is not named."""
+        found = self.roles.get(name)
+        if found is not None:
+            return found
+        if name == TRAINED or name.startswith(f"{TRAINED}:"):
+            return Role(endpoint=TRAINED, model=name.partition(":")[2] or None)
+        return Role(model=name)

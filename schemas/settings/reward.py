@@ -1,0 +1,28 @@
+"""How answers are rewarded: the constants of the recipes and the services some of them ask."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from schemas.settings.base import OPERATIONAL, Settings
+
+
+class RewardSettings(Settings):
+    """What the recipes' rewards need beside an answer and its truth."""
+
+    beta: float = Field(2.0, gt=1, description="GeoVista eq. 4: beta^2 for the city, beta for the state")
+    verifier: str | None = Field(
+        None, description="GeoVista: model role asked where the name rule says no; null: the rule alone decides"
+    )
+    embedder: str = Field("embedder", min_length=1, description="GeoAgent eq. 7: model of the embeddings service")
+    consistency: str | None = Field(
+        "consistency", description="GeoAgent eq. 8: model role that reads the reasoning; null: the term is left out"
+    )
+    length_form: Literal["authors", "printed"] = Field(
+        "authors",
+        description="GeoAgent eq. 9: 'authors' as in their code (90..200 characters, 0 below, 1 above), "
+        "'printed' normalised over the reply's own levels",
+    )
+    concurrency: int = Field(
+        8, ge=1, le=256, description="answers whose services are asked at the same time", json_schema_extra=OPERATIONAL
+    )
