@@ -1,5 +1,8 @@
 """Curate: what can be localized, with its address and its split. Each step owns a table; `labels` joins them."""
 
-from tasks.curate import address, duplicates, judge, labels
+from tasks.curate import address, confirm, duplicates, judge, labels, quality, tiers
+from tasks.curate.external import check
 
-STAGES = [duplicates.STAGE, judge.STAGE, address.STAGE, labels.STAGE]
+__all__ = ["STAGES", "check"]
+
+STAGES = [quality.STAGE, duplicates.STAGE, judge.STAGE, address.STAGE, confirm.STAGE, tiers.STAGE, labels.STAGE]

@@ -1,54 +1,31 @@
-"""The address of every picture the judge calls localizable, from the geocoder."""
-
-from dataclasses import dataclass
+"""The address of every picture under curation, from the packaged boundaries and gazetteer: no request is made."""
 
 import polars as pl
 
 from schemas.settings.curate import AddressSettings
-from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup
-from tasks.services import Geocoder
+from tasks.geo.labels import labels_of
+from tasks.runtime.runner import ColumnStage, Inputs
+
+_REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
+LEVELS = (
+    "country_code", "country", "region", "city", "country_local", "region_local", "city_local", "district", "city_km",
+    "shore_km", "address",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class WorkerContext:
-    """What a worker keeps open."""
-
-    geocoder: Geocoder
-    settings: AddressSettings
-
-
-def items(inputs: Inputs, settings: AddressSettings) -> pl.DataFrame:
-    """One item for each localizable picture, whatever its score: another threshold asks for no address again."""
-    judged = inputs.frame("judgements").filter(pl.col("localizability") == "localizable").select("image_id")
-    return judged.join(inputs.frame("images").select("image_id", "lat", "lon"), on="image_id").rename(
-        {"image_id": "id"}
-    )
+def compute(inputs: Inputs, settings: AddressSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """One row for each picture; without a country at sea. No rejects here: the labels' step rejects."""
+    wanted = inputs.frame("duplicates").select("image_id")
+    points = wanted.join(inputs.frame("images").select("image_id", "lat", "lon"), on="image_id")
+    found = labels_of(points["lat"], points["lon"], settings.place_km, settings.shore_km)
+    kept = pl.concat([points, found.select(LEVELS)], how="horizontal").with_columns(id="image_id")
+    return kept, pl.DataFrame(schema=_REJECTS)
 
 
-def open_context(settings: AddressSettings, setup: WorkerSetup) -> WorkerContext:
-    return WorkerContext(Geocoder(setup.connections.geocoder), settings)
-
-
-async def work(item: Row, context: WorkerContext) -> Kept:
-    """The address of one picture; without a country where the geocoder knows none, as at sea."""
-    found = await context.geocoder.reverse(item["lat"], item["lon"], context.settings.zoom)
-    row = {
-        "image_id": item["id"],
-        "lat": item["lat"],
-        "lon": item["lon"],
-        **{name: getattr(found, name, None) or None for name in ("country_code", "country", "region", "city")},
-    }
-    return Kept({"addresses": [row]})
-
-
-STAGE = Stage(
+STAGE = ColumnStage(
     name="curate.address",
     section="curate.address",
-    reads=("images", "judgements"),
+    reads=("images", "duplicates"),
     writes=("addresses",),
-    items=items,
-    work=work,
-    open=open_context,
-    resources=Resources(cpus=1, concurrency=8, chunk=2),
-    services=("geocoder",),
+    compute=compute,
 )

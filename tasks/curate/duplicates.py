@@ -1,64 +1,61 @@
-"""Pictures that are excluded by another picture: exact duplicates, and sequences that reach into two splits.
+"""Pictures that are excluded by another picture, of this lake or of an evaluation set of others.
 
-They are found over the whole table before any picture is judged, so that no request is spent on them.
+They are found over the whole table before any picture is judged, so that no request is spent on them. A picture whose
+pixels are not measured yet, because that failed, waits: it could be a near-duplicate of any other.
 """
+
+import json
 
 import polars as pl
 
 from schemas.settings.curate import DuplicatesSettings
+from tasks.curate.external import read_external, with_digests
+from tasks.curate.leaks import exclusions
 from tasks.runtime.runner import ColumnStage, Inputs
 
-# Where two splits share something, the later one keeps it: evaluation data is scarcer than training data.
-SPLIT_ORDER = {"train": 0, "validation": 1, "benchmark": 2}
 _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
+_FOUND = dict.fromkeys(("image_id", "reason", "duplicate_of", "leaks_into", "evidence_json"), pl.String)
 
 
 def compute(inputs: Inputs, settings: DuplicatesSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """One row for each picture of the kinds under curation, with its split and what excludes it; no rejects here."""
+    """One row for each measured picture, with its split and what excludes it; no rejects here."""
+    pictures = measured_pictures(inputs)
+    found = exclusions(pictures, settings, read_external(settings.external))
+    rows = [
+        {
+            "image_id": image_id,
+            "reason": one.reason,
+            "duplicate_of": one.duplicate_of,
+            "leaks_into": one.leaks_into,
+            "evidence_json": json.dumps(one.evidence, ensure_ascii=False),
+        }
+        for image_id, one in found.items()
+    ]
+    kept = pictures.select("image_id", "split").join(pl.DataFrame(rows, schema=_FOUND), on="image_id", how="left")
+    return kept.with_columns(id="image_id"), pl.DataFrame(schema=_REJECTS)
+
+
+def measured_pictures(inputs: Inputs) -> pl.DataFrame:
+    """The pictures under curation that have a split, with their marks."""
     places = inputs.frame("places").select("place_id", place_split="split")
-    images = inputs.frame("images").filter(pl.col("kind").is_in(settings.kinds))
+    images = inputs.frame("images").select(
+        "image_id", "place_id", "sha256", "kind", "source", "sequence_id", "creator", "lat", "lon", "split"
+    )
     # An ingested picture belongs to no place and has a split of its own. One whose place is gone has no split, and can
     # be used neither for training nor for evaluation.
     of_place = pl.when(pl.col("place_id").is_null()).then("split").otherwise("place_split")
     images = images.join(places, on="place_id", how="left").with_columns(split=of_place)
-    kept = with_overlaps(images.filter(pl.col("split").is_not_null())).select(
-        "image_id", "split", "duplicate_of", "leaks_into", id="image_id", evidence_json=_evidence()
-    )
-    return kept, pl.DataFrame(schema=_REJECTS)
-
-
-def with_overlaps(images: pl.DataFrame) -> pl.DataFrame:
-    """The images with `duplicate_of` (an image_id) and `leaks_into` (a split), null where there is none.
-
-    Needs the columns image_id, sha256, source, sequence_id and split. Of pictures with equal bytes the one of the
-    later split stays, then the one with the smallest image_id. A sequence is one drive: its pictures look alike, so
-    it may serve one split only.
-    """
-    rank = pl.col("split").replace_strict(SPLIT_ORDER, default=None, return_dtype=pl.Int64)
-    first = pl.col("image_id").sort_by([rank, "image_id"], descending=[True, False]).first().over("sha256")
-    highest = rank.max().over("source", "sequence_id")
-    names = {number: name for name, number in SPLIT_ORDER.items()}
-    leaks = pl.col("sequence_id").is_not_null() & (rank < highest)
-    return images.with_columns(
-        duplicate_of=pl.when(pl.col("image_id") != first).then(first),
-        leaks_into=pl.when(leaks).then(highest.replace_strict(names, default=None, return_dtype=pl.String)),
-    )
-
-
-def _evidence() -> pl.Expr:
-    leak = pl.struct(pl.col("leaks_into").alias("sequence_also_in"), "split")
-    return (
-        pl.when(pl.col("duplicate_of").is_not_null())
-        .then(pl.struct(pl.col("duplicate_of").alias("of")).struct.json_encode())
-        .when(pl.col("leaks_into").is_not_null())
-        .then(leak.struct.json_encode())
-    )
+    measured = inputs.frame("quality").select("image_id", "sha256")
+    marks = inputs.frame("fingerprints").select("image_id", "sha256", "phash", "phash_mirrored", "embedding")
+    pictures = images.join(measured, on=["image_id", "sha256"]).join(marks, on=["image_id", "sha256"], how="left")
+    return pictures.filter(pl.col("split").is_not_null())
 
 
 STAGE = ColumnStage(
     name="curate.duplicates",
     section="curate.duplicates",
-    reads=("images", "places"),
+    reads=("images", "places", "quality", "fingerprints"),
     writes=("duplicates",),
     compute=compute,
+    identity=with_digests,
 )

@@ -1,4 +1,4 @@
-"""The judge's verdict on every picture that no other picture excludes.
+"""Every judge's verdict on every picture that no other picture excludes.
 
 Every verdict is kept, whatever becomes of the picture: thresholds belong to the step that makes the labels. The judge
 sees the picture and the question, and neither coordinates, nor address, nor file name.
@@ -13,7 +13,7 @@ import polars as pl
 
 from schemas.messages import Message, Usage, text_part
 from schemas.settings.curate import JudgeSettings
-from tasks.curate.verdict import QUESTION, SYSTEM, BadVerdict, Verdict, parse_verdict, response_format
+from tasks.curate.verdict import SYSTEM, BadVerdict, Verdict, parse_verdict, question_about, response_format
 from tasks.imaging.images import BadImage, model_view, to_data_uri
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup
@@ -31,10 +31,13 @@ class WorkerContext:
 
 def items(inputs: Inputs, settings: JudgeSettings) -> pl.DataFrame:
     """One item for each picture without a duplicate or a leak: its bytes, and nothing else the verdict depends on."""
-    alone = pl.col("duplicate_of").is_null() & pl.col("leaks_into").is_null()
-    wanted = inputs.frame("duplicates").filter(alone).select("image_id")
-    images = inputs.frame("images").select("image_id", "sha256", "extension")
+    wanted = inputs.frame("duplicates").filter(pl.col("reason").is_null()).select("image_id")
+    images = inputs.frame("images").select("image_id", "sha256", "extension", "kind")
     return wanted.join(images, on="image_id").rename({"image_id": "id"})
+
+
+def roles(settings: JudgeSettings) -> tuple[str, ...]:
+    return settings.models
 
 
 def open_context(settings: JudgeSettings, setup: WorkerSetup) -> WorkerContext:
@@ -42,39 +45,48 @@ def open_context(settings: JudgeSettings, setup: WorkerSetup) -> WorkerContext:
 
 
 async def work(item: Row, context: WorkerContext) -> Kept:
-    """The judgement: a verdict, or the problem that prevents one. An outage raises, and is tried again."""
+    """A judgement of each model: a verdict, or the problem that prevents one. An outage raises, and is tried again."""
     settings = context.settings
-    row: Row = {"image_id": item["id"], "sha256": item["sha256"], "model": settings.model}
+    same: Row = {"image_id": item["id"], "sha256": item["sha256"]}
     try:
         data = await asyncio.to_thread(context.lake.images.read, item["sha256"], item["extension"])
         view, _ = await asyncio.to_thread(model_view, data, settings.view_max_pixels)
     except BadImage as error:
-        return Kept({"judgements": [row | _problem("corrupt_image", kind=error.kind, detail=error.detail)]})
-    verdict, usage = await judge(view, context.chat, settings)
+        problem = _problem("corrupt_image", kind=error.kind, detail=error.detail)
+        return Kept({"judgements": [same | {"model": model} | problem for model in settings.models]})
+    asked = (judge(view, context.chat, settings, model, item["kind"]) for model in settings.models)
+    rows, used = [], Usage()
+    for model, (verdict, usage) in zip(settings.models, await asyncio.gather(*asked), strict=True):
+        rows.append(same | {"model": model} | _row(verdict, model, settings.tries))
+        used += usage
+    return Kept({"judgements": rows}, used)
+
+
+def _row(verdict: Verdict | BadVerdict, model: str, tries: int) -> Row:
     if isinstance(verdict, BadVerdict):
-        row |= _problem("no_verdict", detail=str(verdict), model=settings.model, tries=settings.tries)
-    else:
-        row |= {
-            "localizability": verdict.localizability,
-            "score": verdict.score,
-            "reason": verdict.reason,
-            "sub_scores_json": json.dumps(verdict.sub_scores.model_dump(), sort_keys=True),
-            "scenes_json": json.dumps(verdict.scenes.model_dump(), sort_keys=True),
-        }
-    return Kept({"judgements": [row]}, usage)
+        return _problem("no_verdict", detail=str(verdict), model=model, tries=tries)
+    return {
+        "localizability": verdict.localizability,
+        "score": verdict.score,
+        "reason": verdict.reason,
+        "sub_scores_json": json.dumps(verdict.sub_scores.model_dump(), sort_keys=True),
+        "scenes_json": json.dumps(verdict.scenes.model_dump(), sort_keys=True),
+    }
 
 
-async def judge(view: bytes, chat: Chat, settings: JudgeSettings) -> tuple[Verdict | BadVerdict, Usage]:
-    """The judge's verdict on a JPEG and what it used; of several answers that are no verdict, the last one's fault."""
+async def judge(
+    view: bytes, chat: Chat, settings: JudgeSettings, model: str | None = None, kind: str = "photo"
+) -> tuple[Verdict | BadVerdict, Usage]:
+    """A judge's verdict on a JPEG and what it used; of several answers that are no verdict, the last one's fault."""
     question: list[dict[str, Any]] = [
         {"type": "image_url", "image_url": {"url": to_data_uri(view)}},
-        text_part(QUESTION),
+        text_part(question_about(kind)),
     ]
     messages: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
     usage, fault = Usage(), BadVerdict("the judge was not asked")
     for attempt in range(settings.tries):
         reply = await chat.complete(
-            settings.model,
+            model or settings.model,
             messages,
             response_format=response_format(),
             temperature=0,
@@ -103,4 +115,5 @@ STAGE = Stage(
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat",),
+    roles=roles,
 )

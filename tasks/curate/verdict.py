@@ -1,7 +1,7 @@
 """The judge's verdict on a picture: what it is asked, in which form it answers, and what is accepted as an answer.
 
-The three classes are GeoVista's (section 3.2); the score, its five parts and the ten scene categories are
-GeoAgent's (figure 8), asked in one request instead of three because the picture is the expensive part.
+The three classes are GeoVista's (section 3.2); the score with its scale, its five parts and the ten scene categories
+are GeoAgent's (figure 8), asked in one request instead of three because the picture is the expensive part.
 """
 
 import json
@@ -69,12 +69,28 @@ or a damaged or empty picture.
 - "localizable": everything between: signs, writing, road markings, buildings, vehicles, plants or terrain \
 narrow the place down.
 
-Give "reason" in one or two sentences that name what you see, and "score" from 0 (unlocatable) to 10 (legible signs \
-or unmistakable features).
+Give "reason" in one or two sentences that name what you see, and "score" on this scale:
+- 10: a landmark, legible road signs, house numbers or shop signs, a map, or a unique feature such as a famous mountain;
+- 8 to 9: part of a landmark or known building, signs that are blurred and yet readable, a skyline, unusual terrain;
+- 6 to 7: general buildings or streets, text that is partly readable, licence plates, marks of a season;
+- 4 to 5: mostly natural landscape, outlines of buildings without features, vague hints of the surroundings;
+- 1 to 3: an indoor, abstract or single-coloured picture without geographic features;
+- 0: nothing to be learned, or a damaged picture.
 "sub_scores", each 0 to 10: image_clarity, amount_of_text, cultural_landscape (how distinctive), natural_landscape \
 (how distinctive), vehicles_and_pedestrians (how much they tell).
 "scenes", each "yes", "no" or "maybe": manmade, traffic, buildings, sign, language (readable text in a certain \
 language), natural, plants, mountains_and_rivers, weather, agricultural."""
+
+SATELLITE = """The picture is a satellite image, seen straight from above. Clues are coastlines, rivers, terrain, the \
+pattern of streets and fields, harbours, airports and the colours of soil and plants; signs cannot be read. It is \
+"localizable" if these narrow the place down, and "landmark" if one famous structure does.
+
+"""
+
+
+def question_about(kind: str) -> str:
+    """The question for a kind of picture; a satellite scene is asked about what can be seen from above."""
+    return SATELLITE + QUESTION if kind == "satellite" else QUESTION
 
 
 def response_format() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -74,6 +75,22 @@ class Town:
             draw.text((140, 140), text, fill="black", font_size=72)
         out = io.BytesIO()
         image.save(out, "JPEG", quality=92, comment=b"48.8566,2.3522")
+        return out.getvalue()
+
+    @staticmethod
+    def scene(number: int, size: tuple[int, int] = (480, 320)) -> bytes:
+        """A JPEG of house fronts with windows, another one for every number."""
+        dice = random.Random(number)
+        image = Image.new("RGB", size, (150, 190, 230))
+        draw = ImageDraw.Draw(image)
+        draw.rectangle((0, size[1] * 0.75, *size), fill=(90, 90, 92))
+        for left in range(0, size[0], dice.choice((40, 60, 80))):
+            top = dice.randrange(20, size[1] // 2)
+            draw.rectangle((left, top, left + 38, size[1] * 0.75), fill=tuple(dice.choices(range(256), k=3)))
+            for down in range(top + 6, int(size[1] * 0.7), 18):
+                draw.rectangle((left + 6, down, left + 14, down + 9), fill=tuple(dice.choices(range(256), k=3)))
+        out = io.BytesIO()
+        image.save(out, "JPEG", quality=92)
         return out.getvalue()
 
     def connections(self) -> Connections:

@@ -1,53 +1,195 @@
 """Duplicates and leaks: one of each stays, and nothing is shared between splits."""
 
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import polars as pl
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.curate.duplicates import SPLIT_ORDER, with_overlaps
+from schemas.errors import InputError
+from schemas.settings.curate import CurateSettings, DuplicatesSettings
+from tasks.curate.external import check, read_external, with_digests
+from tasks.curate.leaks import SPLIT_ORDER, Exclusion, exclusions
+from tasks.geo.distance import distance_km
 
-SCHEMA = dict.fromkeys(["image_id", "sha256", "source", "sequence_id", "split"], pl.String)
+SCHEMA: dict[str, Any] = {
+    **dict.fromkeys(["image_id", "sha256", "source", "sequence_id", "creator", "kind", "split"], pl.String),
+    **dict.fromkeys(["phash", "phash_mirrored"], pl.String),
+    **dict.fromkeys(["lat", "lon"], pl.Float64),
+    "embedding": pl.List(pl.Float32),
+}
+FAR = itertools.count()
 
 
-def overlaps(rows: list[tuple[str, str, str | None, str]]) -> dict[str, tuple[str | None, str | None]]:
-    frame = pl.DataFrame(
-        [{"image_id": i, "sha256": h, "source": "s", "sequence_id": q, "split": p} for i, h, q, p in rows], SCHEMA
-    )
-    return {row["image_id"]: (row["duplicate_of"], row["leaks_into"]) for row in with_overlaps(frame).to_dicts()}
+def picture(image_id: str, split: str = "train", **given_values: Any) -> dict[str, Any]:
+    """A picture that shares nothing with any other, unless it is told to."""
+    number = next(FAR)
+    own = np.random.default_rng(number)
+    lone = own.normal(size=176)
+    return {
+        "image_id": image_id,
+        "split": split,
+        "sha256": f"{number:064x}",
+        "source": "mapillary",
+        "sequence_id": None,
+        "creator": None,
+        "kind": "photo",
+        "lat": number % 160 - 80.0,
+        "lon": number // 160 % 340 - 170.0,
+        "phash": f"{int(own.integers(0, 2**64, dtype=np.uint64)):016x}",
+        "phash_mirrored": f"{int(own.integers(0, 2**64, dtype=np.uint64)):016x}",
+        "embedding": (lone / np.linalg.norm(lone)).tolist(),
+        **given_values,
+    }
+
+
+def found(*rows: dict[str, Any], **changes: Any) -> dict[str, Exclusion]:
+    return exclusions(pl.DataFrame(rows, schema=SCHEMA), DuplicatesSettings(**changes))
 
 
 def test_the_smallest_id_of_equal_bytes_stays() -> None:
-    found = overlaps([("b", "x", None, "train"), ("a", "x", None, "train"), ("c", "y", None, "train")])
-    assert found == {"a": (None, None), "b": ("a", None), "c": (None, None)}
+    out = found(picture("b", sha256="x"), picture("a", sha256="x"), picture("c"))
+    assert out.keys() == {"b"}
+    assert (out["b"].reason, out["b"].duplicate_of, out["b"].leaks_into) == ("exact_duplicate", "a", None)
 
 
-def test_a_sequence_serves_the_later_split() -> None:
-    found = overlaps([("a", "x", "q", "train"), ("b", "y", "q", "benchmark"), ("c", "z", "q", "validation")])
-    assert found == {"a": (None, "benchmark"), "b": (None, None), "c": (None, "benchmark")}
+def test_near_duplicates_need_the_hash_and_the_embedding() -> None:
+    first = picture("a", phash="00000000000000ff")
+    alike = picture("b", phash="00000000000000fe", embedding=first["embedding"])
+    other = picture("c", phash="00000000000000fd")
+    far = picture("d", phash="0000000000ffffff", embedding=first["embedding"])
+    out = found(first, alike, other, far)
+    assert out.keys() == {"b"}
+    assert out["b"].evidence == {"of": "a", "split": "train", "other_split": "train", "bits": 1, "cosine": 1.0}
+    assert found(first, alike, hash_distance=0) == {}
 
 
-def test_a_picture_shared_by_two_places_survives_once() -> None:
-    found = overlaps([("a", "x", "q", "train"), ("b", "x", "q", "benchmark")])
-    assert found["b"] == (None, None)
-    assert found["a"] == ("b", "benchmark")
+def test_a_mirrored_copy_is_found() -> None:
+    from tasks.imaging.hashes import mirrored_embedding
+
+    first = picture("a")
+    turned = mirrored_embedding(np.array([first["embedding"]], np.float32))[0]
+    copy = picture("b", phash=first["phash_mirrored"], phash_mirrored=first["phash"], embedding=turned.tolist())
+    out = found(first, copy)
+    assert (out["b"].reason, out["b"].duplicate_of) == ("mirrored_duplicate", "a")
+    assert found(first, copy, mirrored=False) == {}
 
 
-rows = st.lists(
+def test_a_sequence_serves_the_later_split_through_whatever_source() -> None:
+    rows = [
+        picture("a", "train", sequence_id="drive-of-monday", source="osv5m"),
+        picture("b", "benchmark", sequence_id="drive-of-monday", source="mapillary"),
+        picture("c", "validation", sequence_id="drive-of-monday"),
+        picture("d", "train", sequence_id="1", source="mine"),  # numbers of a table's own
+        picture("e", "benchmark", sequence_id="1", source="yours"),
+    ]
+    out = found(*rows)
+    assert {name: (one.reason, one.leaks_into) for name, one in out.items()} == {
+        "a": ("sequence_leak", "benchmark"),
+        "c": ("sequence_leak", "benchmark"),
+    }
+    assert found(*rows, by_sequence=False) == {}
+
+
+def test_a_creator_serves_one_split_but_an_agency_serves_all() -> None:
+    rows = [
+        picture("a", "train", creator="Ada"),
+        picture("b", "validation", creator="ada "),
+        picture("c", "train", creator="ESA", kind="satellite"),
+        picture("d", "benchmark", creator="ESA", kind="satellite"),
+    ]
+    out = found(*rows)
+    assert {name: one.reason for name, one in out.items()} == {"a": "creator_leak"}
+    assert found(*rows, by_creator=False) == {}
+
+
+def test_training_keeps_its_distance_and_one_drive_its_spacing() -> None:
+    rows = [
+        picture("a", "train", lat=10.0, lon=10.0),
+        picture("b", "validation", lat=10.005, lon=10.0),
+        picture("c", "train", lat=50.0, lon=10.0, sequence_id="monday-drive"),
+        picture("d", "train", lat=50.00001, lon=10.0, sequence_id="monday-drive"),
+        picture("e", "train", lat=50.00001, lon=10.0),
+    ]
+    out = found(*rows)
+    assert {name: one.reason for name, one in out.items()} == {"a": "radius_leak", "d": "spatial_duplicate"}
+    assert out["a"].evidence["km"] == pytest.approx(0.556, abs=0.001)
+    assert found(*rows, leak_km=0, spatial_m=0) == {}
+
+
+def test_other_evaluation_sets_are_kept_out_of_training(tmp_path: Path) -> None:
+    first, second, third = picture("a", lat=1.0, lon=1.0), picture("b"), picture("c")
+    points = tmp_path / "im2gps3k.csv"
+    points.write_text("IMG_ID,LAT,LON\nx.jpg,1.001,1.0\n")
+    marks = tmp_path / "osv5m.parquet"
+    pl.DataFrame({"sha256": [second["sha256"], None], "phash": [None, third["phash"]]}).write_parquet(marks)
+    names = (str(points), str(marks))
+    frame = pl.DataFrame([first, second, third, picture("d"), {**first, "image_id": "e", "split": "benchmark"}], SCHEMA)
+    out = exclusions(frame, DuplicatesSettings(leak_km=1, mirrored=False), read_external(names))
+    assert {name: (one.reason, one.leaks_into) for name, one in out.items()} == {
+        "a": ("exact_duplicate", "benchmark"),
+        "b": ("external_leak", "osv5m.parquet"),
+        "c": ("external_leak", "osv5m.parquet"),
+    }
+    alone = exclusions(frame.head(4), DuplicatesSettings(leak_km=1), read_external(names))
+    assert alone["a"].leaks_into == "im2gps3k.csv" and alone["a"].evidence["km"] == pytest.approx(0.111, abs=0.001)
+    before = with_digests(DuplicatesSettings(external=names))
+    points.write_text("IMG_ID,LAT,LON\nx.jpg,2.001,1.0\n")
+    assert with_digests(DuplicatesSettings(external=names)) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("gone.csv", None, "no file"),
+        ("a.csv", "x,y\n1,2\n", "it needs lat and lon, sha256 or phash"),
+        ("b.csv", "lat,lon\n91,2\n", "1 rows whose lat, lon is no point on Earth"),
+        ("c.csv", "lat,lon\nx,2\n", "1 rows whose lat, lon is no point on Earth"),
+        ("d.csv", "phash\nzz\n", "a phash that is not 16 hex digits"),
+    ],
+)
+def test_a_bad_external_file_is_refused_in_one_line(tmp_path: Path, name: str, text: str | None, says: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=says):
+        check(CurateSettings(duplicates=DuplicatesSettings(external=(str(tmp_path / name),))))
+
+
+worlds = st.lists(
     st.tuples(
-        st.sampled_from("uvwxyz"), st.one_of(st.none(), st.sampled_from("qrs")), st.sampled_from(sorted(SPLIT_ORDER))
+        st.sampled_from("uvwxyz"),  # bytes
+        st.one_of(st.none(), st.sampled_from(["sequence-q", "sequence-r"])),
+        st.one_of(st.none(), st.sampled_from(["ada", "bob"])),
+        st.integers(0, 12),  # a street of points 300 m apart
+        st.integers(0, 3),  # a hash, and its neighbours
+        st.sampled_from(sorted(SPLIT_ORDER)),
     ),
-    max_size=30,
+    max_size=25,
 )
 
 
-@given(rows)
-def test_nothing_is_shared_between_splits_afterwards(drawn: list[tuple[str, str | None, str]]) -> None:
-    given_rows = [(f"{n:03d}", sha, sequence, split) for n, (sha, sequence, split) in enumerate(drawn)]
-    found = overlaps(given_rows)
-    kept = [row for row in given_rows if found[row[0]] == (None, None)]
-    assert len({row[1] for row in kept}) == len(kept)
-    for sequence in "qrs":
-        assert len({row[3] for row in kept if row[2] == sequence}) <= 1
-    # A duplicate's original is there, and is no duplicate itself.
-    for duplicate_of, _ in found.values():
-        assert duplicate_of is None or found[duplicate_of][0] is None
+@settings(max_examples=60, deadline=None)
+@given(worlds)
+def test_random_worlds_share_nothing_between_splits_afterwards(drawn: list[Any]) -> None:
+    same = picture("")["embedding"]
+    rows = [
+        picture(f"{n:03d}", split, sha256=sha, sequence_id=sequence, creator=creator, lat=5 + 0.0027 * at, lon=5.0,
+                phash=f"{(0xABCD << 20 * bits % 44) ^ n % 3:016x}", embedding=same)
+        for n, (sha, sequence, creator, at, bits, split) in enumerate(drawn)
+    ]  # fmt: skip
+    out = found(*rows, mirrored=False)
+    kept = [row for row in rows if row["image_id"] not in out]
+    assert len(kept) + len(out) == len(rows)
+    assert len({row["sha256"] for row in kept}) == len(kept)
+    for one, two in itertools.combinations(kept, 2):
+        assert (int(one["phash"], 16) ^ int(two["phash"], 16)).bit_count() > 6
+        if one["split"] != two["split"]:
+            assert distance_km(one["lat"], one["lon"], two["lat"], two["lon"]) > 1
+            assert one["sequence_id"] is None or one["sequence_id"] != two["sequence_id"]
+            assert one["creator"] is None or one["creator"] != two["creator"]
+    staying = {row["image_id"] for row in kept}
+    assert all(why.evidence["of"] in staying for why in out.values())  # the evidence of a removal is there

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from schemas.settings.curate import AddressSettings, JudgeSettings
+from schemas.settings.curate import ConfirmSettings, JudgeSettings, TiersSettings
 from schemas.settings.services import ServicesSettings
-from tasks.curate import address
+from tasks.curate import confirm, tiers
 from tasks.curate.judge import WorkerContext, judge, work
 from tasks.curate.verdict import Verdict
 from tasks.lake import Lake
@@ -23,7 +23,7 @@ def judging(town: Any, path: Path, **settings: Any) -> WorkerContext:
 
 
 def item(lake: Lake, data: bytes) -> dict[str, Any]:
-    return {"id": "image1", "sha256": lake.images.put(data, "jpg"), "extension": "jpg"}
+    return {"id": "image1", "sha256": lake.images.put(data, "jpg"), "extension": "jpg", "kind": "photo"}
 
 
 async def test_a_verdict_is_kept_whole_with_its_model(town: Any, tmp_path: Path) -> None:
@@ -111,17 +111,37 @@ async def test_the_offline_judge_answers_in_form_from_pixels(town: Any) -> None:
     assert blank.score < found.score
 
 
-async def test_an_address_is_asked_at_the_set_level_and_the_sea_has_none(town: Any) -> None:
-    context = address.WorkerContext(Geocoder(town.connections().geocoder), AddressSettings(zoom=14))
-    point = {"id": "image1", "lat": 48.8566, "lon": 2.3522}
-    [row] = (await address.work(point, context)).rows["addresses"]
-    assert (row["country_code"], row["country"], row["region"], row["city"]) == (
-        "FR",
-        "France",
-        "Île-de-France",
-        "Paris",
-    )
+async def test_a_geocoder_confirms_by_names_and_the_sea_has_none(town: Any) -> None:
+    context = confirm.WorkerContext(Geocoder(town.connections().geocoder), ConfirmSettings(enabled=True, zoom=14))
+    ours = {"country": "France", "country_code": "FR", "region": "Ile de France", "city": "Lutetia"}
+    point = {"id": "image1", "lat": 48.8566, "lon": 2.3522, **ours}
+    [row] = (await confirm.work(point, context)).rows["confirmations"]
+    assert (row["country_code"], row["region"], row["city"]) == ("FR", "Île-de-France", "Paris")
+    assert (row["same_country"], row["same_region"]) == (True, True)
     assert town.located[0]["zoom"] == "14"
+    [row] = (await confirm.work(point | {"country_code": "BE"}, context)).rows["confirmations"]
+    assert row["same_country"] is False
     town.address = None
-    [row] = (await address.work(point, context)).rows["addresses"]
-    assert (row["country"], row["lat"]) == (None, 48.8566)
+    [row] = (await confirm.work(point, context)).rows["confirmations"]
+    assert (row["country"], row["same_country"], row["lat"]) == (None, None, 48.8566)
+
+
+async def test_base_models_are_shown_the_picture_alone(town: Any, tmp_path: Path) -> None:
+    town.answers = ["<answer>Latitude: 48.85\nLongitude: 2.35</answer>", "no idea"]
+    lake = Lake(tmp_path / "lake")
+    context = tiers.WorkerContext(Chat(town.connections().chat), lake, TiersSettings(models=("one", "two")))
+    outcome = await tiers.work({**item(lake, town.street("Bar")), "lat": 48.8566, "lon": 2.3522}, context)
+    rows = {row["model"]: row for row in outcome.rows["tiers"]}
+    placed = [row for row in rows.values() if row.get("error_km") is not None]
+    assert len(placed) == 1 and placed[0]["error_km"] < 1
+    assert [row["parse_error"] for row in rows.values() if "parse_error" in row] != []
+    for request in town.asked:
+        assert "48.85" not in json.dumps(
+            [part for part in request["messages"][-1]["content"] if part["type"] == "text"]
+        )
+
+
+async def test_a_satellite_scene_is_asked_about_what_is_seen_from_above(town: Any, tmp_path: Path) -> None:
+    context = judging(town, tmp_path)
+    await work(item(context.lake, town.street("x")) | {"kind": "satellite"}, context)
+    assert "seen straight from above" in town.asked[0]["messages"][1]["content"][1]["text"]

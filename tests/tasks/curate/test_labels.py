@@ -1,24 +1,37 @@
 """The steps of curation through the runner: what becomes a label, why not, and what a changed setting costs."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from schemas.settings.curate import CurateSettings, DuplicatesSettings, LabelsSettings
+from schemas.settings.curate import CurateSettings, DuplicatesSettings, JudgeSettings, LabelsSettings, TiersSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.curate import STAGES
 from tasks.curate import duplicates as duplicates_step
+from tasks.curate import judge as judge_step
 from tasks.curate import labels as labels_step
+from tasks.curate.tiers import tier_of
+from tasks.curate.votes import combined
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import Context, Inputs, StageResult, run
+from tasks.services import Chat
 
-COMMON = {"kind": "photo", "lat": 1.0, "lon": 2.0, "source": "s", "source_id": "1", "licence": "l", "attribution": "a"}
+COMMON = {
+    "kind": "photo",
+    "lat": 48.8566,
+    "lon": 2.3522,
+    "source": "s",
+    "source_id": "1",
+    "licence": "l",
+    "attribution": "a",
+}
 PLACES = [
-    {"place_id": "p1", "country": "FR", "lat": 1.0, "lon": 2.0, "split": "train"},
-    {"place_id": "p2", "country": "FR", "lat": 1.0, "lon": 3.0, "split": "benchmark"},
+    {"place_id": "p1", "country": "FR", "lat": 48.8566, "lon": 2.3522, "split": "train"},
+    {"place_id": "p2", "country": "FR", "lat": 48.9, "lon": 2.4, "split": "benchmark"},
 ]
 
 
@@ -30,36 +43,56 @@ def image(image_id: str, place_id: str | None, sha256: str, **changes: Any) -> d
     return {"image_id": image_id, "place_id": place_id, "sha256": sha256, "extension": "jpg", **COMMON, **changes}
 
 
+def measured(lake: Lake, images: list[dict[str, Any]]) -> None:
+    """Figures of a sharp picture for each of them, and hashes that have nothing in common."""
+    rows = [{"image_id": one["image_id"], "sha256": one["sha256"]} for one in images]
+    lake.upsert("quality", [row | FIGURES for row in rows], Commit("figures", 1))
+    marks = [
+        row | {"phash": f"{n * 0x1111111111111111 % 2**64:016x}", "phash_mirrored": f"{n:04x}" * 4,
+               "embedding": [1.0, 0.0]}
+        for n, row in enumerate(rows)
+    ]  # fmt: skip
+    lake.upsert("fingerprints", marks, Commit("marks", 1))
+
+
+FIGURES = {
+    "width": 900, "height": 600, "blur": 0.2, "brightness": 0.5, "contrast": 0.2, "dark_share": 0.0,
+    "bright_share": 0.0, "blockiness": 1.0, "bits_per_pixel": 1.0, "sky_share": 0.3, "road_share": 0.2,
+}  # fmt: skip
+
+
 def test_pictures_take_the_split_from_their_place(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     images = [
         image("i1", "p1", "a" * 64),
         image("i2", "p2", "a" * 64),
         image("i3", "gone", "b" * 64, split="train"),
-        image("i4", None, "c" * 64, split="validation"),
-        image("i5", "p1", "d" * 64, kind="satellite"),
+        image("i4", None, "c" * 64, split="validation", lat=10.0),
+        image("i5", "p1", "d" * 64, kind="satellite", lat=20.0),
+        image("i6", "p1", "e" * 64, lat=30.0),  # its pixels are not measured yet
     ]
     lake.upsert("places", PLACES, Commit("r", 1))
     lake.upsert("images", images, Commit("r", 2))
-    found, rejects = duplicates_step.compute(inputs_of(lake, duplicates_step.STAGE), DuplicatesSettings())
+    measured(lake, images[:5])
+    off = DuplicatesSettings(mirrored=False)
+    found, rejects = duplicates_step.compute(inputs_of(lake, duplicates_step.STAGE), off)
     assert rejects.height == 0
-    assert found.sort("id").select("id", "split", "duplicate_of", "evidence_json").rows() == [
-        ("i1", "train", "i2", '{"of":"i2"}'),
-        ("i2", "benchmark", None, None),
-        ("i4", "validation", None, None),  # ingested: no place, a split of its own
+    assert found.sort("id").select("id", "split", "reason", "duplicate_of", "leaks_into").rows() == [
+        ("i1", "train", "exact_duplicate", "i2", "benchmark"),
+        ("i2", "benchmark", None, None, None),
+        ("i4", "validation", None, None, None),  # ingested: no place, a split of its own
+        ("i5", "train", None, None, None),
     ]
-    every = DuplicatesSettings(kinds=("panorama", "photo", "satellite"))
-    found, _ = duplicates_step.compute(inputs_of(lake, duplicates_step.STAGE), every)
-    assert found.sort("id").select("id", "split").rows()[-1] == ("i5", "train")
-    assert found.schema["leaks_into"] == pl.String
 
 
 STEPS: dict[str, list[dict[str, Any]]] = {
     "images": [image(f"i{n}", "p1", f"{n}" * 64) for n in range(10)],
+    "quality": [{"image_id": f"i{n}", "sha256": f"{n}" * 64, **FIGURES} for n in range(10)],
     "duplicates": [
-        {"image_id": "i0", "split": "train", "duplicate_of": "i1", "evidence_json": '{"of":"i1"}'},
-        {"image_id": "i1", "split": "train", "leaks_into": "benchmark",
-         "evidence_json": '{"sequence_also_in":"benchmark","split":"train"}'},
+        {"image_id": "i0", "split": "train", "reason": "exact_duplicate", "duplicate_of": "i1",
+         "evidence_json": '{"of":"i1"}'},
+        {"image_id": "i1", "split": "train", "reason": "sequence_leak", "leaks_into": "benchmark",
+         "evidence_json": '{"of":"i9","split":"train"}'},
         *({"image_id": f"i{n}", "split": "train"} for n in range(2, 10)),
     ],
     "judgements": [
@@ -86,38 +119,40 @@ STEPS: dict[str, list[dict[str, Any]]] = {
 def test_every_picture_is_a_label_or_a_reject_with_evidence_and_unfinished_ones_wait(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     for table, rows in STEPS.items():
-        given = {"judgements": {"model": "judge"}, "addresses": {"lat": 1.0, "lon": 2.0}}.get(table, {})
+        given = {"judgements": {"model": "judge"}, "addresses": {"lat": 48.8566, "lon": 2.3522}}.get(table, {})
         for row in rows:
             number = row["image_id"][1:]
             given = given | ({"sha256": number * 64} if table == "judgements" else {})
             lake.upsert(table, [{**given, **row}], Commit(f"{table}-{number}", 1))
-    kept, rejects = labels_step.compute(inputs_of(lake, labels_step.STAGE), LabelsSettings(min_score=5))
+    kept, rejects = labels_step.compute(
+        inputs_of(lake, labels_step.STAGE), CurateSettings(labels=LabelsSettings(min_score=5))
+    )
     [label] = kept.to_dicts()
     assert (label["id"], label["country"], label["city"], label["split"]) == ("i7", "France", "Paris", "train")
     assert (label["localizability_score"], label["judge_model"], label["judge_reason"]) == (8.0, "judge", "A shop.")
     found = {row["id"]: (row["reason"], json.loads(row["evidence_json"])) for row in rejects.to_dicts()}
     assert found == {
         "i0": ("exact_duplicate", {"of": "i1"}),
-        "i1": ("sequence_leak", {"split": "train", "sequence_also_in": "benchmark"}),
+        "i1": ("sequence_leak", {"split": "train", "of": "i9"}),
         "i2": ("corrupt_image", {"kind": "k"}),
         "i3": ("no_verdict", {"tries": 3}),
         "i4": ("landmark", {"model": "judge", "reason": "A tower.", "score": 9.0}),
         "i5": ("low_score", {"min_score": 5.0, "model": "judge", "reason": "A field.", "score": 2.5}),
-        "i6": ("no_address", {"lat": 1.0, "lon": 2.0}),
+        "i6": ("no_address", {"lat": 48.8566, "lon": 2.3522}),
     }  # i8 was judged by other bytes and i9 has the address of another point: both wait for their step
-    kept, _ = labels_step.compute(inputs_of(lake, labels_step.STAGE), LabelsSettings())
+    kept, _ = labels_step.compute(inputs_of(lake, labels_step.STAGE), CurateSettings())
     assert set(kept["id"]) == {"i5", "i7"}
 
 
 @pytest.fixture
 def context(town: Any, tmp_path: Path) -> Context:
     lake = Lake(tmp_path / "lake")
-    shas = [lake.images.put(town.street(text), "jpg") for text in ("Bar", "Café", "Hotel")]
+    shas = [lake.images.put(town.scene(number), "jpg") for number in range(3)]
     images = [
         image("i1", "p1", shas[0], sequence_id="q1"),
         image("i2", "p1", shas[1], sequence_id="q2"),
-        image("i3", "p2", shas[1], sequence_id="q3"),
-        image("i4", "p2", shas[2], sequence_id="q4"),
+        image("i3", "p2", shas[1], sequence_id="q3", lat=48.9, lon=2.4),
+        image("i4", "p2", shas[2], sequence_id="q4", lat=48.9, lon=2.4),
     ]
     lake.upsert("places", PLACES, Commit("r", 1))
     lake.upsert("images", images, Commit("r", 2))
@@ -126,6 +161,7 @@ def context(town: Any, tmp_path: Path) -> Context:
 
 def curate(context: Context, settings: CurateSettings) -> dict[str, StageResult]:
     sections = {f"curate.{name}": getattr(settings, name) for name in type(settings).model_fields}
+    sections["curate"] = settings
     return {stage.name: run(stage, sections[stage.section], context) for stage in STAGES}
 
 
@@ -135,12 +171,15 @@ def test_a_threshold_redoes_the_join_alone_and_another_split_pays_nothing(town: 
     first = curate(context, CurateSettings())
     counts = {name: (one.total, one.kept, one.rejected, one.failed) for name, one in first.items()}
     assert counts == {
+        "curate.quality": (4, 4, 0, 0),
         "curate.duplicates": (4, 4, 0, 0),
         "curate.judge": (3, 3, 0, 0),  # i2 has the bytes of i3
-        "curate.address": (3, 3, 0, 0),
+        "curate.address": (4, 4, 0, 0),
+        "curate.confirm": (0, 0, 0, 0),
+        "curate.tiers": (0, 0, 0, 0),
         "curate.labels": (4, 3, 1, 0),
     }
-    assert len(town.asked) == 3 and len(town.located) == 3
+    assert len(town.asked) == 3 and town.located == []  # an address needs no request
     assert first["curate.judge"].usage.prompt_tokens == 300
     assert first["curate.labels"].standing_rejects == {"exact_duplicate": 1}
 
@@ -153,7 +192,7 @@ def test_a_threshold_redoes_the_join_alone_and_another_split_pays_nothing(town: 
     lake.upsert("places", swapped, Commit("r", 3))
     curate(context, CurateSettings())
     assert set(lake.read("labels")["split"]) == {"train", "validation"}
-    assert len(town.asked) == 3 and len(town.located) == 3  # neither the judge nor the geocoder was asked again
+    assert len(town.asked) == 3 and town.located == []  # the judge was not asked again
 
 
 def test_a_failed_judgement_waits_and_its_label_comes_with_the_next_run(town: Any, context: Context) -> None:
@@ -163,3 +202,102 @@ def test_a_failed_judgement_waits_and_its_label_comes_with_the_next_run(town: An
     town.status = 200
     second = curate(context, CurateSettings())
     assert (second["curate.labels"].kept, context.lake.read("labels").height) == (3, 3)
+
+
+def test_quality_place_licence_and_time_have_reasons_of_their_own(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    far = {"lat": -20.0, "lon": 30.0}
+    then = {"captured_at": datetime(2030, 1, 1, tzinfo=UTC), "fetched_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    defects: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("blurred", {}, {"blur": 0.7}),
+        ("bad_exposure", {}, {"brightness": 0.001}),
+        ("too_small", {}, {"width": 100, "height": 100}),
+        ("over_compressed", {}, {"blockiness": 9.0}),
+        ("nothing_but_sky_or_road", {}, {"sky_share": 0.99}),
+        ("missing_licence", {"licence": " "}, {}),
+        ("off_plan", far, {}),
+        ("swapped_coordinates", {"lat": 2.3522, "lon": 48.8566}, {}),
+        ("bad_time", then, {}),
+        ("wrong_country", {"place_id": "p3"}, {}),
+    ]
+    images = [image(f"i{n}", "p1", f"{n}" * 64, **changes) if "place_id" not in changes
+              else image(f"i{n}", "p3", f"{n}" * 64) for n, (_, changes, _) in enumerate(defects)]  # fmt: skip
+    wrong = {**PLACES[0], "place_id": "p3", "country": "PT"}
+    lake.upsert("places", [*PLACES, wrong], Commit("p", 1))
+    lake.upsert("images", images, Commit("i", 1))
+    rows = [{"image_id": one["image_id"], "sha256": one["sha256"]} for one in images]
+    figures = [row | FIGURES | changes for row, (_, _, changes) in zip(rows, defects, strict=True)]
+    lake.upsert("quality", figures, Commit("q", 1))
+    lake.upsert("duplicates", [{"image_id": row["image_id"], "split": "train"} for row in rows], Commit("d", 1))
+    good = {"model": "judge", "localizability": "localizable", "score": 7.0, "reason": "A sign."}
+    lake.upsert("judgements", [row | good for row in rows], Commit("j", 1))
+    address = {"country": "France", "country_code": "FR", "address": "France; Paris"}
+    points = [{"image_id": one["image_id"], "lat": one["lat"], "lon": one["lon"]} | address for one in images]
+    lake.upsert("addresses", points, Commit("a", 1))
+    kept, rejects = labels_step.compute(inputs_of(lake, labels_step.STAGE), CurateSettings())
+    assert kept.height == 0
+    found = {row["id"]: row for row in rejects.to_dicts()}
+    assert [found[f"i{n}"]["reason"] for n in range(len(defects))] == [reason for reason, _, _ in defects]
+    assert json.loads(found["i0"]["evidence_json"])["blur"] == 0.7
+    assert json.loads(found["i7"]["evidence_json"])["swapped_km"] < 1
+
+
+def test_base_models_that_all_answered_give_a_tier() -> None:
+    settings = TiersSettings(models=("a", "b", "c"))
+    errors = {"easy": (1.0, 9.0, None), "hard": (1.0, 11.0, None), "unfinished": (1.0, 1.0)}
+    rows = [
+        {"image_id": name, "sha256": "x", "model": model, "error_km": error}
+        for name, answers in errors.items()
+        for model, error in zip("abc", answers, strict=False)
+    ]
+    found = tier_of(pl.DataFrame(rows), settings)
+    assert dict(found.select("image_id", "tier").rows()) == {"easy": "easy", "hard": "hard"}
+
+
+def test_judges_vote() -> None:
+    def verdict(image_id: str, model: str, kind: str | None, score: float = 5.0, sign: str = "yes") -> dict[str, Any]:
+        row = {"image_id": image_id, "sha256": "x", "model": model, "problem": None, "evidence_json": None}
+        if kind is None:
+            return row | {"problem": "no_verdict", "evidence_json": "{}"}
+        texts = {"sub_scores_json": json.dumps({"image_clarity": score}), "scenes_json": json.dumps({"sign": sign})}
+        return row | {"localizability": kind, "score": score, "reason": f"{model} says {kind}", **texts}
+
+    judged = [
+        verdict("two_of_three", "a", "localizable", 8), verdict("two_of_three", "b", "landmark", 4, "no"),
+        verdict("two_of_three", "c", "localizable", 6),
+        verdict("tie", "a", "localizable", 8), verdict("tie", "b", "non_localizable", 2, "no"),
+        verdict("one_speaks", "a", None), verdict("one_speaks", "b", "localizable", 7),
+        verdict("none_speaks", "a", None), verdict("none_speaks", "b", None),
+        verdict("alone", "a", "localizable", 9),
+    ]  # fmt: skip
+    schema = {"problem": pl.String, "evidence_json": pl.String, "localizability": pl.String, "score": pl.Float64}
+    frame = pl.DataFrame(judged, schema_overrides=schema, infer_schema_length=None)
+    classes: dict[str, dict[str, str | None]] = {
+        rule: dict(combined(frame, rule).select("image_id", "localizability").rows())  # type: ignore[arg-type]
+        for rule in ("majority", "all", "any")
+    }
+    assert classes["majority"] == {
+        "two_of_three": "localizable", "tie": "non_localizable", "one_speaks": "localizable", "none_speaks": None,
+        "alone": "localizable",
+    }  # fmt: skip
+    assert classes["all"]["two_of_three"] == "landmark" and classes["any"]["tie"] == "localizable"
+    row = combined(frame, "majority").filter(pl.col("image_id") == "two_of_three").to_dicts()[0]
+    assert (row["localizability_score"], row["judge_model"], row["judge_reason"]) == (
+        6.0,
+        "a,b,c",
+        "a says localizable",
+    )
+    assert json.loads(row["scenes_json"]) == {"sign": "yes"}
+    assert json.loads(combined(frame, "any").filter(pl.col("image_id") == "tie")["scenes_json"][0]) == {"sign": "maybe"}
+    none = combined(frame, "majority").filter(pl.col("image_id") == "none_speaks").to_dicts()[0]
+    assert none["problem"] == "no_verdict"
+
+
+async def test_every_judge_is_asked_and_every_verdict_kept(town: Any, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    settings = JudgeSettings(second_opinions=("other", "judge"))
+    context = judge_step.WorkerContext(Chat(town.connections().chat), lake, settings)
+    item = {"id": "i1", "sha256": lake.images.put(town.scene(1), "jpg"), "extension": "jpg", "kind": "photo"}
+    outcome = await judge_step.work(item, context)
+    assert [row["model"] for row in outcome.rows["judgements"]] == ["judge", "other"]
+    assert outcome.usage.prompt_tokens == 200

@@ -1,0 +1,56 @@
+"""A geocoder's word on the address of every localizable picture, where it is asked for."""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from schemas.settings.curate import ConfirmSettings
+from tasks.geo.names import same_city, same_country, same_region
+from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup
+from tasks.services import Geocoder
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What a worker keeps open."""
+
+    geocoder: Geocoder
+    settings: ConfirmSettings
+
+
+def items(inputs: Inputs, settings: ConfirmSettings) -> pl.DataFrame:
+    """One item for each picture that a judge calls localizable, if the geocoder is to be asked at all."""
+    judged = inputs.frame("judgements").filter(pl.col("localizability") == "localizable").select("image_id").unique()
+    addresses = inputs.frame("addresses").select("image_id", "lat", "lon", "country", "country_code", "region", "city")
+    found = judged.join(addresses, on="image_id").rename({"image_id": "id"})
+    return found if settings.enabled else found.clear()
+
+
+def open_context(settings: ConfirmSettings, setup: WorkerSetup) -> WorkerContext:
+    return WorkerContext(Geocoder(setup.connections.geocoder), settings)
+
+
+async def work(item: Row, context: WorkerContext) -> Kept:
+    """What the geocoder says, level by level, and whether it is what the boundaries say; null: it does not say."""
+    found = await context.geocoder.reverse(item["lat"], item["lon"], context.settings.zoom)
+    said = {name: getattr(found, name, None) or None for name in ("country_code", "country", "region", "city")}
+    code = item["country_code"]
+    row: Row = {"image_id": item["id"], "lat": item["lat"], "lon": item["lon"], **said}
+    country = said["country_code"] or said["country"]
+    row["same_country"] = same_country(country, code) if country and code else None
+    for level, same in (("region", same_region), ("city", same_city)):
+        row[f"same_{level}"] = same(said[level], item[level], code) if said[level] and item[level] else None
+    return Kept({"confirmations": [row]})
+
+
+STAGE = Stage(
+    name="curate.confirm",
+    section="curate.confirm",
+    reads=("judgements", "addresses"),
+    writes=("confirmations",),
+    items=items,
+    work=work,
+    open=open_context,
+    resources=Resources(cpus=1, concurrency=8, chunk=2),
+    services=("geocoder",),
+)
