@@ -10,7 +10,7 @@ import polars as pl
 from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
 from tasks.review.evidence import snapshot_id as snapshot_id_of
-from tasks.review.report import restamp
+from tasks.review.site import renew_site
 from tasks.runtime.identity import code_version, digest, new_run_id
 from tasks.runtime.snapshots import decision_text, find_snapshot
 from tasks.runtime.stage_lock import stage_lock
@@ -120,5 +120,5 @@ def _decide(lake: Lake, row: dict[str, Any], status: str, reviewer: str, why: st
     # First the history: a decision that is not in it could be replaced without a trace.
     lake.append("decisions", [decision], commit)
     lake.upsert("snapshots", [new], commit)
-    restamp(lake, new)
+    renew_site(lake, new)
     return new

@@ -1,4 +1,4 @@
-"""A snapshot: the state of the data that a reviewer approves or rejects, with its checks and its report.
+"""A snapshot: the state of the data that a reviewer approves or rejects, with its checks and its site.
 
 Its id follows from the content of the images and labels, so the same content is the same snapshot, and the decision
 about it stands, however often the pipeline runs.
@@ -15,6 +15,7 @@ from schemas.errors import GeofixError
 from schemas.settings.review import ReviewSettings
 from tasks.lake import Lake
 from tasks.review.checks import run_checks
+from tasks.review.data_docs import write_data_docs
 from tasks.review.evidence import (
     SNAPSHOT_TABLES,
     TABLES,
@@ -24,7 +25,8 @@ from tasks.review.evidence import (
     reviewed_only,
     snapshot_id,
 )
-from tasks.review.report import report_path, write_report
+from tasks.review.site import build_site, keep_plan, report_path
+from tasks.review.site.build import folder_key
 from tasks.runtime.runner import Inputs, Kept, Outcome, Resources, Stage, WorkerSetup
 
 
@@ -52,7 +54,7 @@ def open_context(settings: ReviewSettings, setup: WorkerSetup) -> WorkerContext:
 
 
 def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
-    """The snapshot's row, after its report is written."""
+    """The snapshot's row, after its site is built."""
     evidence = gather(context.lake)
     # Table versions are not part of the item, or a compaction would make work; so they are fixed here and compared.
     if snapshot_id(evidence["images"], evidence["labels"]) != item["id"]:
@@ -68,7 +70,10 @@ def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
         "report": report_path(item["id"]),
         **_decided(context.lake, item["id"], passed),
     }
-    write_report(context.lake, row, evidence, checks, context.settings)
+    keep_plan(context.lake, item["id"])
+    if context.settings.data_docs:
+        write_data_docs(context.lake, context.lake.blobs.local(folder_key(item["id"])))
+    build_site(context.lake, row, context.settings)
     return Kept({"snapshots": [row]})
 
 

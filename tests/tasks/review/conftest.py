@@ -108,6 +108,12 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     return rows
 
 
+@pytest.fixture(scope="session")
+def reviewed_rows() -> Callable[[Lake], dict[str, list[dict[str, Any]]]]:
+    """reviewed_rows(lake) -> rows by table; their pictures are stored in the lake."""
+    return rows_of
+
+
 @pytest.fixture
 def make_lake(tmp_path: Path) -> Callable[..., Lake]:
     """make_lake(change) -> a lake whose rows went through `change(rows)` before they were written."""

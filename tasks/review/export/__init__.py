@@ -1,0 +1,1 @@
+"""A snapshot as others read it: Hugging Face Parquet, WebDataset, GeoParquet, Croissant."""

@@ -1,0 +1,115 @@
+"""Marks of people on single labels, from the file the site saves or from `geofix review --serve`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas.errors import InputError
+from schemas.settings.review import ReviewSettings
+from tasks.lake import Commit, Lake
+from tasks.review.site import renew_site, site_settings
+from tasks.review.site.page import Source
+from tasks.review.site.pages.sample import drawn
+from tasks.review.site.precision import Precision, label_text, precision_of
+from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.snapshots import find_snapshot
+
+STAGE_NAME = "review.marks"
+
+
+class Mark(BaseModel):
+    """One mark, as the browser writes it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    image_id: str = Field(min_length=1, max_length=200)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    label: str = Field(max_length=1000)
+    mark: str = Field(pattern="^(right|wrong)$")
+    note: str = Field("", max_length=1000)
+    marked_at: datetime
+
+
+class MarkFile(BaseModel):
+    """The file that the site saves."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    format: str = Field(pattern="^geofix-marks$")
+    version: int = Field(ge=1, le=1)
+    snapshot_id: str = Field(min_length=6, max_length=200)
+    marks: list[Mark] = Field(max_length=100_000)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of the marks of a file: taken + refused is what it held."""
+
+    snapshot_id: str
+    taken: int
+    refused: Mapping[str, int]  # reason -> marks
+    precision: Precision | None
+
+
+def read_marks(text: str | bytes) -> MarkFile:
+    """The file's content, or an InputError that names the field and the fix."""
+    try:
+        return MarkFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise InputError(
+            f"marks: {where}: {first['msg']}; give a file that the site's “Save marks to a file” wrote"
+        ) from error
+
+
+def import_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
+    """Write the marks to the table `marks`; a second mark of a reviewer on the same label replaces the first."""
+    if not reviewer.strip():
+        raise InputError("a reviewer's name is needed: --reviewer NAME")
+    row = find_snapshot(lake, given.snapshot_id)
+    source = Source(lake, row, site_settings(lake, row["snapshot_id"]) or ReviewSettings())
+    labels = source.read("labels").select("image_id", "sha256", label=label_text())
+    known = {image_id: (sha256, label) for image_id, sha256, label in labels.iter_rows()}
+    sampled = set(drawn(source))
+    rows: dict[str, dict[str, Any]] = {}
+    refused: dict[str, int] = {}
+    for one in given.marks:
+        shown = known.get(one.image_id)
+        if shown is None or shown != (one.sha256, one.label):
+            reason = "the snapshot keeps no such picture" if shown is None else "it was another picture or label"
+            refused[reason] = refused.get(reason, 0) + 1
+            continue
+        made = _row(one, row["snapshot_id"], reviewer.strip(), one.image_id in sampled)
+        if made["mark_id"] in rows:
+            refused["marked twice in the file"] = refused.get("marked twice in the file", 0) + 1
+        rows[made["mark_id"]] = made
+    if rows:
+        commit = Commit(new_run_id("marks"), 1, stage=STAGE_NAME, code_version=code_version())
+        written = [{**made, "run_id": commit.run_id, "written_at": datetime.now(UTC)} for made in rows.values()]
+        lake.upsert("marks", written, commit)
+    renew_site(lake, row)
+    now = Source(lake, row, source.settings)
+    return Imported(row["snapshot_id"], len(rows), refused, precision_of(now))
+
+
+def _row(one: Mark, snapshot_id: str, reviewer: str, sampled: bool) -> dict[str, Any]:
+    mark_id = digest("mark", one.image_id, one.sha256, one.label, reviewer)
+    return {
+        "mark_id": mark_id,
+        "image_id": one.image_id,
+        "snapshot_id": snapshot_id,
+        "sha256": one.sha256,
+        "label": one.label,
+        "mark": one.mark,
+        "note": one.note.strip() or None,
+        "sampled": sampled,
+        "reviewer": reviewer,
+        "marked_at": one.marked_at if one.marked_at.tzinfo else one.marked_at.replace(tzinfo=UTC),
+        "stage": STAGE_NAME,
+        "item_id": mark_id,
+        "made_from": mark_id,
+    }

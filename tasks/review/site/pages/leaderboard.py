@@ -1,0 +1,252 @@
+"""Scores of every policy on the benchmark with intervals: in all, by slices, against each other, and every answer."""
+
+from typing import Any
+
+import polars as pl
+
+from tasks.review.site.blocks import Block, bars, heading, table, words
+from tasks.review.site.page import Files, Page, Source, chunk_of
+from tasks.review.site.transcript import conversation
+from tasks.review.site.words import distance, place_name
+
+MOST = 400
+PER_FILE = 100
+STAGES = {"": "base", "sft": "SFT", "cold_start": "cold start", "grpo": "GRPO"}  # in the order of training
+SLICED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
+COMPARED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
+
+
+def make(source: Source) -> list[Block]:
+    """A table of policies by metric, slices, paired comparisons, then every answer."""
+    scores = source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id)
+    if scores.is_empty():
+        return [words("No policy has been scored on this snapshot.", "muted")]
+    newest = _newest(source, scores)
+    scores = scores.join(newest, on=["policy", "evaluation_id"], how="semi")
+    metrics = sorted(scores["metric"].unique().to_list(), key=_metric_order)
+    found = {(row["policy"], row["metric"]): row for row in scores.to_dicts()}
+    policies, stages = newest["policy"].to_list(), newest["stage"].to_list()
+    answers = _answered(source, newest)
+    return [
+        words(
+            "Base models first, then SFT, cold start and GRPO. Each cell: the value, and its 95 % interval below. "
+            "The best of a row is marked. best@N knows the truth: it is what a perfect verifier would reach.",
+            "muted",
+        ),
+        {
+            "block": "leaderboard",
+            "policies": [
+                f"{stage}: {name}" if stage != "base" else name for name, stage in zip(policies, stages, strict=True)
+            ],
+            "chunks": _chunks(answers),
+            "rows": [
+                {
+                    "metric": metric,
+                    "best": best(metric, [found.get((policy, metric)) for policy in policies]),
+                    "cells": [_cell(found.get((policy, metric))) for policy in policies],
+                }
+                for metric in metrics
+            ],
+        },
+        _accuracy(policies, found),
+        *_pairs(source, newest),
+        *_slices(source, newest),
+        *_answers(answers),
+    ]
+
+
+def files(source: Source) -> Files:
+    """The conversations behind the answers, by digest of their keys."""
+    scores = source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id)
+    if scores.is_empty():
+        return
+    rows = _answered(source, _newest(source, scores))
+    images = source.read("images").select("image_id", "width", "height", true_lat="lat", true_lon="lon")
+    labels = source.read("labels").select("image_id", "country", "region", "city")
+    rows = rows.join(images, on="image_id", how="left").join(labels, on="image_id", how="left")
+    parts: dict[int, dict[str, Any]] = {number: {} for number in range(_chunks(rows))}
+    for row in rows.to_dicts():
+        parts[chunk_of(row["key"], len(parts))][row["key"]] = {
+            "id": row["key"],
+            "image": row["image_id"],
+            "title": place_name(row["city"], row["region"], row["country"]),
+            "recipe": row["policy"],
+            "verdict": "not read" if row["parse_error"] else "answered",
+            "reasons": [row["parse_error"]] if row["parse_error"] else [],
+            "error_km": None if row["error_km"] is None else round(row["error_km"], 2),
+            "calls": row["tool_calls"] or 0,
+            # Predictions do not keep the size of the view: a box in the wrong place would be worse than none.
+            **conversation(row, (None, None)),
+        }
+    for number, part in parts.items():
+        yield f"answers-{number}", part
+
+
+def _newest(source: Source, scores: pl.DataFrame) -> pl.DataFrame:
+    """policy, evaluation_id and stage of the newest evaluation of each policy, in the order of training."""
+    newest = scores.sort("written_at").group_by("policy", maintain_order=True).agg(pl.col("evaluation_id").last())
+    stage_of = dict(source.read("models").select("model_id", "training_stage").iter_rows())
+    stages = [stage_of.get(name.removeprefix("trained:").partition(" ")[0], "") for name in newest["policy"]]
+    order = {stage: number for number, stage in enumerate(STAGES)}
+    return (
+        newest.with_columns(
+            pl.Series("stage", [STAGES.get(stage, stage) for stage in stages], dtype=pl.String),
+            pl.Series("order", [order.get(stage, len(order)) for stage in stages], dtype=pl.Int64),
+        )
+        .sort("order", "policy")
+        .drop("order")
+    )
+
+
+def _answered(source: Source, newest: pl.DataFrame) -> pl.DataFrame:
+    """The farthest answers of the shown evaluations to pictures of this snapshot, each with its key."""
+    rows = source.read("predictions").join(newest.drop("stage"), on=["policy", "evaluation_id"], how="semi")
+    rows = rows.join(source.read("labels").select("image_id"), on="image_id", how="semi")
+    rows = rows.sort("error_km", descending=True, nulls_last=False).head(MOST)
+    return rows.with_columns(pl.format("{}-{}", pl.col("evaluation_id").str.head(12), "image_id").alias("key"))
+
+
+def _chunks(rows: pl.DataFrame) -> int:
+    return max(1, -(-rows.height // PER_FILE))
+
+
+def _pairs(source: Source, newest: pl.DataFrame) -> list[Block]:
+    """Every two policies on the same pictures: the difference, its interval, and McNemar's test."""
+    shown = newest["evaluation_id"].implode()
+    rows = source.read("score_pairs").filter(
+        (pl.col("snapshot_id") == source.snapshot_id)
+        & pl.col("evaluation_id").is_in(shown)
+        & pl.col("other_id").is_in(shown)
+        & pl.col("metric").is_in(COMPARED)
+    )
+    if rows.is_empty():
+        return []
+    lines = [
+        (
+            row["policy"],
+            row["other_policy"],
+            row["metric"],
+            _signed(row["metric"], row["difference"]),
+            f"{_signed(row['metric'], row['low'])} to {_signed(row['metric'], row['high'])}",
+            "" if row["p"] is None else f"{row['p']:.3g}",
+            f"{row['only_first'] or 0:,} / {row['only_second'] or 0:,}" if row["p"] is not None else "",
+            row["n"],
+        )
+        for row in rows.sort("policy", "other_policy", "metric").to_dicts()
+    ]
+    titles = ["policy", "against", "metric", "difference", "95 % interval", "McNemar p", "only 1st / only 2nd", "n"]
+    kinds: list[Any] = ["text", "text", "text", "text", "text", "text", "text", "number"]
+    about = "the second policy less the first, picture by picture; the interval is a paired bootstrap's"
+    return [heading("Paired comparisons", about), table(titles, lines[:MOST], kinds)]
+
+
+def _signed(metric: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:+,.1f} km" if metric.endswith("_km") else f"{100 * value:+.1f} points"
+
+
+def _slices(source: Source, newest: pl.DataFrame) -> list[Block]:
+    """The main metrics by kind, tier, localizability, category, continent and tool pattern."""
+    rows = source.read("score_slices").filter(
+        (pl.col("snapshot_id") == source.snapshot_id)
+        & pl.col("evaluation_id").is_in(newest["evaluation_id"].implode())
+        & pl.col("metric").is_in(SLICED)
+    )
+    blocks: list[Block] = []
+    for (by,), mine in rows.sort("slice_by", "slice", "policy").group_by("slice_by", maintain_order=True):
+        cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+        for row in mine.to_dicts():
+            cells.setdefault((row["slice"], row["policy"]), {})[row["metric"]] = row
+        lines = [
+            (name, policy, *(_slice_cell(metric, found.get(metric)) for metric in SLICED), _count(found))
+            for (name, policy), found in cells.items()
+        ]
+        kinds: list[Any] = ["text", "text", *["text"] * len(SLICED), "number"]
+        blocks += [
+            heading(f"By {str(by).replace('_', ' ')}"),
+            table([str(by), "policy", *SLICED, "n"], lines[:MOST], kinds),
+        ]
+    return blocks
+
+
+def _slice_cell(metric: str, row: dict[str, Any] | None) -> str:
+    if row is None or row["value"] is None:
+        return "–"
+    if metric.endswith("_km"):
+        return distance(row["value"])
+    if row["low"] is None or row["high"] is None:
+        return f"{100 * row['value']:.0f} %"
+    return f"{100 * row['value']:.0f} % ({100 * row['low']:.0f} to {100 * row['high']:.0f})"
+
+
+def _count(found: dict[str, dict[str, Any]]) -> int:
+    return max(int(row["n"]) for row in found.values())
+
+
+def _metric_order(metric: str) -> tuple[int, float, str]:
+    if metric.startswith("acc@"):
+        return 0, float(metric.removeprefix("acc@").removesuffix("km")), metric
+    return 1, 0.0, metric
+
+
+def _lower_is_better(metric: str) -> bool:
+    return metric.endswith("_km") or any(word in metric for word in ("failure", "error", "seconds", "tokens", "cost"))
+
+
+def best(metric: str, cells: list[dict[str, Any] | None]) -> list[int]:
+    """The positions of the best value, several where some are equal; none where all are."""
+    values = [None if cell is None else cell["value"] for cell in cells]
+    known = [value for value in values if value is not None]
+    if not known or min(known) == max(known):
+        return []
+    wanted = min(known) if _lower_is_better(metric) else max(known)
+    return [position for position, value in enumerate(values) if value == wanted]
+
+
+def _cell(row: dict[str, Any] | None) -> list[Any]:
+    return [None, None, None, 0] if row is None else [row["value"], row["low"], row["high"], row["n"]]
+
+
+def _accuracy(policies: list[str], found: dict[tuple[str, str], dict[str, Any]]) -> Block:
+    metrics = sorted({metric for _, metric in found if metric.startswith("acc@")}, key=_metric_order)
+    series = {
+        policy: [(found[policy, metric]["value"] or 0.0) if (policy, metric) in found else 0.0 for metric in metrics]
+        for policy in policies
+    }
+    return bars("Accuracy by distance", [metric.removeprefix("acc@") for metric in metrics], series, "share")
+
+
+def _answers(rows: pl.DataFrame) -> list[Block]:
+    """Every answer of the shown evaluations, the worst first, with the conversation one click away."""
+    return [
+        heading("Answers", "the farthest first"),
+        table(
+            ["picture", "policy", "error", "score", "answer", "conversation"],
+            [
+                (
+                    row["image_id"],
+                    row["policy"],
+                    f"not read: {row['parse_error']}" if row["parse_error"] else distance(row["error_km"]),
+                    "–" if row["geoscore"] is None else f"{row['geoscore']:.0f}",
+                    (row["answer"] or "")[:200],
+                    row["key"],
+                )
+                for row in rows.to_dicts()
+            ],
+            ["picture", "text", "text", "number", "text", "answer"],
+        ),
+    ]
+
+
+PAGE = Page(
+    id="leaderboard",
+    title="Leaderboard",
+    group="Agents",
+    about="Policies on the benchmark pictures of this snapshot.",
+    reads=("scores", "score_slices", "score_pairs", "predictions", "models", "images", "labels", "snapshots"),
+    make=make,
+    files=files,
+    order=30,
+    shown=lambda source: source.version("scores") >= 0,
+)

@@ -1,0 +1,83 @@
+"""Training curves of every model."""
+
+import json
+from typing import Any
+
+from tasks.review.site.blocks import Block, commands, heading, lines, table
+from tasks.review.site.page import Page, Source
+from tasks.review.site.words import moment
+
+FIRST = ("loss", "reward")  # drawn before the others
+
+
+def make(source: Source) -> list[Block]:
+    """One section for each model, newest first."""
+    blocks: list[Block] = []
+    for row in source.read("models").sort("written_at", descending=True).to_dicts():
+        blocks += [
+            heading(f"{row['training_stage']} · {row['model_id']}", f"trained {moment(row['written_at'])}"),
+            table(
+                ["base", "recipe", "parent", "snapshot", "samples", "steps", "checkpoint"],
+                [
+                    [
+                        row[name]
+                        for name in ("base", "recipe", "parent_id", "snapshot_id", "samples", "steps", "checkpoint")
+                    ]
+                ],
+                ["text", "text", "code", "code", "number", "number", "code"],
+            ),
+            *_validations(json.loads(row["metrics_json"] or "{}")),
+            *_curves(json.loads(row["metrics_json"] or "{}")),
+            commands(source.command(f"trace {row['model_id']}")),
+        ]
+    return blocks
+
+
+def _curves(metrics: dict[str, Any]) -> list[Block]:
+    """One plot for each series of numbers."""
+    names = [name for name, values in metrics.items() if _is_series(values)]
+    ordered = sorted(names, key=lambda name: (name not in FIRST, name))
+    return [
+        lines(name.replace("_", " "), range(1, len(metrics[name]) + 1), {name: metrics[name]}, "step", "")
+        for name in ordered
+    ]
+
+
+def _validations(metrics: dict[str, Any]) -> list[Block]:
+    """The held-out pictures step by step, and what was found odd on the way."""
+    found, warnings = metrics.get("validations") or [], metrics.get("warnings") or []
+    blocks: list[Block] = []
+    if found:
+        names = sorted((name for name in found[-1] if name != "step"), key=_order)
+        rows = [[one["step"], *(round(one.get(name, 0.0), 4) for name in names)] for one in found]
+        blocks.append(table(["step", *names], rows, ["number"] * (len(names) + 1)))
+    if warnings:
+        blocks.append(table(["step", "warning"], [[one["step"], one["text"]] for one in warnings], ["number", "text"]))
+    return blocks
+
+
+def _order(name: str) -> tuple[int, float, str]:
+    """Loss and reward first, accuracies by their distance last."""
+    if name.startswith("acc@"):
+        return 2, float(name.removeprefix("acc@").removesuffix("km")), name
+    return int(name not in FIRST), 0.0, name
+
+
+def _is_series(values: Any) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) > 1
+        and all(value is None or (isinstance(value, int | float) and value == value) for value in values)
+    )
+
+
+PAGE = Page(
+    id="training",
+    title="Training",
+    group="Agents",
+    about="What was trained, from what, and how it went.",
+    reads=("models",),
+    make=make,
+    order=20,
+    shown=lambda source: source.version("models") >= 0,
+)

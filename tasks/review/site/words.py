@@ -1,0 +1,122 @@
+"""Reasons, evidence and stages in words."""
+
+import json
+from typing import Any
+
+# What each reason means, for the reviewer.
+REASONS = {
+    "no_imagery_near": "The service has no picture within the widest search box around the place.",
+    "no_panorama_near": "There are photos near the place, but no panorama.",
+    "no_photo_near": "There are panoramas near the place, but no photo.",
+    "not_all_searched": "More pictures lie around the place than the search may look at; it ended before it saw all.",
+    "too_few_near": "There are fewer pictures near the place than were wanted.",
+    "no_scenes": "The archive has no satellite scene of the place in the dates and below the cloud cover asked for.",
+    "no_usable_scene": "There are scenes of the place, but none of those looked at could be read.",
+    "cloudy": "Too much of the satellite picture stays under cloud or shadow, with all scenes put together.",
+    "no_data": "Part of the satellite picture lies outside every scene.",
+    "no_usable_image": "There are pictures near the place, but none of those tried could be used.",
+    "corrupt_image": "The picture could not be decoded, also when fetched again.",
+    "exact_duplicate": "The same bytes are there under another image id.",
+    "near_duplicate": "Another picture looks nearly the same.",
+    "sequence_leak": "The same drive also serves another split, which keeps it.",
+    "mirrored_duplicate": "It is another picture turned left to right.",
+    "spatial_duplicate": "Another picture of the same drive or creator stands nearly at the same point.",
+    "creator_leak": "The same creator also serves another split, which keeps the pictures.",
+    "radius_leak": "A picture of another split was taken too close to it.",
+    "external_leak": "It is in, or close to, an external evaluation set.",
+    "missing_licence": "The source names no licence.",
+    "bad_time": "It claims a time at which it cannot have been taken.",
+    "swapped_coordinates": "Latitude and longitude are exchanged.",
+    "off_plan": "It lies far from the place it answers.",
+    "wrong_country": "It lies in another country than the place it answers.",
+    "disputed_address": "The geocoder names another country.",
+    "too_small": "It has too few pixels.",
+    "blurred": "It is blurred.",
+    "bad_exposure": "It is too dark, too bright, or clipped.",
+    "over_compressed": "Its compression shows as blocks.",
+    "nothing_but_sky_or_road": "Nearly all of it is sky or road.",
+    "non_localizable": "The judge sees too few clues to tell where this is.",
+    "landmark": "The judge sees an iconic sight, which tests memory rather than reasoning.",
+    "no_verdict": "The judge was asked several times and never answered in the form of a verdict.",
+    "low_score": "Localizable, but below the configured score.",
+    "no_address": "No country is known at this point.",
+    "too_far": "The answer lies too far from where the picture was taken.",
+    "tool_failed": "A tool call failed.",
+    "malformed_call": "A tool call was not in the form the tool asks for.",
+    "no_tool_use": "The agent answered without using a tool.",
+    "no_answer": "The agent ended without an answer.",
+    "unparsable": "The answer could not be read.",
+}
+_UNITS = {"m": "m", "km": "km", "deg": "°", "px": "px", "s": "s", "usd": "USD", "ms": "ms", "h": "h"}
+_LONGEST = 600
+
+
+def meaning(reason: str) -> str:
+    """A sentence for a reason, or the reason itself with spaces."""
+    return REASONS.get(reason) or reason.replace("_", " ").replace(".", " · ").capitalize() + "."
+
+
+def evidence(text: str | None) -> str:
+    """Evidence, which is stored as JSON, as a sentence a person reads."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return str(text)[:_LONGEST]
+    if not isinstance(found, dict):
+        return _value(found)[:_LONGEST]
+    said = found.pop("reason", None)  # a sentence of the judge's goes first, bare
+    parts = [str(said).rstrip(".")] if isinstance(said, str) and said else []
+    parts += [
+        f"{_name(key)} {_value(value)}{_unit(key)}" for key, value in found.items() if value not in (None, [], {})
+    ]
+    return (". ".join(parts[:1]) + ("; " if parts[1:] else "") + "; ".join(parts[1:]))[:_LONGEST]
+
+
+def _name(key: str) -> str:
+    parts = key.split("_")
+    return " ".join(parts[:-1] if len(parts) > 1 and parts[-1] in _UNITS else parts)
+
+
+def _unit(key: str) -> str:
+    parts = key.split("_")
+    return f" {_UNITS[parts[-1]]}" if len(parts) > 1 and parts[-1] in _UNITS else ""
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(map(_value, value[:12])) + (f" and {len(value) - 12} more" if len(value) > 12 else "")
+    if isinstance(value, dict):
+        return ", ".join(f"{_name(str(key))} {_value(one)}{_unit(str(key))}" for key, one in value.items())
+    text = str(value)
+    if text.startswith(("{", "[")):  # JSON inside text, as models answer
+        try:
+            return _value(json.loads(text))
+        except ValueError:
+            return text
+    return text
+
+
+def moment(value: Any) -> str:
+    """A time as people read it."""
+    return f"{value:%Y-%m-%d %H:%M} UTC" if value is not None else ""
+
+
+def day(value: Any) -> str:
+    return f"{value:%Y-%m-%d}" if value is not None else ""
+
+
+def place_name(*parts: str | None) -> str:
+    """City · region · country, without what is missing or said twice."""
+    return " · ".join(dict.fromkeys(part for part in parts if part))
+
+
+def distance(km: float | None) -> str:
+    if km is None or km != km:
+        return "unknown distance"
+    return f"{km * 1000:,.0f} m" if km < 1 else f"{km:,.1f} km" if km < 100 else f"{km:,.0f} km"

@@ -1,0 +1,175 @@
+"""Withdrawal: pictures, and everything made of them, leave the lake; models trained on them are named.
+
+The rule is written first, so that no stage takes such a picture again from then on. Then the rows end, then the bytes
+go: pictures, views, crops and model views. Killed in between, the same command finishes what is left.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import polars as pl
+
+from schemas.errors import InputError, NotFound
+from schemas.tables import TABLES
+from tasks.lake import Commit, Lake
+from tasks.lake.image_store import EXTENSIONS
+from tasks.lake.withdrawn import REASON
+from tasks.review.site import renew_site
+from tasks.review.site.thumbnails import forget_pictures
+from tasks.runtime.identity import code_version, digest, new_run_id
+
+Rule = Literal["image", "creator", "licence"]
+
+SHORTEST = 6  # letters of an id that is cut short
+STAGE = "review.withdraw"
+_FACTS = ("image_id", "source", "source_id", "sha256", "extension", "creator", "licence")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that was trained on a withdrawn picture, or made from one that was."""
+
+    model_id: str
+    training_stage: str
+    checkpoint: str
+    samples: int  # of withdrawn pictures among its own training rows; 0: only a model before it had some
+
+
+@dataclass(frozen=True)
+class Withdrawal:
+    """What a withdrawal took out."""
+
+    rule: Rule
+    value: str
+    image_ids: tuple[str, ...]
+    rows: dict[str, int]  # ended, by table
+    files: int  # deleted
+    models: tuple[Model, ...]
+
+
+def withdraw(lake: Lake, wanted: str, why: str, who: str) -> Withdrawal:
+    """Take out what an image id, `creator:NAME` or `licence:NAME` means; a bare name is looked up among all three."""
+    if not why.strip():
+        raise InputError("say why it is withdrawn: --why REASON")
+    images = lake.collect("images", lake.scan("images").select(_FACTS)).unique(maintain_order=True)
+    rule, value, met = _meant(images, wanted)
+    # The same photo may be there for another place, or from another source.
+    same = pl.col("sha256").is_in(met["sha256"].implode()) | (
+        pl.struct("source", "source_id").is_in(met.select(s=pl.struct("source", "source_id"))["s"].implode())
+    )
+    met = images.filter(same) if met.height else met
+    run_id, now = new_run_id("withdraw"), datetime.now(UTC)
+    commit = Commit(run_id, 1, stage=STAGE, code_version=code_version())
+    _write_rules(lake, rule, value, met, why.strip(), who.strip(), now, commit)
+    image_ids = sorted(set(met["image_id"]))
+    files = _files(lake, met, image_ids)
+    rows = _end_rows(lake, image_ids, f"{REASON}: {why.strip()}", commit)
+    deleted = sum(_delete(lake, sha256, extension) for sha256, extension in sorted(files))
+    deleted += forget_pictures(lake, image_ids)
+    for snapshot in lake.read("snapshots").to_dicts():
+        renew_site(lake, snapshot)
+    return Withdrawal(rule, value, tuple(image_ids), rows, deleted, tuple(trained_on(lake, image_ids)))
+
+
+def _meant(images: pl.DataFrame, wanted: str) -> tuple[Rule, str, pl.DataFrame]:
+    prefix, _, rest = wanted.partition(":")
+    if prefix in ("creator", "licence") and rest.strip():
+        rule: Rule = "creator" if prefix == "creator" else "licence"
+        return rule, rest.strip(), images.filter(pl.col(rule) == rest.strip())
+    name = rest.strip() if prefix == "image" else wanted.strip()
+    if len(name) >= SHORTEST:
+        found = images.filter(pl.col("image_id").str.starts_with(name))
+        ids = sorted(set(found["image_id"]))
+        if len(ids) > 1 and name not in ids:
+            raise InputError(f"image '{name}' is ambiguous: {', '.join(ids[:5])}")
+        if ids:
+            return "image", name if name in ids else ids[0], found.filter(pl.col("image_id") == ids[0])
+    if prefix != "image":
+        for column in ("creator", "licence"):
+            if images.filter(pl.col(column) == name).height:
+                raise InputError(f"'{name}' is a {column}; to withdraw all its pictures, say {column}:{name}")
+    raise NotFound(
+        f"no picture has the id '{name[:80]}' (at least {SHORTEST} letters of it); a creator is withdrawn with "
+        "creator:NAME, a licence with licence:NAME"
+    )
+
+
+def _write_rules(
+    lake: Lake, rule: Rule, value: str, met: pl.DataFrame, why: str, who: str, now: datetime, commit: Commit
+) -> None:
+    """One row for a creator or licence, which also keeps out what comes later, and one for each picture it met."""
+    told = {"rule": rule, "value": value, "why": why, "who": who, "withdrawn_at": now}
+    rows = [{**told, "withdrawal_id": digest(rule, value)}] if rule != "image" else []
+    for picture in met.unique("image_id", keep="last", maintain_order=True).to_dicts():
+        facts = {name: picture[name] for name in ("image_id", "source", "source_id", "sha256")}
+        rows.append({**told, **facts, "withdrawal_id": digest(rule, value, picture["image_id"])})
+    known = set(lake.read("withdrawals", columns=["withdrawal_id"])["withdrawal_id"])
+    system = {"stage": STAGE, "run_id": commit.run_id, "written_at": now}
+    new = [{**row, **system, "item_id": row["withdrawal_id"]} for row in rows if row["withdrawal_id"] not in known]
+    if new:
+        lake.append("withdrawals", new, commit)
+
+
+def _end_rows(lake: Lake, image_ids: list[str], why: str, commit: Commit) -> dict[str, int]:
+    """End every row that belongs to the pictures, in every table that names them; how many were live."""
+    ended = {}
+    for name in lake.existing():
+        table = TABLES[name]
+        if "image_id" not in table.columns or name == "withdrawals":
+            continue
+        mine = lake.scan(name).filter(pl.col("image_id").is_in(image_ids))
+        found = lake.collect(name, mine.select(*table.key, "tombstone"))
+        if found.is_empty():
+            continue
+        lake.tombstone(name, found.select(table.key).unique(), why, commit)
+        ended[name] = found["tombstone"].null_count()
+    return {name: count for name, count in ended.items() if count}
+
+
+def _files(lake: Lake, met: pl.DataFrame, image_ids: list[str]) -> set[tuple[str, str]]:
+    """The stored pictures, and everything that was cut or resized from them, as (sha256, extension)."""
+    found = set(met.select("sha256", "extension").iter_rows())
+    for name in lake.existing():
+        if {"image_id", "sha256", "extension"} <= set(TABLES[name].columns):
+            mine = lake.scan(name).filter(pl.col("image_id").is_in(image_ids))
+            found |= set(lake.collect(name, mine.select("sha256", "extension")).iter_rows())
+    return {(sha256, extension) for sha256, extension in found if sha256 and extension in EXTENSIONS}
+
+
+def _delete(lake: Lake, sha256: str, extension: str) -> bool:
+    key = lake.images.key(sha256, extension)
+    there = lake.blobs.exists(key)
+    lake.blobs.delete(key)
+    lake.blobs.local(key).unlink(missing_ok=True)  # the copy of a remote lake on this machine
+    return there
+
+
+def trained_on(lake: Lake, image_ids: Iterable[str]) -> list[Model]:
+    """The models that saw one of the pictures in training, and those made from them, in the order of training."""
+    models = lake.collect("models", lake.scan("models")).sort("written_at").unique("model_id", keep="last")
+    runs = {row["run_id"]: row for row in lake.read("runs", columns=["run_id", "input_versions_json"]).to_dicts()}
+    wanted, rows = list(image_ids), models.sort("written_at", "model_id").to_dicts()
+    own = {row["model_id"]: _own_samples(lake, row, runs, wanted) for row in rows}
+    found = {model_id for model_id, count in own.items() if count}
+    while more := {row["model_id"] for row in rows if row["parent_id"] in found} - found:
+        found |= more
+    return [
+        Model(row["model_id"], row["training_stage"], row["checkpoint"], own[row["model_id"]])
+        for row in rows
+        if row["model_id"] in found
+    ]
+
+
+def _own_samples(lake: Lake, model: dict[str, Any], runs: dict[str, dict[str, Any]], image_ids: list[str]) -> int:
+    """How many of the rows that a model was trained on are of these pictures."""
+    version = json.loads((runs.get(model["run_id"]) or {}).get("input_versions_json") or "{}").get("samples")
+    seen = lake.scan("samples", version).filter(
+        pl.col("image_id").is_in(image_ids),
+        pl.col("training_stage") == model["training_stage"],
+        # At a known version the rows that were live; else every row there ever was: rather too many models.
+        pl.col("tombstone").is_null() if version is not None else pl.lit(True),
+    )
+    return int(lake.collect("samples", seen.select(pl.len())).item())

@@ -1,0 +1,204 @@
+"""The site in a browser, opened from a file: Debian's chromium, driven by playwright.
+
+`.ci/run` installs chromium where it is missing.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from schemas.settings.review import ReviewSettings
+from tasks.lake import Commit, Lake
+from tasks.review.marks import import_marks, read_marks
+from tasks.review.site import build_site
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine; `.ci/run` installs Debian's")
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+SNAPSHOT = "c" * 24
+expect.set_options(timeout=30_000)  # a loaded machine is slow, not wrong
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, reviewed_rows: Callable[[Lake], dict[str, Any]]) -> Lake:
+    found = Lake(tmp_path_factory.mktemp("browser") / "lake")
+    for table, rows in reviewed_rows(found).items():
+        (found.append if table == "runs" else found.upsert)(table, rows, Commit(f"test-{table}", 1))
+    versions = {name: found.version(name) for name in ("places", "images", "labels", "rejects")}
+    reasons = {"non_localizable": 3, "no_imagery_near": 1}
+    counts = {"places": 9, "images": 16, "labels": 13, "countries": 8, "rejects_by_reason": reasons, "stages": []}
+    checks = [{"table": "labels", "says": "there is at least one row", "passed": True, "checked": 13, "unexpected": 0}]
+    row = {
+        **{"snapshot_id": SNAPSHOT, "table_versions_json": json.dumps(versions), "counts_json": json.dumps(counts)},
+        **{"checks_json": json.dumps([{**one, "examples": []} for one in checks]), "checks_passed": True},
+        **{"status": "pending", "report": f"reports/{SNAPSHOT}/index.html", "stage": "review", "item_id": SNAPSHOT},
+    }
+    found.upsert("snapshots", [row], Commit("review", 1))
+    build_site(found, found.read("snapshots").row(0, named=True), ReviewSettings(thumbnail_px=96, sample=5))
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # As root Chromium starts only without its sandbox; WebGL is drawn in software.
+        options = ["--no-sandbox", "--enable-unsafe-swiftshader"]
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(params=SIZES)
+def page(browser: Browser, lake: Lake, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The first page at one width; at the end no error was logged and nothing was asked from elsewhere."""
+    width, height = SIZES[request.param]
+    opened = browser.new_page(viewport={"width": width, "height": height})
+    problems: list[str] = []
+    opened.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("requestfailed", lambda asked: problems.append(f"failed: {asked.url}"))
+    allowed = ("file:", "data:", "blob:")
+    opened.on("request", lambda asked: None if asked.url.startswith(allowed) else problems.append(asked.url))
+    opened.goto((lake.root / "reports" / SNAPSHOT / "index.html").as_uri())
+    yield opened
+    opened.close()
+    assert problems == []
+
+
+def go(page: Page, title: str) -> None:
+    menu = page.get_by_role("button", name="Pages")
+    if menu.is_visible():
+        menu.click()
+    page.get_by_role("navigation").get_by_role("link", name=title, exact=True).click()
+
+
+def no_wider_than_the_window(page: Page) -> None:
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 1, "the page itself does not scroll sideways"
+
+
+def test_a_stranger_finds_rejected_pictures_and_a_history(page: Page) -> None:
+    expect(page.get_by_text("All 1 checks pass")).to_be_visible()
+    no_wider_than_the_window(page)
+    page.get_by_role("link", name="The judge sees too few clues to tell where this is.").click()
+    expect(page.get_by_text("3 of 16 pictures")).to_be_visible()
+    cards = page.locator(".gallery .card")
+    expect(cards).to_have_count(3)
+    expect(page.locator(".gallery .card img").first).to_have_js_property("complete", True)
+    image_id = cards.first.get_attribute("data-id")
+    cards.first.click()
+    history = page.locator(".history > li")
+    expect(history).to_have_count(3)
+    expect(history.nth(2)).to_contain_text("A plain field without any writing")
+    expect(page.get_by_text(f"geofix trace {image_id} --lake")).to_be_visible()
+    no_wider_than_the_window(page)
+    page.get_by_role("button", name="Enlarge").click()
+    expect(page.locator("dialog img")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_have_count(0)
+    neighbour = page.locator(".grid.small .card").first
+    neighbour.click()
+    expect(page).not_to_have_url(re.compile(str(image_id)))
+    expect(page.get_by_role("heading", name="History")).to_be_visible()
+
+
+def test_filters_and_search(page: Page) -> None:
+    go(page, "All pictures")
+    expect(page.get_by_text("16 pictures", exact=True)).to_be_visible()
+    page.get_by_label("Country").select_option("Japan")
+    expect(page.get_by_text("2 of 16 pictures")).to_be_visible()
+    page.get_by_label("Kind").select_option("photo")
+    expect(page.get_by_text("1 of 16 pictures")).to_be_visible()
+    assert "country=Japan" in page.url and "kind=photo" in page.url, "the address can be sent to a colleague"
+    page.get_by_role("button", name="Clear").click()
+    page.locator("body").press("/")
+    page.keyboard.type("salva")
+    expect(page.locator(".gallery .card")).to_have_count(2)
+    expect(page.locator(".gallery .card .title").first).to_contain_text("Salvador")
+    page.get_by_label("Search").fill("walker1 kyoto")
+    expect(page.locator(".gallery .card")).to_have_count(2)
+    page.get_by_label("Search").fill("nowhere at all")
+    expect(page.get_by_text("0 of 16 pictures")).to_be_visible()
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    go(page, "All pictures")
+    first = page.locator(".gallery .card").first
+    first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".gallery .card").nth(1)).to_be_focused()
+    second = page.locator(".gallery .card").nth(1).get_attribute("data-id")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"picture/{second}"))
+    expect(page.get_by_role("heading", name="History")).to_be_visible()
+    shown = page.locator("article.picture")
+    expect(shown).to_have_attribute("data-id", str(second))
+    page.keyboard.press("ArrowRight")
+    expect(shown).not_to_have_attribute("data-id", str(second))
+    page.keyboard.press("ArrowLeft")
+    expect(shown).to_have_attribute("data-id", str(second))
+
+
+def test_marks_are_saved_and_brought_in(page: Page, lake: Lake, tmp_path: Path) -> None:
+    go(page, "Mark a sample")
+    expect(page.get_by_text("Picture 1 of 5")).to_be_visible()
+    page.keyboard.press("r")
+    expect(page.get_by_text("Picture 2 of 5. Marked here: 1, right: 1.")).to_be_visible()
+    page.keyboard.press("w")
+    page.get_by_role("button", name="Right", exact=True).click()
+    expect(page.get_by_role("button", name="Right", exact=True)).to_have_attribute("aria-pressed", "true")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save marks to a file").click()
+    file = tmp_path / "marks.json"
+    saved.value.save_as(file)
+    done = import_marks(lake, read_marks(file.read_text()), "Ada")
+    assert done.taken == 3 and done.precision is not None
+    assert (done.precision.right, done.precision.marked) == (2, 3)
+    page.reload()
+    go(page, "Verdict")
+    expect(page.get_by_text("2 of 3 marked pictures right").first).to_be_visible()
+
+
+def test_every_page_opens_at_every_width(page: Page) -> None:
+    go(page, "All pictures")
+    ids: list[str] = page.evaluate(
+        "geofix.values.get('site').pages.filter((page) => !page.hidden).map((page) => page.id)"
+    )
+    assert len(ids) > 10
+    for name in ids:
+        page.evaluate(f"location.hash = '/{name}'")
+        expect(page.locator(f"main[data-page='{name}'] h1")).to_be_visible()
+        expect(page.locator("main .words.bad")).to_have_count(0)
+        no_wider_than_the_window(page)
+
+
+def test_leaving_the_gallery_while_it_loads_is_not_undone(page: Page) -> None:
+    """The gallery writes its filters into the address when its rows have come: no longer after the reader has left."""
+    page.evaluate(
+        """() => {
+            new MutationObserver((_, watcher) => {
+                if (!document.querySelector(".gallery")) return;
+                watcher.disconnect();
+                location.hash = "/licences";
+            }).observe(document.getElementById("main"), { childList: true });
+            location.hash = "/pictures";
+        }"""
+    )
+    expect(page.locator("main[data-page='licences'] h1")).to_be_visible()
+    assert page.url.endswith("#/licences")
+
+
+def test_a_panorama_can_be_looked_around_in(browser: Browser, lake: Lake) -> None:
+    opened = browser.new_page()
+    image_id = lake.read("labels").join(lake.read("images"), on="image_id").filter(kind="panorama")["image_id"][0]
+    opened.goto(f"{(lake.root / 'reports' / SNAPSHOT / 'index.html').as_uri()}#/picture/{image_id}")
+    opened.get_by_role("button", name="Look around").click()
+    expect(opened.locator(".panorama canvas")).to_be_visible()
+    expect(opened.locator(".pnlm-error-msg")).to_be_hidden()
+    opened.close()

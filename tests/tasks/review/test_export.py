@@ -1,0 +1,159 @@
+"""Published snapshots, read back by the libraries their readers use; licence and attribution with every picture."""
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from flows.cli.application import app
+from schemas.errors import GeofixError, InputError
+from tasks.lake import Lake
+from tasks.lake.image_store import CorruptImage
+from tasks.review.export import hugging_face, web_dataset
+from tasks.review.export.write import export
+from tasks.review.withdraw import withdraw
+
+
+@pytest.fixture
+def snapshot(make_lake: Callable[..., Lake], snapshot_of: Callable[..., str]) -> tuple[Lake, str]:
+    lake = make_lake()
+    return lake, snapshot_of(lake)
+
+
+def truth(lake: Lake) -> dict[str, dict[str, Any]]:
+    """By picture, what must come out: its bytes' digest, position, licence and attribution."""
+    images = lake.read("images").select("image_id", "licence", "attribution", "sha256")
+    rows = lake.read("labels").select("image_id", "lat", "lon", "split").join(images, on="image_id")
+    return {row["image_id"]: row for row in rows.to_dicts()}
+
+
+def same(found: dict[str, dict[str, Any]], lake: Lake) -> None:
+    wanted = truth(lake)
+    assert set(found) == set(wanted) and wanted
+    for image_id, row in wanted.items():
+        assert {name: found[image_id][name] for name in row} == row
+
+
+def test_hugging_face_datasets_reads_pictures_and_facts(
+    snapshot: tuple[Lake, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(hugging_face, "SHARD_BYTES", 20_000)
+    lake, snapshot_id = snapshot
+    done = export(lake, snapshot_id, "hf", tmp_path / "hf")
+    assert done.pictures == lake.read("labels").height
+    loaded = datasets.load_dataset(
+        str(done.folder), cache_dir=str(tmp_path / "cache")
+    )  # by the card's own front matter
+    assert {name: len(rows) for name, rows in loaded.items()} == dict(
+        lake.read("labels").group_by("split").len().iter_rows()
+    )
+    assert len(list((done.folder / "data").glob("train-*.parquet"))) > 1
+    found = {row["image_id"]: row for split in loaded.values() for row in split}
+    same(found, lake)
+    assert all(isinstance(row["image"], Image.Image) and row["image"].size == (640, 320) for row in found.values())
+    raw = loaded["train"].cast_column("image", datasets.Image(decode=False))[0]
+    assert hashlib.sha256(raw["image"]["bytes"]).hexdigest() == raw["sha256"]
+    card = (done.folder / "README.md").read_text()
+    assert "license: cc-by-sa-4.0" in card and "approved by Ada" in card and snapshot_id in card
+    credits = pl.read_csv(done.folder / "ATTRIBUTION.csv")
+    assert credits["attribution"].null_count() == 0 and credits.height == done.pictures
+
+
+def test_webdataset_streams_the_shards(
+    snapshot: tuple[Lake, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    monkeypatch.setattr(web_dataset, "SHARD_BYTES", 20_000)
+    lake, snapshot_id = snapshot
+    folder = export(lake, snapshot_id, "webdataset", tmp_path / "wds").folder
+    shards = sorted(str(path) for path in folder.glob("*.tar"))
+    assert len(shards) > 3
+    found = {}
+    for sample in webdataset.WebDataset(shards, shardshuffle=False, empty_check=False):
+        found[sample["__key__"]] = json.loads(sample["json"])
+        assert hashlib.sha256(sample["jpg"]).hexdigest() == found[sample["__key__"]]["sha256"]
+    same(found, lake)
+    again = export(lake, snapshot_id, "webdataset", tmp_path / "again").folder
+    assert [Path(one).read_bytes() for one in shards] == [one.read_bytes() for one in sorted(again.glob("*.tar"))]
+
+
+def test_geopandas_reads_the_points(snapshot: tuple[Lake, str], tmp_path: Path) -> None:
+    import geopandas
+
+    lake, snapshot_id = snapshot
+    frame = geopandas.read_parquet(
+        export(lake, snapshot_id, "geoparquet", tmp_path / "geo").folder / "pictures.parquet"
+    )
+    assert frame.crs.to_epsg() == 4326
+    assert [(p.y, p.x) for p in frame.geometry] == list(zip(frame["lat"], frame["lon"], strict=True))
+    same({row["image_id"]: row for row in frame.to_dict("records")}, lake)
+
+
+def test_mlcroissant_reads_the_records(snapshot: tuple[Lake, str], tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant")
+    lake, snapshot_id = snapshot
+    folder = export(lake, snapshot_id, "croissant", tmp_path / "croissant").folder
+    dataset = mlcroissant.Dataset(str(folder / "croissant.json"))
+    assert not dataset.metadata.ctx.issues.errors
+    found = {}
+    for record_set in dataset.metadata.record_sets:
+        for record in dataset.records(record_set.uuid):
+            row = {name.rpartition("/")[2]: value for name, value in record.items()}
+            row = {
+                name: value.decode() if isinstance(value, bytes) else value
+                for name, value in row.items()
+                if name != "image"
+            }
+            found[row["image_id"]] = row
+    same(found, lake)
+
+
+def test_what_may_not_be_published_is_refused(
+    make_lake: Callable[..., Lake], snapshot_of: Callable[..., str], tmp_path: Path
+) -> None:
+    lake = make_lake()
+    waiting = snapshot_of(lake, status="pending")
+    with pytest.raises(GeofixError, match="only approved"):
+        export(lake, waiting, "hf", tmp_path / "out")
+    good = snapshot_of(lake)
+    with pytest.raises(InputError, match="hf, webdataset, geoparquet, croissant"):
+        export(lake, good, "csv", tmp_path / "out")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(InputError, match="not empty"):
+        export(lake, good, "hf", tmp_path / "full")
+    row = lake.read("labels").row(0, named=True)
+    lake.blobs.put(lake.images.key(row["sha256"], "jpg"), b"damaged")
+    with pytest.raises(CorruptImage):
+        export(lake, good, "hf", tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*")), "nothing half written is left"
+
+
+def test_a_withdrawn_picture_is_in_no_export(snapshot: tuple[Lake, str], tmp_path: Path) -> None:
+    lake, snapshot_id = snapshot
+    gone = lake.read("labels").sort("image_id").row(0, named=True)
+    pixels = Image.open(io.BytesIO(lake.images.read(gone["sha256"], "jpg"))).tobytes()
+    withdraw(lake, gone["image_id"], "a face", "Ada")
+    done = export(lake, snapshot_id, "hf", tmp_path / "hf")
+    for path in (done.folder / "data").glob("*.parquet"):
+        rows = pl.read_parquet(path)
+        assert gone["sha256"] not in set(rows["sha256"]) and gone["image_id"] not in set(rows["image_id"])
+        stored = [Image.open(io.BytesIO(one["bytes"])).tobytes() for one in rows["image"]]
+        assert stored and pixels not in stored
+
+
+def test_the_command_writes_and_says_where(snapshot: tuple[Lake, str], tmp_path: Path) -> None:
+    lake, snapshot_id = snapshot
+    asked = ["export", snapshot_id, "--as", "geoparquet", "--out", str(tmp_path / "geo"), "--lake", lake.uri]
+    said = CliRunner().invoke(app, asked)
+    assert said.exit_code == 0 and str(tmp_path / "geo") in said.output.replace("\n", ""), said.output
+    twice = CliRunner().invoke(app, asked)
+    assert twice.exit_code == 2

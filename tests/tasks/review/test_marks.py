@@ -1,0 +1,104 @@
+"""Marks of people: read from the site's file, checked against the snapshot, counted with an exact interval."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from scipy.stats import binomtest
+from starlette.testclient import TestClient
+
+from schemas.errors import InputError
+from schemas.settings.review import ReviewSettings
+from tasks.lake import Commit, Lake
+from tasks.review.marks import import_marks, read_marks
+from tasks.review.serve import make_app
+from tasks.review.site import build_site
+from tasks.review.site.page import Source
+from tasks.review.site.pages.sample import drawn
+from tasks.review.site.precision import label_text, precision
+
+MakeLake = Callable[..., Lake]
+SETTINGS = ReviewSettings(thumbnail_px=64, look_around=0, sample=6)
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+def site(make_lake: MakeLake) -> tuple[Lake, dict[str, Any]]:
+    lake = make_lake()
+    versions = {name: lake.version(name) for name in ("places", "images", "labels", "rejects")}
+    row = {
+        **{"snapshot_id": "b" * 24, "table_versions_json": json.dumps(versions), "counts_json": "{}"},
+        **{"checks_json": "[]", "checks_passed": True, "status": "pending", "created_at": NOW, "stage": "review"},
+        **{"report": f"reports/{'b' * 24}/index.html", "item_id": "b" * 24, "made_from": "m", "run_id": "r"},
+    }
+    lake.upsert("snapshots", [row], Commit("review", 1))
+    stored = lake.read("snapshots").row(0, named=True)
+    build_site(lake, stored, SETTINGS)
+    return lake, stored
+
+
+def file_of(lake: Lake, row: dict[str, Any], wrong: int = 1) -> dict[str, Any]:
+    """All kept pictures marked, the first drawn ones wrong; and a picture the snapshot does not keep."""
+    sample = drawn(Source(lake, row, SETTINGS))
+    labels = lake.read("labels").select("image_id", "sha256", label=label_text()).to_dicts()
+    marks = [
+        {**one, "mark": "wrong" if one["image_id"] in sample[:wrong] else "right", "marked_at": NOW.isoformat()}
+        for one in labels
+    ]
+    marks.append({**marks[0], "image_id": "unknown"})
+    marks.append({**marks[0], "label": "Atlantis; ; "})
+    return {"format": "geofix-marks", "version": 1, "snapshot_id": row["snapshot_id"], "marks": marks}
+
+
+def test_marks_of_the_sample_give_the_precision(site: tuple[Lake, dict[str, Any]]) -> None:
+    lake, row = site
+    given = read_marks(json.dumps(file_of(lake, row)))
+    done = import_marks(lake, given, "Ada")
+    assert done.taken + sum(done.refused.values()) == len(given.marks) and done.taken == 13
+    assert done.precision is not None and (done.precision.right, done.precision.marked) == (5, 6)
+    assert import_marks(lake, given, "Ada").precision == done.precision, "the same file twice changes nothing"
+    assert lake.read("marks").height == 13 and lake.read("marks")["sampled"].sum() == 6
+    start = (lake.root / "reports" / row["snapshot_id"] / "data" / "start.js").read_text()
+    assert "5 of 6 marked pictures right" in start
+    import_marks(lake, read_marks(json.dumps(file_of(lake, row, wrong=6))), "Bob")
+    import_marks(lake, read_marks(json.dumps(file_of(lake, row, wrong=6))), "Cy")
+    assert import_marks(lake, given, "Ada").precision.right == 0, "most say wrong"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": "x"}, "format"),
+        ({"marks": [{"image_id": "a"}]}, "marks.0.sha256"),
+        ({"snapshot_id": None}, "snapshot_id"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(site: tuple[Lake, dict[str, Any]], change: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_marks(json.dumps({**file_of(*site), **change}))
+
+
+def test_the_interval_is_the_exact_one() -> None:
+    for right, marked in ((0, 5), (5, 5), (47, 50), (1, 1)):
+        ours, theirs = precision(right, marked), binomtest(right, marked).proportion_ci(0.95, "exact")
+        assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_only_the_holder_of_the_token_is_served(site: tuple[Lake, dict[str, Any]]) -> None:
+    lake, row = site
+    client = TestClient(make_app(lake, row["snapshot_id"], "s3cret", "Ada"), base_url="http://127.0.0.1:8790")
+    assert client.get("/").status_code == client.get("/?token=wrong").status_code == 403
+    assert client.get("/data/site.js").status_code == 403 and client.post("/marks", json={}).status_code == 403
+    assert "<!doctype html>" in client.get("/?token=s3cret").text
+    assert client.get("/data/site.js").status_code == 200
+    image = lake.read("images").row(0, named=True)
+    shown = client.get(f"/images/{image['sha256'][:2]}/{image['sha256']}.jpg")
+    assert shown.content == lake.images.read(image["sha256"], "jpg")
+    for path in ("/..%2f..%2fnames.key", "/images/aa/names.key", "/data/nothing.js"):
+        assert client.get(path).status_code == 404, path
+    given, home = file_of(lake, row), {"origin": "http://127.0.0.1:8790"}
+    assert client.post("/marks", json=given, headers={"origin": "http://elsewhere"}).status_code == 403
+    assert client.post("/marks", json=given, headers=home).text.startswith("Label precision 83.3%")
+    assert client.post("/marks", json={"marks": 1}, headers=home).status_code == 400
