@@ -1,33 +1,55 @@
-"""SpotAgent's three tools (appendix A.2). What they return is data for a model: JSON text of bounded length.
+"""SpotAgent's three tools (appendix A.2), and what every tool is: a function of a context and a model's arguments.
 
 The signature and docstring of each tool are its whole description; `toolspec` derives schemas and checks from them.
+What a tool returns is data for a model. What the model did wrong is a `ToolMistake`; a service that is down raises
+its own error, which the toolbox notes and turns into plain text.
 """
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from tasks.imaging import images
+from tasks.agent.picture import Picture
+from tasks.agent.toolspec import BadArguments
 from tasks.services.errors import ServiceError
 from tasks.services.geocoder import GeocodeCandidate
+from tasks.services.maps import Poi
 from tasks.services.search import SearchResult
 
 # Kinds that speak of the request, which the model wrote; all others speak of the service.
 _MODEL_MISTAKES = ("rejected", "not_found", "too_big")
 
+T = TypeVar("T")
+
 
 class Finds(Protocol):
+    """A web search."""
+
     async def search(self, query: str, max_results: int = 5) -> list[SearchResult]: ...
 
 
 class Geocodes(Protocol):
+    """Names to coordinates."""
+
     async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]: ...
+
+
+class Charts(Protocol):
+    """A map service: points of interest and pictures of the ground."""
+
+    async def tips(self, text: str, limit: int = 10) -> list[Poi]: ...
+    async def find(self, keyword: str, city: str = "", limit: int = 10) -> list[Poi]: ...
+    async def detail(self, poi_id: str) -> Poi | None: ...
+    async def picture(self, lat: float, lon: float, zoom: int, style: str) -> bytes: ...
 
 
 class ToolMistake(ValueError):
     """The call cannot be answered through the model's own doing; the text tells it why."""
+
+
+class ToolMissing(ValueError):
+    """The tool needs something this run does not have, such as a picture or a service."""
 
 
 @dataclass(frozen=True)
@@ -39,87 +61,72 @@ class ToolOutput:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture to be located: the original, and the view of it a model sees."""
+class ToolContext:
+    """What tools work with. None of it is named by a model."""
 
-    original: bytes
-    view: bytes
-    scale: float  # of the view against the original
-    width: int  # of the view
-    height: int
-
-
-def open_picture(original: bytes, max_pixels: int, min_pixels: int) -> Picture:
-    """The picture with its view: within the pixel budget, upright, without metadata."""
-    view, scale = images.model_view(original, max_pixels, min_pixels)
-    facts = images.inspect(view)
-    return Picture(original, view, scale, facts.width, facts.height)
+    picture: Picture | None = None
+    search: Finds | None = None
+    geocoder: Geocodes | None = None
+    maps: Charts | None = None
+    max_results: int = 5
 
 
-class SpotTools:
-    """The tools for one picture. Each public method is a tool."""
+async def image_zoom_in_tool(context: ToolContext, bbox_2d: list[float]) -> ToolOutput:
+    """Crop and zoom into a region of the image, to read text or see detail.
 
-    def __init__(
-        self,
-        picture: Picture,
-        observe: Callable[[bytes], Awaitable[str]],
-        search: Finds,
-        geocoder: Geocodes,
-        *,
-        max_pixels: int = 2_000_000,
-        min_pixels: int = 40_000,
-        max_results: int = 5,
-    ) -> None:
-        self._picture, self._observe, self._search, self._geocoder = picture, observe, search, geocoder
-        self._max_pixels, self._min_pixels, self._max_results = max_pixels, min_pixels, max_results
-
-    async def image_zoom_in_tool(self, bbox_2d: tuple[float, float, float, float]) -> ToolOutput:
-        """Crop and zoom into a region of the image, to read text or see detail.
-
-        Args:
-            bbox_2d: The region as [x1, y1, x2, y2] in pixels of the image, top left and bottom right corner.
-        """
-        x1, y1, x2, y2 = bbox_2d
-        if not (x1 < x2 and y1 < y2):
-            raise ToolMistake("bbox_2d must have x1 < x2 and y1 < y2")
-        region = await asyncio.to_thread(self._cut, (x1, y1, x2, y2))
-        description = await self._observe(region)
-        box = [int(edge) if edge == int(edge) else edge for edge in bbox_2d]
-        return ToolOutput({"bbox_2d": box, "description": description}, region)
-
-    async def search_web(self, query: str) -> ToolOutput:
-        """Search the web to verify hypotheses derived from visual evidence.
-
-        Args:
-            query: The specific search string, such as a name read on a sign.
-        """
-        if not query.strip():
-            raise ToolMistake("query is empty")
-        found = await _asking(self._search.search(query, self._max_results))
-        return ToolOutput({"results": [{"title": r.title, "url": r.url, "content": r.content} for r in found]})
-
-    async def maps_geocode(self, address: str) -> ToolOutput:
-        """Convert a textual location into geographic coordinates, best match first.
-
-        Args:
-            address: The place name or street address identified during the visual reasoning.
-        """
-        if not address.strip():
-            raise ToolMistake("address is empty")
-        found = await _asking(self._geocoder.search(address, self._max_results))
-        if not found:
-            raise ToolMistake("no place of this name was found")
-        return ToolOutput({"results": [asdict(candidate) for candidate in found]})
-
-    def _cut(self, box: tuple[float, float, float, float]) -> bytes:
-        try:
-            region = images.crop(self._picture.original, box, self._picture.scale)
-        except ValueError as error:
-            raise ToolMistake(f"bbox_2d: {error}") from None
-        return images.model_view(region, self._max_pixels, self._min_pixels)[0]
+    Args:
+        bbox_2d: The region as [x1, y1, x2, y2] in pixels of the image, top left and bottom right corner.
+    """
+    if len(bbox_2d) != 4:
+        raise BadArguments("bbox_2d: four numbers are needed, [x1, y1, x2, y2]")
+    x1, y1, x2, y2 = bbox_2d
+    if not (x1 < x2 and y1 < y2):
+        raise ToolMistake("bbox_2d must have x1 < x2 and y1 < y2")
+    picture = given(context.picture, "a picture")
+    try:
+        region = await asyncio.to_thread(picture.region, (x1, y1, x2, y2))
+    except ValueError as error:
+        raise ToolMistake(f"bbox_2d: {error}") from None
+    box = [int(edge) if edge == int(edge) else edge for edge in bbox_2d]
+    return ToolOutput({"bbox_2d": box, "image": "the region, enlarged"}, region)
 
 
-async def _asking(answer: Awaitable[Any]) -> Any:
+async def search_web(context: ToolContext, query: str) -> ToolOutput:
+    """Search the web to verify hypotheses derived from visual evidence.
+
+    Args:
+        query: The specific search string, such as a name read on a sign.
+    """
+    search = given(context.search, "a web search")
+    if not query.strip():
+        raise ToolMistake("query is empty")
+    found = await asking(search.search(query, context.max_results))
+    return ToolOutput({"results": [{"title": r.title, "url": r.url, "content": r.content} for r in found]})
+
+
+async def maps_geocode(context: ToolContext, address: str) -> ToolOutput:
+    """Convert a textual location into geographic coordinates, best match first.
+
+    Args:
+        address: The place name or street address identified during the visual reasoning.
+    """
+    geocoder = given(context.geocoder, "a geocoder")
+    if not address.strip():
+        raise ToolMistake("address is empty")
+    found = await asking(geocoder.search(address, context.max_results))
+    if not found:
+        raise ToolMistake("no place of this name was found")
+    return ToolOutput({"results": [asdict(candidate) for candidate in found]})
+
+
+def given(part: T | None, what: str) -> T:
+    """The part of the context, or ToolMissing where this run has none."""
+    if part is None:
+        raise ToolMissing(f"there is no {what.removeprefix('a ')} in this run")
+    return part
+
+
+async def asking(answer: Awaitable[T]) -> T:
     """The service's answer; a request it refuses is the model's mistake, an outage stays an outage."""
     try:
         return await answer
@@ -127,26 +134,3 @@ async def _asking(answer: Awaitable[Any]) -> Any:
         if error.kind in _MODEL_MISTAKES:
             raise ToolMistake(f"the service refused the request ({error.kind})") from error
         raise
-
-
-def as_text(value: dict[str, Any], max_chars: int) -> str:
-    """A tool's value as JSON of at most `max_chars` characters that cannot be taken for tags.
-
-    Strings are shortened, longest first, until the text fits, so that it stays JSON. `<` is written as its escape:
-    a page that holds `</tool_response>` or `<answer>` must not end up as markup in a training text.
-    """
-    limit = max_chars
-    while True:
-        text = json.dumps(_shorten(value, limit), ensure_ascii=False).replace("<", "\\u003c")
-        if len(text) <= max_chars or limit <= 8:
-            # What still does not fit has too many parts, not too long ones.
-            return text if len(text) <= max_chars else json.dumps({"error": "the result is too long to show"})
-        limit = limit * 2 // 3
-
-
-def _shorten(value: Any, limit: int) -> Any:
-    if isinstance(value, str):
-        return value if len(value) <= limit else value[: limit - 1] + "…"
-    if isinstance(value, dict):
-        return {name: _shorten(part, limit) for name, part in value.items()}
-    return [_shorten(part, limit) for part in value] if isinstance(value, list) else value

@@ -4,7 +4,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 _JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+GIVEN = ("self", "context")  # parameters that the caller fills in, not the model
+MAX_ARGUMENT_CHARS = 20_000
 _SECTIONS = ("Args:", "Returns:", "Raises:", "Yields:", "Example:", "Examples:", "Note:")
 
 
@@ -21,28 +23,50 @@ class BadArguments(ValueError):
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """One tool: its name, what it does, and what it takes."""
+    """One tool: its name, what it does, what it takes, and the function that does it."""
 
     name: str
     about: str
     parameters: Mapping[str, inspect.Parameter]
     types: Mapping[str, Any]
     explained: Mapping[str, str]
+    function: Callable[..., Any]
 
     def openai(self) -> dict[str, Any]:
-        """The entry of an OpenAI request's `tools`."""
+        """The entry of an OpenAI request's `tools`, and of verl's tool configuration.
+
+        Key by key what transformers' `get_json_schema` makes of `method()`, and so what TRL shows a model.
+        """
+        function = {"name": self.name, "description": self.about, "parameters": self.input_schema()}
+        return {"type": "function", "function": function}
+
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON schema of the arguments, MCP's `inputSchema`."""
         properties = {
             name: {**json_type(self.types[name]), "description": self.explained[name]} for name in self.parameters
         }
         required = [name for name, p in self.parameters.items() if p.default is inspect.Parameter.empty]
-        schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-        return {
-            "type": "function",
-            "function": {"name": self.name, "description": self.about, "parameters": schema},
-        }
+        schema: dict[str, Any] = {"type": "object", "properties": properties}
+        return {**schema, "required": required} if required else schema
+
+    def method(self, act: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """A method of this tool's name, signature and docstring that does `act(self, **arguments)`, as TRL wants it."""
+
+        async def tool(self: Any, **arguments: Any) -> Any:
+            return await act(self, **arguments)
+
+        lines = [f"    {name}: {self.explained[name]}" for name in self.parameters]
+        tool.__name__ = tool.__qualname__ = self.name
+        tool.__doc__ = "\n".join([self.about, "", "Args:", *lines])
+        tool.__annotations__ = dict(self.types)
+        receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        tool.__signature__ = inspect.Signature([receiver, *self.parameters.values()])  # type: ignore[attr-defined]
+        return tool
 
     def arguments(self, text: str) -> dict[str, Any]:
         """The arguments a model wrote, checked; BadArguments in words it can act on."""
+        if len(text) > MAX_ARGUMENT_CHARS:
+            raise BadArguments(f"arguments: longer than {MAX_ARGUMENT_CHARS} characters")
         try:
             checked = self._model.model_validate_json(text)
         except ValidationError as error:
@@ -67,7 +91,7 @@ def tool_spec(function: Callable[..., Any]) -> ToolSpec:
     """The spec of a function or method; TypeError if its signature or docstring leaves something unsaid."""
     name = function.__name__
     about, explained = _read_docstring(inspect.getdoc(function) or "")
-    parameters = {n: p for n, p in inspect.signature(function).parameters.items() if n != "self"}
+    parameters = {n: p for n, p in inspect.signature(function).parameters.items() if n not in GIVEN}
     hints = typing.get_type_hints(function)
     if not about:
         raise TypeError(f"tool {name} has no docstring")
@@ -80,7 +104,7 @@ def tool_spec(function: Callable[..., Any]) -> ToolSpec:
     strangers = set(explained) - set(parameters)
     if strangers:
         raise TypeError(f"tool {name}: Args explains {', '.join(sorted(strangers))}, which it does not take")
-    return ToolSpec(name, about, parameters, {n: hints[n] for n in parameters}, explained)
+    return ToolSpec(name, about, parameters, {n: hints[n] for n in parameters}, explained, function)
 
 
 def json_type(hint: Any) -> dict[str, Any]:
@@ -92,12 +116,10 @@ def json_type(hint: Any) -> dict[str, Any]:
         return {"type": "string", "enum": list(inner)}
     if origin is list and len(inner) == 1:
         return {"type": "array", "items": json_type(inner[0])}
-    if origin is tuple and inner and len(set(inner)) == 1 and Ellipsis not in inner:
-        return {"type": "array", "items": json_type(inner[0]), "minItems": len(inner), "maxItems": len(inner)}
     if origin in (typing.Union, types.UnionType):
         rest = [part for part in inner if part is not type(None)]
         if len(rest) == 1:
-            return json_type(rest[0])
+            return {**json_type(rest[0]), "nullable": True}
     raise TypeError(f"a tool cannot take {hint}")
 
 

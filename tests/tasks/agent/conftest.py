@@ -10,8 +10,14 @@ import pytest
 from PIL import Image, ImageDraw
 
 from schemas.messages import ChatReply, ToolCall, Usage
-from tasks.agent.react import AgentOptions, Trajectory, locate
-from tasks.agent.tools import Picture, open_picture
+from tasks.agent.asking import Sampling
+from tasks.agent.environment import Environment, Trajectory, run_agent
+from tasks.agent.observer_pair import ObserverPair
+from tasks.agent.picture import Picture, open_picture
+from tasks.agent.recipe import Budgets
+from tasks.agent.recipes.spotagent import RECIPE
+from tasks.agent.toolbox import Toolbox
+from tasks.agent.tools import ToolContext
 from tasks.services.geocoder import GeocodeCandidate
 from tasks.services.search import SearchResult
 
@@ -82,16 +88,27 @@ class Studio:
     web: Web = field(default_factory=lambda: Web([SearchResult("T", "https://x", "C", 1.0)]))
     maps: Maps = field(default_factory=lambda: Maps([PARIS]))
     models: Models = field(default_factory=lambda: Models([]))
+    environment: Environment | None = None
 
     def keep(self, jpeg: bytes) -> str:
         sha256 = hashlib.sha256(jpeg).hexdigest()
         self.kept[sha256] = jpeg
         return sha256
 
-    async def run(self, *script: ChatReply, **options: Any) -> Trajectory:
+    async def run(
+        self,
+        *script: ChatReply,
+        tools: tuple[str, ...] | None = None,
+        budgets: Budgets | None = None,
+        result_chars: int = 6000,
+        **options: Any,
+    ) -> Trajectory:
+        """SpotAgent's pair on the picture, the planner saying the script."""
         self.models.script = list(script)
-        chosen = AgentOptions("observer", "planner", **options)
-        return await locate(self.picture, self.models, self.web, self.maps, chosen, self.keep)
+        recipe = RECIPE if tools is None else RECIPE.with_tools(*tools)
+        toolbox = Toolbox(ToolContext(search=self.web, geocoder=self.maps), result_chars)
+        self.environment = Environment(self.picture, toolbox, recipe, budgets, self.keep, **options)
+        return await run_agent(self.environment, ObserverPair(self.models, recipe, "observer", "planner", Sampling()))
 
 
 @pytest.fixture(scope="module")

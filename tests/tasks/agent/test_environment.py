@@ -1,4 +1,4 @@
-"""The ReAct loop: what is asked, what is stored, and what a misbehaving model or page can do (nothing)."""
+"""The environment and its loop: what is asked, what is stored, and what a bad model or page can do (nothing)."""
 
 import asyncio
 import io
@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from schemas.messages import ChatReply, Usage, image_references
-from tasks.agent.react import stable_seed
-from tasks.agent.tagged import render
+from tasks.agent.environment import Environment, run_agent
+from tasks.agent.recipe import Budgets
+from tasks.agent.recipes.spotagent import RECIPE
+from tasks.agent.render import training_messages
+from tasks.agent.seeds import stable_seed
 from tasks.agent.thought import split_thought, without_tags
-from tasks.agent.tools import as_text
+from tasks.agent.tool_text import as_text
+from tasks.agent.toolbox import Toolbox
 from tasks.services.errors import ServiceError
 from tasks.services.search import SearchResult
 
@@ -47,11 +51,16 @@ async def test_a_whole_conversation_is_stored_as_one_agent_had_it(studio, call, 
         "name": "image_zoom_in_tool",
         "arguments": '{"bbox_2d": [1465, 489, 1562, 586]}',
     }
-    assert done.messages[4]["content"] == "<think>words without tags</think>"
+    # what the zoom showed is read in the next thought, and the tool's response holds the picture alone
+    read = "<think>The enlarged region shows:\n## Environment\n- grey.\n\nwords without tags</think>"
+    assert done.messages[4]["content"] == read
+    assert "grey" not in done.messages[3]["content"][0]["text"]
+    assert done.observations == ("## Environment\n- grey.",) * 2
     assert done.messages[-1]["content"] == done.final_text == answer.text
     assert json.loads(done.messages[7]["content"])["results"][0]["lat"] == 48.8566
     assert json.loads(done.messages[3]["content"][0]["text"])["bbox_2d"] == [1465, 489, 1562, 586]
-    assert render(done.messages)  # refuses what it could not read back unchanged
+    assert training_messages(done.messages, done.tools)  # refuses what it could not read back unchanged
+    assert done.end_reason == "answered" and done.turns == 4
     # two looks of the observer, three calls, one answer
     assert done.usage == Usage(2 * 100 + 3 * 200 + 300, 2 * 10 + 3 * 20 + 30, 1.75, 2 + 3 + 2)
 
@@ -87,22 +96,69 @@ async def test_models_see_pixels_and_words_but_no_name_or_metadata(studio, call,
     assert f"{studio.picture.width} x {studio.picture.height} pixels" in planner[1]["content"]
 
 
-async def test_the_last_turn_offers_no_tools(studio, call, answer):
+async def test_the_same_tools_are_offered_in_every_turn(studio, call, answer):
     done = await studio.run(*[call("search_web", '{"query": "x"}') for _ in range(6)], answer)
-    offered = [bool(options["tools"]) for _, options in studio.models.planner_asked()]
-    assert offered == [True] * 6 + [False]
-    assert len(done.calls) == 6 and not done.over_budget
+    offered = [options["tools"] for _, options in studio.models.planner_asked()]
+    assert len(offered) == 7 and all(tools == list(done.tools) for tools in offered)
+    assert [tool["function"]["name"] for tool in done.tools] == ["image_zoom_in_tool", "maps_geocode", "search_web"]
+    assert len(done.calls) == 6 and done.end_reason == "answered"
 
 
 @pytest.mark.parametrize("numbers", [[1, 1, 1, 1, 1, 1, 1], [7], [4, 3]])
 async def test_more_calls_than_allowed_end_it(studio, call, numbers):
     done = await studio.run(*[call("search_web", '{"query": "x"}', number=n) for n in numbers])
-    assert done.over_budget and done.final_text == "" and len(done.calls) <= 6
+    assert done.end_reason == "call_budget" and done.final_text == "" and len(done.calls) <= 6
+
+
+@pytest.mark.parametrize(
+    ("budgets", "reason"),
+    [
+        (Budgets(turns=2), "turn_budget"),
+        (Budgets(turns=9, tokens=500), "token_budget"),
+        (Budgets(turns=9, cost_usd=0.75), "money_budget"),
+        (Budgets(turns=9, seconds=2.5), "time_budget"),
+        (Budgets(turns=9), "answered"),
+    ],
+)
+async def test_each_budget_ends_it_with_its_reason(studio, call, answer, budgets, reason):
+    ticks = iter(range(100))
+    script = [call("search_web", '{"query": "x"}') for _ in range(3)]
+    done = await studio.run(*script, answer, budgets=budgets, clock=lambda: next(ticks) * 0.4)
+    assert done.end_reason == reason and bool(done.final_text) == (reason == "answered")
+
+
+async def test_a_reply_that_takes_too_long_ends_it(studio):
+    async def slow(messages, tools):
+        await asyncio.sleep(30)
+
+    environment = Environment(studio.picture, Toolbox(), RECIPE, Budgets(seconds=0.05))
+    assert (await run_agent(environment, slow)).end_reason == "time_budget"
+
+
+async def test_a_reply_cut_by_length_is_no_answer(studio):
+    done = await studio.run(ChatReply("<answer>Country: Fr", finish_reason="length"))
+    assert done.end_reason == "reply_cut" and done.final_text == ""
+
+
+async def test_an_ended_environment_takes_no_reply_until_reset(studio, answer):
+    environment = Environment(studio.picture, Toolbox(), RECIPE)
+    assert (await environment.step(answer)).done
+    with pytest.raises(ValueError, match="reset"):
+        await environment.step(answer)
+    assert len(environment.reset()) == 2 and not environment.done
+
+
+async def test_a_request_holds_pixels_where_the_stored_messages_hold_names(studio, call, answer):
+    await studio.run(call("image_zoom_in_tool", '{"bbox_2d": [0, 0, 500, 500]}'), answer)
+    sent, stored = studio.environment.request(), studio.environment.messages
+    assert json.dumps(sent).count("data:image/jpeg;base64,") == json.dumps(stored).count("sha256:") == 2
+    assert [m["role"] for m in sent] == [m["role"] for m in stored]
 
 
 async def test_several_calls_in_one_turn_are_each_answered(studio, call, answer):
     done = await studio.run(call("search_web", '{"query": "x"}', number=3), answer)
-    assert [m["tool_call_id"] for m in done.messages if m["role"] == "tool"] == ["c0", "c1", "c2"]
+    answered = [m["tool_call_id"] for m in done.messages if m["role"] == "tool"]
+    assert answered == ["call_1", "call_2", "call_3"] == [c["id"] for c in done.messages[2]["tool_calls"]]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +177,7 @@ async def test_a_malformed_call_is_answered_as_data_and_recorded(studio, call, a
     done = await studio.run(call(name, arguments), answer)
     assert not done.calls[0].well_formed and not done.calls[0].succeeded
     assert "error" in json.loads(done.messages[3]["content"])
-    assert done.messages[2]["tool_calls"][0]["function"]["arguments"] == arguments  # stored as it was written
+    assert done.messages[2]["tool_calls"][0]["function"] == {"name": name, "arguments": arguments}  # as it was written
     shown = studio.models.planner_asked()[1][0][2]["tool_calls"][0]["function"]["arguments"]
     assert isinstance(json.loads(shown), dict)  # servers refuse a history that is no JSON
 
@@ -148,12 +204,15 @@ async def test_a_place_nobody_knows_is_a_failed_call(studio, call, answer):
 
 @pytest.mark.parametrize("kind", ["outage", "timeout", "rate_limit", "bad_response", "auth"])
 @pytest.mark.parametrize("tool", ["search_web", "maps_geocode"])
-async def test_an_outage_is_never_the_models_fault(studio, call, answer, kind, tool):
-    studio.web.error = studio.maps.error = ServiceError("tool", kind, "down")
+async def test_an_outage_is_a_failure_for_the_books_and_plain_text_for_the_model(studio, call, answer, kind, tool):
+    studio.web.error = studio.maps.error = ServiceError("tool", kind, "down at https://secret.example")
     arguments = '{"query": "x"}' if tool == "search_web" else '{"address": "x"}'
-    with pytest.raises(ServiceError) as caught:
-        await studio.run(call(tool, arguments), answer)
-    assert caught.value.kind == kind
+    done = await studio.run(call(tool, arguments), answer)
+    assert done.outage == kind and done.calls[0].well_formed and done.end_reason == "answered"
+    said = json.loads(done.messages[3]["content"])["error"]
+    assert "did not answer" in said and "secret" not in said
+    stopped = await studio.run(call(tool, arguments), answer, stop_at_outage=True)
+    assert stopped.end_reason == "tool_outage" and stopped.outage == kind
 
 
 async def test_a_request_the_service_refuses_is_the_models(studio, call, answer):
@@ -186,7 +245,7 @@ async def test_tools_can_be_left_out(studio, call, answer):
 
 
 async def test_no_tool_mode(studio, answer):
-    done = await studio.run(answer, max_tool_calls=0)
+    done = await studio.run(answer, tools=())
     assert studio.models.planner_asked()[0][1]["tools"] is None and done.calls == ()
 
 
@@ -243,10 +302,11 @@ turns = st.lists(
 @given(turns, st.integers(0, 6))
 def test_every_call_is_recorded_and_answered_once(studio, call, answer, turns, allowed):
     script = [call(name, arguments, number=number) for name, arguments, number in turns]
-    done = asyncio.run(studio.run(*script, answer, max_tool_calls=allowed))
+    done = asyncio.run(studio.run(*script, answer, budgets=Budgets(calls=allowed, turns=9)))
     answered = [m for m in done.messages if m["role"] == "tool"]
     assert len(answered) == len(done.calls) <= allowed
-    assert done.over_budget == (sum(number for _, _, number in turns) > allowed) == (done.final_text == "")
+    over = sum(number for _, _, number in turns) > allowed
+    assert (done.end_reason == "call_budget") == over == (done.final_text == "")
     assert all(record.well_formed or not record.succeeded for record in done.calls)
     assert all(bool(record.error) != record.succeeded for record in done.calls)
     failed = [record for record in done.calls if not record.succeeded]

@@ -1,0 +1,279 @@
+"""The one environment: a picture, tools and a recipe, in which any model is asked to locate the picture.
+
+Synthesis, Pass@K, agentic RL, evaluation and `geofix locate` all use it; they differ in who replies. A reply goes in
+with `step`, tools are run, and what they return stands in `messages` when the next reply is asked for. Every end has
+a reason. The environment knows neither the truth nor a name of the picture, so it can leak none.
+"""
+
+import asyncio
+import hashlib
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.messages import ChatReply, Message, ToolCall, Usage, image_part, image_reference, text_part
+from tasks.agent.picture import Picture
+from tasks.agent.recipe import Budgets, Recipe
+from tasks.agent.thought import split_thought
+from tasks.agent.toolbox import CallRecord, Toolbox
+from tasks.imaging.images import to_data_uri
+
+# Why a trajectory ended.
+ANSWERED = "answered"  # the model wrote a reply without a call
+CALL_BUDGET = "call_budget"  # it asked for more calls than it may make
+TURN_BUDGET = "turn_budget"
+TOKEN_BUDGET = "token_budget"
+TIME_BUDGET = "time_budget"
+MONEY_BUDGET = "money_budget"
+REPLY_CUT = "reply_cut"  # the server ended the reply at its length limit
+EMPTY_REPLY = "empty_reply"
+TOOL_OUTAGE = "tool_outage"  # a service failed, in a run that is to be repeated then
+
+MAX_REPLY_CHARS = 200_000
+MAX_NAME_CHARS = 100
+
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+Ask = Callable[[list[Message], list[dict[str, Any]] | None], Awaitable[ChatReply]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a reply led to."""
+
+    done: bool
+    end_reason: str = ""
+    calls: tuple[CallRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A finished conversation: its messages as stored, what was offered and called, and why it ended."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    calls: tuple[CallRecord, ...] = ()
+    final_text: str = ""  # the answer's message; empty if there is none
+    end_reason: str = ANSWERED
+    usage: Usage = Usage()
+    observations: tuple[str, ...] = ()  # what an Observer said of each picture, where one was asked
+
+    @property
+    def outage(self) -> str:
+        """The kind of the first failure of a service, or an empty text."""
+        return next((call.outage for call in self.calls if call.outage), "")
+
+    @property
+    def turns(self) -> int:
+        return sum(message["role"] == "assistant" for message in self.messages)
+
+
+class Environment:
+    """One picture under one recipe. `reset` begins, `step` goes on."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        tools: Toolbox,
+        recipe: Recipe,
+        budgets: Budgets | None = None,
+        keep_picture: Callable[[bytes], str] | None = None,
+        *,
+        stop_at_outage: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`keep_picture` stores a JPEG and returns its sha256, by which the stored messages name it."""
+        self.picture, self.tools, self.recipe = picture, tools, recipe
+        self.budgets = budgets or recipe.budgets
+        self._keep, self._clock, self._stop_at_outage = keep_picture or _digest, clock, stop_at_outage
+        self.reset()
+
+    def reset(self) -> list[Message]:
+        """Begin again; returns the opening messages in stored form."""
+        self.pictures: dict[str, bytes] = {}
+        self.calls: list[CallRecord] = []
+        self.usage = Usage()
+        self.end_reason, self.final_text, self._turns = "", "", 0
+        self._began_s = self._clock()
+        self.messages: list[Message] = self.recipe.opening(self._stored(self.picture.view), self.budgets)
+        return self.messages
+
+    @property
+    def done(self) -> bool:
+        return bool(self.end_reason)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Wall time left of the budget; None without one."""
+        spent = self._clock() - self._began_s
+        return None if self.budgets.seconds is None else max(0.0, self.budgets.seconds - spent)
+
+    def offered(self) -> list[dict[str, Any]] | None:
+        """The tools of the next request. The same in every turn: a prompt that changes is another prompt."""
+        return self.recipe.schemas() or None
+
+    def request(self) -> list[Message]:
+        """The messages as a chat server takes them: pictures as data URIs, arguments always a JSON object."""
+        return [_sent(message, self.pictures) for message in self.messages]
+
+    async def step(self, reply: ChatReply) -> Step:
+        """Take a reply: run its calls, or end with its answer. Whatever it holds, this returns."""
+        if self.done:
+            raise ValueError(f"the trajectory has ended ({self.end_reason}): reset it first")
+        self.usage += reply.usage
+        self._turns += 1
+        calls = tuple(
+            ToolCall(f"call_{len(self.calls) + number}", call.name[:MAX_NAME_CHARS], _plain(call.arguments))
+            for number, call in enumerate(reply.tool_calls, start=1)
+        )
+        message = as_message(reply, calls)
+        self.messages.append(message)
+        if reply.finish_reason == "length":
+            return self._end(REPLY_CUT)
+        if not calls:
+            if not message["content"].strip():
+                return self._end(EMPTY_REPLY)
+            self.final_text = message["content"]
+            return self._end(ANSWERED)
+        if len(self.calls) + len(calls) > self.budgets.calls:
+            # The message stays as evidence; there is nothing left to answer it with.
+            return self._end(CALL_BUDGET)
+        made: list[CallRecord] = []
+        for call in calls:
+            result = await self.tools.call(call, self.picture, self.recipe.tools)
+            made.append(result.record)
+            self.calls.append(result.record)
+            content: Any = result.text
+            if result.picture is not None:
+                content = [text_part(result.text), self._stored(result.picture)]
+            self.messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+            if result.record.outage and self._stop_at_outage:
+                return self._end(TOOL_OUTAGE, made)
+        return self._end(self._used_up(), made)
+
+    def end(self, reason: str) -> None:
+        """End from outside, such as when the time for a reply is over."""
+        self.end_reason = self.end_reason or reason
+
+    def trajectory(self, observations: Sequence[str] = ()) -> Trajectory:
+        """What has happened so far."""
+        return Trajectory(
+            tuple(self.messages),
+            tuple(self.offered() or ()),
+            tuple(self.calls),
+            self.final_text,
+            self.end_reason,
+            self.usage,
+            tuple(observations),
+        )
+
+    def _used_up(self) -> str:
+        """The first budget that leaves no room for another reply, or an empty text."""
+        budgets, used = self.budgets, self.usage
+        if self._turns >= budgets.turns:
+            return TURN_BUDGET
+        if budgets.tokens is not None and used.prompt_tokens + used.completion_tokens >= budgets.tokens:
+            return TOKEN_BUDGET
+        if budgets.cost_usd is not None and (used.cost_usd or 0.0) >= budgets.cost_usd:
+            return MONEY_BUDGET
+        return TIME_BUDGET if self.seconds_left == 0.0 else ""
+
+    def _end(self, reason: str, calls: Sequence[CallRecord] = ()) -> Step:
+        self.end_reason = reason
+        return Step(bool(reason), reason, tuple(calls))
+
+    def _stored(self, jpeg: bytes) -> dict[str, Any]:
+        sha256 = self._keep(jpeg)
+        self.pictures[sha256] = jpeg
+        return image_part(sha256)
+
+
+async def run_agent(
+    environment: Environment, ask: Ask, watch: Callable[[Message], None] = lambda message: None
+) -> Trajectory:
+    """The whole conversation: `ask` is given the messages and the tools and replies; `watch` sees each new message.
+
+    A model server that fails raises; a reply that takes longer than the time budget ends the trajectory.
+    """
+    environment.reset()
+    seen = 0
+    while not environment.done:
+        for message in environment.messages[seen:]:
+            watch(message)
+        seen = len(environment.messages)
+        try:
+            reply = await asyncio.wait_for(ask(environment.request(), environment.offered()), environment.seconds_left)
+        except TimeoutError:
+            if environment.seconds_left != 0.0:
+                raise  # the server's own
+            environment.end(TIME_BUDGET)
+            break
+        await environment.step(reply)
+    for message in environment.messages[seen:]:
+        watch(message)
+    return environment.trajectory(getattr(ask, "observations", ()))
+
+
+def as_message(reply: ChatReply, calls: Sequence[ToolCall]) -> Message:
+    """The reply as stored: the thought inside <think> tags, then the answer; the calls beside it.
+
+    Reasoning that a server sends apart from the text is the thought, and so are words beside a call, tags or none.
+    """
+    thought, said = split_thought(reply.text[:MAX_REPLY_CHARS])
+    if not thought:
+        thought = reply.reasoning[:MAX_REPLY_CHARS].strip()
+    if not thought and calls:
+        thought, said = said, ""
+    message: Message = {"role": "assistant", "content": (f"<think>{thought}</think>" if thought else "") + said}
+    if calls:
+        message["tool_calls"] = [call.message_part() for call in calls]
+    return message
+
+
+def _plain(arguments: str) -> str:
+    """Arguments as the chat template writes an object; what is none stays as it is, cut to a length."""
+    try:
+        value = json.loads(arguments) if len(arguments) <= MAX_REPLY_CHARS else None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        return arguments[:MAX_REPLY_CHARS]
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return arguments
+
+
+def _sent(message: Message, pictures: dict[str, bytes]) -> Message:
+    content = message["content"]
+    if isinstance(content, list):
+        content = [_sent_part(part, pictures) for part in content]
+    sent = {**message, "content": content}
+    if "tool_calls" in message:
+        sent["tool_calls"] = [_sent_call(call) for call in message["tool_calls"]]
+    return sent
+
+
+def _sent_part(part: dict[str, Any], pictures: dict[str, bytes]) -> dict[str, Any]:
+    reference = image_reference(part)
+    if reference is None:
+        return part
+    return {"type": "image_url", "image_url": {"url": to_data_uri(pictures[reference[0]])}}
+
+
+def _sent_call(call: dict[str, Any]) -> dict[str, Any]:
+    """The call as it is shown again. Servers refuse a request for a name or arguments that cannot be a call's."""
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    try:
+        is_object = isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    function = {"name": _NOT_A_NAME.sub("_", name)[:64] or "_", "arguments": arguments if is_object else "{}"}
+    return {**call, "function": function}
+
+
+def _digest(jpeg: bytes) -> str:
+    return hashlib.sha256(jpeg).hexdigest()

@@ -1,0 +1,145 @@
+"""A page that shows what an agent did with pictures: boxes, regions, thoughts, calls, results, answer and map link.
+
+One file without scripts. Everything a model or a web page wrote is escaped.
+"""
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas.messages import Message, image_reference
+from tasks.agent.environment import Trajectory
+from tasks.agent.picture import Picture
+from tasks.agent.thought import split_thought
+from tasks.imaging.images import to_data_uri
+from tasks.reward.answer import ParsedAnswer, ParseFailure
+
+_STYLE = """\
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b1f24;background:#fff}
+h2{border-top:1px solid #d0d7de;padding-top:1.5rem}.shown{position:relative}.shown img{width:100%;display:block}
+svg{position:absolute;inset:0;width:100%;height:100%}rect{fill:none;stroke:#e5484d;stroke-width:3}
+.thought{white-space:pre-wrap;color:#444;border-left:3px solid #d0d7de;padding-left:1rem;margin:.8rem 0}
+.call{font-family:ui-monospace,monospace;color:#0550ae;margin:.5rem 0;overflow-wrap:anywhere}
+.result{font-family:ui-monospace,monospace;font-size:13px;background:#f6f8fa;padding:.6rem;max-height:16rem;overflow:auto;
+overflow-wrap:anywhere}.result img{max-width:20rem;display:block;margin-top:.5rem}
+.answer{white-space:pre-wrap;border:1px solid #2da44e;border-radius:6px;padding:.8rem;margin:.8rem 0}"""
+
+
+@dataclass(frozen=True)
+class Located:
+    """One picture, what was done with it, and what was answered."""
+
+    name: str
+    model: str
+    recipe: str
+    picture: Picture
+    trajectory: Trajectory
+    pictures: dict[str, bytes]  # by digest, as the messages name them
+    answer: ParsedAnswer | ParseFailure
+
+    @property
+    def answered(self) -> bool:
+        return isinstance(self.answer, ParsedAnswer) and bool(self.answer.has_point or self.answer.address)
+
+    @property
+    def problem(self) -> str:
+        """Why there is no place."""
+        if self.trajectory.end_reason != "answered":
+            return self.trajectory.end_reason
+        return self.answer.reason if isinstance(self.answer, ParseFailure) else "no_coordinates"
+
+    @property
+    def where(self) -> str:
+        address = self.answer.address
+        return ", ".join(part for part in (address.city, address.region, address.country) if part)
+
+    @property
+    def map_link(self) -> str:
+        """An address on OpenStreetMap; empty without a point."""
+        if not isinstance(self.answer, ParsedAnswer) or self.answer.lat is None or self.answer.lon is None:
+            return ""
+        lat, lon = f"{self.answer.lat:.5f}", f"{self.answer.lon:.5f}"
+        return f"https://www.openstreetmap.org/?mlat={lat}&mlon={lon}#map=14/{lat}/{lon}"
+
+    def as_row(self) -> dict[str, Any]:
+        """The result for machines."""
+        point = self.answer if isinstance(self.answer, ParsedAnswer) else None
+        usage = self.trajectory.usage
+        return {
+            "picture": self.name,
+            "model": self.model,
+            "recipe": self.recipe,
+            "lat": point.lat if point else None,
+            "lon": point.lon if point else None,
+            "country": self.answer.address.country,
+            "city": self.answer.address.city,
+            "map": self.map_link or None,
+            "end_reason": self.trajectory.end_reason,
+            "problem": None if self.answered else self.problem,
+            "tool_calls": [call.as_row() for call in self.trajectory.calls],
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cost_usd": usage.cost_usd,
+        }
+
+
+def write_page(path: Path, located: Sequence[Located]) -> None:
+    """Write the page."""
+    body = "".join(_section(one) for one in located)
+    head = f'<meta charset="utf-8"><title>geofix locate</title><style>{_STYLE}</style>'
+    path.write_text(f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>', encoding="utf-8")
+
+
+def _section(one: Located) -> str:
+    boxes = "".join(_rectangle(box) for box in _boxes(one.trajectory.messages))
+    size = f"0 0 {one.picture.width} {one.picture.height}"
+    view = to_data_uri(one.picture.view)
+    shown = f'<div class="shown"><img alt="the picture" src="{view}"><svg viewBox="{size}">{boxes}</svg></div>'
+    said = "".join(_message(message, one.pictures) for message in one.trajectory.messages[2:])
+    link = html.escape(one.map_link, quote=True)
+    end = f'<p><b>{_safe(one.where)}</b> <a href="{link}">map</a></p>' if link else f"<p>{_safe(one.problem)}</p>"
+    return f"<h2>{_safe(one.name)}</h2><p>{_safe(one.model)}, {_safe(one.recipe)}</p>{shown}{said}{end}"
+
+
+def _message(message: Message, pictures: dict[str, bytes]) -> str:
+    content = message["content"]
+    if message["role"] == "assistant":
+        thought, answer = split_thought(content)
+        parts = [f'<div class="thought">{_safe(thought)}</div>' if thought else ""]
+        for call in message.get("tool_calls", []):
+            function = call["function"]
+            parts.append(f'<div class="call">{_safe(function["name"])} {_safe(function["arguments"])}</div>')
+        parts.append(f'<div class="answer">{_safe(answer)}</div>' if answer else "")
+        return "".join(parts)
+    texts = [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
+    shown = "".join(
+        f'<img alt="what the tool showed" src="{to_data_uri(pictures[reference[0]])}">'
+        for part in (content if isinstance(content, list) else [])
+        if (reference := image_reference(part)) is not None
+    )
+    return f'<div class="result">{_safe(" ".join(texts))}{shown}</div>'
+
+
+def _boxes(messages: Sequence[Message]) -> list[list[float]]:
+    found = []
+    for message in messages:
+        for call in message.get("tool_calls") or []:
+            try:
+                box = json.loads(call["function"]["arguments"])["bbox_2d"]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            if isinstance(box, list) and len(box) == 4 and all(isinstance(side, int | float) for side in box):
+                found.append(box)
+    return found
+
+
+def _rectangle(box: Sequence[float]) -> str:
+    x1, y1, x2, y2 = (float(side) for side in box)
+    return f'<rect x="{x1:g}" y="{y1:g}" width="{max(0.0, x2 - x1):g}" height="{max(0.0, y2 - y1):g}"/>'
+
+
+def _safe(text: str) -> str:
+    return html.escape(text)

@@ -1,0 +1,32 @@
+"""A picture to be located: the original, and the view of it a model sees."""
+
+from dataclasses import dataclass
+
+from tasks.imaging import images
+
+VIEW_MAX_PIXELS, VIEW_MIN_PIXELS = 2_000_000, 40_000
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The original and its view. Boxes are in pixels of the view; regions are cut from the original."""
+
+    original: bytes
+    view: bytes
+    scale: float  # of the view against the original
+    width: int  # of the view
+    height: int
+    max_pixels: int = VIEW_MAX_PIXELS  # of the view, and of every region cut out of the original
+    min_pixels: int = VIEW_MIN_PIXELS
+
+    def region(self, box: tuple[float, float, float, float]) -> bytes:
+        """A JPEG cut from the original under a box drawn on the view; ValueError for a box outside."""
+        cut = images.crop(self.original, box, self.scale)
+        return images.model_view(cut, self.max_pixels, self.min_pixels)[0]
+
+
+def open_picture(original: bytes, max_pixels: int = VIEW_MAX_PIXELS, min_pixels: int = VIEW_MIN_PIXELS) -> Picture:
+    """The picture with its view: within the pixel budget, upright, without metadata."""
+    view, scale = images.model_view(original, max_pixels, min_pixels)
+    facts = images.inspect(view)
+    return Picture(original, view, scale, facts.width, facts.height, max_pixels, min_pixels)

@@ -1,1 +1,0 @@
-"""What each recipe says to its models, one module a recipe."""

@@ -1,0 +1,125 @@
+"""The tools of a run, behind one door: a model's call in, a record and what the model is shown out.
+
+A call never raises. What the model got wrong and what a service failed to answer both come back as plain text; the
+record tells them apart, so that an outage is a failure for the books and never counts against a model.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from schemas.messages import ToolCall
+from tasks.agent import map_tools, tools
+from tasks.agent.picture import Picture
+from tasks.agent.tool_cache import NoCache, ToolCache
+from tasks.agent.tool_text import as_text
+from tasks.agent.tools import ToolContext, ToolMissing, ToolMistake, ToolOutput
+from tasks.agent.toolspec import BadArguments, ToolSpec, tool_spec
+from tasks.imaging.decode import BadImage
+from tasks.services.errors import ServiceError
+
+_FUNCTIONS = (
+    tools.image_zoom_in_tool,
+    tools.search_web,
+    tools.maps_geocode,
+    map_tools.image_zoom_tool,
+    map_tools.poi_input_tips,
+    map_tools.poi_keyword_search,
+    map_tools.poi_detail_query,
+    map_tools.static_map_query,
+    map_tools.satellite_map_query,
+)
+TOOLS: dict[str, ToolSpec] = {function.__name__: tool_spec(function) for function in _FUNCTIONS}
+
+SPOTAGENT = ("image_zoom_in_tool", "maps_geocode", "search_web")
+THINKING_WITH_MAP = (
+    "image_zoom_tool",
+    "poi_detail_query",
+    "poi_input_tips",
+    "poi_keyword_search",
+    "satellite_map_query",
+    "static_map_query",
+)
+_LOCAL = ("image_zoom_in_tool", "image_zoom_tool")  # ask no service: nothing to keep
+RESULT_CHARS = 6000
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """What became of one tool call."""
+
+    name: str
+    well_formed: bool
+    succeeded: bool
+    error: str = ""
+    outage: str = ""  # the kind of a service's failure; empty: no service failed
+    arguments: str = "{}"
+
+    def as_row(self) -> dict[str, Any]:
+        """The record as stored beside a trajectory."""
+        return {
+            "name": self.name[:100],
+            "arguments": self.arguments[:2000],
+            "well_formed": self.well_formed,
+            "succeeded": self.succeeded,
+            "error": self.error[:300],
+        }
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """A call's record, the text the model reads, and the picture it sees (a JPEG)."""
+
+    record: CallRecord
+    text: str
+    picture: bytes | None = None
+
+
+def schemas(names: Sequence[str]) -> list[dict[str, Any]]:
+    """The tools as an OpenAI request offers them, in the order of their names, which is TRL's."""
+    return [TOOLS[name].openai() for name in sorted(names)]
+
+
+class Toolbox:
+    """Services and settings of the tools; holds no picture, so one serves every trajectory of a worker."""
+
+    def __init__(
+        self, context: ToolContext | None = None, result_chars: int = RESULT_CHARS, cache: ToolCache | None = None
+    ) -> None:
+        self.context = replace(context or ToolContext(), picture=None)
+        self.result_chars = result_chars
+        self._cache: ToolCache = cache or NoCache()
+
+    async def call(self, call: ToolCall, picture: Picture | None, offered: Sequence[str]) -> CallResult:
+        """What became of a call by a model that was offered these tools."""
+        try:
+            spec = TOOLS.get(call.name) if call.name in offered else None
+            if spec is None:
+                raise BadArguments(f"there is no tool of this name; there are {', '.join(sorted(offered)) or 'none'}")
+            arguments = spec.arguments(call.arguments)
+            output = await self._run(spec, arguments, picture)
+        except BadArguments as error:
+            return self._refused(call, str(error), well_formed=False)
+        except (ToolMistake, ToolMissing) as error:
+            return self._refused(call, str(error))
+        except BadImage as error:
+            return self._refused(call, f"the picture cannot be read ({error.kind})", outage="bad_response")
+        except ServiceError as error:
+            return self._refused(call, f"the service did not answer ({error.kind}); try another way", outage=error.kind)
+        record = CallRecord(call.name, True, True, arguments=call.arguments)
+        return CallResult(record, as_text(output.value, self.result_chars), output.picture)
+
+    async def _run(self, spec: ToolSpec, arguments: dict[str, Any], picture: Picture | None) -> ToolOutput:
+        async def ask() -> ToolOutput:
+            output = await spec.function(replace(self.context, picture=picture), **arguments)
+            assert isinstance(output, ToolOutput)
+            return output
+
+        if spec.name in _LOCAL:
+            return await ask()
+        return await self._cache.get(json.dumps([spec.name, arguments, self.context.max_results]), ask)
+
+    def _refused(self, call: ToolCall, why: str, well_formed: bool = True, outage: str = "") -> CallResult:
+        record = CallRecord(call.name, well_formed, False, why, outage, call.arguments)
+        return CallResult(record, as_text({"error": why}, self.result_chars))
