@@ -1,8 +1,10 @@
-"""Difficulty: Pass@K of the current policy, and the pictures it can learn from."""
+"""Difficulty: Pass@K of the policy being trained, and the pictures it can learn from."""
 
-from tasks.difficulty.passes import STAGE
+from tasks.difficulty.attempts import STAGE as ATTEMPTS
+from tasks.difficulty.passes import STAGE as REGIMES
 from tasks.difficulty.regime import table8
+from tasks.difficulty.report import report
 
-STAGES = [STAGE]
+STAGES = [ATTEMPTS, REGIMES]
 
-__all__ = ["STAGE", "STAGES", "table8"]
+__all__ = ["ATTEMPTS", "REGIMES", "STAGES", "report", "table8"]

@@ -1,132 +1,76 @@
-"""The stage that measures difficulty: K trials of a policy at each training picture."""
+"""The stage that makes Pass@K and regimes of the attempts of one policy."""
 
-import asyncio
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from schemas.errors import StageRefused
-from schemas.messages import Usage
 from schemas.settings.difficulty import DifficultySettings
-from tasks.agent.prompts.spotagent import direct_messages
-from tasks.agent.react import stable_seed
+from tasks.difficulty.attempts import items, policy_of, trying
 from tasks.difficulty.regime import measure
-from tasks.geo.distance import distance_km
-from tasks.imaging.images import model_view, to_data_uri
-from tasks.lake.image_store import ImageStore
-from tasks.reward.answer import ParseFailure, parse_point
-from tasks.runtime.labelled import labelled_pictures
-from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup, digest
-from tasks.services import Chat
+from tasks.runtime.labelled import empty_rows
+from tasks.runtime.runner import ColumnStage, Inputs, Row
+
+_REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
+_SAME = 1e-9  # rewards closer than this are one reward
 
 
-@dataclass(frozen=True)
-class WorkerContext:
-    """What a worker keeps open."""
-
-    settings: DifficultySettings
-    images: ImageStore
-    chat: Chat
-
-
-def items(inputs: Inputs, settings: DifficultySettings) -> pl.DataFrame:
-    """One row for each picture meant for training, with the truth its trials are measured by."""
-    chosen = labelled_pictures(inputs, "train", settings.max_images)
-    return chosen.select(
-        pl.format("{}|{}", "image_id", pl.lit(settings.policy)).alias("id"),
-        "image_id",
-        "sha256",
-        "extension",
-        "lat",
-        "lon",
-        pl.lit(inputs.snapshot_id).alias("snapshot_id"),
-    )
+def compute(inputs: Inputs, settings: DifficultySettings) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """One row a picture of which all K trials are made; the first K where there are more."""
+    policy, tools = policy_of(inputs, settings), ", ".join(settings.tools) or "none"
+    wanted = items(inputs, settings).select("image_id", "trial", "snapshot_id")
+    tried = inputs.frame("attempts").filter((pl.col("policy") == policy) & (pl.col("tools") == tools))
+    mine = wanted.join(tried.select("image_id", "trial", "error_km", "reward"), on=["image_id", "trial"])
+    kept: list[Row] = []
+    rejects: list[Row] = []
+    for (image_id,), rows in mine.sort("image_id", "trial").group_by("image_id", maintain_order=True):
+        if rows.height < settings.k:
+            evidence = f'{{"trials": {rows.height}, "k": {settings.k}}}'
+            rejects.append({"id": f"{image_id}|{policy}", "reason": "trials_missing", "evidence_json": evidence})
+        else:
+            kept.append(_row(str(image_id), policy, rows, settings))
+    frame = pl.DataFrame(kept, infer_schema_length=None) if kept else empty_rows("regimes")
+    return frame, pl.DataFrame(rejects, schema=_REJECTS)
 
 
-def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerContext:
-    services = setup.connections
-    connection = services.chat if settings.endpoint == "chat" else services.trained
-    if connection is None:
-        raise StageRefused("difficulty.endpoint is 'trained', but services.trained names no server")
-    return WorkerContext(settings, setup.lake.images, Chat(connection))
-
-
-async def work(item: Row, context: WorkerContext) -> Outcome:
-    """The attempts at one picture and its regimes. An outage in any trial raises, and all K are tried again."""
-    settings = context.settings
-    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
-    view, _ = await asyncio.to_thread(model_view, original, settings.view_max_pixels, settings.view_min_pixels)
-    picture = {"type": "image_url", "image_url": {"url": to_data_uri(view)}}
-    attempts: list[Row] = []
-    usage = Usage()
-    for trial in range(settings.k):
-        attempt, used = await _attempt(item, trial, picture, context)
-        attempts.append(attempt)
-        usage += used
-    difficulty = measure([a["error_km"] for a in attempts], settings.thresholds_km, settings.phase_one_km)
-    row = {
-        "image_id": item["image_id"],
-        "snapshot_id": item["snapshot_id"],
-        "policy": settings.policy,
+def _row(image_id: str, policy: str, rows: pl.DataFrame, settings: DifficultySettings) -> Row:
+    found = measure(rows["error_km"].to_list(), settings.thresholds_km, settings.phase_one_km)
+    rewards = np.array(rows["reward"].to_list(), dtype=np.float64)
+    varies = bool(rewards.max() - rewards.min() > _SAME)
+    learnable = found.phase is not None
+    reason = found.reason if not learnable else None if varies or settings.keep == "learnable" else "no_reward_variance"
+    return {
+        "id": f"{image_id}|{policy}",
+        "image_id": image_id,
+        "snapshot_id": rows["snapshot_id"][0],
+        "policy": policy,
         "k": settings.k,
         "threshold_km": list(settings.thresholds_km),
-        "passes": list(difficulty.passes),
-        "regimes": list(difficulty.regimes),
-        "kept": difficulty.kept,
-        "phase": difficulty.phase,
+        "passes": list(found.passes),
+        "regimes": list(found.regimes),
+        "learnable": learnable,
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std(ddof=1)),
+        "reward_varies": varies,
+        "kept": reason is None,
+        "reason": reason,
+        "phase": found.phase if reason is None else None,
     }
-    rows = {"attempts": attempts, "regimes": [row]}
-    if difficulty.kept:
-        return Kept(rows, usage)
-    evidence = {"k": settings.k, "threshold_km": row["threshold_km"], "passes": row["passes"]}
-    return Rejected(difficulty.reason, evidence, rows, usage)
 
 
-async def _attempt(item: Row, trial: int, picture: dict[str, Any], context: WorkerContext) -> tuple[Row, Usage]:
-    """One trial as a row of `attempts`. A reply that cannot be read is a miss, never a lost row."""
-    settings = context.settings
-    reply = await context.chat.complete(
-        settings.policy,
-        direct_messages(picture),
-        temperature=settings.temperature,
-        seed=stable_seed("difficulty", item["sha256"], settings.policy, trial),
-        max_tokens=settings.max_tokens,
-    )
-    answer = parse_point(reply.text)
-    row: Row = {
-        "attempt_id": digest(item["image_id"], settings.policy, trial),
-        "image_id": item["image_id"],
-        "snapshot_id": item["snapshot_id"],
-        "policy": settings.policy,
-        "trial": trial,
-        "answer": reply.text,
-        "tool_calls": len(reply.tool_calls),
-        "prompt_tokens": reply.usage.prompt_tokens,
-        "completion_tokens": reply.usage.completion_tokens,
-        "cost_usd": reply.usage.cost_usd,
-        "lat": None,
-        "lon": None,
-        "error_km": None,
-        "parse_error": None,
-    }
-    if isinstance(answer, ParseFailure) or answer.lat is None or answer.lon is None:
-        row["parse_error"] = answer.reason if isinstance(answer, ParseFailure) else "no_coordinates"
-    else:
-        row |= {"lat": answer.lat, "lon": answer.lon}
-        row["error_km"] = distance_km(answer.lat, answer.lon, item["lat"], item["lon"])
-    return row, reply.usage
+def identity(settings: DifficultySettings) -> dict[str, Any]:
+    """The settings regimes depend on."""
+    named = ("k", "thresholds_km", "phase_one_km", "keep", "policy", "endpoint")
+    return {**trying(settings), **{name: value for name, value in settings.identity().items() if name in named}}
 
 
-STAGE = Stage(
-    name="difficulty",
-    reads=("labels", "images"),
-    writes=("attempts", "regimes"),
-    items=items,
-    work=work,
-    open=open_context,
-    resources=Resources(cpus=1, concurrency=8, chunk=2),
-    services=("chat",),
+STAGE = ColumnStage(
+    name="difficulty.regimes",
+    reads=("attempts", "labels", "images", "models"),
+    writes=("regimes",),
+    compute=compute,
+    identity=identity,
     snapshot=True,
+    keeps_history=True,  # regimes of other policies stand; each row names its own
     unhashed=("snapshot_id",),
 )

@@ -28,8 +28,8 @@ from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from schemas.settings.synthesize import SynthesizeSettings
-from tasks.difficulty import STAGE as DIFFICULTY
-from tasks.difficulty import table8
+from tasks.difficulty import STAGES as DIFFICULTY
+from tasks.difficulty import report, table8
 from tasks.evaluate import STAGES as EVALUATE
 from tasks.lake import Commit, Lake
 from tasks.runtime.ray_start import stop_ray
@@ -73,7 +73,11 @@ class World:
             {
                 "geocoder": {"base_url": f"{url}/nominatim", **quick},
                 "search": {"base_url": f"{url}/tavily", **quick},
-                "chat": {"base_url": f"{url}/openai/v1", "prices": {"planner": {"prompt": 1}}, **quick},
+                "chat": {
+                    "base_url": f"{url}/openai/v1",
+                    "prices": {"planner": {"prompt": 1, "completion": 0}},
+                    **quick,
+                },
             }
         )
 
@@ -89,7 +93,9 @@ class World:
     async def chat(self, request: Request) -> Response:
         body = await request.json()
         self.requests.append(json.dumps(body))
-        speak = {"observer": self.observe, "planner": self.plan, "answerer-base": self.answer}[body["model"]]
+        speak = {"observer": self.observe, "planner": self.plan, "answerer-base": self.answer}.get(
+            body["model"], self.answer
+        )
         message = {"role": "assistant", **speak(body)}
         usage = {"prompt_tokens": 10, "completion_tokens": 5}
         return JSONResponse({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
@@ -159,25 +165,33 @@ def go(stage, settings, lake: Lake, world: World) -> StageResult:
     return run(stage, settings, context)
 
 
-def test_synthesize_accounts_for_every_sample_and_retries_only_outages(world, lake):
+def test_synthesize_accounts_for_every_picture_and_retries_only_outages(world, lake):
     world.down = {5}
     world.requests.clear()
-    first = go(SYNTHESIZE, SynthesizeSettings(samples=2), lake, world)
-    assert (first.items_in, first.kept, first.rejected, first.failed) == (16, 8, 6, 2)
-    assert dict(first.rejects) == {"malformed_call": 2, "too_far": 2, "missing_field": 2}
-    assert dict(first.failures) == {"outage": 2}
+    twice = SynthesizeSettings(samples=2, enough=2)
+    first = go(SYNTHESIZE, twice, lake, world)
+    assert (first.items_in, first.kept, first.rejected, first.failed) == (8, 4, 3, 1)
+    assert dict(first.rejects) == {"malformed_call": 1, "too_far": 1, "wrong_form": 1}
+    assert dict(first.failures) == {"outage": 1}
 
     world.down = set()
-    second = go(SYNTHESIZE, SynthesizeSettings(samples=2), lake, world)
-    assert (second.items_in, second.kept, second.rejected, second.failed) == (2, 2, 0, 0)
-    assert go(SYNTHESIZE, SynthesizeSettings(samples=2), lake, world).nothing_to_do
+    before = len(world.requests)
+    second = go(SYNTHESIZE, twice, lake, world)
+    # What the failed item had asked already is not asked again, and what it had spent was in the first run's books.
+    assert len(set(world.requests)) == len(world.requests) > before
+    assert (first.usage.requests, second.usage.requests) == (before, len(world.requests) - before)
+    calls = lake.read("calls")
+    assert calls.height == len(world.requests) and set(calls["verdict"]) == {"answered"}
+    assert (second.items_in, second.kept, second.rejected, second.failed) == (1, 1, 0, 0)
+    assert go(SYNTHESIZE, twice, lake, world).nothing_to_do
 
     rows = lake.read("trajectories")
     assert rows.height == 16 and rows["trajectory_id"].n_unique() == 16
-    assert set(rows["snapshot_id"]) == {"snapshot-1"}
+    assert set(rows["snapshot_id"]) == {"snapshot-1"} and rows["prompt_hash"].n_unique() == 1
     assert rows.filter(pl.col("verdict") == "kept").height == 10
     kept = rows.filter(pl.col("verdict") == "kept").row(0, named=True)
     assert kept["reasons"] == [] and kept["error_km"] < 1e-6 and kept["tool_calls"] == 1
+    assert (kept["end_reason"], kept["tool_pattern"], kept["writer"]) == ("answered", "maps_geocode", "pair")
     assert (kept["prompt_tokens"], kept["completion_tokens"]) == (30, 15) and kept["cost_usd"] == pytest.approx(20e-6)
     for sha256, extension in image_references(json.loads(kept["messages_json"])):
         assert lake.images.read(sha256, extension)
@@ -188,31 +202,60 @@ def test_synthesize_accounts_for_every_sample_and_retries_only_outages(world, la
     assert not any("SECRET-ID" in asked or "sha256" in asked for asked in world.requests)
 
 
-def test_difficulty_measures_pass_at_k_and_regimes(world, lake):
+def test_attempts_stop_when_enough_are_kept_and_other_recipes_stand(world, lake):
+    world.down = set()
+    result = go(SYNTHESIZE, SynthesizeSettings(samples=3), lake, world)
+    assert (result.kept, result.rejected) == (5, 3)
+    tried = dict(lake.read("trajectories").group_by("image_id").len().iter_rows())
+    assert sorted(tried.values()) == [1] * 5 + [3] * 3  # the first kept one is enough; all others were tried
+    other = go(SYNTHESIZE, SynthesizeSettings(recipe="spotsft"), lake, world)
+    assert (other.kept, other.rejected) == (0, 8) and dict(other.rejects) == {"wrong_form": 8}  # labels without names
+    rows = lake.read("trajectories")
+    assert dict(rows.group_by("recipe").len().iter_rows()) == {"spotagent": 14, "spotsft": 8}
+
+
+def measure_difficulty(lake, world, **settings):
     world.requests.clear()
-    result = go(DIFFICULTY, DifficultySettings(), lake, world)
-    assert (result.items_in, result.kept, result.rejected, result.failed) == (8, 6, 2, 0)
-    assert dict(result.rejects) == {"mastered": 1, "intractable": 1}
-    assert len(world.requests) == 64 and not any("SECRET-ID" in asked for asked in world.requests)
+    return [go(stage, DifficultySettings(**settings), lake, world) for stage in DIFFICULTY]
+
+
+def test_difficulty_measures_pass_at_k_and_regimes(world, lake):
+    tried, found = measure_difficulty(lake, world, k=4)
+    assert (tried.items_in, tried.kept, tried.failed) == (32, 32, 0) and found.kept == 8
+    tried, found = measure_difficulty(lake, world)
+    assert (tried.kept, len(world.requests)) == (32, 32), "k = 4 to 8 only adds"
+    assert not any("SECRET-ID" in asked for asked in world.requests)
     attempts, regimes = lake.read("attempts"), lake.read("regimes").sort("image_id")
     assert attempts.height == 64 and attempts.group_by("image_id").len()["len"].to_list() == [8] * 8
-    assert regimes["kept"].to_list() == [False, False] + [True] * 6
-    assert regimes["phase"].to_list() == [None, None] + [1] * 6
+    assert regimes["learnable"].to_list() == [False, False] + [True] * 6
+    assert regimes["reason"].to_list()[:2] in (["mastered", "intractable"], ["intractable", "mastered"])
     misses = attempts.filter(pl.col("image_id") == "SECRET-ID-1")
     assert misses["error_km"].null_count() == 8 and misses["parse_error"].unique().to_list() == ["no_answer"]
     for row in regimes.iter_rows(named=True):
         mine = attempts.filter(pl.col("image_id") == row["image_id"])
-        counted = [mine.filter(pl.col("error_km") < limit).height for limit in row["threshold_km"]]
-        assert row["passes"] == counted
+        assert row["passes"] == [mine.filter(pl.col("error_km") < limit).height for limit in row["threshold_km"]]
+        assert row["reward_varies"] == (mine["reward"].n_unique() > 1)
+        assert row["kept"] == (row["learnable"] and row["reward_varies"]) and (row["phase"] is None) != row["kept"]
     assert set(attempts["snapshot_id"]) == set(regimes["snapshot_id"]) == {"snapshot-1"}
     assert table8(regimes)["total"].to_list() == [8] * 4
-    assert go(DIFFICULTY, DifficultySettings(), lake, world).nothing_to_do
-    assert go(DIFFICULTY, DifficultySettings(max_images=3), lake, world).total == 3
+    assert all(result.nothing_to_do for result in measure_difficulty(lake, world))
+    text = report(lake, DifficultySettings()).markdown
+    assert "Street (1km)" in text and "rewards differ" in text
+    tried, found = measure_difficulty(lake, world, keep="learnable")
+    assert tried.nothing_to_do and found.kept == 8, "another rule asks no model again"
+    assert lake.read("regimes")["kept"].sum() == 6
+    tried, found = measure_difficulty(lake, world, policy="answerer-large", k=2)
+    assert tried.kept == 16 and dict(lake.read("regimes").group_by("policy").len().iter_rows()) == {
+        "answerer-base": 8,
+        "answerer-large": 8,
+    }, "policies never mix"
 
 
 def test_a_policy_that_nobody_serves_is_refused_in_one_line(world, lake):
     with pytest.raises(Exception, match=r"services\.trained names no server"):
-        go(DIFFICULTY, DifficultySettings(endpoint="trained"), lake, world)
+        measure_difficulty(lake, world, endpoint="trained")
+    with pytest.raises(Exception, match="newest cold_start model, and the lake has none"):
+        measure_difficulty(lake, world, policy="cold_start")
 
 
 def test_scores_of_a_snapshot_stay_the_same_after_refreshes_and_cost_nothing_again(world, lake, snapshot_of):
@@ -236,7 +279,7 @@ def test_scores_of_a_snapshot_stay_the_same_after_refreshes_and_cost_nothing_aga
     lake.tombstone("labels", labels[1:2].select("image_id"), "deleted upstream", Commit("refresh", 2))
     newer = snapshot_of(lake)
     asked, second = evaluate(newer)
-    assert asked == 1 and second != first
+    assert asked == 0 and second != first, "the same question about a picture found elsewhere is answered by `calls`"
     again = evaluate("snapshot-1")
     assert again == (0, first)
     assert evaluate(newer) == (0, second)

@@ -1,0 +1,136 @@
+"""The stage that tries a policy K times at each training picture: one item is one attempt.
+
+More trials only add attempts, a killed run goes on where it stopped, and another policy has attempts of its own.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from schemas.errors import StageRefused
+from schemas.settings.difficulty import DifficultySettings
+from tasks.agent.attempt import attempt, recipe_with
+from tasks.agent.picture import open_picture
+from tasks.agent.policies import STAGES, TRAINED, open_toolbox, policy_role
+from tasks.agent.seeds import stable_seed
+from tasks.agent.toolbox import Toolbox
+from tasks.geo.distance import distance_km
+from tasks.lake.image_store import ImageStore
+from tasks.reward.answer import ParseFailure, parse_point
+from tasks.reward.outcome import Excluded
+from tasks.reward.score import Reward, reward_for
+from tasks.runtime.labelled import labelled_pictures
+from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
+from tasks.services import Chat, ServiceError
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What a worker keeps open."""
+
+    settings: DifficultySettings
+    images: ImageStore
+    chat: Chat
+    tools: Toolbox
+    reward: Reward
+
+
+def trying(settings: DifficultySettings) -> dict[str, Any]:
+    """The settings an attempt depends on: K and the thresholds leave the attempts at hand as they are."""
+    wanted = ("tools", "agent_recipe", "temperature", "max_tokens", "view_max_pixels", "view_min_pixels", "recipe")
+    return {name: value for name, value in settings.identity().items() if name in (*wanted, "reward")}
+
+
+def items(inputs: Inputs, settings: DifficultySettings) -> pl.DataFrame:
+    """One row for each picture meant for training and each trial, with the truth it is measured by."""
+    chosen = labelled_pictures(inputs, "train", settings.max_images)
+    names = inputs.frame("labels").select("image_id", "country", "region", "city")
+    policy = policy_of(inputs, settings)
+    trials = pl.DataFrame({"trial": list(range(settings.k))}, schema={"trial": pl.Int64})
+    return (
+        chosen.join(names, on="image_id", how="left")
+        .join(trials, how="cross")
+        .with_columns(pl.lit(policy).alias("policy"), pl.lit(inputs.snapshot_id).alias("snapshot_id"))
+        .select(pl.format("{}|{}|{}", "image_id", "policy", "trial").alias("id"), pl.all())
+    )
+
+
+def policy_of(inputs: Inputs, settings: DifficultySettings) -> str:
+    """The role of the policy that is tried."""
+    if settings.endpoint == "trained":
+        return policy_role(TRAINED + settings.policy.removeprefix(TRAINED), inputs.frame("models"))
+    return policy_role(settings.policy, inputs.frame("models"))
+
+
+def roles(settings: DifficultySettings) -> tuple[str, ...]:
+    trained = settings.endpoint == "trained" or settings.policy in STAGES or settings.policy.startswith(TRAINED)
+    return ("trained",) if trained else (settings.policy,)
+
+
+def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerContext:
+    services = setup.connections
+    if roles(settings) == ("trained",) and services.trained is None:
+        raise StageRefused("difficulty.policy is a trained model, but services.trained names no server")
+    reward = reward_for(settings.recipe, settings.reward, services)
+    return WorkerContext(settings, setup.lake.images, Chat(services.chat), open_toolbox(setup), reward)
+
+
+async def work(item: Row, context: WorkerContext) -> Kept:
+    """One attempt as a row. A reply that cannot be read is a miss; an outage raises, and it is tried again."""
+    settings = context.settings
+    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
+    picture = await asyncio.to_thread(open_picture, original, settings.view_max_pixels, settings.view_min_pixels)
+    tried = await attempt(
+        context.chat,
+        item["policy"],
+        picture,
+        recipe_with(settings.agent_recipe, settings.tools),
+        context.tools,
+        temperature=settings.temperature,
+        seed=stable_seed("difficulty", item["sha256"], item["policy"], item["trial"]),
+        max_tokens=settings.max_tokens,
+    )
+    names = {name: item[name] for name in ("lat", "lon", "country", "region", "city")}
+    scored = await asyncio.to_thread(context.reward.many, [tried.text], [names])
+    if isinstance(scored[0], Excluded):
+        raise ServiceError("reward", "outage", f"the reward's service failed: {scored[0].reason}", retryable=True)
+    row: Row = {
+        "attempt_id": digest(item["image_id"], item["policy"], list(settings.tools), item["trial"]),
+        "image_id": item["image_id"],
+        "snapshot_id": item["snapshot_id"],
+        "policy": item["policy"],
+        "tools": ", ".join(settings.tools) or "none",
+        "trial": item["trial"],
+        "reward": scored[0].reward,
+        **tried.columns(),
+        **_point(tried.text, item["lat"], item["lon"]),
+    }
+    return Kept({"attempts": [row]}, tried.trajectory.usage)
+
+
+def _point(text: str, lat: float, lon: float) -> Row:
+    answer = parse_point(text)
+    if isinstance(answer, ParseFailure) or answer.lat is None or answer.lon is None:
+        reason = answer.reason if isinstance(answer, ParseFailure) else "no_coordinates"
+        return {"lat": None, "lon": None, "error_km": None, "parse_error": reason}
+    error_km = distance_km(answer.lat, answer.lon, lat, lon)
+    return {"lat": answer.lat, "lon": answer.lon, "error_km": error_km, "parse_error": None}
+
+
+STAGE = Stage(
+    name="difficulty.attempts",
+    reads=("labels", "images", "models"),
+    writes=("attempts",),
+    items=items,
+    work=work,
+    open=open_context,
+    resources=Resources(cpus=1, concurrency=16, chunk=8),
+    services=("chat",),
+    roles=roles,
+    identity=trying,
+    snapshot=True,
+    keeps_history=True,  # attempts of other policies stand beside the new ones
+    unhashed=("snapshot_id",),
+)
