@@ -1,8 +1,12 @@
 """Evaluate: what policies answer on the benchmark, and what the answers are worth."""
 
 from tasks.evaluate.answers import STAGE as ANSWERS
+from tasks.evaluate.deliberations import SCALING, SWARM
+from tasks.evaluate.leaderboard import report
+from tasks.evaluate.scores import PAIRS, SLICES
 from tasks.evaluate.scores import STAGE as SCORES
+from tasks.runtime.runner import ColumnStage, Stage
 
-STAGES = [ANSWERS, SCORES]
+STAGES: list[Stage | ColumnStage] = [ANSWERS, SCALING, SWARM, SCORES, SLICES, PAIRS]
 
-__all__ = ["STAGES"]
+__all__ = ["STAGES", "report"]

@@ -1,20 +1,27 @@
-"""The stage that asks every policy where every benchmark picture was taken."""
+"""The stage that asks every policy where every benchmark picture was taken, with or without tools."""
 
 import asyncio
+import json
 from dataclasses import dataclass
 
 from schemas.errors import StageRefused
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.agent.prompts.spotagent import direct_messages
-from tasks.agent.react import stable_seed
+from schemas.settings.reward import RewardSettings
+from tasks.agent.attempt import Attempt, attempt, recipe_with
+from tasks.agent.picture import Picture, open_picture
+from tasks.agent.policies import STAGES, open_toolbox
+from tasks.agent.seeds import stable_seed
+from tasks.agent.toolbox import Toolbox
 from tasks.evaluate.benchmark import TRAINED, answering, items
 from tasks.geo.distance import distance_km
-from tasks.imaging.images import model_view, to_data_uri
 from tasks.lake.image_store import ImageStore
-from tasks.reward.answer import ParseFailure, parse_point
+from tasks.reward.answer import Address, ParseFailure, parse_answer, parse_point
+from tasks.reward.asked import AskedServices
+from tasks.reward.geovista import verdicts
+from tasks.reward.levels import level_names
 from tasks.reward.metrics import geoscore
 from tasks.runtime.runner import Kept, Resources, Row, Stage, WorkerSetup
-from tasks.services import Chat
+from tasks.services import Chat, Geocoder
 
 
 @dataclass(frozen=True)
@@ -24,45 +31,77 @@ class WorkerContext:
     settings: EvaluateSettings
     images: ImageStore
     chat: Chat
-    trained: Chat | None
+    has_trained: bool
+    tools: Toolbox
+    geocoder: Geocoder
+    asked: AskedServices
+
+
+def roles(settings: EvaluateSettings) -> tuple[str, ...]:
+    named = tuple(name for name in settings.policies if name not in STAGES and not name.startswith(TRAINED))
+    return (*named, settings.verifier) if settings.verifier else named
 
 
 def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContext:
-    connections = setup.connections
-    trained = Chat(connections.trained) if connections.trained is not None else None
-    return WorkerContext(settings, setup.lake.images, Chat(connections.chat), trained)
+    services = setup.connections
+    return WorkerContext(
+        settings,
+        setup.lake.images,
+        Chat(services.chat),
+        services.trained is not None,
+        open_toolbox(setup),
+        Geocoder(services.geocoder),
+        AskedServices(services, RewardSettings(verifier=settings.verifier)),
+    )
 
 
 async def work(item: Row, context: WorkerContext) -> Kept:
     """One policy's answer to one picture. A reply that cannot be read is a miss; a service that fails raises."""
     settings, policy = context.settings, item["policy"]
-    chat, model = context.chat, policy
-    if policy.startswith(TRAINED):
-        if context.trained is None:
-            raise StageRefused("evaluate.trained is set, but services.trained names no server of the trained model")
-        chat, model = context.trained, policy.removeprefix(TRAINED)
-    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
-    view, _ = await asyncio.to_thread(model_view, original, settings.view_max_pixels, settings.view_min_pixels)
-    picture = {"type": "image_url", "image_url": {"url": to_data_uri(view)}}
-    reply = await chat.complete(
-        model,
-        direct_messages(picture),
+    require_server(policy, context)
+    picture = await picture_of(item, context)
+    tried = await attempt(
+        context.chat,
+        policy,
+        picture,
+        recipe_with(settings.agent_recipe, settings.tools),
+        context.tools,
         temperature=settings.temperature,
         seed=stable_seed("evaluate", item["sha256"], policy),
         max_tokens=settings.max_tokens,
     )
-    row = {
-        "evaluation_id": item["evaluation_id"],
+    row = await prediction(item, policy, item["evaluation_id"], tried, context)
+    return Kept({"predictions": [row]}, tried.trajectory.usage)
+
+
+def require_server(policy: str, context: WorkerContext) -> None:
+    """Refuse a trained model where none is served."""
+    if policy.startswith(TRAINED) and not context.has_trained:
+        raise StageRefused(f"policy {policy} is a trained model, but services.trained names no server of it")
+
+
+async def picture_of(item: Row, context: WorkerContext) -> Picture:
+    """The picture in the size policies are shown."""
+    settings = context.settings
+    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
+    return await asyncio.to_thread(open_picture, original, settings.view_max_pixels, settings.view_min_pixels)
+
+
+async def prediction(item: Row, policy: str, evaluation: str, tried: Attempt, context: WorkerContext) -> Row:
+    """The row of one answer: what was said, at what cost, and what it is worth."""
+    truth = Address(item["country"], item["region"], item["city"])
+    return {
+        "evaluation_id": evaluation,
         "image_id": item["image_id"],
         "snapshot_id": item["snapshot_id"],
         "policy": policy,
-        "answer": reply.text,
-        "prompt_tokens": reply.usage.prompt_tokens,
-        "completion_tokens": reply.usage.completion_tokens,
-        "cost_usd": reply.usage.cost_usd,
-        **judge(reply.text, item["lat"], item["lon"]),
+        "tools": ", ".join(context.settings.tools) or "none",
+        **tried.columns(),
+        "messages_json": json.dumps(tried.trajectory.messages, ensure_ascii=False),
+        "levels_json": await asyncio.to_thread(_levels, tried.text, truth, context),
+        "address_km": await _address_km(tried.text, item["lat"], item["lon"], context),
+        **judge(tried.text, item["lat"], item["lon"]),
     }
-    return Kept({"predictions": [row]}, reply.usage)
 
 
 def judge(answer_text: str, true_lat: float, true_lon: float) -> Row:
@@ -81,6 +120,24 @@ def judge(answer_text: str, true_lat: float, true_lon: float) -> Row:
     }
 
 
+def _levels(text: str, truth: Address, context: WorkerContext) -> str:
+    """Both verdicts a level, rule and model, as JSON; the model's is null where none was asked."""
+    verifier = context.asked.verify if context.settings.verifier else None
+    found = verdicts(parse_answer(text), truth, verifier)
+    return json.dumps(
+        {level: None if one is None else {"rule": one.rule, "model": one.model} for level, one in found.items()}
+    )
+
+
+async def _address_km(text: str, lat: float, lon: float, context: WorkerContext) -> float | None:
+    """The distance of the geocoded address the answer names (GeoVista's nuanced evaluation); null without one."""
+    if not context.settings.geocode:
+        return None
+    names = [name for name in reversed(level_names(parse_answer(text).address).values()) if name]
+    found = await context.geocoder.search(", ".join(names), limit=1) if names else []
+    return distance_km(found[0].lat, found[0].lon, lat, lon) if found else None
+
+
 STAGE = Stage(
     name="evaluate.answers",
     reads=("labels", "images", "models"),
@@ -90,6 +147,7 @@ STAGE = Stage(
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat",),
+    roles=roles,
     identity=answering,
     snapshot=True,
     keeps_history=True,  # answers of other policies, settings and snapshots stand beside the new ones

@@ -5,25 +5,30 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
+from tasks.agent.policies import TRAINED, newest_model, policy_role
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, digest
 
-TRAINED = "trained:"
+__all__ = ["TRAINED", "answering", "benchmark_pictures", "evaluation_id", "items", "policies"]
 
 
 def answering(settings: EvaluateSettings) -> dict[str, Any]:
     """The settings an answer depends on. Another policy, or other intervals, leave the answers at hand as they are."""
-    wanted = ("split", "temperature", "max_tokens", "view_max_pixels", "view_min_pixels")
+    wanted = (
+        *("split", "source", "temperature", "max_tokens", "view_max_pixels", "view_min_pixels"),
+        *("tools", "agent_recipe", "verifier", "geocode"),
+    )
     return {name: value for name, value in settings.identity().items() if name in wanted}
 
 
 def policies(inputs: Inputs, settings: EvaluateSettings) -> list[str]:
-    """The policies to evaluate; the trained one is `trained:` and its model id."""
-    names = list(settings.policies)
-    if settings.trained:
-        models = inputs.frame("models").sort("written_at")
-        names += [f"{TRAINED}{models['model_id'][-1]}"] if models.height else []
-    return names
+    """The policies to evaluate; a trained one is `trained:` and its model id."""
+    models = inputs.frame("models")
+    names = [policy_role(name, models) for name in settings.policies]
+    newest = newest_model(models, "grpo") or newest_model(models)
+    if settings.trained and newest is not None:
+        names.append(f"{TRAINED}{newest}")
+    return list(dict.fromkeys(names))
 
 
 def evaluation_id(policy: str, settings: EvaluateSettings) -> str:
@@ -31,9 +36,20 @@ def evaluation_id(policy: str, settings: EvaluateSettings) -> str:
     return digest("evaluation", policy, answering(settings))
 
 
+def benchmark_pictures(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
+    """The pictures to answer with their truth, of the whole split or of one ingested source."""
+    pictures = labelled_pictures(inputs, settings.split, None if settings.source else settings.max_images)
+    if settings.source:
+        own = inputs.frame("images").filter(pl.col("source") == settings.source).select("image_id")
+        pictures = pictures.join(own, on="image_id", how="semi")
+        pictures = pictures.head(settings.max_images) if settings.max_images else pictures
+    levels = inputs.frame("labels").select("image_id", "country", "region", "city")
+    return pictures.join(levels, on="image_id", how="left", maintain_order="left")
+
+
 def items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """One row for each policy and picture."""
-    pictures = labelled_pictures(inputs, settings.split, settings.max_images)
+    pictures = benchmark_pictures(inputs, settings)
     names = policies(inputs, settings)
     evaluations = pl.DataFrame(
         {"policy": names, "evaluation_id": [evaluation_id(name, settings) for name in names]},

@@ -2,19 +2,22 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import polars as pl
 
 from schemas.errors import InputError
+from tasks.evaluate.prediction_columns import COORDINATES, FIELDS, renamed, renames
 from tasks.reward.levels import LEVELS
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _DAMAGED = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+|[-+]?\d+\.0*")
+_FIRST_ROWS = 1000  # whose fields are taken for those of all rows, until one differs
 _ENOUGH_LONG_IDS = 20  # by chance, 20 long ids are all round in binary once in a million files
 
+_ENOUGH_ZEROS = 3  # long ids that end in four zeros: by chance once in a million million
 _FIELDS = "id, answer (text) or lat and lon, true_lat, true_lon, and optionally country, province_or_state, city"
 
 
@@ -22,16 +25,20 @@ class PredictionsError(InputError):
     """A predictions file that cannot be scored; the message names file, row, field and the way out."""
 
 
-def read_predictions(path: Path) -> tuple[pl.DataFrame, list[str]]:
-    """The rows with `id`, `true_lat`, `true_lon` and what was answered, and warnings worth showing."""
+def read_predictions(path: Path, columns: Mapping[str, str] | None = None) -> tuple[pl.DataFrame, list[str]]:
+    """The rows with `id`, `true_lat`, `true_lon` and what was answered, and warnings worth showing.
+
+    `columns` says what the fields are called in this file; usual names are known without it.
+    """
     kind = FORMATS.get(path.suffix.casefold())
     if kind is None:
         raise PredictionsError(f"{path}: the file name must end in {', '.join(FORMATS)}, to say what it is")
     if not path.is_file():
         raise PredictionsError(f"{path}: there is no such file")
-    table = _read(path, kind)
+    table = _read(path, kind, columns or {})
     if table.height == 0:
         raise PredictionsError(f"{path}: the file holds no predictions")
+    table = renamed(table, columns or {}, str(path))
     reader = _Checks(path, kind)
     reader.fields(table)
     ids, warnings = reader.ids(table["id"])
@@ -40,10 +47,11 @@ def read_predictions(path: Path) -> tuple[pl.DataFrame, list[str]]:
     if "answer" in table.columns:
         table = table.with_columns(pl.col("answer").cast(pl.String))
     else:
-        # What was written stays beside the number, so that a miss can say why it is one.
-        for name in ("lat", "lon"):
-            table = table.with_columns(pl.col(name).cast(pl.String).alias(f"{name}_text"))
-            table = table.with_columns(_number(f"{name}_text").alias(name))
+        # What was written as text stays beside the number, so that a miss can say why it is one.
+        texts = [name for name in ("lat", "lon") if not table.schema[name].is_numeric()]
+        table = table.with_columns(pl.col(name).cast(pl.String).alias(f"{name}_text") for name in texts)
+        table = table.with_columns(_number(f"{name}_text").alias(name) for name in texts)
+        table = table.with_columns(pl.col("lat", "lon").cast(pl.Float64))
     for level in LEVELS:
         if level in table.columns:
             text = pl.col(level).cast(pl.String).str.strip_chars()
@@ -56,14 +64,13 @@ def has_levels(table: pl.DataFrame) -> bool:
     return any(level in table.columns for level in LEVELS)
 
 
-def _read(path: Path, kind: str) -> pl.DataFrame:
+def _read(path: Path, kind: str, given: Mapping[str, str]) -> pl.DataFrame:
     try:
         if kind == "parquet":
             return pl.read_parquet(path)
         if kind == "jsonl":
             return _read_json_lines(path)
-        # All text: a reader that guesses types turns long ids into floats.
-        return pl.read_csv(path, separator="\t" if kind == "tsv" else ",", infer_schema=False)
+        return _read_csv(path, _separator(path, kind), given)
     except pl.exceptions.NoDataError:
         return pl.DataFrame()
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
@@ -71,18 +78,80 @@ def _read(path: Path, kind: str) -> pl.DataFrame:
         raise PredictionsError(f"{path}: this is not a readable {kind} file: {line}") from error
 
 
+def _read_csv(path: Path, separator: str, given: Mapping[str, str]) -> pl.DataFrame:
+    """All columns as text, since a reader that guesses types turns long ids into floats; coordinates as numbers.
+
+    Where one coordinate is no finite number all are text, so that a miss can say why it is one.
+    """
+    columns = pl.read_csv(path, separator=separator, infer_schema=False, n_rows=0).columns
+    fields = renames(columns, given, str(path)).items()
+    numbers: dict[str, Any] = {column: pl.Float64 for column, field in fields if field in COORDINATES}
+    try:
+        table = pl.read_csv(path, separator=separator, infer_schema=False, schema_overrides=numbers)
+    except pl.exceptions.ComputeError:
+        return pl.read_csv(path, separator=separator, infer_schema=False)
+    if all(table[name].is_finite().all() for name in numbers):  # nulls, empty cells, do not count
+        return table
+    return pl.read_csv(path, separator=separator, infer_schema=False)
+
+
+def _separator(path: Path, kind: str) -> str:
+    """Published files come with semicolons too; the head tells."""
+    if kind == "tsv":
+        return "\t"
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        head = file.readline()
+    return ";" if ";" in head and "," not in head else ","
+
+
 def _read_json_lines(path: Path) -> pl.DataFrame:
-    wanted = ("id", "answer", "lat", "lon", "true_lat", "true_lon", *LEVELS)
-    columns: dict[str, list[Any]] = {}
-    for height, (number, row) in enumerate(_json_rows(path)):
-        for name in wanted:
-            if name in row:
-                column = columns.setdefault(name, [None] * height)
-                column.append(_as_text(path, number, name, row[name]))
-        for column in columns.values():
-            if len(column) == height:
-                column.append(None)
+    fast = _read_plain_json_lines(path)
+    if fast is not None:
+        return fast
+    columns: dict[str, list[str | None]] = {}
+    height = 0
+    for number, row in _json_rows(path):
+        for name, value in row.items():
+            column = columns.get(name)
+            if column is None:
+                column = columns[name] = []
+            column.extend([None] * (height - len(column)))
+            column.append(_as_text(path, number, name, value))
+        height += 1
+    for column in columns.values():
+        column.extend([None] * (height - len(column)))
     return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
+
+
+def _read_plain_json_lines(path: Path) -> pl.DataFrame | None:
+    """The rows by Polars' own reader, where every field is of one plain type; None leaves it to the careful reader.
+
+    Ids must be text: a reader that guesses types would turn long numbers into floats. It spells a number among the
+    ids anew, so the ids in quotes are counted.
+    """
+    data = path.read_bytes()
+    table = _plain_table(data)
+    if table is None or data.count(b'"id":"') + data.count(b'"id": "') != table.height:
+        return None
+    kinds = table.schema
+    if kinds.get("id") != pl.String or any(kind.is_nested() or kind == pl.Boolean for kind in kinds.values()):
+        return None
+    plain = all(kinds[name].is_numeric() for name in COORDINATES if name in kinds)
+    # The reader turns numbers beside texts into text of its own spelling.
+    return table if plain and kinds.get("answer", pl.String) == pl.String else None
+
+
+def _plain_table(data: bytes) -> pl.DataFrame | None:
+    """The fields as the first rows have them if no later row has another one, else as all rows have them."""
+    for known_by in (_FIRST_ROWS, None):
+        try:
+            table = pl.read_ndjson(data, infer_schema_length=known_by)
+        except (pl.exceptions.PolarsError, UnicodeDecodeError):
+            continue  # a later row has another type
+        # Every key is followed by these two bytes: as many as cells means that no field was left out.
+        if known_by is None or data.count(b'":') == table.height * table.width:
+            return table
+    return None
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -113,6 +182,8 @@ def _as_text(path: Path, number: int, name: str, value: Any) -> str | None:
         return json.dumps(value, default=str)
     if isinstance(value, float):  # NaN and Infinity
         return str(value)
+    if name not in FIELDS and not name.endswith(("lat", "lon", "lng")):
+        return json.dumps(value, default=str, ensure_ascii=False)
     raise PredictionsError(
         f"{path}: line {number}, field {name}: {json.dumps(value)[:60]} is neither text nor a number"
     )
@@ -139,6 +210,7 @@ class _Checks:
         if missing:
             raise PredictionsError(
                 f"{self._path}: no field {', '.join(missing)}; it has {', '.join(table.columns)}; needed are {_FIELDS}"
+                "; --columns field=column,… says what they are called here"
             )
         for name in ("id", "answer", "lat", "lon", "true_lat", "true_lon", *LEVELS):
             kind = table.schema.get(name, pl.String)
@@ -158,6 +230,19 @@ class _Checks:
         empty = text.is_null() | (text.str.strip_chars() == "")
         if empty.any():
             self._fail(_first(empty), "id", "is empty", "give every row the id of its picture")
+        if text.str.contains(r"^[-+]?\d").any():
+            self._numbers(text)
+        # Equal ids have equal hashes; hashes are counted several times faster than texts.
+        twice = text.is_duplicated() if text.hash().n_unique() < text.len() else pl.Series([False])
+        if twice.any():
+            row = _first(twice)
+            again = int((text == text[row]).arg_true()[1])
+            fix = "keep one prediction a picture"
+            self._fail(row, "id", f"{text[row]!r} stands again in {self._word} {again + self._first}", fix)
+        return text, warnings
+
+    def _numbers(self, text: pl.Series) -> None:
+        """Refuse ids that are numbers a float has rounded."""
         damaged = text.str.contains(rf"^(?:{_DAMAGED.pattern})$")
         if damaged.any():
             row = _first(damaged)
@@ -166,13 +251,12 @@ class _Checks:
             self._fail(
                 0, "id", f"{text[0]!r} and all other long ids are round in binary: they went through a float", _ID_FIX
             )
-        twice = text.is_duplicated()
-        if twice.any():
-            row = _first(twice)
-            again = int((text == text[row]).arg_true()[1])
-            fix = "keep one prediction a picture"
-            self._fail(row, "id", f"{text[row]!r} stands again in {self._word} {again + self._first}", fix)
-        return text, warnings
+        zeros = text.str.contains(r"^\d{6,}0000$").sum()
+        if zeros >= _ENOUGH_ZEROS and zeros * 2 > text.len():
+            row = _first(text.str.contains(r"^\d{6,}0000$"))
+            self._fail(
+                row, "id", f"{text[row]!r} and most others end in zeros: a float rounded them to its digits", _ID_FIX
+            )
 
     def truth(self, table: pl.DataFrame, name: str) -> pl.Series:
         """A column of true coordinates; refuses what is missing, no number or off the Earth."""

@@ -1,6 +1,9 @@
-"""Score a file of predictions: `geofix score FILE`."""
+"""Score a file of anybody's predictions: every metric with its interval, by slices, and beside another file."""
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,17 +11,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tasks.evaluate.prediction_file import has_levels, read_predictions
+from schemas.errors import InputError
+from tasks.evaluate.prediction_file import PredictionsError, has_levels, read_predictions
+from tasks.evaluate.slices import slice_values
 from tasks.geo.distance import distance_km
+from tasks.reward.angles import LIMIT, Axis, check
 from tasks.reward.answer import Address, ParsedAnswer, ParseFailure, parse_answer, require_point
-from tasks.reward.coordinates import check
+from tasks.reward.compare import Difference, compare
 from tasks.reward.levels import LEVELS, levels_by_rule
-from tasks.reward.metrics import RESAMPLES, Metric, summarize
+from tasks.reward.metrics import RESAMPLES, Metric, geoscore, summarize
 
 Answers = Sequence[ParsedAnswer | ParseFailure]
 
 SWAP_KM = 500.0  # a median error under this is no sign of swapped columns
 SWAP_GAIN = 5.0  # how many times nearer the swapped truth must be to be worth a warning
+_ENOUGH_FOR_SWAP = 20_000  # rows that show whether columns are swapped; of more an even part is looked at
+MANY_ANSWERS = 20_000  # from here on answers are parsed in several processes
+MOST_SLICES = 300
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,15 @@ class Report:
     metrics: tuple[Metric, ...]
     parse_failures: dict[str, int] = field(default_factory=dict)  # by reason
     warnings: tuple[str, ...] = ()
+    slices: dict[str, tuple[Metric, ...]] = field(default_factory=dict)
+    # One row a prediction: id, lat, lon, true_lat, true_lon, error_km, geoscore, parse_error, and the levels judged.
+    table: pl.DataFrame = field(default_factory=pl.DataFrame, compare=False)
+
+    @property
+    def unread(self) -> pl.DataFrame:
+        """The predictions that could not be read: id, parse_error, and the answer as written."""
+        wanted = [name for name in ("id", "parse_error", "answer") if name in self.table.columns]
+        return self.table.filter(pl.col("parse_error").is_not_null()).select(wanted)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON would have it."""
@@ -40,86 +58,153 @@ class Report:
             "scored_by": self.scored_by,
             "metrics": [metric.as_row() for metric in self.metrics],
             "parse_failures": dict(self.parse_failures),
+            "unread": self.unread.head(100).to_dicts(),
             "warnings": list(self.warnings),
+            "by": {name: [metric.as_row() for metric in metrics] for name, metrics in self.slices.items()},
         }
 
 
-def score_file(path: str | Path, resamples: int = RESAMPLES, seed: int = 0) -> Report:
+def score_file(
+    path: str | Path,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    columns: Mapping[str, str] | None = None,
+    by: str | None = None,
+) -> Report:
     """Every metric of a predictions file, or `PredictionsError` saying which row and field is wrong and what to do."""
-    table, warnings = read_predictions(Path(path))
+    table, warnings = read_predictions(Path(path), columns)
     by_answer = "answer" in table.columns
-    answers = [parse_answer(text) for text in table["answer"]] if by_answer else []
-    lat, lon, reasons = _points_of_answers(answers) if by_answer else _points_of_columns(table)
+    answers = _parsed(table["answer"].to_list()) if by_answer else []
+    lat, lon, said = _points_of_answers(answers) if by_answer else _points_of_columns(table)
     truth = table["true_lat"].to_numpy(), table["true_lon"].to_numpy()
     error_km = distance_km(lat, lon, *truth)
     levels = _levels(table, answers) if by_answer and has_levels(table) else None
     swapped = _swap_warning(lat, lon, *truth, error_km)
-    counts: dict[str, int] = {}
-    for reason in reasons:
-        counts[reason] = counts.get(reason, 0) + 1
+    counts = said.drop_nulls().value_counts().rows()
+    scored = table.select("id", *(["answer"] if by_answer else [])).with_columns(
+        pl.Series("lat", lat).fill_nan(None),
+        pl.Series("lon", lon).fill_nan(None),
+        table["true_lat"],
+        table["true_lon"],
+        pl.Series("error_km", error_km).fill_nan(None),
+        pl.Series("geoscore", geoscore(error_km)),
+        said,
+        *(pl.Series(f"{level}_right", verdict).fill_nan(None) for level, verdict in (levels or {}).items()),
+    )
     return Report(
         file=str(path),
         rows=table.height,
         scored_by="answer" if by_answer else "lat+lon",
         metrics=tuple(summarize(error_km, levels, resamples, seed)),
-        parse_failures=dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))),
+        parse_failures=dict(sorted(counts, key=lambda pair: (-pair[1], pair[0]))),
         warnings=(*warnings, *swapped),
+        slices=_slices(path, table, error_km, levels, by, resamples, seed) if by else {},
+        table=scored,
     )
 
 
-def render_report(report: Report) -> str:
-    """The report as a plain text table."""
-    lines = [f"{report.file}: {report.rows:,} predictions, scored by {report.scored_by}", ""]
-    lines.append(f"{'metric':<28}{'value':>12}   {'95 % interval':<23}{'n':>10}")
-    for metric in report.metrics:
-        value, low, high = (figure(metric.name, number) for number in (metric.value, metric.low, metric.high))
-        lines.append(f"{metric.name:<28}{value:>12}   {f'{low} .. {high}':<23}{metric.n:>10,}")
-    if report.parse_failures:
-        lines += ["", "answers that could not be read (they count as misses):"]
-        lines += [f"  {reason:<26}{count:>12,}" for reason, count in report.parse_failures.items()]
-    lines += [f"warning: {warning}" for warning in report.warnings]
-    return "\n".join(lines)
+def compare_reports(first: Report, second: Report, resamples: int = RESAMPLES, seed: int = 0) -> tuple[Difference, ...]:
+    """Paired differences over the predictions that both files have, by id."""
+    wanted = ("id", "error_km", "true_lat", "true_lon")
+    both = first.table.select(wanted).join(second.table.select(wanted), on="id", suffix="_second")
+    if both.is_empty():
+        raise PredictionsError(f"{first.file} and {second.file} have no id in common: they cannot be compared")
+    moved = both.filter(
+        ((pl.col("true_lat") - pl.col("true_lat_second")).abs() > 1e-6)
+        | ((pl.col("true_lon") - pl.col("true_lon_second")).abs() > 1e-6)
+    )
+    if moved.height:
+        raise PredictionsError(
+            f"{second.file}: id {moved['id'][0]!r} has another true position than in {first.file} "
+            f"({moved.height:,} such rows): compare predictions of the same pictures"
+        )
+    a, b = (both[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in ("error_km", "error_km_second"))
+    return compare(a, b, resamples, seed)
 
 
-def figure(name: str, number: float) -> str:
-    """A metric as a person reads it: kilometres, points or per cent."""
-    if np.isnan(number):
-        return "-"
-    if name.endswith("_km"):
-        return f"{number:,.2f}"
-    return f"{number:,.1f}" if name.startswith("geoscore") else f"{100 * number:.2f} %"
+def write_rows(reports: Sequence[Report], path: Path) -> None:
+    """Every prediction with its error, as CSV or Parquet by the name; of several files with a column `file`."""
+    tables = [
+        one.table if len(reports) == 1 else one.table.select(pl.lit(one.file).alias("file"), pl.all())
+        for one in reports
+    ]
+    table = pl.concat(tables, how="diagonal")
+    kind = path.suffix.casefold()
+    if kind not in (".csv", ".parquet", ".pq"):
+        raise InputError(f"--rows {path}: the name must end in .csv or .parquet")
+    if not path.parent.is_dir():
+        raise InputError(f"--rows {path}: there is no folder {path.parent}")
+    table.write_csv(path) if kind == ".csv" else table.write_parquet(path)
 
 
-def _points_of_answers(answers: Answers) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _slices(
+    path: str | Path,
+    table: pl.DataFrame,
+    error_km: np.ndarray,
+    levels: Mapping[str, Sequence[float]] | None,
+    by: str,
+    resamples: int,
+    seed: int,
+) -> dict[str, tuple[Metric, ...]]:
+    values = slice_values(table, by, str(path)).fill_null("(none)")
+    names = values.value_counts(sort=True).get_column(values.name).head(MOST_SLICES).to_list()
+    found: dict[str, tuple[Metric, ...]] = {}
+    for name in names:
+        rows = np.flatnonzero((values == name).to_numpy())
+        judged = {level: np.asarray(verdict)[rows] for level, verdict in (levels or {}).items()}
+        found[str(name)] = tuple(summarize(error_km[rows], judged, resamples, seed))
+    return found
+
+
+def _parsed(texts: list[str | None]) -> list[ParsedAnswer | ParseFailure]:
+    """The answers read, each distinct text once; many of them in as many processes as there are cores."""
+    distinct = list(dict.fromkeys(texts))
+    if len(distinct) < MANY_ANSWERS:
+        known = {text: parse_answer(text) for text in distinct}
+    else:
+        with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
+            known = dict(zip(distinct, pool.map(parse_answer, distinct, chunksize=2000), strict=True))
+    return [known[text] for text in texts]
+
+
+def _points_of_answers(answers: Answers) -> tuple[np.ndarray, np.ndarray, pl.Series]:
     lat, lon = np.full((2, len(answers)), np.nan)
-    reasons = []
+    reasons: list[str | None] = [None] * len(answers)
     for row, answer in enumerate(map(require_point, answers)):
         if isinstance(answer, ParseFailure):
-            reasons.append(answer.reason)
+            reasons[row] = answer.reason
         else:
             lat[row], lon[row] = answer.lat, answer.lon
-    return lat, lon, reasons
+    return lat, lon, pl.Series("parse_error", reasons, dtype=pl.String)
 
 
-def _points_of_columns(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _points_of_columns(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, pl.Series]:
     """A point that is missing or off the Earth is a miss with a reason; the row stays."""
     lat, lon = (table[name].to_numpy().astype(np.float64, copy=True) for name in ("lat", "lon"))
     bad = np.flatnonzero(~((np.abs(lat) <= 90) & (np.abs(lon) <= 180)))
-    written = table[bad.tolist()].select("lat_text", "lon_text", "lat", "lon") if len(bad) else None
-    reasons = []
-    for row in written.iter_rows(named=True) if written is not None else ():
-        reasons.append(_why(row["lat_text"], row["lat"], "lat") or _why(row["lon_text"], row["lon"], "lon") or "?")
+    named = [name for name in ("lat_text", "lon_text", "lat", "lon") if name in table.columns]
+    found = (
+        table.select(named)[bad].select(pl.coalesce(_why("lat", named), _why("lon", named), pl.lit("?"))).to_series()
+    )
+    reasons = pl.Series("parse_error", [None], dtype=pl.String).new_from_index(0, len(lat)).scatter(bad, found)
     lat[bad] = lon[bad] = np.nan
     return lat, lon, reasons
 
 
-def _why(text: str | None, value: float | None, axis: Any) -> str | None:
-    if text is None or not text.strip():
-        return f"missing_{axis}"
-    if value is None:
-        return "not_a_number"
-    found = check(value, axis)
-    return found if isinstance(found, str) else None
+def _why(axis: Axis, named: Sequence[str]) -> pl.Expr:
+    """Why a row has no such coordinate: null if it has one."""
+    value = pl.col(axis)
+    text = pl.col(f"{axis}_text").str.strip_chars() if f"{axis}_text" in named else value.cast(pl.String)
+    return (
+        pl.when(text.is_null() | (text == ""))
+        .then(pl.lit(f"missing_{axis}"))
+        .when(value.is_null())
+        .then(pl.lit("not_a_number"))
+        .when(~value.is_finite())
+        .then(pl.lit(check(math.nan, axis)))
+        .when(value.abs() > LIMIT[axis])
+        .then(pl.lit(check(2 * LIMIT[axis], axis)))
+    )
 
 
 def _levels(table: pl.DataFrame, answers: Answers) -> dict[str, list[float]]:
@@ -139,9 +224,10 @@ def _swap_warning(
     lat: np.ndarray, lon: np.ndarray, true_lat: np.ndarray, true_lon: np.ndarray, error_km: np.ndarray
 ) -> list[str]:
     """A warning when the truth with lat and lon exchanged is far nearer to the answers."""
-    usable = ~np.isnan(error_km) & (np.abs(true_lon) <= 90)
-    if usable.sum() < 10:
+    usable = np.flatnonzero(~np.isnan(error_km) & (np.abs(true_lon) <= 90))
+    if len(usable) < 10:
         return []
+    usable = usable[:: max(1, len(usable) // _ENOUGH_FOR_SWAP)]
     straight = float(np.median(error_km[usable]))
     swapped = float(np.median(distance_km(lat[usable], lon[usable], true_lon[usable], true_lat[usable])))
     if straight < SWAP_KM or swapped * SWAP_GAIN > straight:

@@ -1,87 +1,230 @@
-"""The stage that turns a policy's answers into metrics with intervals."""
+"""The stages that turn answers into metrics with intervals: overall, by slices, and policies against each other."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.evaluate.benchmark import answering, items
+from tasks.evaluate import ensembles
+from tasks.evaluate.benchmark import items
+from tasks.evaluate.slices import continents
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
+from tasks.reward.compare import compare
 from tasks.reward.levels import LEVELS, levels_by_rule
-from tasks.reward.metrics import summarize
+from tasks.reward.metrics import Metric, share, summarize
+from tasks.runtime.labelled import empty_rows
 from tasks.runtime.runner import ColumnStage, Inputs, Row
 
-_KEPT = {
-    "id": pl.String,
-    "evaluation_id": pl.String,
-    "snapshot_id": pl.String,
-    "metric": pl.String,
-    "policy": pl.String,
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-    "n": pl.Int64,
-}
 ALWAYS = "parse_failure_rate"  # a metric that every evaluation has
+_TEXTS = ("id", "evaluation_id", "other_id", "snapshot_id", "slice_by", "slice", "metric", "policy", "other_policy")
 _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
+_ANSWERED = (
+    *("evaluation_id", "image_id", "answer", "tool_calls", "tool_successes", "tool_pattern", "levels_json"),
+    *("address_km", "prompt_tokens", "completion_tokens", "cost_usd", "seconds"),
+)
+_SLICED = ("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS)
 
 
-def compute(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Every metric of every evaluation whose pictures are all answered.
+def answered(inputs: Inputs, settings: EvaluateSettings) -> tuple[dict[str, pl.DataFrame], list[Row]]:
+    """The rows of every evaluation whose pictures are all answered, and a reject for each that is not.
 
     An evaluation with pictures still to ask has no score: over the answered ones alone the denominator would be
-    another. It is rejected as `incomplete` until a later run has the rest. Scores belong to the snapshot whose pictures
-    were answered; those of other snapshots and settings stand.
+    another. It is rejected as `incomplete` until a later run has the rest.
     """
-    snapshot = inputs.snapshot_id
     asked = items(inputs, settings).select("evaluation_id", "policy", "image_id", "lat", "lon")
-    answered = inputs.frame("predictions").select(
-        "evaluation_id", "image_id", "answer", pl.col("lat").alias("said_lat"), pl.col("lon").alias("said_lon")
+    asked = pl.concat([asked, ensembles.asked(inputs, settings)])
+    said = inputs.frame("predictions").select(
+        *_ANSWERED, pl.col("lat").alias("said_lat"), pl.col("lon").alias("said_lon"), pl.lit(True).alias("found")
     )
-    names = inputs.frame("labels").select("image_id", "country", "region", "city")
-    table = asked.join(answered.with_columns(found=True), on=["evaluation_id", "image_id"], how="left")
-    table = table.join(names, on="image_id", how="left").sort("evaluation_id", "image_id")
-    kept: list[Row] = []
+    names = inputs.frame("labels").select(
+        *("image_id", "country_code", "country", "region", "city", "tier", "localizability_score", "scenes_json")
+    )
+    kinds = inputs.frame("images").select("image_id", "kind")
+    table = asked.join(said, on=["evaluation_id", "image_id"], how="left").join(names, on="image_id", how="left")
+    table = table.join(kinds, on="image_id", how="left").sort("evaluation_id", "image_id")
+    whole: dict[str, pl.DataFrame] = {}
     rejects: list[Row] = []
     for (evaluation,), rows in table.group_by("evaluation_id", maintain_order=True):
         have = rows["found"].count()
-        if have < rows.height:
-            evidence = json.dumps({"policy": rows["policy"][0], "pictures": rows.height, "answered": have})
-            # Under the id of a score, so that the reject ends when that score is made.
-            reject_id = f"{evaluation}|{snapshot}|{ALWAYS}"
-            rejects.append({"id": reject_id, "reason": "incomplete", "evidence_json": evidence})
+        if have == rows.height:
+            whole[str(evaluation)] = rows
             continue
+        evidence = json.dumps({"policy": rows["policy"][0], "pictures": rows.height, "answered": have})
+        # Under the id of a score, so that the reject ends when that score is made.
+        reject_id = f"{evaluation}|{inputs.snapshot_id}|{ALWAYS}"
+        rejects.append({"id": reject_id, "reason": "incomplete", "evidence_json": evidence})
+    return whole, rejects
+
+
+def errors(rows: pl.DataFrame) -> np.ndarray:
+    """Kilometres from the truth, NaN for an answer without a point."""
+    return distance_km(*(rows[name].to_numpy() for name in ("said_lat", "said_lon", "lat", "lon")))
+
+
+def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Every metric of every evaluation. Scores belong to the snapshot whose pictures were answered."""
+    whole, rejects = answered(inputs, settings)
+    kept: list[Row] = []
+    for evaluation, rows in whole.items():
+        head = {"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "policy": rows["policy"][0]}
         for metric in _metrics(rows, settings):
-            name = metric.pop("name")
-            head = {"evaluation_id": evaluation, "snapshot_id": snapshot, "metric": name}
-            kept.append({"id": f"{evaluation}|{snapshot}|{name}", **head, "policy": rows["policy"][0], **metric})
-    return pl.DataFrame(kept, schema=_KEPT), pl.DataFrame(rejects, schema=_REJECTS)
+            row = metric.as_row()
+            name = row.pop("name")
+            kept.append({"id": f"{evaluation}|{inputs.snapshot_id}|{name}", **head, "metric": name, **row})
+    return _frame(kept, "scores", "value", "low", "high"), pl.DataFrame(rejects, schema=_REJECTS)
 
 
-def _metrics(rows: pl.DataFrame, settings: EvaluateSettings) -> list[dict[str, Any]]:
-    error_km = distance_km(*(rows[name].to_numpy() for name in ("said_lat", "said_lon", "lat", "lon")))
-    verdicts: dict[str, list[float]] = {level: [] for level in LEVELS}
-    for row in rows.select("answer", "country", "region", "city").iter_rows(named=True):
+def _metrics(rows: pl.DataFrame, settings: EvaluateSettings) -> list[Metric]:
+    by_rule: dict[str, list[float]] = {level: [] for level in LEVELS}
+    by_model: dict[str, list[float]] = {level: [] for level in LEVELS}
+    for row in rows.select("answer", "country", "region", "city", "levels_json").iter_rows(named=True):
         truth = Address(row["country"], row["region"], row["city"])
+        told = json.loads(row["levels_json"] or "{}")
         for level, right in levels_by_rule(parse_answer(row["answer"]), truth).items():
-            verdicts[level].append(np.nan if right is None else float(right))
-    return [metric.as_row() for metric in summarize(error_km, verdicts, settings.resamples, settings.seed)]
+            by_rule[level].append(np.nan if right is None else float(right))
+            model = (told.get(level) or {}).get("model")
+            by_model[level].append(np.nan if right is None else float(right or bool(model)))
+    found = summarize(errors(rows), by_rule, settings.resamples, settings.seed)
+    if settings.verifier:
+        for name, verdict in by_model.items():
+            judged = [one for one in verdict if one == one]
+            found.append(share(f"{name}_accuracy_with_model", int(sum(judged)), len(judged)))
+    if settings.geocode:
+        by_address = summarize(_floats(rows["address_km"]), None, settings.resamples, settings.seed)
+        found += [Metric(f"address_{one.name}", one.value, one.low, one.high, one.n) for one in by_address]
+    calls, successes = int(rows["tool_calls"].fill_null(0).sum()), int(rows["tool_successes"].fill_null(0).sum())
+    found.append(share("tool_rate", int((rows["tool_calls"].fill_null(0) > 0).sum()), rows.height))
+    found.append(share("tool_success_rate", successes, calls))
+    tokens = _floats(rows["prompt_tokens"]) + _floats(rows["completion_tokens"])
+    for name, values in (
+        ("tokens_mean", tokens),
+        ("seconds_mean", _floats(rows["seconds"])),
+        ("cost_usd_mean", _floats(rows["cost_usd"])),
+    ):
+        found.append(_mean(name, values, settings))
+    return found
+
+
+def _floats(column: pl.Series) -> np.ndarray:
+    return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+
+def _mean(name: str, values: np.ndarray, settings: EvaluateSettings) -> Metric:
+    """The mean of what is known, with its bootstrap interval."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return Metric(name, np.nan, np.nan, np.nan, 0)
+    rng = np.random.default_rng(settings.seed)
+    drawn = [rng.choice(known, len(known)).mean() for _ in range(settings.resamples)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Metric(name, float(known.mean()), float(low), float(high), len(known))
+
+
+def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The main metrics by kind, tier, localizability, scene category, continent and tool pattern."""
+    kept: list[Row] = []
+    for evaluation, rows in answered(inputs, settings)[0].items():
+        km = errors(rows)
+        head = {"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "policy": rows["policy"][0]}
+        for by, name, mask in _groups(rows):
+            for metric in summarize(km[mask], None, settings.resamples, settings.seed):
+                if metric.name in _SLICED:
+                    row = metric.as_row()
+                    key = f"{evaluation}|{inputs.snapshot_id}|{by}|{name}|{row['name']}"
+                    metric_name = row.pop("name")
+                    kept.append({"id": key, **head, "slice_by": by, "slice": name, "metric": metric_name, **row})
+    return _frame(kept, "score_slices", "value", "low", "high"), pl.DataFrame(schema=_REJECTS)
+
+
+def _groups(rows: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
+    """(what it is sliced by, the slice, which rows)."""
+    score = rows["localizability_score"].cast(pl.Float64)
+    columns = {
+        "kind": rows["kind"],
+        "tier": rows["tier"],
+        "localizability": (score // 2 * 2).cast(pl.Int64).cast(pl.String),
+        "continent": rows["country_code"].replace_strict(continents(), default=None, return_dtype=pl.String),
+        "tool_pattern": rows["tool_pattern"],
+    }
+    found = [
+        (by, str(name), (values == name).fill_null(False).to_numpy())
+        for by, values in columns.items()
+        for name in values.drop_nulls().unique().sort()
+    ]
+    scenes = [json.loads(text) if text else {} for text in rows["scenes_json"]]
+    for category in sorted({name for one in scenes for name in one}):
+        mask = np.array([one.get(category) == "yes" for one in scenes])
+        if mask.any():
+            found.append(("category", category, mask))
+    return found
+
+
+def pairs(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Every two evaluations of the same pictures, compared picture by picture."""
+    whole = list(answered(inputs, settings)[0].items())
+    kept: list[Row] = []
+    for number, (first_id, first) in enumerate(whole):
+        for second_id, second in whole[number + 1 :]:
+            both = (
+                first.select("image_id")
+                .with_columns(a=errors(first))
+                .join(second.select("image_id").with_columns(b=errors(second)), on="image_id")
+            )
+            for one in compare(both["a"].to_numpy(), both["b"].to_numpy(), settings.resamples, settings.seed):
+                row = one.as_row()
+                kept.append(
+                    {
+                        "id": f"{first_id}|{second_id}|{inputs.snapshot_id}|{row['metric']}",
+                        "evaluation_id": first_id,
+                        "other_id": second_id,
+                        "snapshot_id": inputs.snapshot_id,
+                        "policy": first["policy"][0],
+                        "other_policy": second["policy"][0],
+                        **row,
+                    }
+                )
+    return _frame(kept, "score_pairs", "first", "second", "difference", "low", "high", "p"), pl.DataFrame(
+        schema=_REJECTS
+    )
+
+
+def _frame(rows: list[Row], table: str, *floats: str) -> pl.DataFrame:
+    if not rows:
+        return empty_rows(table)
+    kinds: dict[str, Any] = dict.fromkeys(floats, pl.Float64)
+    kinds |= {name: pl.String for name in _TEXTS if name in rows[0]}
+    return pl.DataFrame(rows, schema_overrides=kinds, infer_schema_length=None)
 
 
 def identity(settings: EvaluateSettings) -> dict[str, Any]:
     """The settings scores depend on, beside the answers themselves."""
-    return {**answering(settings), "resamples": settings.resamples, "seed": settings.seed}
+    return {
+        **ensembles.scaling_identity(settings),
+        **ensembles.swarm_identity(settings),
+        "resamples": settings.resamples,
+        "seed": settings.seed,
+    }
 
 
-STAGE = ColumnStage(
-    name="evaluate.scores",
-    reads=("predictions", "labels", "images", "models"),
-    writes=("scores",),
-    compute=compute,
-    identity=identity,
-    snapshot=True,
-    keeps_history=True,
-)
+Compute = Callable[[Inputs, EvaluateSettings], tuple[pl.DataFrame, pl.DataFrame]]
+
+
+def _stage(name: str, table: str, compute: Compute) -> ColumnStage:
+    return ColumnStage(
+        name=name,
+        reads=("predictions", "labels", "images", "models"),
+        writes=(table,),
+        compute=compute,
+        identity=identity,
+        snapshot=True,
+        keeps_history=True,
+    )
+
+
+STAGE = _stage("evaluate.scores", "scores", scores)
+SLICES = _stage("evaluate.slices", "score_slices", slices)
+PAIRS = _stage("evaluate.pairs", "score_pairs", pairs)

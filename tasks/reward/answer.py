@@ -1,23 +1,35 @@
 """The one parser of answers: what a model's text says about a place, or why it says nothing usable.
 
-Reads, in the last `<answer>` block or (without one) in the whole text: the fixed JSON `{"lat","lon","city","country"}`
-of Thinking with Map, the labelled lines of SpotAgent, `lat, lon`, and GeoAgent's `Country; Region; Place`.
-A coordinate that is missing, not finite or off the Earth is a failure with a reason. There is no default point.
-Pass the model's own last message: a tool's text may hold an answer block that a web page wrote.
+Thoughts, tool calls and tool responses are taken out first. What is left is read in the last `<answer>` block, else in
+the last `\\boxed{}`, else whole: JSON, labelled lines, pairs of numbers in the forms of `coordinates.py`, and
+GeoAgent's `Country; Region; Place`. A point is read only if it is the only one the text can mean; otherwise the result
+is a failure with a reason. There is no default point. A pair without any mark is `lat, lon`, as every recipe asks.
 """
 
 import re
 from dataclasses import dataclass, field
 
-from tasks.reward.coordinates import plain, read_coordinate, read_pairs
-from tasks.reward.fields import Fields, object_spans, read_json, read_labels
+from tasks.reward.angles import angles
+from tasks.reward.asides import spoken
+from tasks.reward.coordinates import Point, candidates, read_coordinate, without_orders
+from tasks.reward.fields import CONFLICT, Fields, object_spans, read_json, read_labels
+from tasks.reward.spelling import plain
 
-_OPEN = re.compile(r"<answer(?:\s[^<>]{0,80})?>", re.IGNORECASE)
-_CLOSE = re.compile(r"</answer\s{0,5}>", re.IGNORECASE)
-# What a model thinks, asks of a tool or is told by one is not its answer.
-_ASIDE_END = re.compile(r"</(?:think|tool_call|tool_response)\s{0,5}>", re.IGNORECASE)
-_ASIDE_OPEN = re.compile(r"<(?:think|tool_call|tool_response)>", re.IGNORECASE)
+_OPEN = re.compile(r"<(?:final[_ ]?)?answer(?:\s[^<>]{0,80})?>", re.IGNORECASE)
+_CLOSE = re.compile(r"</(?:final[_ ]?)?answer\s{0,5}>", re.IGNORECASE)
+_BOXED = re.compile(r"\\boxed\s?\{")
+# Where a text that names several points says which one it means.
+_FINALLY = re.compile(
+    r"final(?:ly)?[\s,]{1,3}(?:the\s)?(?:answer|coordinates?|location|estimate|guess|prediction|decision)"
+    r"|(?:my|the)\s(?:best|final)\s(?:answer|guess|estimate|coordinates)|best\s(?:guess|estimate)"
+    r"|\banswer\s?:|最终答案|答案",
+    re.IGNORECASE,
+)
 _MAX_NAME = 200
+# Characters of an answer block, of a text without one, and of a whole completion; what is longer is not read.
+MAX_ANSWER, MAX_TEXT, MAX_COMPLETION = 4_000, 30_000, 100_000
+TAIL = 6_000  # of a long text without an answer block only the end is read, where a conclusion stands
+SAME_DEGREES = 0.011  # one point written twice: rounded to two decimals, or to a minute of arc
 
 
 @dataclass(frozen=True)
@@ -59,18 +71,28 @@ def parse_answer(text: str | None) -> ParsedAnswer | ParseFailure:
     """The place a text answers with; `Country; Region; Place` alone gives an address without a point."""
     if not isinstance(text, str) or not text.strip():
         return ParseFailure("empty")
-    opened = list(_OPEN.finditer(text))
+    if len(text) > MAX_COMPLETION:
+        return ParseFailure("too_long")
+    aloud = spoken(text)
+    opened = list(_OPEN.finditer(aloud))
     if not opened:
-        return _read(_outspoken(text), tagged=False)
+        boxed = _boxed(aloud)
+        if boxed is not None:
+            return _read(boxed, tagged=True)
+        if len(aloud) > MAX_TEXT:
+            return ParseFailure("too_long")
+        tail = aloud[-TAIL:]
+        return _read(aloud if len(aloud) <= TAIL else tail.partition("\n")[2] or tail, tagged=False)
     start = opened[-1].end()
-    closed = _CLOSE.search(text, start)
-    body = text[start : closed.start() if closed else len(text)]
+    closed = _CLOSE.search(aloud, start)
+    body = aloud[start : closed.start() if closed else len(aloud)]
     if not body.strip():
         return ParseFailure("empty")
     # Generation that ran out of tokens can end inside a number, and half a longitude is another place.
     if closed is None and body[-1:] in "0123456789.+-":
-        return ParseFailure("truncated", text=body)
-    return _read(body, tagged=True)
+        return ParseFailure("truncated", text=body[:MAX_ANSWER])
+    boxed = _boxed(body)
+    return _read(body if boxed is None else boxed, tagged=True)
 
 
 def parse_point(text: str | None) -> ParsedAnswer | ParseFailure:
@@ -85,17 +107,24 @@ def require_point(answer: ParsedAnswer | ParseFailure) -> ParsedAnswer | ParseFa
     return answer
 
 
-def _outspoken(text: str) -> str:
-    """What follows the last thought or tool call, up to one that was not finished."""
-    ends = list(_ASIDE_END.finditer(text))
-    start = ends[-1].end() if ends else 0
-    opened = _ASIDE_OPEN.search(text, start)
-    return text[start : opened.start() if opened else len(text)]
+def _boxed(text: str) -> str | None:
+    """What the last `\\boxed{…}` holds, if it is closed."""
+    opened = list(_BOXED.finditer(text))
+    if not opened:
+        return None
+    start, depth = opened[-1].end(), 1
+    for match in re.compile(r"[{}]").finditer(text, start, start + MAX_ANSWER):
+        depth += 1 if match[0] == "{" else -1
+        if depth == 0:
+            return text[start : match.start()] or None
+    return None
 
 
 def _read(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
+    if tagged and len(body) > MAX_ANSWER:
+        return ParseFailure("too_long")
     objects = [fields for start, end in object_spans(body) if (fields := _read_object(body[start:end]))]
-    placed = [fields for fields in objects if "lat" in fields or "lon" in fields]
+    placed = [fields for fields in objects if fields.keys() & {"lat", "lon", "pair", "riap"}]
     if placed:
         # A text may draft before it answers; inside an answer block two points are no answer.
         answer = _from_fields(placed[-1], body)
@@ -103,26 +132,94 @@ def _read(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
             return ParseFailure("ambiguous", text=body)
         return answer
     for fields in reversed(objects):
-        if "address" in fields or "country" in fields or "city" in fields:
+        if fields.keys() & {"address", "country", "city"}:
             return _from_fields(fields, body)
+    inner = next((fields["text"] for fields in reversed(objects) if isinstance(fields.get("text"), str)), None)
+    loose = plain(body if inner is None else str(inner))
+    tagged = tagged or inner is not None
+    found = _read_loose(loose, body, tagged)
+    if isinstance(found, ParseFailure) and found.reason == "ambiguous":
+        marks = list(_FINALLY.finditer(loose))
+        if marks:
+            last = _read_loose(loose[marks[-1].end() :], body, tagged)
+            if isinstance(last, ParsedAnswer) and last.has_point:
+                return last
+    return found
 
-    loose = plain(body)
-    fields, ambiguous = read_labels(loose)
-    if ambiguous:
-        return ParseFailure("ambiguous", _address(fields), body)
+
+def _read_loose(loose: str, body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
+    fields, twice = read_labels(without_orders(loose))
+    address = _address(fields)
+    points: list[Point | str] = []
     if "lat" in fields and ("lon" in fields or tagged):
-        return _from_fields(fields, body)
-    pairs = read_pairs(loose, whole=True) or (read_pairs(loose, whole=False) if tagged else [])
-    if pairs:
-        if any(pair != pairs[0] for pair in pairs[1:]):
-            return ParseFailure("ambiguous", _address(fields), body)
-        if isinstance(pairs[0], str):
-            return ParseFailure(pairs[0], _address(fields), body)
-        return ParsedAnswer(*pairs[0], _address(fields), body)
+        labelled = _labelled(fields)
+        if twice:
+            return ParseFailure("ambiguous", address, body)
+        points.append(labelled)
+    elif not fields.keys() & {"lat", "lon"}:
+        after = _labelled_after(loose)
+        if after is not None:
+            points.append(after)
+    found = candidates(loose, tagged)
+    if points and not isinstance(points[0], str):
+        # Labels decide; a pair that says the same in another form is no second point.
+        points += [one.place for one in found if not isinstance(one.place, str) and one.strong]
+    elif not points:
+        points += [one.place for one in found]
+    if points:
+        first = next((point for point in points if not isinstance(point, str)), points[0])
+        if any(point == "ambiguous" or not _same(point, first) for point in points):
+            reason = "ambiguous" if len(points) > 1 else str(points[0])
+            return ParseFailure(reason, address, body)
+        if isinstance(first, str):
+            return ParseFailure(first, address, body)
+        return ParsedAnswer(*first, address, body)
+    if "lon" in fields and tagged:
+        return ParseFailure("missing_lat", address, body)
     levels = split_levels(loose)
     if levels is not None and not fields:
         return ParsedAnswer(None, None, levels, body)
-    return ParseFailure("no_coordinates" if tagged else "no_answer", _address(fields), body)
+    return ParseFailure("no_coordinates" if tagged else "no_answer", address, body)
+
+
+def _same(one: Point | str, other: Point | str) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    return all(abs(a - b) <= SAME_DEGREES for a, b in zip(one, other, strict=True))
+
+
+def _labelled(fields: Fields) -> Point | str:
+    lat = read_coordinate(fields.get("lat"), "lat")
+    lon = read_coordinate(fields.get("lon"), "lon")
+    if isinstance(lat, str):
+        return lat
+    return lon if isinstance(lon, str) else (lat, lon)
+
+
+_AFTER = {
+    "lat": re.compile(r"\s{0,2}[(\"']?\s?lat(?:itude)?(?![A-Za-z])\s{0,2}(?![:=~]|is|of)", re.IGNORECASE),
+    "lon": re.compile(r"\s{0,2}[(\"']?\s?(?:longitude|long|lon|lng)(?![A-Za-z])\s{0,2}(?![:=~]|is|of)", re.IGNORECASE),
+}
+
+
+def _labelled_after(text: str) -> Point | str | None:
+    """The point in `48.85 latitude, 2.29 longitude`; None if the text labels nothing that way."""
+    if not re.search(r"\d[^\n]{0,12}lat", text, re.IGNORECASE):
+        return None
+    found: dict[str, float | str] = {}
+    for angle in angles(text):
+        for axis in ("lat", "lon"):
+            if _AFTER[axis].match(text, angle.end):
+                value = angle.on("lat" if axis == "lat" else "lon")
+                if found.get(axis, value) != value:
+                    return "ambiguous"
+                found[axis] = value
+    if len(found) < 2:
+        return None
+    lat, lon = found["lat"], found["lon"]
+    if isinstance(lat, str):
+        return lat
+    return lon if isinstance(lon, str) else (lat, lon)
 
 
 def split_levels(text: str) -> Address | None:
@@ -142,17 +239,33 @@ def _read_object(text: str) -> Fields:
 
 def _from_fields(fields: Fields, body: str) -> ParsedAnswer | ParseFailure:
     address = _address(fields)
+    if fields.get(CONFLICT):
+        return ParseFailure("ambiguous", address, body)
     if "lat" not in fields and "lon" not in fields:
+        if "pair" in fields or "riap" in fields:
+            place = _listed(fields.get("pair", fields.get("riap")), swapped="pair" not in fields)
+            if isinstance(place, str):
+                return ParseFailure(place, address, body)
+            return ParsedAnswer(*place, address, body)
         if isinstance(fields.get("address"), str) and address.region:
             return ParsedAnswer(None, None, address, body)  # GeoAgent's FinalAnswer: an address is all it promises
         return ParseFailure("missing_coordinates", address, body)
-    lat = read_coordinate(fields.get("lat"), "lat")
-    if isinstance(lat, str):
-        return ParseFailure(lat, address, body)
-    lon = read_coordinate(fields.get("lon"), "lon")
-    if isinstance(lon, str):
-        return ParseFailure(lon, address, body)
-    return ParsedAnswer(lat, lon, address, body)
+    place = _labelled(fields)
+    if isinstance(place, str):
+        return ParseFailure(place, address, body)
+    return ParsedAnswer(*place, address, body)
+
+
+def _listed(value: object, swapped: bool) -> Point | str:
+    """The point in a list of two numbers, or in a text that is a pair."""
+    if isinstance(value, str):
+        found = candidates(f"{'lon, lat' if swapped else 'coordinates'}: {plain(value[:200])}", tagged=True)
+        places = [one.place for one in found]
+        return places[0] if len(places) == 1 else "ambiguous" if places else "not_a_number"
+    if not isinstance(value, list) or len(value) not in (2, 3):
+        return "missing_coordinates" if value is None else "not_a_number"
+    first, second = value[:2]
+    return _labelled({"lat": second, "lon": first} if swapped else {"lat": first, "lon": second})
 
 
 def _address(fields: Fields) -> Address:

@@ -3,26 +3,59 @@
 import json
 import re
 from collections import deque
+from typing import Any
 
 # What models call the fields, spelled without case, spaces and punctuation.
 _NAMES = {
-    "lat": ("lat", "latitude"),
-    "lon": ("lon", "lng", "long", "longitude"),
-    "country": ("country", "countryname", "nation"),
-    "region": ("region", "state", "province", "provinceorstate", "stateorprovince", "stateprovince", "admin1"),
-    "city": ("city", "town", "cityname", "place"),
-    "address": ("finalanswer", "address"),
+    "lat": ("lat", "latitude", "latitud", "latitudine", "breitengrad", "纬度", "緯度", "위도", "широта"),
+    "lon": (
+        "lon",
+        "lng",
+        "long",
+        "longitude",
+        "longitud",
+        "longitudine",
+        "längengrad",
+        "经度",
+        "経度",
+        "경도",
+        "долгота",
+    ),
+    "country": ("country", "countryname", "nation", "国家", "país", "pays", "land"),
+    "region": (
+        *("region", "state", "province", "provinceorstate", "stateorprovince", "stateprovince", "admin1"),
+        *("administrativeregion", "stateregion", "provincestate", "省份"),
+    ),
+    "city": ("city", "town", "cityname", "place", "locality", "cityortown", "municipality", "城市", "ciudad", "ville"),
+    "address": ("finalanswer", "address", "fulladdress"),
+    "pair": (
+        *("coordinates", "coordinate", "coords", "coord", "latlon", "latlng", "latlong", "latitudelongitude"),
+        *("gps", "gpscoordinates", "geocoordinates", "point", "position", "geolocation", "坐标"),
+    ),
+    "text": ("answer", "response", "output", "prediction", "result"),
+    "riap": ("lonlat", "lnglat", "longlat", "longitudelatitude"),  # the pair with the longitude first
 }
 _FIELD = {spelling: field for field, spellings in _NAMES.items() for spelling in spellings}
+_AROUND = re.compile(
+    r"^(?:predicted|pred|estimated|estimate|est|final|approximate|approx|best|guess|guessed|gps|geo|decimal|center|centre)"
+    r"|(?:degrees|degree|deg|decimal|dd|estimate|est|guess|value|wgs84)$"
+)
 _MAX_NODES = 200  # an answer has a few fields; a flood of nested objects is no answer
 
-_LABEL = "latitude|longitude|lat|long|lon|lng|country name|country|province_or_state|province|state|region|city|town"
+_LABEL = (
+    "latitude|latitudine|latitud|longitude|longitudine|longitud|lat|long|lon|lng|breitengrad|längengrad"
+    "|country name|country|province_or_state|province/state|state/province|province|state|region|city|town"
+)
+_MEANWHILE = (
+    r"approximately|approx[.]?|about|around|roughly|circa|ca[.]|estimated|near|is|of|at|are|was|value|coordinate"
+)
 _KEY = re.compile(
+    r"(?=[\"'lbcpsrt])(?:"  # rules out most positions at once
     # any quoted key, so that a value ends where an unknown key begins
-    r"[\"'](?P<quoted>[A-Za-z][A-Za-z0-9_ ]{0,40})[\"']\s{0,4}[:=]"
+    r"[\"'](?P<quoted>[^\W\d_][\w ]{0,40})[\"']\s{0,4}[:=]"
     # a known label, in a sentence or at a line's start, with or without its unit
-    rf"|(?<![A-Za-z0-9_\"'])(?P<bare>{_LABEL})(?:\s{{0,2}}\([^()\n]{{0,30}}\))?\s{{0,4}}"
-    r"(?:[:=]|(?:(?:is|of)\s{1,2})?(?=[-+]?\d))",
+    rf"|(?<![A-Za-z0-9_\"'])(?P<bare>{_LABEL})(?:\s{{0,2}}\([^()\n]{{0,30}}\))?(?![A-Za-z]){{1}}[.]?\s{{0,4}}"
+    rf"(?:[:=|~](?:\s{{0,2}}[:=|~>]){{0,3}}|(?:(?:{_MEANWHILE})\s{{1,2}}){{0,3}}~?(?=\s{{0,2}}[-+]?\s?[NSEW]?\s?[.]?\d)))",
     re.IGNORECASE,
 )
 _QUOTED_VALUE = re.compile(
@@ -31,6 +64,7 @@ _QUOTED_VALUE = re.compile(
 
 Fields = dict[str, object]
 _DECODER = json.JSONDecoder()
+CONFLICT = "conflict"  # a field that says: the object names several points
 
 
 def object_spans(text: str) -> list[tuple[int, int]]:
@@ -65,23 +99,34 @@ def _proper_spans(text: str) -> tuple[list[tuple[int, int]], int]:
 
 
 def read_json(text: str) -> Fields | None:
-    """The known fields of a JSON object, outer ones first; None if the text is not JSON."""
+    """The known fields of a JSON object, outer ones first; None if the text is not JSON.
+
+    Two points at the same depth are a `CONFLICT`; a deeper one beside an outer one is a detail.
+    """
     try:
         root = json.loads(text, parse_int=float)
     except (ValueError, RecursionError):
         return None
     found: Fields = {}
-    queue, seen = deque([root]), 0
+    depth_of: dict[str, int] = {}
+    queue: deque[tuple[Any, int]] = deque([(root, 0)])
+    seen = 0
     while queue and seen < _MAX_NODES:
-        node = queue.popleft()
+        node, depth = queue.popleft()
         seen += 1
-        if isinstance(node, dict):
-            for key, value in node.items():
-                field = field_of(key)
-                if field is not None:
-                    found.setdefault(field, value)
-                elif isinstance(value, dict):  # {"location": {"lat": ..}}; never lists, whose order means nothing here
-                    queue.append(value)
+        if not isinstance(node, dict):
+            continue
+        geojson = str(node.get("type", "")).casefold() == "point"
+        for key, value in node.items():
+            field = field_of(key)
+            if isinstance(value, dict) and (field is None or field not in ("lat", "lon")):
+                queue.append((value, depth + 1))  # {"location": {"lat": ..}}; never lists, whose order means nothing
+            elif field is not None:
+                name = "riap" if field == "pair" and geojson else field
+                if name not in found:
+                    found[name], depth_of[name] = value, depth
+                elif name in ("lat", "lon", "pair", "riap") and depth_of[name] == depth and found[name] != value:
+                    found[CONFLICT] = True
     return found
 
 
@@ -107,7 +152,10 @@ def read_labels(text: str) -> tuple[Fields, bool]:
 
 def field_of(key: str) -> str | None:
     """The field a key names, or None."""
-    return _FIELD.get(re.sub(r"[\W_]", "", key).casefold()) if len(key) <= 60 else None
+    if len(key) > 60:
+        return None
+    bare = re.sub(r"[\W_]", "", key).casefold()
+    return _FIELD.get(bare) or _FIELD.get(_AROUND.sub("", bare))
 
 
 def _value(text: str, start: int, end: int, field: str) -> str:
@@ -120,7 +168,7 @@ def _value(text: str, start: int, end: int, field: str) -> str:
         except ValueError:  # an escape JSON does not know
             return quoted[1]
     # Only the line counts, and of a long line its head: a value is a number or a name.
-    line = text[start : min(end, start + 500)].lstrip(" \t").partition("\n")[0]
+    head = text[start : min(end, start + 500)]
     if field in ("lat", "lon"):
-        return line.strip()
-    return line.partition("}")[0].strip(" \t\r,;\"'|")
+        return head.strip(" \t\r\n|").partition("\n")[0].strip()
+    return head.lstrip(" \t").partition("\n")[0].partition("}")[0].strip(" \t\r,;\"'|")

@@ -1,12 +1,14 @@
 """GeoAgent's reward, eq. 3-9: spatial and semantic similarity of the address, and consistency of the reasoning.
 
 Constants are those of the paper's Table 5. It names neither the lambda and mu of eq. 9 nor the set over which eq. 9
-takes its minimum and maximum; `LAMBDA`, `MU` and `normalised_lengths` say what is done here.
+takes its minimum and maximum; those are the authors' published code's: fixed bounds in characters, nothing below, all
+above. `form="printed"` normalises over the reply's own levels instead, as the formula is printed.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,8 +24,9 @@ TAU_KM = 200.0
 LEVEL_WEIGHTS = (0.1, 0.6, 0.3)  # alpha_i and w_i: country, region, place
 # delta_1 and delta_2. The paper has no third; 0 keeps a negative cosine from costing reward.
 THRESHOLDS = (0.7, 0.5, 0.0)
-# Not in the paper: the curve goes from 0.007 for the shortest reasoning over 0.5 to 0.993 for the longest.
-LAMBDA, MU = 10.0, 0.5
+LAMBDA, MU = 8.0, 0.5
+SHORTEST, LONGEST = 90, 200  # characters of a level's reasoning: 0 below, 1 above
+LengthForm = Literal["authors", "printed"]
 
 Embed = Callable[[Sequence[str]], ArrayLike]  # texts -> one vector each
 Geocode = Callable[[str], tuple[float, float] | None]  # address -> lat, lon; None: no such place
@@ -40,7 +43,10 @@ class Consistency:
     concluded: Address
     reasoning: tuple[str, str, str]
     against: Address | None = None
-    length_bounds: tuple[tuple[int, int], ...] | None = None  # min, max a level over the group; None: over the levels
+    form: LengthForm = "authors"
+
+
+Reader = Callable[[str], Consistency]  # a completion -> what a second model concludes from its reasoning
 
 
 def spatial_similarity(error_km: float) -> float:
@@ -76,33 +82,40 @@ def consistency(found: Consistency, truth: Address) -> float:
     reference = truth if found.against is None else found.against
     known = known_names(reference)
     weights = {level: weight for level, weight in zip(LEVELS, LEVEL_WEIGHTS, strict=True) if known[level]}
-    lengths = normalised_lengths([len(text.strip()) for text in found.reasoning], found.length_bounds)
+    factors = length_factors([len(text.strip()) for text in found.reasoning], found.form)
     concluded = level_names(found.concluded)
     total = sum(
-        weights[level] * length_factor(length)
-        for level, length in zip(LEVELS, lengths, strict=True)
+        weights[level] * factor
+        for level, factor in zip(LEVELS, factors, strict=True)
         if level in weights and same_name(concluded[level], known[level])
     )
     return total / sum(weights.values()) if weights else 0.0
 
 
-def length_factor(normalised: float, steepness: float = LAMBDA, middle: float = MU) -> float:
-    """p_i, eq. 9."""
-    return 1.0 / (1.0 + math.exp(-steepness * (normalised - middle)))
+def length_factors(lengths: Sequence[int], form: LengthForm = "authors") -> tuple[float, ...]:
+    """p_i, eq. 9, of the levels' lengths in characters.
 
-
-def normalised_lengths(lengths: Sequence[int], bounds: Sequence[tuple[int, int]] | None = None) -> tuple[float, ...]:
-    """The lengths of eq. 9, min-max normalised to 0..1: over the reply's own levels, or within given bounds a level.
-
-    Where all lengths are equal the formula is 0/0: no level is then thinner than another and all count in full,
-    but a reply without any reasoning counts nothing.
+    By the authors' code a length is placed between 90 and 200 characters. As printed it is placed between the
+    shortest and the longest level of the reply; where all are equal that is 0/0: no level is then thinner than
+    another and all count in full, but a reply without any reasoning counts nothing.
     """
-    if bounds is None:
-        bounds = [(min(lengths), max(lengths))] * len(lengths)
-    return tuple(
-        min(1.0, max(0.0, (length - low) / (high - low))) if high > low else float(length > 0)
-        for length, (low, high) in zip(lengths, bounds, strict=True)
-    )
+    if form == "authors":
+        return tuple(_between(length) for length in lengths)
+    low, high = min(lengths), max(lengths)
+    if low == high:
+        return tuple(float(length > 0) for length in lengths)
+    return tuple(sigmoid((length - low) / (high - low)) for length in lengths)
+
+
+def _between(length: int) -> float:
+    if length < SHORTEST:
+        return 0.0
+    return 1.0 if length > LONGEST else sigmoid((length - SHORTEST) / (LONGEST - SHORTEST))
+
+
+def sigmoid(normalised: float) -> float:
+    """1 / (1 + exp(-lambda (l - mu)))."""
+    return 1.0 / (1.0 + math.exp(-LAMBDA * (normalised - MU)))
 
 
 def score(
@@ -110,7 +123,7 @@ def score(
     truth: Truth,
     geocode: Geocode,
     embed: Embed,
-    consistent: Consistency | None = None,
+    consistent: Consistency | Reader | None = None,
 ) -> Scored | Excluded:
     """R, eq. 3, of one answer. Without a second model's reading the third term is left out."""
     answer = parse_answer(answer_text)
@@ -120,13 +133,14 @@ def score(
     try:
         point = _find(geocode, ", ".join(names))
         similarity = semantic_similarity(answer.address, truth.address, embed)
+        reading = consistent(answer_text or "") if callable(consistent) else consistent
     except ServiceError as error:
         return excluded_by(error)
     error_km = None if point is None else distance_km(*point, truth.lat, truth.lon)
     parts = {"spatial": 0.0 if error_km is None else spatial_similarity(error_km), "semantic": similarity}
     reward = SPATIAL * parts["spatial"] + SEMANTIC * parts["semantic"]
-    if consistent is not None:
-        parts["consistency"] = consistency(consistent, truth.address)
+    if reading is not None:
+        parts["consistency"] = consistency(reading, truth.address)
         reward += CONSISTENCY * parts["consistency"]
     return Scored(reward, error_km=error_km, parts=parts)
 

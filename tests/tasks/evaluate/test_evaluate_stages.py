@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from schemas.errors import StageRefused
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.services import ChatEndpoint, ServicesSettings, TrainedEndpoint
-from tasks.evaluate import STAGES
+from tasks.evaluate import STAGES, report
 from tasks.evaluate.answers import STAGE as ANSWERS
 from tasks.evaluate.answers import judge
 from tasks.evaluate.benchmark import evaluation_id, items
@@ -209,12 +209,60 @@ def test_nothing_to_evaluate(tmp_path: Path) -> None:
     assert items(see(empty, Snapshot("none", {})), EvaluateSettings()).is_empty()
     kept, rejects = SCORES.compute(see(empty, Snapshot("none", {})), EvaluateSettings())
     assert kept.is_empty() and rejects.is_empty()
-    assert [stage.name for stage in STAGES] == ["evaluate.answers", "evaluate.scores"]
+    names = [
+        "evaluate.answers",
+        "evaluate.scaling",
+        "evaluate.swarm",
+        "evaluate.scores",
+        "evaluate.slices",
+        "evaluate.pairs",
+    ]
+    assert [stage.name for stage in STAGES] == names
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"policies": ("a", "a")}, {"policies": ("trained:x",)}, {"policies": ("",)}, {"split": "x"}]
+    "wrong", [{"policies": ("a", "a")}, {"policies": ("trained:",)}, {"policies": ("",)}, {"split": "x"}]
 )
 def test_wrong_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         EvaluateSettings(**wrong)
+
+
+async def test_slices_pairs_and_the_report(lake: Lake, model: tuple[type[Model], str]) -> None:
+    model[0].says["second"] = "<answer>Latitude: 10.0\nLongitude: 21.0</answer>"
+    settings, shop = EvaluateSettings(policies=("answerer-base", "second"), trained=False), setup(lake, model[1])
+    await answer_all(lake, settings, shop)
+    for stage in STAGES[1:]:
+        assert run(stage, settings, Context(lake, shop.connections)).failed == 0
+    row = lake.read("predictions").row(0, named=True)
+    assert row["tool_calls"] == 0 and row["tools"] == row["tool_pattern"] == "none" and row["seconds"] >= 0
+    assert json.loads(row["messages_json"])[-1]["role"] == "assistant"
+    slices = lake.read("score_slices")
+    kinds = slices.filter((pl.col("slice_by") == "kind") & (pl.col("metric") == "acc@1km"))
+    assert kinds["slice"].to_list() == ["photo", "photo"] and kinds["n"].to_list() == [3, 3]
+    pairs = lake.read("score_pairs").filter(pl.col("metric") == "acc@1km").row(0, named=True)
+    assert {pairs["policy"], pairs["other_policy"]} == {"answerer-base", "second"} and pairs["p"] == 1.0
+    text = report(lake, settings).markdown
+    assert "Paired comparisons" in text and "second" in text
+
+
+async def test_ten_refreshes_leave_a_snapshots_scores_as_they_are(
+    lake: Lake, model: tuple[type[Model], str], snapshot_of: MakeSnapshot
+) -> None:
+    settings, shop = EvaluateSettings(), setup(lake, model[1])
+    await answer_all(lake, settings, shop)
+    first = approved_snapshot(lake, "snapshot-1")
+
+    def score() -> list[tuple[Any, ...]]:
+        for stage in STAGES[1:]:
+            run(stage, settings, Context(lake, shop.connections, snapshot=first))
+        rows = lake.read("scores").filter(pl.col("snapshot_id") == "snapshot-1").sort("metric")
+        return rows.select("metric", "value", "low", "high", "n").rows()
+
+    before = score()
+    for number in range(10):  # pictures come, go and move, and each time a snapshot is approved
+        labels = lake.read("labels").sort("image_id")
+        write(lake, "labels", [{**labels.row(0, named=True), "lat": 10.0 + number}])
+        write(lake, "labels", [{**labels.row(1, named=True), "image_id": f"new{number}", "split": "benchmark"}])
+        snapshot_of(lake)
+    assert score() == before and len(before) > 10

@@ -169,9 +169,9 @@ PIECES = [
 ]
 
 
-def test_a_hundred_thousand_fuzzed_strings() -> None:
+def test_fuzzed_strings() -> None:
     rng = random.Random(20)
-    for _ in range(100_000):
+    for _ in range(5_000):
         assert_sound(parse_answer("".join(rng.choices(PIECES, k=rng.randrange(16)))))
 
 

@@ -75,6 +75,22 @@ def test_bins_stand_for_many_rows() -> None:
     assert mean.high - mean.low == pytest.approx(2 * half, rel=0.15)
 
 
+def test_bins_have_the_width_of_single_rows() -> None:
+    rng = np.random.default_rng(11)
+    errors = np.where(rng.random(8_000) < 0.9, 1.0, rng.uniform(0, 20_000, 8_000))  # most of the spread is in a tail
+    errors[:800] = np.nan
+    found = named(summarize(errors, resamples=4000))
+    drawn = rng.multinomial(len(errors), np.full(len(errors), 1 / len(errors)), size=1500)
+    known = ~np.isnan(errors)
+    plain = {
+        "geoscore_mean": drawn @ geoscore(errors) / len(errors),
+        "mean_km": drawn[:, known] @ errors[known] / drawn[:, known].sum(axis=1),
+    }
+    for name, draws in plain.items():
+        low, high = np.quantile(draws, [0.025, 0.975])
+        assert found[name].high - found[name].low == pytest.approx(high - low, rel=0.1), name
+
+
 def test_same_seed_same_intervals() -> None:
     errors = np.random.default_rng(7).lognormal(4, 2, 300)
     assert summarize(errors, seed=3) == summarize(errors[::-1], seed=3)

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.reward import geoagent, geovista, spotagent, thinking_with_map
+from schemas.errors import GeofixError
+from tasks.reward import geoagent, geovista, spotagent, thinking_with_map, verl_hook
+from tasks.reward.advantage import group_advantages
 from tasks.reward.answer import Address, ParsedAnswer
 from tasks.reward.geoagent import Consistency
 from tasks.reward.levels import Level, levels_by_rule
 from tasks.reward.outcome import Excluded, Scored, Truth
-from tasks.reward.score import SCORERS, Aids, score
+from tasks.reward.score import SCORERS, Aids, reward_for, score
 from tasks.services.errors import ServiceError
 
 PARIS = Truth(48.8566, 2.3522, Address("France", "Île-de-France", "Paris"))
@@ -133,7 +135,7 @@ def test_geovista_verifier_is_asked_where_the_rule_says_no_and_both_verdicts_sta
         asked.append(level)
         return level == "city"
 
-    answer = ParsedAnswer(None, None, Address("France", "Paris region", "La Ville Lumière"), "France; ...")
+    answer = ParsedAnswer(None, None, Address("France", "around the capital", "where the tower stands"), "France; ...")
     found = geovista.verdicts(answer, PARIS.address, verifier)
     assert asked == ["province_or_state", "city"]
     assert found["country"] == geovista.LevelVerdict(True, None)
@@ -192,24 +194,26 @@ def test_geoagent_truth_without_a_place_can_be_fully_right() -> None:
 
 
 def test_geoagent_consistency_is_eq_8_and_9() -> None:
-    assert geoagent.normalised_lengths([10, 20, 30]) == (0, 0.5, 1)
-    assert geoagent.length_factor(0.5) == 0.5
-    assert geoagent.length_factor(1.0) == pytest.approx(1 / (1 + math.exp(-5)))
-    found = Consistency(Address("France", "Normandy", "Paris"), ("x" * 10, "x" * 20, "x" * 30))
-    expected = 0.1 * geoagent.length_factor(0) + 0.3 * geoagent.length_factor(1)
-    assert geoagent.consistency(found, PARIS.address) == pytest.approx(expected)
+    """The authors' code: lambda 8, mu 0.5, 90 to 200 characters, nothing below and all above."""
+    assert geoagent.length_factors([0, 89, 201, 5000]) == (0, 0, 1, 1)
+    assert geoagent.length_factors([90, 145, 200]) == pytest.approx(
+        (1 / (1 + math.exp(4)), 0.5, 1 / (1 + math.exp(-4)))
+    )
+    assert list(geoagent.length_factors(range(0, 300))) == sorted(geoagent.length_factors(range(0, 300)))
+    found = Consistency(Address("France", "Normandy", "Paris"), ("x" * 145, "x" * 201, "x" * 201))
+    assert geoagent.consistency(found, PARIS.address) == pytest.approx(0.1 * 0.5 + 0.3)
     # against its own conclusion instead of the truth
     itself = Consistency(found.concluded, found.reasoning, against=Address("France", "Normandy", "Paris"))
-    assert geoagent.consistency(itself, PARIS.address) > expected
-    # lengths measured over a group: a thin reply is thin at every level
-    thin = Consistency(PARIS.address, ("x", "x", "x"), length_bounds=((0, 100),) * 3)
-    assert geoagent.consistency(thin, PARIS.address) < 0.01
+    assert geoagent.consistency(itself, PARIS.address) == pytest.approx(0.1 * 0.5 + 0.6 + 0.3)
+    assert geoagent.consistency(Consistency(PARIS.address, ("x",) * 3), PARIS.address) == 0
 
 
-def test_geoagent_degenerate_lengths() -> None:
-    assert geoagent.normalised_lengths([7, 7, 7]) == (1, 1, 1)
-    assert geoagent.normalised_lengths([0, 0, 0]) == (0, 0, 0)
-    assert geoagent.normalised_lengths([50], [(0, 10)]) == (1,)
+def test_geoagent_eq_9_as_printed() -> None:
+    assert geoagent.length_factors([10, 20, 30], "printed") == pytest.approx(
+        (1 / (1 + math.exp(4)), 0.5, 1 / (1 + math.exp(-4)))
+    )
+    assert geoagent.length_factors([7, 7, 7], "printed") == (1, 1, 1)
+    assert geoagent.length_factors([0, 0, 0], "printed") == (0, 0, 0)
 
 
 def test_geoagent_sum_is_eq_3() -> None:
@@ -275,3 +279,60 @@ def test_wrong_use_is_said() -> None:
         score("geoagent", "", PARIS)
     with pytest.raises(ValueError, match="not on Earth"):
         Truth(91, 0)
+
+
+# Reward hacking, and the factory the trainer, Pass@K and verl call
+
+CITIES = "Paris, London, Berlin, Tokyo, Delhi, Lagos, Lima, Sydney, Chicago, Cairo, Moscow, Madrid"
+CONTINENTS = "48.85, 2.35; 1.3, 103.8; 40.7, -74.0; -33.9, 151.2; -22.9, -43.2; 6.5, 3.4"
+PROMPT = 'Country: …\nCity: …\nLatitude: …\nLongitude: …\n{"lat": latitude, "lon": longitude, "city": city}'
+
+
+@pytest.mark.parametrize("recipe", sorted(SCORERS))
+@pytest.mark.parametrize("hack", ["", CITIES, f"It is one of {CITIES}.", CONTINENTS, PROMPT, "word " * 10_000])
+def test_reward_hacking_earns_nothing(recipe: str, hack: str) -> None:
+    aids = Aids(geocode=geocode, embed=embed)
+    for text in (hack, f"<answer>{hack}</answer>", f"<answer>{GOLD}</answer><answer>{hack}</answer>"):
+        found = score(recipe, text, PARIS, aids)
+        assert isinstance(found, Scored) and found.reward == 0, (recipe, text[:80], found)
+
+
+def test_names_both_ways_through_the_one_table() -> None:
+    for said, name in [
+        ("Republic of Ireland", "Ireland"),
+        ("U.K.", "United Kingdom"),
+        ("U.A.E.", "United Arab Emirates"),
+        ("Deutschland", "Germany"),
+        ("中国", "China"),
+        ("Trinidad & Tobago", "Trinidad and Tobago"),
+        ("Kyrgyz Republic", "Kyrgyzstan"),
+    ]:
+        for one, other in ((said, name), (name, said)):
+            answer = ParsedAnswer(None, None, Address(one, None, None), one)
+            assert levels_by_rule(answer, Address(other, None, None))["country"], (one, other)
+
+
+@pytest.mark.parametrize("recipe", ["spotagent", "thinking-with-map", "geovista"])
+def test_the_factory_and_verl_give_the_same_reward(recipe: str) -> None:
+    row = {"lat": PARIS.lat, "lon": PARIS.lon, "country": "France", "region": "Île-de-France", "city": "Paris"}
+    reward = reward_for(recipe)
+    texts = [f"<answer>{GOLD}</answer>", "<answer>47.9, 2.3</answer>", "no idea"]
+    found = reward.many(texts, [row] * 3)
+    values = [one.reward for one in found if isinstance(one, Scored)]
+    assert len(values) == 3 and values[0] == max(values) and values == sorted(values, reverse=True)
+    assert reward(texts[0], **row) == found[0]
+    assert reward(texts[0], **row, tool_outage="search_outage") == Excluded("search_outage")
+    told = [verl_hook.compute_score(recipe, text, json.dumps(row)) for text in texts]
+    assert [one["score"] for one in told] == values and not any(one["excluded"] for one in told)
+    lost = verl_hook.compute_score(recipe, texts[0], row, {"tool_outage": "search_outage"})
+    assert math.isnan(lost["score"]) and lost["excluded"]
+    scores, groups = verl_hook.set_apart([*values, lost["score"]], ["a"] * 4)
+    whole = group_advantages([*values, math.nan], ["a"] * 4).values
+    np.testing.assert_allclose(group_advantages(scores, groups).values, whole)
+
+
+def test_recipes_that_ask_services_say_so() -> None:
+    with pytest.raises(GeofixError, match="give reward_for the connections"):
+        reward_for("geoagent")
+    with pytest.raises(GeofixError, match="has no reward to train with"):
+        reward_for("smilegeo")
