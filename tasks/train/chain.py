@@ -4,6 +4,8 @@ A model's id follows from its stage, settings, samples and parent, so the whole 
 trained, and the same inputs name the same models on every machine.
 """
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,7 @@ from tasks.runtime.runner import digest
 
 # Every field but the per-stage sections, which are added for the stage alone: another GRPO rate must not retrain SFT.
 _SECTIONS = {"sft", "cold_start", "grpo", "tiny", "stages"}
-VERSION = 1  # raise it when the same settings and samples make another model
+VERSION = 2  # raise it when the same settings and samples make another model
 # Training order: by the pictures' bytes, which are the same in every lake, where ids are keyed by the lake.
 BY_BYTES = ("sha256", "training_stage", "sample_id")
 
@@ -67,6 +69,13 @@ def samples_of(samples: pl.DataFrame, training_stage: TrainingStage, settings: T
 
 
 def _digest(samples: pl.DataFrame) -> str:
-    """What the trainer sees of the samples; run ids, times and the snapshot's name do not matter to it."""
+    """What the trainer sees of the samples; run ids, times and the snapshot's name do not matter to it.
+
+    Row by row: all samples of a large set in one text would take gigabytes.
+    """
     seen = samples.sort("training_stage", "sample_id").select("sample_id", "phase", "messages_json", "lat", "lon")
-    return digest(seen.rows())
+    found = hashlib.sha256()
+    for row in seen.iter_rows():
+        found.update(json.dumps(row, ensure_ascii=False).encode())
+        found.update(b"\n")
+    return digest(found.hexdigest())

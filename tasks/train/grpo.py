@@ -1,80 +1,296 @@
-"""GRPO through TRL with a recipe's reward. SpotAgent uses no tools in this stage."""
+"""GRPO with a recipe's reward: rollouts of the policy, advantages inside each group, clipped steps, a KL penalty."""
 
+from __future__ import annotations
+
+import copy
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from transformers import PreTrainedModel
-from trl import GRPOConfig, GRPOTrainer
+import numpy as np
+import torch
 
-from schemas.settings.train import TrainSettings
-from tasks.imaging.processor import ImageOnlyProcessor
-from tasks.train.dataset import Pictures, prompts
-from tasks.train.tuner import adapters, shared_arguments
-
-# (completion's text, true lat, true lon) -> (reward or None for a rollout an outage excludes, could it not be read?)
-Scorer = Callable[[str, float, float], tuple[float | None, bool]]
-
-
-def reward_function(scorer: Scorer) -> Callable[..., list[float | None]]:
-    """TRL's reward hook over a recipe's score. TRL leaves a None out of its group."""
-
-    def reward(
-        completions: list[list[dict[str, str]]], lat: list[float], lon: list[float], **columns: Any
-    ) -> list[float | None]:
-        texts = [completion[-1]["content"] for completion in completions]
-        scored = [scorer(*one) for one in zip(texts, lat, lon, strict=True)]
-        columns["log_metric"]("parse_failures", sum(unread for _, unread in scored) / len(scored))
-        return [value for value, _ in scored]
-
-    return reward
+from schemas.settings.train import GrpoSettings, TrainSettings
+from tasks.reward.advantage import group_advantages
+from tasks.train.checkpoints import Progress
+from tasks.train.dataset import CACHE_BYTES, Ahead
+from tasks.train.fast.grouped import Completion, Group, pack_groups
+from tasks.train.fast.model import FastModel
+from tasks.train.fast.packing import Packed, Sample
+from tasks.train.loop import Figures, Pending
+from tasks.train.policy_loss import objective, token_weights
+from tasks.train.ranks import ALONE, Ranks
+from tasks.train.rollouts.source import Episode, Judged, Rollouts, Scorer
+from tasks.train.schedule import rate_share
+from tasks.train.sharding import gathered
+from tasks.train.supervised import BYTES_A_PIXEL, blank_sample, on_device
 
 
-def grpo_trainer(
-    model: PreTrainedModel,
-    processor: ImageOnlyProcessor,
-    samples: Sequence[dict[str, Any]],
-    pictures: Pictures,
-    settings: TrainSettings,
-    scorer: Scorer,
-    output: Path,
-) -> GRPOTrainer:
-    """A GRPOTrainer whose KL reference is the checkpoint the model was loaded from."""
-    grpo = settings.grpo
-    per_generation = min(grpo.prompts_per_generation, len(samples))  # a small set must still fill a batch
-    per_step = max(n for n in range(1, grpo.prompts_per_step + 1) if per_generation % n == 0)
-    completions = per_step * grpo.group_size
-    micro_batch = math.gcd(grpo.micro_batch, completions)
-    accumulation = completions // micro_batch
-    steps_per_generation = per_generation // per_step
-    arguments = GRPOConfig(
-        **shared_arguments(settings, output),
-        # Saved only between two generations: TRL keeps no rollouts in a checkpoint and would sample others.
-        save_steps=math.ceil(settings.save_steps / steps_per_generation) * steps_per_generation,
-        num_train_epochs=grpo.epochs,
-        max_steps=grpo.max_steps or -1,
-        per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=accumulation,
-        steps_per_generation=accumulation * steps_per_generation,
-        num_generations=grpo.group_size,
-        learning_rate=grpo.learning_rate,
-        lr_scheduler_type=grpo.schedule,
-        beta=grpo.kl,
-        use_bias_correction_kl=False,  # the paper's low-variance KL is the plain k3 estimator
-        epsilon=grpo.clip,
-        loss_type=grpo.loss,
-        scale_rewards="group",
-        temperature=grpo.temperature,
-        max_completion_length=grpo.max_completion_tokens,
-        # The curriculum is in the order of the samples: phase I first.
-        shuffle_dataset=False,
-    )
-    return GRPOTrainer(
-        model=model,
-        args=arguments,
-        reward_funcs=reward_function(scorer),
-        train_dataset=prompts(samples, pictures),
-        processing_class=processor,
-        peft_config=adapters(settings),
-    )
+class Mark(NamedTuple):
+    """Of one rollout, what the figures of a generation are made of."""
+
+    group: int
+    judged: Judged
+    tokens: int
+    is_finished: bool
+    tool_calls: int
+
+
+@dataclass
+class Drawn:
+    """One rollout with everything its loss needs."""
+
+    prompt: Sample
+    episode: Episode
+    judged: Judged
+    group: int  # of its generation
+    advantage: float = 0.0
+    old: torch.Tensor | None = None
+    reference: torch.Tensor | None = None
+
+    @property
+    def completion(self) -> Completion:
+        return self.episode.completion
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.completion.is_policy)
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.group, self.judged, self.tokens, self.episode.is_finished, self.episode.tool_calls)
+
+
+class Reference:
+    """The stage's starting model: the policy without its adapters, or a copy that lies on the device or beside it."""
+
+    def __init__(self, fast: FastModel, has_adapters: bool, is_offloaded: bool) -> None:
+        self._device, self._is_offloaded = fast.device, is_offloaded and not has_adapters
+        options: dict[str, Any] = {"compile_layers": fast.compile_layers}
+        if has_adapters:
+            self.fast = FastModel(fast.model, use_adapters=False, **options)
+            return
+        model = copy.deepcopy(fast.model).requires_grad_(False)
+        self.fast = FastModel(model, **options)
+        if self._is_offloaded:
+            model.to("cpu")
+
+    def log_probs(self, passes: Iterator[list[Drawn]], compute: Callable[[FastModel, list[Drawn]], None]) -> None:
+        if self._is_offloaded:
+            self.fast.model.to(self._device)
+        for some in passes:
+            compute(self.fast, some)
+        if self._is_offloaded:
+            self.fast.model.to("cpu")
+
+
+class Grpo:
+    """`prompts_per_generation` prompts are drawn at once and trained on in steps of `prompts_per_step`."""
+
+    def __init__(
+        self,
+        fast: FastModel,
+        encode: Callable[[int], Sample],
+        rows: Sequence[Mapping[str, Any]],
+        settings: TrainSettings,
+        rollouts: Rollouts,
+        scorer: Scorer,
+        reference: Reference | None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.ranks = ranks
+        self.fast, self.rows, self.settings, self.grpo = fast, rows, settings, settings.grpo
+        self.rollouts, self.scorer, self.reference = rollouts, scorer, reference
+        self.per_generation = min(self.grpo.prompts_per_generation, len(rows))  # a small set must still fill a batch
+        self.per_step = max(n for n in range(1, self.grpo.prompts_per_step + 1) if not self.per_generation % n)
+        self.steps_per_generation = self.per_generation // self.per_step
+        generations = math.ceil(math.ceil(len(rows) / self.per_generation) * self.grpo.epochs)
+        self.steps = self.grpo.max_steps or max(1, generations) * self.steps_per_generation
+        # Rollouts are not kept in a checkpoint, so one is made only between two generations.
+        self.save_every = math.ceil(settings.save_steps / self.steps_per_generation) * self.steps_per_generation
+        self._ahead = Ahead(
+            on_device(encode, fast), settings.loader_threads, CACHE_BYTES // (BYTES_A_PIXEL * settings.image_max_pixels)
+        )
+        self._drawn: list[Drawn] = []
+        self._figures: Figures = {}
+
+    def rate(self, step: int) -> float:
+        return self.grpo.learning_rate * rate_share(step, self.steps, 0.0, self.grpo.schedule)
+
+    def prompts(self, generation: int, progress: Progress) -> list[int]:
+        """The samples of a generation: in their order, phase I first; phase II at once when phase I has converged."""
+        first = [n for n, row in enumerate(self.rows) if row.get("phase") in (None, 1)]
+        if progress.phase_end is not None and len(first) < len(self.rows):
+            second = [n for n in range(len(self.rows)) if n not in set(first)]
+            start = (generation - progress.phase_end) * self.per_generation
+            return [second[(start + n) % len(second)] for n in range(self.per_generation)]
+        start = generation * self.per_generation
+        return [(start + n) % len(self.rows) for n in range(self.per_generation)]
+
+    def gradients(self, step: int, progress: Progress) -> Pending:
+        generation, place = divmod(step, self.steps_per_generation)
+        if place == 0 or not self._drawn:
+            if progress.phase_end is None and has_converged(progress.validations, self.grpo):
+                progress.phase_end = generation
+            self._generate(self.prompts(generation, progress))
+        wanted = range(place * self.per_step, (place + 1) * self.per_step)
+        mine = [one for one in self._drawn if one.group in wanted]
+        weights = token_weights(
+            [one.tokens for one in mine],
+            [one.judged.reward is not None for one in mine],
+            self.grpo.loss,
+            self.grpo.max_completion_tokens,
+            self.ranks.totals,
+        )
+        weight_of = {id(one): weight for one, weight in zip(mine, weights, strict=True)}
+        totals = torch.zeros(4, device=self.fast.device)
+        tokens = 0
+        for some in self._even_passes(mine):
+            packed = self._packed(some)
+            tokens += sum(packed.lengths)
+            new, entropy = self.fast.log_probs(packed, self.grpo.temperature)
+            if not some:  # another process has one pass more: its weights are asked for here too
+                new.sum().backward()
+                continue
+            old = new.detach() if some[0].old is None else self._joined([one.old for one in some])
+            reference = None if some[0].reference is None else self._joined([one.reference for one in some])
+            advantages = self._spread(some, [one.advantage for one in some])
+            shares = self._spread(some, [weight_of[id(one)] for one in some])
+            found = objective(new, old, reference, advantages, shares, self.grpo.clip, self.grpo.kl)
+            found.loss.backward()
+            totals += torch.stack([found.loss.detach(), found.kl, found.clipped, (entropy * shares).sum()])
+        if self.ranks.count > 1:
+            *sums, every_token = self.ranks.totals(*totals.tolist(), tokens)
+            totals, tokens = torch.tensor(sums), round(every_token)
+        loss, kl, clipped, entropy_mean = totals.unbind()
+        return {
+            **self._figures,
+            "loss": loss,
+            "kl": kl,
+            "clip_share": clipped,
+            "entropy": entropy_mean,
+            "tokens": tokens,
+        }
+
+    @torch.no_grad()
+    def _generate(self, chosen: list[int]) -> None:
+        self.fast.model.eval()
+        mine = self.ranks.part(chosen)
+        prompts = next(self._ahead.batches([mine], ahead=0))
+        rows = [self.rows[n] for n in mine]
+        with gathered(self.fast):
+            groups = self.rollouts.draw(prompts, rows) if mine else []
+        drawn = []
+        judged = self.scorer([(one, row) for group, row in zip(groups, rows, strict=True) for one in group])
+        marks = iter(judged)
+        numbers = self.ranks.part(range(len(chosen)))
+        for number, prompt, group in zip(numbers, prompts, groups, strict=True):
+            drawn += [Drawn(prompt, one, next(marks), number) for one in group]
+        rewards = np.array([math.nan if one.judged.reward is None else one.judged.reward for one in drawn])
+        for one, advantage in zip(drawn, group_advantages(rewards, [one.group for one in drawn]).values, strict=True):
+            one.advantage = float(advantage)
+        self._drawn = drawn
+        self._figures = figures_of(self.ranks.of_all([one.mark for one in drawn]))
+
+        def keep(name: str) -> Callable[[FastModel, list[Drawn]], None]:
+            def compute(fast: FastModel, some: list[Drawn]) -> None:
+                found, _ = fast.log_probs(self._packed(some), self.grpo.temperature)
+                parts = found.split([one.tokens for one in some])
+                for one, part in zip(some, parts, strict=True):
+                    setattr(one, name, part)
+
+            return compute
+
+        if self.steps_per_generation > 1:
+            for some in self._even_passes(drawn):
+                keep("old")(self.fast, some)
+        if self.reference is not None:
+            self.reference.log_probs(self._even_passes(drawn), keep("reference"))
+        self.fast.model.train()
+
+    def _even_passes(self, drawn: Sequence[Drawn]) -> Iterator[list[Drawn]]:
+        """The passes, and as many empty ones as the process with the most has more."""
+        passes = list(self._passes(drawn))
+        missing = self.ranks.most(len(passes)) - len(passes)  # asked before the first pass: all processes are here then
+        yield from passes
+        for _ in range(missing):
+            yield []
+
+    def _packed(self, some: Sequence[Drawn]) -> Packed:
+        groups = groups_of(some)
+        has_picture = any(group.prompt.grids or any(one.grids for one in group.completions) for group in groups)
+        if self.ranks.count > 1 and not has_picture:
+            groups.append(Group(blank_sample(self.fast), ()))
+        return pack_groups(groups, self.fast.image_token, self.fast.merge).to(self.fast.device)
+
+    def _passes(self, drawn: Sequence[Drawn]) -> Iterator[list[Drawn]]:
+        """Rollouts of each forward pass, in order: a group's rollouts together as far as they fit."""
+        some: list[Drawn] = []
+        tokens = 0
+        for one in drawn:
+            is_new = not some or some[-1].group != one.group
+            needed = len(one.completion.ids) + (len(one.prompt.ids) if is_new else 0)
+            if some and (len(some) >= self.grpo.micro_batch or tokens + needed > self.settings.pack_tokens):
+                yield some
+                some, tokens = [], 0
+                needed = len(one.completion.ids) + len(one.prompt.ids)
+            some.append(one)
+            tokens += needed
+        if some:
+            yield some
+
+    def _joined(self, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        return torch.cat([part for part in parts if part is not None])
+
+    def _spread(self, some: Sequence[Drawn], values: Sequence[float]) -> torch.Tensor:
+        """A value of each rollout, for each of its tokens."""
+        counts = torch.tensor([one.tokens for one in some])
+        return torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), counts).to(self.fast.device)
+
+
+def groups_of(some: Sequence[Drawn]) -> list[Group]:
+    """Rollouts in order, those of one prompt together."""
+    found: list[Group] = []
+    last = -1
+    for one in some:
+        if one.group == last:
+            found[-1] = Group(one.prompt, (*found[-1].completions, one.completion))
+        else:
+            found.append(Group(one.prompt, (one.completion,)))
+        last = one.group
+    return found
+
+
+def has_converged(validations: Sequence[dict[str, float]], grpo: GrpoSettings) -> bool:
+    """Whether the validation reward has not risen by `least_rise` over the last `patience` validations."""
+    if grpo.patience is None or len(validations) <= grpo.patience:
+        return False
+    rewards = [one["reward"] for one in validations if "reward" in one]
+    if len(rewards) <= grpo.patience:
+        return False
+    before = max(rewards[: -grpo.patience])
+    return max(rewards[-grpo.patience :]) < before + grpo.least_rise
+
+
+def figures_of(drawn: Sequence[Mark]) -> Figures:
+    """What the rollouts of a generation look like."""
+    used = [one for one in drawn if one.judged.reward is not None]
+    rewards = np.array([one.judged.reward for one in used], dtype=np.float64)
+    by_group: dict[int, list[float]] = {}
+    for one in used:
+        by_group.setdefault(one.group, []).append(float(one.judged.reward or 0.0))
+    lengths = [one.tokens for one in drawn]
+    found: Figures = {
+        "reward": float(rewards.mean()) if len(rewards) else 0.0,
+        "reward_std": float(np.mean([np.std(one) for one in by_group.values()])) if by_group else 0.0,
+        "dead_groups": float(np.mean([len(set(one)) == 1 for one in by_group.values()])) if by_group else 1.0,
+        "completion_tokens": float(np.mean(lengths)),
+        "cut_share": float(np.mean([not one.is_finished for one in drawn])),
+        "parse_failures": float(np.mean([one.judged.reason is not None for one in drawn])),
+        "excluded": float(len(drawn) - len(used)),
+        "tool_calls": float(np.mean([one.tool_calls for one in drawn])),
+    }
+    for name in sorted({name for one in used for name in one.judged.parts}):
+        found[f"reward/{name}"] = float(np.mean([one.judged.parts.get(name, 0.0) for one in used]))
+    return found

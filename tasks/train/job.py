@@ -1,36 +1,28 @@
 """One training job: a folder that is resumed where it stopped and renamed into place when it is done."""
 
+from __future__ import annotations
+
 import json
-import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import PrinterCallback, TrainerCallback
+import torch
 
+from schemas.errors import GeofixError
+from schemas.settings.train import TrainSettings
 from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.runtime.steps import Steps
+from tasks.train.checkpoints import Progress, save_model, sync
+from tasks.train.curves import Curves
+from tasks.train.loop import Loop, Program, Validate
+from tasks.train.ranks import ALONE, Ranks
 
-COMPLETE = "complete"  # Trainer writes a checkpoint's files one by one; this one is written after all of them
 RESULT = "result.json"
-
-# What a step's log may hold in the table. Seconds and rates differ between two equal runs, so they stay out.
-METRICS = (
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "mean_token_accuracy",
-    "reward",
-    "reward_std",
-    "frac_reward_zero_std",
-    "kl",
-    "entropy",
-    "completions/mean_length",
-    "completions/clipped_ratio",
-    "parse_failures",
-)
+BEST = "best"  # folder of the weights with the best validation, where they are not the last ones
+CLOCK = ("seconds", "tokens_per_s")  # differ between two equal runs
 
 
 @dataclass(frozen=True)
@@ -39,35 +31,35 @@ class Result:
 
     checkpoint: Path
     steps: int
-    metrics: dict[str, list[float]]
+    history: list[dict[str, float]] = field(default_factory=list)
+    validations: list[dict[str, float]] = field(default_factory=list)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+    best_step: int | None = None
 
     @property
     def as_json(self) -> str:
-        return json.dumps({"steps": self.steps, "metrics": self.metrics}, sort_keys=True)
+        stored = {name: value for name, value in vars(self).items() if name != "checkpoint"}
+        return json.dumps(stored, sort_keys=True)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """One list a figure, in step order, without anything that depends on the clock."""
+        names = sorted({name for entry in self.history for name in entry} - {"step", *CLOCK})
+        curves: dict[str, Any] = {name: [entry.get(name) for entry in self.history] for name in names}
+        return curves | {"validations": self.validations, "warnings": self.warnings, "best_step": self.best_step}
 
 
-class MarkComplete(TrainerCallback):
-    """Marks a checkpoint once everything in it is written."""
+@dataclass(frozen=True)
+class Job:
+    """What a job trains, and how."""
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        _sync(folder)
-        (folder / COMPLETE).touch()
-
-
-class ReportSteps(TrainerCallback):
-    """Tells after every step how far training is, with its loss or reward."""
-
-    def __init__(self, report: Callable[[Steps], None]) -> None:
-        self._report = report
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._report(Steps(state.global_step, state.max_steps))
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        found = [f"{name} {float(logs[name]):.3g}" for name in ("loss", "reward") if name in (logs or {})]
-        if found:  # the last log of a run sums it up and has neither
-            self._report(Steps(state.global_step, state.max_steps, ", ".join(found)))
+    model: Any
+    processor: ImageOnlyProcessor
+    program: Program
+    settings: TrainSettings
+    weight_decay: float = 0.0
+    validate: Validate | None = None
+    ranks: Ranks = ALONE
 
 
 def finished(folder: Path) -> Result | None:
@@ -75,8 +67,7 @@ def finished(folder: Path) -> Result | None:
     path = folder / RESULT
     if not path.exists():
         return None
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    return Result(folder, stored["steps"], stored["metrics"])
+    return Result(folder, **json.loads(path.read_text(encoding="utf-8")))
 
 
 def partial_folder(folder: Path) -> Path:
@@ -86,73 +77,76 @@ def partial_folder(folder: Path) -> Path:
 
 def run_job(
     folder: Path,
-    processor: ImageOnlyProcessor,
-    make_trainer: Callable[[Path], Any],
+    make_job: Callable[[], Job],
     report: Callable[[Steps], None] = lambda steps: None,
+    finish: Callable[[Path, Result], None] = lambda final, result: None,
 ) -> Result:
-    """The finished job: trained from its last complete checkpoint, saved, and renamed to `folder`."""
+    """The finished job: trained from its last whole checkpoint, saved, and renamed to `folder`.
+
+    `finish` may add files beside the weights.
+    """
     done = finished(folder)
     if done is not None:
         return done
     partial = partial_folder(folder)
     partial.mkdir(parents=True, exist_ok=True)
-    trainer = make_trainer(partial)
-    trainer.add_callback(MarkComplete())
-    trainer.add_callback(ReportSteps(report))
-    trainer.remove_callback(PrinterCallback)  # every step's numbers are in the result
-    last = last_complete(partial)
-    if last is not None:
-        _load_weights(trainer.accelerator.unwrap_model(trainer.model), last)
-    trainer.train(resume_from_checkpoint=None if last is None else str(last))
-
+    job = make_job()
+    ranks = job.ranks
+    curves = Curves(partial / "tensorboard")
+    loop = Loop(
+        job.model, job.program, job.settings, partial, job.weight_decay, job.validate,
+        report if ranks.is_first else lambda steps: None, curves.add if ranks.is_first else lambda step, figures: None,
+        lambda: save_model(partial / BEST, job.model, job.processor, ranks), ranks,
+    )  # fmt: skip
+    try:
+        progress = loop.run()
+    except torch.cuda.OutOfMemoryError as error:
+        raise GeofixError(_too_large(job.settings, error)) from error
+    finally:
+        curves.close()
     final = partial / "final"
-    shutil.rmtree(final, ignore_errors=True)
-    model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(model, "merge_and_unload"):  # adapters are merged, so that every checkpoint opens alike
-        model = model.merge_and_unload()
-    model.save_pretrained(final)
-    processor.save_pretrained(final)
-    result = Result(folder, trainer.state.global_step, collect_metrics(trainer.state.log_history))
+    save_model(final, job.model, job.processor, ranks)
+    result = _result(folder, progress)
+    if not ranks.is_first:
+        ranks.wait()
+        return result
+    if progress.best_step not in (None, progress.step) and (partial / BEST).is_dir():
+        shutil.move(partial / BEST, final / BEST)
+    shutil.copytree(partial / "tensorboard", final / "tensorboard", dirs_exist_ok=True)
+    finish(final, result)
     (final / RESULT).write_text(result.as_json, encoding="utf-8")
-    _sync(final)
+    sync(final)
     shutil.rmtree(folder, ignore_errors=True)  # a folder without a result is no finished job
     final.rename(folder)
     shutil.rmtree(partial, ignore_errors=True)
+    ranks.wait()
     return result
 
 
-def last_complete(partial: Path) -> Path | None:
-    """The newest checkpoint that was written whole; broken ones are deleted, as Trainer would trip over them."""
-    whole: list[tuple[int, Path]] = []
-    for path in partial.glob("checkpoint-*"):
-        if (path / COMPLETE).exists():
-            whole.append((int(path.name.removeprefix("checkpoint-")), path))
-        else:
-            shutil.rmtree(path)
-    return max(whole)[1] if whole else None
+def _result(folder: Path, progress: Progress) -> Result:
+    return Result(folder, progress.step, progress.history, progress.validations, progress.warnings, progress.best_step)
 
 
-def _load_weights(model: Any, checkpoint: Path) -> None:
-    """Put a checkpoint's weights into the model.
-
-    Trainer does so itself, but transformers 5 saves Qwen2.5-VL under its older names, which Trainer's plain
-    `load_state_dict(strict=False)` matches with nothing: it would silently continue from the initial weights.
-    """
-    if hasattr(model, "merge_and_unload"):  # adapters are loaded by PEFT, under the names it saved
-        return
-    stored = type(model).from_pretrained(checkpoint, dtype=model.dtype)
-    model.load_state_dict(stored.state_dict())
-
-
-def collect_metrics(log_history: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """One list a metric, in step order, without anything that depends on the clock."""
-    steps = [entry for entry in log_history if "loss" in entry]
-    curves = {name: [float(entry[name]) for entry in steps if name in entry] for name in METRICS}
-    return {name: values for name, values in curves.items() if values}
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+def _too_large(settings: TrainSettings, error: BaseException) -> str:
+    """What to change when a GPU's memory is full, cheapest first."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    if any(name.endswith(("engine.py", "cache.py", "source.py")) for name in frames):
+        advice = f"lower train.grpo.rollout_groups (now {settings.grpo.rollout_groups}): it decides the key cache"
+    elif any(name.endswith("optimizer.py") for name in frames) and settings.lora is None:
+        advice = f"set train.states=int8 (now {settings.states}) or train adapters (train.lora.rank=64)"
+    elif settings.gradient_checkpointing != "all":
+        advice = (
+            f"lower train.pack_tokens (now {settings.pack_tokens}) or set train.gradient_checkpointing=all (now "
+            f"{settings.gradient_checkpointing})"
+        )
+    else:
+        advice = f"lower train.pack_tokens (now {settings.pack_tokens}) or train.image_max_pixels"
+    free, total = torch.cuda.mem_get_info()
+    return (
+        f"the GPU's memory is full ({free / 2**30:.0f} of {total / 2**30:.0f} GiB free): {advice}; `geofix train "
+        "--dry-run` says what fits. Training goes on from its last checkpoint"
+    )

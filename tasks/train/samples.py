@@ -1,7 +1,9 @@
 """Training rows: what the trainer sees, each with its snapshot, its picture's licence and its attribution.
 
 SFT has a question and the true answer for every labelled picture of the train split; cold start has the kept
-trajectories in tagged form; GRPO has the question alone for every picture that Pass@K calls learnable.
+trajectories, rendered as the served model is prompted (`tasks/agent/render.py`), with boxes in pixels of the size the
+trainer shows; GRPO has the question alone for every picture that Pass@K calls learnable. The reward needs the address
+levels beside the point, so each row carries them.
 """
 
 import json
@@ -12,22 +14,27 @@ import polars as pl
 from schemas.messages import Message, image_part
 from schemas.settings.train import TrainSettings
 from schemas.tables import TABLES
-from tasks.agent.prompts.spotagent import direct_messages
-from tasks.agent.tagged import NotTaggable, render
+from tasks.agent.boxes import shown_size, with_size
+from tasks.agent.recipes.spotsft import answer_lines, direct_messages
+from tasks.agent.render import training_messages
+from tasks.agent.tagged import NotTaggable
 from tasks.runtime.runner import ColumnStage, Inputs, digest
 
 Row = dict[str, Any]
 
+_OF_LABEL = ("lat", "lon", "country", "region", "city", "sha256", "licence", "attribution")
 REJECTS_SCHEMA = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 
 
 def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The samples of all training stages, and what cannot be one, with the reason."""
-    images = inputs.frame("images").select("image_id", "extension", "licence", "attribution")
+    images = inputs.frame("images").select("image_id", "kind", "extension", "licence", "attribution")
     labels = (
         inputs.frame("labels")
         .filter(pl.col("split") == "train")
         .join(images, on="image_id", how="left")
+        # Satellite scenes are labelled too; the recipes train on pictures taken on the ground.
+        .filter(pl.col("kind").fill_null("") != "satellite")
         .sort("image_id")
     )
     known = {row["image_id"]: row for row in labels.to_dicts()}
@@ -45,8 +52,10 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
             sample_id = digest(training_stage, row["image_id"], row.get("trajectory_id"))
             label = known.get(row["image_id"])
             reason = "not_in_snapshot" if label is None else "image_withdrawn" if row["image_id"] not in live else None
+            if reason is None and training_stage == "sft" and not (label and label["country"] and label["city"]):
+                reason = "missing_address"  # the prompt asks for four lines; fewer would teach another form
             try:
-                messages = [] if label is None else _messages(training_stage, row, label, settings)
+                messages = [] if label is None or reason else _messages(training_stage, row, label, settings)
             except NotTaggable as error:
                 reason, messages = "not_taggable", []
                 row = {**row, "error": str(error)}
@@ -67,7 +76,7 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
                     "trajectory_id": row.get("trajectory_id"),
                     "phase": row.get("phase"),
                     "messages_json": json.dumps(messages, ensure_ascii=False),
-                    **{name: label[name] for name in ("lat", "lon", "sha256", "licence", "attribution")},
+                    **{name: label[name] for name in _OF_LABEL},
                 }
             )
     columns = ["id", *TABLES["samples"].columns]
@@ -77,57 +86,39 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
     return pl.DataFrame(kept, schema=texts), pl.DataFrame(rejects, schema=REJECTS_SCHEMA)
 
 
-def answer_text(label: Row, decimals: int) -> str:
-    """The true answer in the form the prompt asks for (SpotAgent A.3)."""
-    lines = [f"Country: {label['country']}"] if label["country"] else []
-    lines += [f"City: {label['city']}"] if label["city"] else []
-    lines += [f"Latitude: {label['lat']:.{decimals}f}", f"Longitude: {label['lon']:.{decimals}f}"]
-    return "<answer>\n" + "\n".join(lines) + "\n</answer>"
-
-
 def _messages(training_stage: str, row: Row, label: Row, settings: TrainSettings) -> list[Message]:
     if training_stage == "cold_start":
-        return render(_shortened(json.loads(row["messages_json"]), settings.cold_start.tool_text_chars))
+        view = row["view_width"], row["view_height"]
+        trained = shown_size(view, settings.image_max_pixels, settings.image_min_pixels)
+        stored = with_size(json.loads(row["messages_json"]), view, trained)
+        return training_messages(stored, json.loads(row["tools_json"]))
     question = direct_messages(image_part(label["sha256"], label["extension"]))
     if training_stage == "grpo":
         return question
-    return [*question, {"role": "assistant", "content": answer_text(label, settings.answer_decimals)}]
-
-
-def _shortened(messages: list[Message], tool_text_chars: int | None) -> list[Message]:
-    """The conversation with long tool responses cut; what the assistant wrote is never touched."""
-
-    def cut(text: str) -> str:
-        return text if tool_text_chars is None or len(text) <= tool_text_chars else text[:tool_text_chars] + "…"
-
-    def cut_content(content: Any) -> Any:
-        if isinstance(content, str):
-            return cut(content)
-        return [{**part, "text": cut(part["text"])} if part["type"] == "text" else part for part in content]
-
-    return [
-        {**message, "content": cut_content(message["content"])} if message["role"] == "tool" else message
-        for message in messages
-    ]
+    point = label["lat"], label["lon"]
+    answer = answer_lines(label["country"], label["city"], *point, settings.answer_decimals)
+    return [*question, {"role": "assistant", "content": answer}]
 
 
 def _kept_trajectories(inputs: Inputs, settings: TrainSettings) -> list[Row]:
     return (
         inputs.frame("trajectories")
         .filter((pl.col("verdict") == "kept") & (pl.col("recipe") == settings.recipe))
-        .select("trajectory_id", "image_id", "messages_json")
+        .select("trajectory_id", "image_id", "messages_json", "tools_json", "view_width", "view_height")
         .sort("trajectory_id")
         .to_dicts()
     )
 
 
 def _learnable(inputs: Inputs) -> list[Row]:
-    """Pictures that some policy finds learnable, in the earliest phase in which one does."""
+    """Pictures to learn from, by the policy that was measured last: policies are not mixed."""
+    regimes = inputs.frame("regimes")
+    if regimes.is_empty():
+        return []
+    policy = regimes.sort("written_at")["policy"][-1]
     return (
-        inputs.frame("regimes")
-        .filter(pl.col("kept"))
-        .group_by("image_id")
-        .agg(pl.col("phase").min())
+        regimes.filter(pl.col("kept") & (pl.col("policy") == policy))
+        .select("image_id", "phase")
         .sort("phase", "image_id")
         .to_dicts()
     )
@@ -138,7 +129,7 @@ def identity(settings: TrainSettings) -> Any:
     return {
         "recipe": settings.recipe,
         "answer_decimals": settings.answer_decimals,
-        "tool_text_chars": settings.cold_start.tool_text_chars,
+        "pixels": [settings.image_min_pixels, settings.image_max_pixels],
     }
 
 
@@ -147,6 +138,7 @@ STAGE = ColumnStage(
     reads=("labels", "images", "trajectories", "regimes"),
     writes=("samples",),
     compute=compute,
+    version=2,
     identity=identity,
     snapshot=True,
     unhashed=("snapshot_id",),

@@ -5,7 +5,9 @@ import json
 import logging
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -14,11 +16,14 @@ from schemas.settings.train import TrainingStage, TrainSettings
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
 from tasks.runtime.steps import StepFile
-from tasks.train.chain import Link, chain, stage_identity
+from tasks.services import Connections
+from tasks.train.chain import Link, chain, samples_of, stage_identity
+from tasks.train.held_out import held_out
 
 logger = logging.getLogger(__name__)
 
 MODELS = "models"  # folder of checkpoints inside the lake
+UNLISTED = ("step", "seconds", "tokens_per_s")  # have columns of their own; the last two differ between equal runs
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class WorkerContext:
 
     lake: Lake
     settings: TrainSettings
+    connections: Connections | None = None
 
 
 def items(training_stage: TrainingStage, inputs: Inputs, settings: TrainSettings) -> pl.DataFrame:
@@ -50,14 +56,15 @@ def open_context(settings: TrainSettings, setup: WorkerSetup) -> WorkerContext:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return WorkerContext(setup.lake, settings)
+    return WorkerContext(setup.lake, settings, setup.connections)
 
 
 def work(item: Row, context: WorkerContext) -> Outcome:
     """The trained model's row. A killed run goes on from its last whole checkpoint."""
     if not item["samples"]:
         return Rejected("no_samples", {"training_stage": item["training_stage"], "snapshot_id": item["snapshot_id"]})
-    from tasks.train.job import RESULT
+    from tasks.train.job import RESULT, finished
+    from tasks.train.on_workers import run_on_workers
     from tasks.train.training import train_model  # torch takes seconds to import, and only workers need it
 
     settings = context.settings
@@ -71,7 +78,21 @@ def work(item: Row, context: WorkerContext) -> Outcome:
         if model_id is not None:
             blobs.pull(f"{MODELS}/{model_id}")
     steps = StepFile(context.lake.state, f"train.{link.training_stage}")
-    result = train_model(link, all_samples, settings, blobs.local(MODELS), context.lake.images, steps.write)
+    mine = samples_of(all_samples, link.training_stage, settings)
+
+    def finish(folder: Path, result: Any) -> None:
+        from tasks.train.card import model_card
+
+        card = model_card(link, mine, item["snapshot_id"], settings, result)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+
+    train = functools.partial(
+        train_model, link, all_samples, settings, blobs.local(MODELS), context.lake.images,
+        held_out(context.lake, settings), context.connections, steps.write, finish,
+    )  # fmt: skip
+    if settings.workers > 1 and finished(blobs.local(MODELS) / link.model_id) is None:
+        run_on_workers(train, settings)
+    result = train()  # of several workers: what they have finished
     blobs.push(f"{MODELS}/{link.model_id}", last=RESULT)
     logger.info("%s: %d steps in %.1f s", link.training_stage, result.steps, time.monotonic() - started)
     row = {
@@ -88,7 +109,33 @@ def work(item: Row, context: WorkerContext) -> Outcome:
         "metrics_json": json.dumps(result.metrics, sort_keys=True),
         "checkpoint": f"{MODELS}/{link.model_id}",
     }
-    return Kept({"models": [row]})
+    return Kept({"training_steps": step_rows(link, result), "models": [row]})
+
+
+def step_rows(link: Link, result: Any) -> list[Row]:
+    """Every step, validation and warning of a run, in order."""
+    rows: list[Row] = []
+    for kind, entries in (
+        ("step", result.history),
+        ("validation", result.validations),
+        ("warning", result.warnings),
+    ):
+        for number, entry in enumerate(entries):
+            figures = {name: value for name, value in entry.items() if isinstance(value, int | float)}
+            rows.append(
+                {
+                    "model_id": link.model_id,
+                    "training_stage": link.training_stage,
+                    "kind": kind,
+                    "number": number,
+                    "step": int(entry["step"]),
+                    **{name: entry.get(name) for name in ("loss", "reward", "text", "seconds", "tokens_per_s")},
+                    "figures_json": json.dumps(
+                        {name: value for name, value in figures.items() if name not in UNLISTED}, sort_keys=True
+                    ),
+                }
+            )
+    return rows
 
 
 def _item(link: Link, snapshot_id: str) -> Row:
@@ -102,15 +149,26 @@ def _item(link: Link, snapshot_id: str) -> Row:
     }
 
 
+def sized(settings: TrainSettings, declared: Resources) -> Resources:
+    """With several workers the stage's own process only waits for them: CPUs and GPUs are theirs."""
+    return declared if settings.workers == 1 else replace(declared, cpus=0.0, gpus=0.0)
+
+
+def _has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU, without importing torch; clusters say so in `spread.stages`."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
 def _stage(training_stage: TrainingStage) -> Stage:
     return Stage(
         name=f"train.{training_stage}",
         reads=("samples",),
-        writes=("models",),
+        writes=("training_steps", "models"),
         items=functools.partial(items, training_stage),
         work=work,
         open=open_context,
-        resources=Resources(cpus=2, workers=1, chunk=1),
+        resources=Resources(cpus=2, gpus=float(_has_gpu()), workers=1, chunk=1),
+        sized=sized,
         keeps_history=True,
         snapshot=True,
         unhashed=("snapshot_id",),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from schemas.settings.train import TinySettings
+from tasks.agent.render import chat_template
 from tasks.imaging.processor import ImageOnlyProcessor, image_processor
 
 if TYPE_CHECKING:
@@ -56,11 +56,6 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
         clean_up_tokenization_spaces=False,
         padding_side="left",
     )
-
-
-def chat_template() -> str:
-    """TRL's Qwen3-VL template: it has tools (Qwen2.5-VL's own has none) and TRL knows its assistant masks."""
-    return resources.files("trl").joinpath("chat_templates/qwen3_vl.jinja").read_text(encoding="utf-8")
 
 
 def build_processor(texts: Iterable[str], tiny: TinySettings, min_pixels: int, max_pixels: int) -> ImageOnlyProcessor:

@@ -1,27 +1,44 @@
-"""From a link of the chain to its checkpoint: base or parent opened, the right trainer run."""
+"""From a link of the chain to its model: base or parent opened, the stage's program run, the result put in place."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import torch
 import transformers
-from transformers import PreTrainedModel, Qwen2_5_VLForConditionalGeneration
+from transformers import Qwen2_5_VLForConditionalGeneration
 
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
+from tasks.agent.render import chat_template
 from tasks.imaging.processor import ImageOnlyProcessor, load_processor
 from tasks.lake.image_store import ImageStore
-from tasks.reward.outcome import Excluded, Truth
-from tasks.reward.score import SCORERS, score
 from tasks.runtime.steps import Steps
+from tasks.services import Connections
 from tasks.train.chain import Link, samples_of
 from tasks.train.dataset import Pictures, texts_of
-from tasks.train.grpo import Scorer, grpo_trainer
-from tasks.train.job import Result, finished, partial_folder, run_job
-from tasks.train.tiny import build_model, build_processor, chat_template
-from tasks.train.tuner import supervised_trainer
+from tasks.train.encoding import Encoder
+from tasks.train.fast.model import FastModel
+from tasks.train.fast.packing import Sample
+from tasks.train.fitting import forecast_stage
+from tasks.train.grpo import Grpo, Reference
+from tasks.train.job import Job, Result, finished, partial_folder, run_job
+from tasks.train.loop import Figures, Program, Validate
+from tasks.train.opening import base_folder, check_folder
+from tasks.train.preparing import prepare
+from tasks.train.ranks import ALONE, Ranks
+from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer
+from tasks.train.scoring import recipe_scorer
+from tasks.train.sharding import gathered, shard
+from tasks.train.supervised import Supervised
+from tasks.train.tiny import build_model, build_processor
+from tasks.train.validation import validator
+from tasks.train.with_tools import ToolRollouts, environments, opening_prompt
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 def train_model(
@@ -30,66 +47,146 @@ def train_model(
     settings: TrainSettings,
     models: Path,
     store: ImageStore,
+    held_out: Rows = (),
+    connections: Connections | None = None,
     report: Callable[[Steps], None] = lambda steps: None,
+    finish: Callable[[Path, Result], None] = lambda final, result: None,
+    ranks: Ranks = ALONE,
 ) -> Result:
-    """The link's finished model under `models`."""
-    done = finished(models / link.model_id)
-    if done is not None:
-        return done
+    """The link's finished model under `models`; each of `ranks` calls this."""
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(settings.threads)
-    samples = samples_of(all_samples, link.training_stage, settings).to_dicts()
-    texts = [text for one in all_samples["messages_json"] for text in texts_of(one)]
-    processor, model = _open(link, texts, settings, models)
-    pictures = Pictures(store, settings.image_min_pixels, settings.image_max_pixels)
 
-    def make_trainer(output: Path) -> Any:
+    def make_job() -> Job:
+        rows = samples_of(all_samples, link.training_stage, settings).to_dicts()
+        texts = (text for one in all_samples["messages_json"] for text in texts_of(one))
+        check_room(link, rows, settings)
+        processor, model = _open(link, texts, settings, models, ranks)
+        encoder = Encoder(processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
+        scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
+        fast = prepare(model, settings)
         if link.training_stage == "grpo":
-            return grpo_trainer(model, processor, samples, pictures, settings, scorer(settings.recipe), output)
-        tuner = settings.sft if link.training_stage == "sft" else settings.cold_start
-        return supervised_trainer(model, processor, samples, pictures, settings, tuner, output)
+            program: Program = grpo_program(fast, encoder, rows, settings, scorer, store, connections, ranks)
+            weight_decay = 0.0
+        else:
+            tuner = settings.sft if link.training_stage == "sft" else settings.cold_start
+            weight_decay = tuner.weight_decay
+            program = Supervised(
+                fast, lambda n: encoder.conversation(rows[n]["messages_json"]), len(rows), settings, tuner, ranks
+            )
+        if ranks.count > 1 and settings.shard == "full":
+            shard(fast, ranks)
+        validate = None
+        shown = held_out[: settings.validation_images]
+        if shown:
+            validate = by_first(validator(
+                fast, encoder, shown, scorer, settings.grpo.rollout_groups, settings.grpo.max_completion_tokens,
+                settings.pack_tokens,
+            ), fast, ranks)  # fmt: skip
+        return Job(model, processor, program, settings, weight_decay, validate, ranks)
 
-    return run_job(models / link.model_id, processor, make_trainer, report)
+    return run_job(models / link.model_id, make_job, report, finish)
 
 
-def scorer(recipe: str) -> Scorer:
-    """The recipe's reward of a completion; None for one that an outage excludes from its group."""
-    if recipe not in SCORERS:
-        known = ", ".join(sorted(SCORERS))
-        raise GeofixError(f"recipe '{recipe}' has no reward to train with; those that have are {known}")
+def grpo_program(
+    fast: FastModel,
+    encoder: Encoder,
+    rows: Rows,
+    settings: TrainSettings,
+    scorer: Scorer,
+    store: ImageStore,
+    connections: Connections | None,
+    ranks: Ranks = ALONE,
+) -> Grpo:
+    """GRPO over these samples, with rollouts of the embedded engine; with tools where the recipe trains with them."""
+    grpo = settings.grpo
+    engines = Engines(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)
+    rollouts: Rollouts
+    if grpo.max_turns:
+        make = environments(settings, store, connections)
+        rollouts = ToolRollouts(
+            engines, encoder, make, grpo.group_size, grpo.max_completion_tokens, grpo.max_turns, grpo.temperature
+        )
 
-    def reward(text: str, lat: float, lon: float) -> tuple[float | None, bool]:
-        scored = score(recipe, text, Truth(lat, lon))
-        return (None, False) if isinstance(scored, Excluded) else (scored.reward, scored.reason is not None)
+        def encode(number: int) -> Sample:
+            return opening_prompt(make(rows[number]), encoder)
+    else:
+        rollouts = EmbeddedRollouts(
+            engines, encoder.decode, grpo.group_size, grpo.max_completion_tokens, grpo.temperature
+        )
 
-    return reward
+        def encode(number: int) -> Sample:
+            return encoder.prompt(rows[number]["messages_json"])
+
+    reference = None
+    if grpo.kl:
+        is_shared = ranks.count > 1 and settings.shard == "full"
+        # A reference that is shared out lies on all devices together: it is not moved beside them.
+        reference = Reference(fast, settings.lora is not None, grpo.reference == "offload" and not is_shared)
+        if is_shared:
+            shard(reference.fast, ranks)
+    return Grpo(fast, encode, rows, settings, rollouts, scorer, reference, ranks)
+
+
+def by_first(validate: Validate, fast: FastModel, ranks: Ranks) -> Validate:
+    """Rank 0 asks about the pictures, with all weights at hand, and tells the others."""
+
+    def shared() -> Figures:
+        with gathered(fast):
+            return ranks.of_first(validate() if ranks.is_first else None)
+
+    return shared
+
+
+def check_room(link: Link, rows: Rows, settings: TrainSettings) -> None:
+    """Refuse a GPU that is too small, or whose memory other processes hold, before weights are loaded to it."""
+    if not torch.cuda.is_available():
+        return
+    free, total = torch.cuda.mem_get_info()
+    found = forecast_stage(pl.DataFrame(rows, infer_schema_length=None), link.training_stage, settings)
+    wanted = found.memory.total
+    if wanted > total:
+        raise GeofixError(
+            f"{link.training_stage} takes about {wanted / 2**30:.0f} GiB and the GPU has {total / 2**30:.0f}: set "
+            f"{found.advice}; `geofix train --dry-run` says what fits"
+        )
+    if wanted > free:
+        raise GeofixError(
+            f"{link.training_stage} takes about {wanted / 2**30:.0f} GiB and other processes left "
+            f"{free / 2**30:.0f} of the GPU's {total / 2**30:.0f} GiB free: end them, or name another GPU in "
+            "CUDA_VISIBLE_DEVICES"
+        )
 
 
 def _open(
-    link: Link, texts: list[str], settings: TrainSettings, models: Path
-) -> tuple[ImageOnlyProcessor, PreTrainedModel]:
+    link: Link, texts: Iterable[str], settings: TrainSettings, models: Path, ranks: Ranks
+) -> tuple[ImageOnlyProcessor, Any]:
     """The model to start from: the parent's checkpoint, a named base, or a new tiny one."""
     if link.parent_id is not None:
         if finished(models / link.parent_id) is None:
             raise GeofixError(f"{link.training_stage} starts from model {link.parent_id}, which is not trained yet")
-        start = str(models / link.parent_id)
+        start = models / link.parent_id
+        check_folder(start, f"model {link.parent_id}")
     elif settings.base == "tiny":
-        start = str(_tiny_base(texts, settings, partial_folder(models / link.model_id) / "base"))
+        start = partial_folder(models / link.model_id) / "base"
+        if ranks.is_first:
+            _tiny_base(texts, settings, start)
+        ranks.wait()
     else:
-        start = settings.base
-    # Loaded from a folder even when just built: GRPO opens its KL reference from where the model came from.
-    # Adapters leave the base as it is, so it may be in bf16; full training keeps fp32 weights under autocast.
-    is_small = settings.lora is not None and settings.precision == "bf16" and torch.cuda.is_available()
+        start = base_folder(settings.base)
+        check_folder(start, f"train.base={settings.base}")
+    # CPUs emulate bf16 slowly, and a tiny model has no memory to save.
+    is_small = settings.precision == "bf16" and torch.cuda.is_available()
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
         start, dtype=torch.bfloat16 if is_small else torch.float32
     )
-    processor = load_processor(start, settings.image_min_pixels, settings.image_max_pixels)
+    processor = load_processor(str(start), settings.image_min_pixels, settings.image_max_pixels)
     processor.chat_template = chat_template()
     return processor, model
 
 
-def _tiny_base(texts: list[str], settings: TrainSettings, folder: Path) -> Path:
+def _tiny_base(texts: Iterable[str], settings: TrainSettings, folder: Path) -> Path:
     """A folder with a new tiny model; made again after a kill, since it comes out the same."""
     processor = build_processor(texts, settings.tiny, settings.image_min_pixels, settings.image_max_pixels)
     build_model(processor, settings.tiny, settings.seed).save_pretrained(folder)

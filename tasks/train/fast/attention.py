@@ -25,24 +25,45 @@ def has_flash(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda and tensor.dtype in (torch.bfloat16, torch.float16)
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, causal: bool) -> torch.Tensor:
-    """Attention of q (tokens x heads x head_dim) over k and v, inside each segment."""
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, causal: bool, keys: Segments | None = None
+) -> torch.Tensor:
+    """Attention of q (tokens x heads x head_dim) over k and v, inside each segment.
+
+    `keys` are the segments of k and v where they are longer than those of q: the queries are then the last tokens of
+    their segment, as a completion is after its prompt.
+    """
     if not has_flash(q):
-        return _each(q, k, v, segments, causal)
-    if _is_planned(q, segments):
+        return _each(q, k, v, segments, causal, keys or segments)
+    if keys is None and _is_planned(q, segments):
         return _together(q, k, v, segments, causal)
+    keys = keys or segments
     out: torch.Tensor = torch.ops.aten._flash_attention_forward(
-        q, k, v, segments.offsets, segments.offsets, segments.longest, segments.longest, 0.0, causal, False,
+        q, k, v, segments.offsets, keys.offsets, segments.longest, keys.longest, 0.0, causal, False,
         scale=q.shape[-1] ** -0.5,
     )[0]  # fmt: skip
     return out
 
 
-def _each(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, causal: bool) -> torch.Tensor:
+def _each(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, causal: bool, keys: Segments
+) -> torch.Tensor:
+    if keys is segments and len(set(segments.lengths)) == 1:  # equal segments: one call for all of them
+        count = len(segments.lengths)
+        query, key, value = (one.view(count, segments.longest, *one.shape[1:]).transpose(1, 2) for one in (q, k, v))
+        whole = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
+        return whole.transpose(1, 2).reshape(q.shape)
     outs = []
-    for parts in zip(*(tensor.split(list(segments.lengths)) for tensor in (q, k, v)), strict=True):
+    lengths = (segments.lengths, keys.lengths, keys.lengths)
+    for parts in zip(*(one.split(list(n)) for one, n in zip((q, k, v), lengths, strict=True)), strict=True):
         query, key, value = (part.transpose(0, 1)[None] for part in parts)
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
+        rows, columns = query.shape[2], key.shape[2]
+        mask = None
+        if causal and rows != columns:
+            mask = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(columns - rows)
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal and mask is None, enable_gqa=True
+        )
         outs.append(out[0].transpose(0, 1))
     return torch.cat(outs)
 

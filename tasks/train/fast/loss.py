@@ -70,3 +70,76 @@ def cross_entropy(
         divisor = max(1, len(targets))
     result: torch.Tensor = ChunkedCrossEntropy.apply(hidden, weight, targets, float(divisor))
     return result
+
+
+def _log_probs(
+    logits: torch.Tensor, targets: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the targets, entropies, and the log-sums a second pass needs."""
+    values = logits.float() / temperature
+    log_sum = torch.logsumexp(values, dim=-1)
+    chances = torch.exp(values - log_sum[:, None])
+    entropy = log_sum - (chances * values).sum(-1)
+    return values.gather(1, targets[:, None])[:, 0] - log_sum, entropy, log_sum
+
+
+def _log_probs_gradient(
+    logits: torch.Tensor, targets: torch.Tensor, log_sum: torch.Tensor, grad: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    values = logits.float() / temperature
+    columns = torch.arange(values.shape[1], device=values.device)
+    share = (columns == targets[:, None]).float() - torch.exp(values - log_sum[:, None])
+    return (share * (grad / temperature)[:, None]).to(logits.dtype)
+
+
+@cache
+def _compiled_log_probs() -> tuple[Any, Any]:
+    return torch.compile(_log_probs, dynamic=True), torch.compile(_log_probs_gradient, dynamic=True)
+
+
+class ChunkedLogProbs(torch.autograd.Function):
+    """`apply(hidden, head_weight, targets, temperature)`: logits of a chunk are computed again in the backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        function = _compiled_log_probs()[0] if hidden.is_cuda else _log_probs
+        found: list[tuple[torch.Tensor, ...]] = [
+            function(hidden[start : start + CHUNK] @ weight.T, targets[start : start + CHUNK], temperature)
+            for start in range(0, len(targets), CHUNK)
+        ]
+        log_probs, entropies, log_sums = (
+            (torch.cat(part) for part in zip(*found, strict=True))
+            if found
+            else [hidden.new_zeros(0).float() for _ in range(3)]
+        )
+        ctx.save_for_backward(hidden, weight, targets, log_sums)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropies)
+        return log_probs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, targets, log_sums = ctx.saved_tensors
+        function = _compiled_log_probs()[1] if hidden.is_cuda else _log_probs_gradient
+        grad_hidden = torch.zeros_like(hidden)
+        grad_weight: torch.Tensor | None = None
+        for start in range(0, len(targets), CHUNK):
+            part = slice(start, start + CHUNK)
+            gradient = function(hidden[part] @ weight.T, targets[part], log_sums[part], grad[part], ctx.temperature)
+            torch.mm(gradient, weight, out=grad_hidden[part])
+            if weight.requires_grad:
+                share = gradient.T @ hidden[part]
+                grad_weight = share if grad_weight is None else grad_weight.float() + share
+        if weight.requires_grad:
+            grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None
+
+
+def token_log_probs(
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperature: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of each target and the entropy of its distribution, without ever holding all logits."""
+    result: tuple[torch.Tensor, torch.Tensor] = ChunkedLogProbs.apply(hidden, weight, targets, float(temperature))
+    return result

@@ -41,6 +41,9 @@ class Packed:
     pixels: torch.Tensor | None
     predict_at: torch.Tensor  # places whose next token is trained
     targets: torch.Tensor  # those next tokens
+    # Where a prompt is shared (grouped.py): the places of each segment's keys, its prompt's first, and their numbers.
+    keys_at: torch.Tensor | None = None
+    key_lengths: tuple[int, ...] | None = None
 
     def to(self, device: torch.device | str) -> Packed:
         def move(tensor: torch.Tensor) -> torch.Tensor:
@@ -55,6 +58,8 @@ class Packed:
             None if self.pixels is None else move(self.pixels),
             move(self.predict_at),
             move(self.targets),
+            None if self.keys_at is None else move(self.keys_at),
+            self.key_lengths,
         )
 
 

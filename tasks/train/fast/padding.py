@@ -29,11 +29,14 @@ def pad_vision(model: Any) -> None:
             mlp.down_proj.weight = nn.Parameter(F.pad(mlp.down_proj.weight, (0, missing)))
 
 
-def plain_state(model: Any) -> dict[str, torch.Tensor]:
-    """The model's state with the padding cut off: what `save_pretrained(state_dict=...)` must be given."""
+def plain_state(model: Any, whole: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+    """The model's state with the padding cut off: what `save_pretrained(state_dict=...)` must be given.
+
+    `whole` is the state where the model itself holds parts of it only.
+    """
     width = model.config.vision_config.intermediate_size
     state: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in (model.state_dict() if whole is None else whole).items():
         if "visual.blocks" in name and (".mlp.gate_proj." in name or ".mlp.up_proj." in name):
             tensor = tensor[:width].contiguous()
         elif "visual.blocks" in name and name.endswith(".mlp.down_proj.weight"):

@@ -145,6 +145,8 @@ class RolloutEngine:
         """One token for every rollout, in place; what has ended stays as it is."""
         model, cache = self.model, self.cache
         x = model.text.embed_tokens(self.token)
+        if model.wide:
+            x = x.float()
         cos, sin = model.rotary(self.position.expand(3, -1))
         place, used = cache.now()
         for number, layer in enumerate(model.text.layers):

@@ -3,22 +3,26 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+from transformers import AutoProcessor
 from trl.chat_template_utils import get_training_chat_template
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
+from schemas.messages import image_reference
 from schemas.settings.train import TinySettings, TrainSettings
-from tasks.agent.tagged import render
+from tasks.agent.recipes.spotagent import RECIPE
+from tasks.agent.render import render_text, training_messages
 from tasks.imaging.processor import ImageOnlyProcessor, load_processor
 from tasks.lake import Lake
 from tasks.runtime.stage import open_inputs
-from tasks.train.dataset import Pictures, conversations, texts_of
+from tasks.train.dataset import Pictures, texts_of
+from tasks.train.encoding import Encoder, parts_of
+from tasks.train.fast.packing import IGNORED
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor, train_tokenizer
-
-IGNORED = -100
 
 
 @pytest.fixture
@@ -34,49 +38,89 @@ def processor(samples: pl.DataFrame, settings: Callable[..., TrainSettings]) -> 
     return build_processor(texts, small.tiny, small.image_min_pixels, small.image_max_pixels)
 
 
-def test_labels_are_the_assistants_tokens_and_no_others(
-    samples: pl.DataFrame, lake: Lake, processor: ImageOnlyProcessor, settings: Callable[..., TrainSettings]
-) -> None:
+@pytest.fixture
+def encoder(lake: Lake, processor: ImageOnlyProcessor, settings: Callable[..., TrainSettings]) -> Encoder:
     small = settings()
-    rows = samples.filter(pl.col("training_stage") != "grpo").to_dicts()
-    pictures = Pictures(lake.images, small.image_min_pixels, small.image_max_pixels)
+    return Encoder(processor, Pictures(lake.images, small.image_min_pixels, small.image_max_pixels))
+
+
+def with_pictures(messages_json: str, encoder: Encoder) -> list[dict[str, Any]]:
+    """The messages as TRL's collator takes them."""
+    found = []
+    for message in json.loads(messages_json):
+        content = []
+        for part in parts_of(message["content"]):
+            reference = image_reference(part)
+            content.append({"type": "image", "image": encoder._pictures.open(*reference)} if reference else part)
+        found.append({"role": message["role"], "content": content})
+    return found
+
+
+def test_ids_labels_and_patches_are_those_of_trls_collator(
+    samples: pl.DataFrame, encoder: Encoder, processor: ImageOnlyProcessor
+) -> None:
     collate = DataCollatorForVisionLanguageModeling(
         processor, assistant_only_loss=True, chat_template=get_training_chat_template(processor)
     )
-    batch = collate([conversations(rows, pictures)[n] for n in range(len(rows))])
+    for row in samples.filter(pl.col("training_stage") != "grpo").to_dicts():
+        batch = collate([{"messages": with_pictures(row["messages_json"], encoder), "images": []}])
+        sample = encoder.conversation(row["messages_json"])
+        assert list(sample.ids) == batch["input_ids"][0].tolist()
+        assert list(sample.labels) == batch["labels"][0].tolist()
+        assert sample.pixels is not None and sample.pixels.equal(batch["pixel_values"])
+        assert [list(grid) for grid in sample.grids] == batch["image_grid_thw"].tolist()
+
+
+def test_labels_are_the_assistants_tokens_and_no_others(
+    samples: pl.DataFrame, encoder: Encoder, processor: ImageOnlyProcessor
+) -> None:
     decode = processor.tokenizer.decode
-    for row, ids, labels, attended in zip(
-        rows, batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True
-    ):
-        trained = labels != IGNORED
-        assert (ids[trained] == labels[trained]).all()
-        assert not trained[attended == 0].any(), "padding is not trained"
+    for row in samples.filter(pl.col("training_stage") != "grpo").to_dicts():
+        sample = encoder.conversation(row["messages_json"])
         # The runs of trained tokens, decoded, are the assistant's turns to the letter, each with its end mark.
         runs: list[list[int]] = []
-        for position, is_trained in enumerate(trained.tolist()):
-            if is_trained:
-                if position == 0 or not trained[position - 1]:
-                    runs.append([])
-                runs[-1].append(int(ids[position]))
+        untrained = []
+        for place, (token, label) in enumerate(zip(sample.ids, sample.labels, strict=True)):
+            if label == IGNORED:
+                untrained.append(token)
+                continue
+            assert label == token
+            if sample.labels[place - 1] == IGNORED:
+                runs.append([])
+            runs[-1].append(token)
         messages = json.loads(row["messages_json"])
         spoken = [message["content"] for message in messages if message["role"] == "assistant"]
         assert [decode(run) for run in runs] == [text + "<|im_end|>\n" for text in spoken]
-        untrained = decode([int(i) for i, t, a in zip(ids, trained, attended, strict=True) if a and not t])
-        assert "<|im_end|>\n<|im_start|>assistant\n" in untrained, "the turn's header is given, not learned"
+        assert "<|im_end|>\n<|im_start|>assistant\n" in decode(untrained), "the header is given, not learned"
+
+
+def test_a_prompt_is_what_the_processor_makes_of_it(
+    samples: pl.DataFrame, encoder: Encoder, processor: ImageOnlyProcessor
+) -> None:
+    row = samples.filter(pl.col("training_stage") == "grpo").row(0, named=True)
+    expected = processor.apply_chat_template(
+        with_pictures(row["messages_json"], encoder),
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        add_generation_prompt=True,
+    )
+    prompt = encoder.prompt(row["messages_json"])
+    assert list(prompt.ids) == expected["input_ids"][0].tolist()
+    assert set(prompt.labels) == {IGNORED}
 
 
 def test_a_picture_takes_as_many_tokens_as_its_grid(
-    samples: pl.DataFrame, lake: Lake, processor: ImageOnlyProcessor, settings: Callable[..., TrainSettings]
+    samples: pl.DataFrame, encoder: Encoder, processor: ImageOnlyProcessor, settings: Callable[..., TrainSettings]
 ) -> None:
     small = settings()
-    row = samples.filter(pl.col("training_stage") == "cold_start").to_dicts()[:1]
-    pictures = Pictures(lake.images, small.image_min_pixels, small.image_max_pixels)
-    batch = DataCollatorForVisionLanguageModeling(processor)([conversations(row, pictures)[0]])
-    assert batch["image_grid_thw"].shape[0] == 2, "the picture and the region zoomed into"
-    placeholders = int((batch["input_ids"] == processor.image_token_id).sum())
-    assert placeholders == int(batch["image_grid_thw"].prod(dim=1).sum()) // 4
-    assert batch["pixel_values"].shape[0] == 4 * placeholders
-    for _, height, width in batch["image_grid_thw"].tolist():
+    row = samples.filter(pl.col("training_stage") == "cold_start").row(0, named=True)
+    sample = encoder.conversation(row["messages_json"])
+    assert len(sample.grids) == 2, "the picture and the region zoomed into"
+    placeholders = list(sample.ids).count(processor.image_token_id)
+    assert placeholders == sum(t * h * w for t, h, w in sample.grids) // 4
+    assert sample.pixels is not None and sample.pixels.shape[0] == 4 * placeholders
+    for _, height, width in sample.grids:
         assert small.image_min_pixels <= height * 14 * width * 14 <= small.image_max_pixels
 
 
@@ -84,9 +128,11 @@ def test_tagged_text_is_what_the_template_makes_of_the_openai_messages(
     lake: Lake, samples: pl.DataFrame, processor: ImageOnlyProcessor
 ) -> None:
     stored = json.loads(lake.read("trajectories")["messages_json"][0])
-    expected = processor.apply_chat_template(stored, tokenize=False)
-    assert processor.apply_chat_template(render(stored), tokenize=False) == expected
-    assert "<tool_call>" in expected and "<tool_response>" in expected
+    tools = RECIPE.schemas()
+    expected = processor.apply_chat_template(stored, tools=tools, tokenize=False)
+    assert processor.apply_chat_template(training_messages(stored, tools), tokenize=False) == expected
+    assert render_text(stored, tools) == render_text(training_messages(stored, tools)) == expected
+    assert "<tools>" in expected and "<tool_call>" in expected and "<tool_response>" in expected
 
 
 def test_the_tokenizer_is_the_same_for_the_same_texts_in_any_order() -> None:
@@ -99,7 +145,7 @@ def test_the_tokenizer_is_the_same_for_the_same_texts_in_any_order() -> None:
 
 
 def test_a_tiny_model_is_the_same_for_the_same_seed_and_survives_saving(
-    processor: ImageOnlyProcessor, tmp_path: Path
+    processor: ImageOnlyProcessor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = TinySettings(vocabulary=400)
     models = [build_model(processor, tiny, seed) for seed in (3, 3, 4)]
@@ -109,6 +155,10 @@ def test_a_tiny_model_is_the_same_for_the_same_seed_and_survives_saving(
     assert text.hidden_size // text.num_attention_heads == 64
     processor.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "processor_config.json").read_text())["processor_class"] == "Qwen2_5_VLProcessor"
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    opened = AutoProcessor.from_pretrained(tmp_path, trust_remote_code=True)
+    assert type(opened).__name__ == "ImageOnlyProcessor", "without torchvision, from the folder alone"
     again = load_processor(str(tmp_path))
     assert again.image_processor.size == processor.image_processor.size
     assert again.tokenizer.get_vocab() == processor.tokenizer.get_vocab()

@@ -1,19 +1,22 @@
 """Samples come from an approved snapshot alone, each with its licence, and say what the paper says."""
 
 import json
+import re
 from collections.abc import Callable
 
 import polars as pl
 
 from schemas.messages import image_references
-from schemas.settings.train import ColdStartSettings, TrainSettings
+from schemas.settings.train import TrainSettings
+from tasks.agent.recipes.spotagent import RECIPE
+from tasks.agent.render import tools_block
 from tasks.agent.tagged import canonical, parse
 from tasks.lake import Commit, Lake
 from tasks.reward.outcome import Truth
 from tasks.reward.spotagent import score
 from tasks.runtime.runner import Inputs
 from tasks.runtime.stage import open_inputs
-from tasks.train.samples import STAGE, answer_text, compute
+from tasks.train.samples import STAGE, compute
 
 MakeSettings = Callable[..., TrainSettings]
 
@@ -67,25 +70,27 @@ def test_a_cold_start_sample_reads_back_as_its_trajectory(
     lake: Lake, filled: Callable[..., str], settings: MakeSettings
 ) -> None:
     filled(lake)
-    kept, _ = compute(inputs(lake), settings())
+    kept, _ = compute(inputs(lake), settings(image_max_pixels=160 * 120))
     stored = dict(lake.read("trajectories").select("trajectory_id", "messages_json").iter_rows())
     for row in kept.filter(pl.col("training_stage") == "cold_start").to_dicts():
-        assert parse(json.loads(row["messages_json"])) == canonical(json.loads(stored[row["trajectory_id"]]))
+        written = parse(json.loads(row["messages_json"]))
+        assert written[0]["content"].endswith(tools_block(RECIPE.schemas()))
+        written[0]["content"] = written[0]["content"].removesuffix("\n\n" + tools_block(RECIPE.schemas()))
+        assert written == canonical(json.loads(stored[row["trajectory_id"]]))
 
 
-def test_long_tool_text_is_cut_and_the_assistants_words_are_not(
+def test_boxes_are_in_pixels_of_the_size_that_is_trained(
     lake: Lake, filled: Callable[..., str], settings: MakeSettings
 ) -> None:
     filled(lake)
-    whole, _ = compute(inputs(lake), settings())
-    cut, _ = compute(inputs(lake), settings(cold_start=ColdStartSettings(tool_text_chars=10)))
-    for before, after in zip(whole["messages_json"], cut["messages_json"], strict=True):
-        turns = list(zip(parse(json.loads(before)), parse(json.loads(after)), strict=True))
-        assert all(was == now for was, now in turns if was["role"] != "tool")
-        for was, now in turns:
-            if now["role"] == "tool":
-                assert len(now["content"] if isinstance(now["content"], str) else now["content"][0]["text"]) == 11
-                assert image_references([was]) == image_references([now])
+
+    def boxes(max_pixels: int) -> list[list[int]]:
+        kept, _ = compute(inputs(lake), settings(image_min_pixels=784, image_max_pixels=max_pixels))
+        found = kept.filter(pl.col("training_stage") == "cold_start").sort("sample_id")["messages_json"]
+        return [json.loads(match) for text in found for match in re.findall(r"bbox_2d[^\[{]*(\[[^\]]*\])", text)]
+
+    shown, small = boxes(160 * 120), boxes(80 * 60)
+    assert shown.count([0, 0, 20, 20]) == small.count([0, 0, 10, 10]) == 8  # a call and its response in four samples
 
 
 def test_the_snapshot_fixes_what_is_read(lake: Lake, filled: Callable[..., str], settings: MakeSettings) -> None:
@@ -113,6 +118,14 @@ def test_what_left_the_world_or_the_snapshot_is_rejected(
     assert not set(kept["id"]) & set(rejects["id"])
 
 
-def test_an_answer_without_names_still_has_its_point() -> None:
-    text = answer_text({"country": None, "city": None, "lat": -0.5, "lon": 179.25}, 4)
-    assert text == "<answer>\nLatitude: -0.5000\nLongitude: 179.2500\n</answer>"
+def test_a_label_without_names_is_no_sft_answer(
+    lake: Lake, filled: Callable[..., str], settings: MakeSettings, snapshot_of: Callable[..., str]
+) -> None:
+    """The prompt asks for four lines; an answer with two would teach another form."""
+    filled(lake)
+    label = lake.read("labels").filter(pl.col("image_id") == "image-0").row(0, named=True)
+    lake.upsert("labels", [{**label, "city": None}], Commit("later", 1))
+    snapshot_of(lake)
+    kept, rejects = compute(inputs(lake), settings())
+    assert rejects["reason"].to_list() == ["missing_address"]
+    assert kept.filter(pl.col("training_stage") == "sft").height == 6

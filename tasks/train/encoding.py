@@ -1,0 +1,139 @@
+"""Stored messages as token ids, labels and patches: what the model computes with.
+
+The text goes through the chat template and the tokenizer with one mark for each picture; the mark is then repeated as
+often as the picture has tokens. Ids, labels and patches are those of the processor called on the whole conversation.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from schemas.messages import image_reference, text_part
+from tasks.imaging.processor import ImageOnlyProcessor
+from tasks.train.dataset import Pictures
+from tasks.train.fast.layout import Grid
+from tasks.train.fast.packing import IGNORED, Sample
+
+Messages = Sequence[dict[str, Any]]
+
+
+def training_template() -> str:
+    """The chat template (`tasks/agent/render.py`) with marks around what the assistant says, as TRL ships it."""
+    spec = importlib.util.find_spec("trl")  # found, not imported: TRL's import looks through every installed package
+    assert spec is not None and spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0])
+    return (folder / "chat_templates" / "qwen3_vl_training.jinja").read_text(encoding="utf-8")
+
+
+class Encoder:
+    """Encodes conversations of one processor; may be called from several threads."""
+
+    def __init__(self, processor: ImageOnlyProcessor, pictures: Pictures) -> None:
+        self._pictures, self._processor = pictures, processor
+        self._tokenizer: Any = processor.tokenizer
+        self._image_processor: Any = processor.image_processor
+        self.image_token: int = self._tokenizer.convert_tokens_to_ids("<|image_pad|>")
+        self.merge: int = self._image_processor.merge_size
+        self._training_template = training_template()
+        self._lock = threading.Lock()  # a fast tokenizer changes its own settings while it works
+
+    def conversation(self, messages_json: str) -> Sample:
+        """A whole conversation; labels are the assistant's tokens, each turn with its end mark."""
+        return self._encode(json.loads(messages_json), is_whole=True)
+
+    def prompt(
+        self,
+        messages: str | Messages,
+        tools: list[dict[str, Any]] | None = None,
+        pictures: Sequence[Any] | None = None,
+    ) -> Sample:
+        """A conversation that the assistant is to continue; no token is labelled. Pictures may be given opened."""
+        return self._encode(json.loads(messages) if isinstance(messages, str) else messages, False, tools, pictures)
+
+    def tail(self, text: str, pictures: Sequence[Any]) -> Sample:
+        """Rendered text that goes on a conversation, one mark for each picture; no token is labelled."""
+        pixels, grids = self.patches(pictures)
+        with self._lock:
+            ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self._expanded(ids, [0] * len(ids), pixels, grids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a completion, without its end mark."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    @property
+    def end_tokens(self) -> list[int]:
+        return [int(self._tokenizer.eos_token_id)]
+
+    def _encode(
+        self,
+        messages: Messages,
+        is_whole: bool,
+        tools: list[dict[str, Any]] | None = None,
+        pictures: Sequence[Any] | None = None,
+    ) -> Sample:
+        shown = pictures or [
+            self._pictures.open(*reference)
+            for message in messages
+            for part in parts_of(message["content"])
+            if (reference := image_reference(part)) is not None
+        ]
+        pixels, grids = self.patches(shown)
+        with self._lock:
+            found = self._tokenizer.apply_chat_template(
+                [plain_message(message) for message in messages],
+                tools=tools,
+                chat_template=self._training_template if is_whole else self._processor.chat_template,
+                tokenize=True,
+                return_dict=True,
+                return_assistant_tokens_mask=is_whole,
+                add_generation_prompt=not is_whole,
+            )
+        ids = found["input_ids"]
+        spoken = found["assistant_masks"] if is_whole else [0] * len(ids)
+        return self._expanded(ids, spoken, pixels, grids)
+
+    def patches(self, pictures: Sequence[Any]) -> tuple[torch.Tensor | None, tuple[Grid, ...]]:
+        """Patches and grids of pictures."""
+        if not pictures:
+            return None, ()
+        found = self._image_processor(images=list(pictures), return_tensors="pt")
+        return found["pixel_values"], tuple((int(t), int(h), int(w)) for t, h, w in found["image_grid_thw"].tolist())
+
+    def _expanded(
+        self, ids: Sequence[int], spoken: Sequence[int], pixels: torch.Tensor | None, grids: tuple[Grid, ...]
+    ) -> Sample:
+        """Every picture's mark repeated as often as the picture has tokens."""
+        out: list[int] = []
+        labels: list[int] = []
+        waiting = iter(grids)
+        for token, is_spoken in zip(ids, spoken, strict=True):
+            if token == self.image_token and not is_spoken:
+                frames, rows, columns = next(waiting)
+                count = frames * rows * columns // self.merge**2
+                out += [token] * count
+                labels += [IGNORED] * count
+            else:
+                out.append(token)
+                labels.append(token if is_spoken else IGNORED)
+        return Sample(out, labels, pixels, grids)
+
+
+def plain_message(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as the chat template reads it: pictures as bare marks."""
+    content = [{"type": "image"} if image_reference(part) else part for part in parts_of(message["content"])]
+    return {**message, "content": content}
+
+
+def parts_of(content: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    if content is None:
+        return []
+    return [text_part(content)] if isinstance(content, str) else content

@@ -1,0 +1,88 @@
+"""Groups of rollouts packed so that a group's prompt, with its pictures, is computed once.
+
+Each completion is a segment of its own; its keys are its prompt's and its own. Losses and gradients are those of
+prompt and completion computed together for every rollout, at a fraction of the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tasks.train.fast.layout import Grid
+from tasks.train.fast.packing import Packed, Sample, positions_of
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What followed a prompt: the policy's tokens and, with tools, what the tools answered."""
+
+    ids: Sequence[int]
+    is_policy: Sequence[bool]  # which tokens the policy wrote
+    pixels: torch.Tensor | None = None  # of pictures that tools returned
+    grids: tuple[Grid, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """A prompt and some of its completions."""
+
+    prompt: Sample
+    completions: tuple[Completion, ...]
+
+    @property
+    def tokens(self) -> int:
+        return len(self.prompt.ids) + sum(len(one.ids) for one in self.completions)
+
+
+def pack_groups(groups: Sequence[Group], image_token: int, merge: int) -> Packed:
+    """Prompts and completions one after another; targets are the policy's tokens, completion by completion."""
+    ids, positions, lengths, keys_at, key_lengths = [], [], [], [], []
+    predict_at: list[int] = []
+    targets: list[int] = []
+    pixels: list[torch.Tensor | None] = []
+    grids: list[Grid] = []
+    start = 0
+    for group in groups:
+        prompt = group.prompt
+        size = len(prompt.ids)
+        first = start  # where the prompt begins
+        ids.append(np.asarray(prompt.ids, dtype=np.int64))
+        positions.append(positions_of(prompt.ids, prompt.grids, image_token, merge))
+        lengths.append(size)
+        keys_at.append(np.arange(first, first + size))
+        key_lengths.append(size)
+        start += size
+        pixels.append(prompt.pixels)
+        grids += prompt.grids
+        for one in group.completions:
+            whole = positions_of([*prompt.ids, *one.ids], (*prompt.grids, *one.grids), image_token, merge)
+            ids.append(np.asarray(one.ids, dtype=np.int64))
+            positions.append(whole[:, size:])
+            lengths.append(len(one.ids))
+            keys_at += [np.arange(first, first + size), np.arange(start, start + len(one.ids))]
+            key_lengths.append(size + len(one.ids))
+            for place, (token, is_policy) in enumerate(zip(one.ids, one.is_policy, strict=True)):
+                if is_policy:  # a completion's first token is predicted by its prompt's last
+                    predict_at.append(first + size - 1 if place == 0 else start + place - 1)
+                    targets.append(token)
+            start += len(one.ids)
+            pixels.append(one.pixels)
+            grids += one.grids
+    together = np.concatenate(ids)
+    shown = [one for one in pixels if one is not None]
+    return Packed(
+        ids=torch.from_numpy(together),
+        positions=torch.from_numpy(np.ascontiguousarray(np.concatenate(positions, axis=1))),
+        lengths=tuple(lengths),
+        picture_at=torch.from_numpy(np.flatnonzero(together == image_token)),
+        grids=tuple(grids),
+        pixels=torch.cat(shown) if shown else None,
+        predict_at=torch.tensor(predict_at, dtype=torch.long),
+        targets=torch.tensor(targets, dtype=torch.long),
+        keys_at=torch.from_numpy(np.concatenate(keys_at)),
+        key_lengths=tuple(key_lengths),
+    )

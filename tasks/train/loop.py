@@ -1,0 +1,168 @@
+"""The training loop of every stage: steps, rates, validation, checkpoints, figures, warnings.
+
+A program (supervised.py, grpo.py) computes the gradients of one optimizer step. What is drawn at random is drawn from
+the seed and the step's number, so a resumed run needs no generator's state and takes the same steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from schemas.errors import GeofixError
+from schemas.settings.train import TrainSettings
+from tasks.runtime.steps import Steps
+from tasks.train.checkpoints import Progress, checkpoints, load_checkpoint, save_checkpoint
+from tasks.train.fast.optimizer import StochasticAdamW
+from tasks.train.ranks import ALONE, Ranks
+from tasks.train.signs import Signs
+
+logger = logging.getLogger(__name__)
+MAX_NORM = 1.0  # of the gradients together, as transformers' Trainer and verl clip them
+
+Figures = dict[str, float]
+Pending = dict[str, float | torch.Tensor]  # tensors are read after the optimizer's step was handed to the device
+Validate = Callable[[], Figures]
+
+
+class Program(Protocol):
+    """What a training stage does in one optimizer step."""
+
+    steps: int
+    save_every: int  # a multiple of the steps between which nothing is carried over
+
+    def gradients(self, step: int, progress: Progress) -> Pending:
+        """Add one step's gradients to the parameters; figures with `loss` and `tokens`."""
+
+    def rate(self, step: int) -> float:
+        """The learning rate of this step."""
+
+
+@dataclass
+class Loop:
+    """Runs a program to its end from the last whole checkpoint in `output`."""
+
+    model: Any
+    program: Program
+    settings: TrainSettings
+    output: Path
+    weight_decay: float = 0.0
+    validate: Validate | None = None
+    report: Callable[[Steps], None] = lambda steps: None
+    observe: Callable[[int, Figures], None] = lambda step, figures: None
+    keep_best: Callable[[], None] | None = None
+    ranks: Ranks = ALONE
+
+    def run(self) -> Progress:
+        """Train; returns the figures of all steps, those before a kill included."""
+        optimizer = self._optimizer()
+        progress = Progress()
+        whole = checkpoints(self.output)
+        if whole:
+            progress = load_checkpoint(whole[-1], self.model, optimizer)
+        program, steps = self.program, self.program.steps
+        signs = Signs(self.settings)
+        signs.replay(progress.history)
+        self.report(Steps(progress.step, steps))
+        if self.validate is not None and not progress.validations:
+            self._validate(progress)
+        last_saved = progress.step
+        began = time.monotonic()
+        done_before = progress.step
+        while progress.step < steps:
+            figures = self._step(optimizer, progress)
+            for name, text in signs.seen(progress.step, figures):
+                progress.warnings.append({"step": progress.step, "sign": name, "text": text})
+                logger.warning("step %d: %s", progress.step, text)
+            is_last = progress.step == steps
+            if self.validate is not None and (is_last or progress.step % self.settings.validation_steps == 0):
+                self._validate(progress)
+            if progress.step - last_saved >= program.save_every and progress.step % program.save_every == 0:
+                save_checkpoint(self.output, self.model, optimizer, progress, self.ranks)
+                last_saved = progress.step
+            left_s = (time.monotonic() - began) / (progress.step - done_before) * (steps - progress.step)
+            self.report(Steps(progress.step, steps, _note(figures, left_s)))
+        return progress
+
+    def _step(self, optimizer: StochasticAdamW, progress: Progress) -> Figures:
+        step, began = progress.step, time.monotonic()
+        seed_step(self.settings.seed, step, self.ranks.rank)
+        self.model.train()
+        pending = self.program.gradients(step, progress)
+        # Shared-out parameters have summed their gradients in the backward pass already.
+        self.ranks.add_up(
+            [p for group in optimizer.param_groups for p in group["params"] if not isinstance(p, DTensor)]
+        )
+        rate = self.program.rate(step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        norm = optimizer.last_norm
+        figures = {name: float(value) for name, value in pending.items()}
+        figures |= {"learning_rate": rate, "grad_norm": 0.0 if norm is None else float(norm)}
+        figures["seconds"] = time.monotonic() - began
+        figures["tokens_per_s"] = figures["tokens"] / max(figures["seconds"], 1e-9)
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(figures[name]):
+                raise GeofixError(
+                    f"{name} is {figures[name]} at step {step + 1}: training stopped, its last checkpoint stays; lower "
+                    f"the learning rate ({rate:.3g} here) or set train.precision=fp32, and run again"
+                )
+        progress.step += 1
+        progress.history.append({"step": progress.step, **figures})
+        self.observe(progress.step, figures)
+        return figures
+
+    def _validate(self, progress: Progress) -> None:
+        assert self.validate is not None
+        self.model.eval()
+        with torch.no_grad():
+            found = self.validate()
+        best = max((_worth(one) for one in progress.validations), default=None)
+        progress.validations.append({"step": progress.step, **found})
+        self.observe(progress.step, {f"validation/{name}": value for name, value in found.items()})
+        if progress.step and self.keep_best is not None and (best is None or _worth(found) > best):
+            progress.best_step = progress.step
+            if progress.step < self.program.steps:  # the last one is saved anyway
+                self.keep_best()
+
+    def _optimizer(self) -> StochasticAdamW:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        # As transformers' Trainer: biases and norms do not decay.
+        groups = [
+            {"params": [p for p in trained if p.ndim > 1], "weight_decay": self.weight_decay},
+            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        return StochasticAdamW(
+            [group for group in groups if group["params"]],
+            max_norm=MAX_NORM,
+            seed=self.settings.seed,
+            states=self.settings.states,
+            masters=self.settings.update == "masters",
+        )
+
+
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """The same random numbers for the same seed and step, on every device; others for every process."""
+    torch.manual_seed((seed * 1_000_003 + step + rank * 1_000_000_007) & 0x7FFF_FFFF_FFFF_FFFF)
+
+
+def _worth(validation: Figures) -> tuple[float, float]:
+    """By reward; among equal ones by the loss of the true answers."""
+    return validation.get("reward", 0.0), -validation.get("loss", 0.0)
+
+
+def _note(figures: Figures, left_s: float) -> str:
+    found = [f"{name} {figures[name]:.3g}" for name in ("loss", "reward") if name in figures]
+    found.append(f"{figures['tokens_per_s']:,.0f} tokens/s")
+    left = f"{left_s:.0f} s" if left_s < 90 else f"{left_s / 60:.0f} min" if left_s < 5400 else f"{left_s / 3600:.1f} h"
+    return ", ".join([*found, f"{left} left"])

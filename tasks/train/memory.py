@@ -1,0 +1,204 @@
+"""What training takes of a GPU's memory, from a model's configuration and the settings, before anything is loaded.
+
+The activations of the fast path were measured on an H200 with the 7B shape (docs/train-gpu.md): the numbers that the
+backward pass needs, for each token and layer. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from schemas.settings.train import TrainingStage, TrainSettings
+
+GIB = 2**30
+HEAD_CHUNK = 4096  # tokens through the head at once (fast/loss.py)
+PATCH_PIXELS = 14 * 14
+TOKEN_PIXELS = 28 * 28
+OVERHEAD_GIB = 0.7  # of CUDA itself
+FRAGMENTS = 1.02  # what the allocator holds beyond what is used
+PADDED = 64  # the vision tower's MLP is widened to a multiple (fast/padding.py)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers of a Qwen2.5-VL that decide its memory."""
+
+    hidden: int
+    layers: int
+    intermediate: int
+    key_width: int
+    vocabulary: int
+    is_tied: bool
+    vision_hidden: int
+    vision_layers: int
+    vision_intermediate: int
+    vision_full: int  # layers that attend over whole pictures
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Shape:
+        """From a checkpoint's config.json, in the layout of transformers 5 or of the ones before."""
+        text, vision = {**config, **config.get("text_config", {})}, config["vision_config"]
+        heads = text["num_attention_heads"]
+        key_width = text["hidden_size"] // heads * text.get("num_key_value_heads", heads)
+        return cls(
+            text["hidden_size"], text["num_hidden_layers"], text["intermediate_size"], key_width, text["vocab_size"],
+            bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))), vision["hidden_size"],
+            vision["depth"], -(-vision["intermediate_size"] // PADDED) * PADDED,
+            len(vision.get("fullatt_block_indexes", ())),
+        )  # fmt: skip
+
+    @property
+    def text_layer(self) -> int:
+        h, k = self.hidden, self.key_width
+        return 2 * h * h + h + 2 * (h * k + k) + 3 * h * self.intermediate + 2 * h
+
+    @property
+    def parameters(self) -> int:
+        h, v = self.hidden, self.vision_hidden
+        text = self.layers * self.text_layer + h + self.vocabulary * h * (1 if self.is_tied else 2)
+        block = 4 * v * v + 4 * v + 3 * v * self.vision_intermediate + 2 * self.vision_intermediate + v + 2 * v
+        merger = v + (4 * v) ** 2 + 4 * v + 4 * v * h + h
+        return text + self.vision_layers * block + 3 * 2 * PATCH_PIXELS * v + merger
+
+    def adapters(self, rank: int) -> int:
+        """Parameters of adapters on the language model's seven projections."""
+        h, k, i = self.hidden, self.key_width, self.intermediate
+        widths = [h + h, h + k, h + k, h + h, h + i, h + i, i + h]
+        return self.layers * rank * sum(widths)
+
+
+@dataclass(frozen=True)
+class Load:
+    """The largest forward pass of a stage."""
+
+    tokens: int
+    patches: int
+    trained: int  # tokens through the head
+    cached: int = 0  # tokens in the rollouts' key cache
+    passes: int = 1  # of an optimizer step
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Bytes on one GPU, by what they hold."""
+
+    weights: float
+    gradients: float
+    states: float
+    reference: float
+    activations: float
+    key_cache: float
+
+    @property
+    def total(self) -> float:
+        return float(sum(asdict(self).values())) * FRAGMENTS + OVERHEAD_GIB * GIB
+
+
+def needed(shape: Shape, settings: TrainSettings, training_stage: TrainingStage, load: Load) -> Needed:
+    """The peak of a training step."""
+    width = 2 if settings.precision == "bf16" else 4
+    parameters = shape.parameters
+    trained = parameters if settings.lora is None else shape.adapters(settings.lora.rank)
+    trained_width = width if settings.lora is None else 4  # adapters are float32
+    weights = parameters * width + (0 if settings.lora is None else trained * 4)
+    gradients = trained * trained_width
+    has_masters = settings.update == "masters" and trained_width == 2
+    kind = settings.states
+    state_width = {"bf16": 2.0, "fp32": 4.0, "int8": 1 + 4 / 256}.get(kind, 4.0 if has_masters else trained_width)
+    states = trained * (2 * state_width + (4 if has_masters else 0))
+    kept = activations(shape, settings, load, width)
+    if load.passes == 1:
+        # Activations go as gradients come: only the larger of the two counts.
+        kept = max(kept - gradients, 0.05 * kept)
+    is_copied = training_stage == "grpo" and settings.grpo.kl > 0 and settings.lora is None
+    reference = parameters * width if is_copied and settings.grpo.reference == "device" else 0
+    cache = load.cached * shape.layers * 2 * shape.key_width * width
+    return Needed(weights, gradients, states, reference, kept, cache)
+
+
+def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -> float:
+    """What a forward pass keeps for its backward pass, with the head's share."""
+    text_layer = 3 * shape.intermediate + 6 * shape.hidden + 2 * shape.key_width
+    vision_layer = (
+        3 * shape.vision_intermediate + 8 * shape.vision_hidden
+        + 3 * shape.vision_hidden * shape.vision_full / max(1, shape.vision_layers)
+    )  # fmt: skip
+    kind = settings.gradient_checkpointing
+    text = load.tokens * shape.layers * (shape.hidden if kind == "all" else text_layer)
+    vision = load.patches * shape.vision_layers * (vision_layer if kind == "none" else shape.vision_hidden)
+    if kind != "none":  # one layer at a time is computed again
+        vision += load.patches * vision_layer
+    if kind == "all":
+        text += load.tokens * text_layer
+    head = shape.vocabulary * ((shape.hidden if settings.lora is None else 0) + 1.2 * min(load.trained, HEAD_CHUNK))
+    return (text + vision + head) * width
+
+
+def load_of(
+    settings: TrainSettings, training_stage: TrainingStage, text_tokens: int, pictures: int, samples: int
+) -> Load:
+    """The largest pass over samples of this many text tokens and pictures each."""
+    picture_tokens = pictures * settings.image_max_pixels // TOKEN_PIXELS
+    patches = pictures * settings.image_max_pixels // PATCH_PIXELS
+    sample = text_tokens + picture_tokens
+    if training_stage != "grpo":
+        tuner = settings.sft if training_stage == "sft" else settings.cold_start
+        together = max(1, min(tuner.micro_batch, tuner.batch_size, settings.pack_tokens // max(1, sample), samples))
+        passes = -(-min(tuner.batch_size, samples) // together)
+        return Load(together * sample, together * patches, together * text_tokens, passes=passes)
+    grpo = settings.grpo
+    new = grpo.max_completion_tokens
+    rollouts = max(1, min(grpo.micro_batch, (settings.pack_tokens - sample) // new))
+    groups = max(1, min(rollouts // grpo.group_size, settings.pack_tokens // (sample + grpo.group_size * new)))
+    members = min(rollouts, groups * grpo.group_size)
+    prompts = min(grpo.prompts_per_generation, samples)
+    decoded = min(grpo.rollout_groups, prompts)
+    return Load(
+        groups * sample + members * new,
+        groups * patches,
+        members * new,
+        cached=decoded * (sample + grpo.group_size * new),
+        passes=-(-min(grpo.prompts_per_step, prompts) * grpo.group_size // members),
+    )
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as its driver describes it."""
+
+    index: int
+    name: str
+    total: float
+    free: float
+
+
+def gpus() -> list[Gpu]:
+    """The NVIDIA GPUs of this machine; none where there is no driver."""
+    query = ["nvidia-smi", "--query-gpu=index,name,memory.total,memory.free", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[part.strip() for part in line.split(",")] for line in found.splitlines() if line.count(",") == 3]
+    return [Gpu(int(number), name, float(total) * 2**20, float(free) * 2**20) for number, name, total, free in rows]
+
+
+def advice(settings: TrainSettings, training_stage: TrainingStage, parts: Needed) -> str:
+    """The setting whose change saves most, for a stage that does not fit."""
+    largest = max(asdict(parts), key=lambda name: float(getattr(parts, name)))
+    if largest == "key_cache":
+        return f"train.grpo.rollout_groups={max(1, settings.grpo.rollout_groups // 2)}"
+    if largest == "activations":
+        if settings.gradient_checkpointing != "all":
+            return "train.gradient_checkpointing=all"
+        return f"train.pack_tokens={max(1024, settings.pack_tokens // 2)}"
+    if parts.reference:
+        return "train.grpo.reference=offload"
+    if settings.lora is None and settings.precision == "fp32":
+        return "train.precision=bf16"
+    if settings.lora is None and settings.states != "int8":
+        return "train.states=int8"
+    return "train.lora.rank=64" if settings.lora is None else "a smaller train.base"

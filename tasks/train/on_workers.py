@@ -1,0 +1,60 @@
+"""One training job on several processes, started by Ray Train: each is given its rank, and rank 0 writes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from schemas.errors import GeofixError
+from schemas.settings.train import TrainSettings
+
+
+def run_on_workers(train: Callable[..., Any], settings: TrainSettings) -> None:
+    """Call `train(ranks)` in `train.workers` processes; returns when all are done.
+
+    A worker has a GPU of its own where the cluster has GPUs. The workers read and write the lake's folder of models: on
+    several machines it must be a folder that all of them share.
+    """
+    import ray
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    os.environ.setdefault("RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING", "0")
+    has_gpus = ray.cluster_resources().get("GPU", 0) >= settings.workers
+    needed = {"CPU": float(settings.threads), **({"GPU": 1.0} if has_gpus else {})}
+    for name, each in needed.items():
+        if ray.cluster_resources().get(name, 0) < each * settings.workers:
+            raise GeofixError(
+                f"train.workers={settings.workers} need {each * settings.workers:g} {name}s and Ray has "
+                f"{ray.cluster_resources().get(name, 0):g}: lower train.workers or train.threads"
+            )
+
+    def loop() -> None:
+        from tasks.train.ranks import Ranks
+
+        train(ranks=Ranks.joined())
+
+    with tempfile.TemporaryDirectory(prefix="geofix-ray-train-") as folder:
+        trainer = TorchTrainer(
+            loop,
+            torch_config=TorchConfig(backend="nccl" if has_gpus else "gloo"),
+            scaling_config=ScalingConfig(num_workers=settings.workers, use_gpu=has_gpus, resources_per_worker=needed),
+            run_config=RunConfig(storage_path=folder, failure_config=FailureConfig(max_failures=0)),
+        )
+        try:
+            trainer.fit()
+        except Exception as error:
+            raise _cause(error) from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What a worker raised, rather than that Ray Train ended."""
+    failures = getattr(error, "worker_failures", None) or {}
+    found = [one for _, one in sorted(failures.items())]
+    inner = [getattr(one, "cause", None) or one for one in found]
+    for one in inner:
+        if isinstance(one, GeofixError):
+            return GeofixError(str(one))
+    return GeofixError(f"a training worker failed: {inner[0]}") if inner else error

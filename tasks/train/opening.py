@@ -1,0 +1,104 @@
+"""Opening the model that a stage starts from; what is wrong with it is said before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import GeofixError
+from schemas.settings.train import TrainSettings
+from tasks.train import packaged
+
+ARCHITECTURE = "qwen2_5_vl"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def check_base(settings: TrainSettings) -> None:
+    """Raise what is wrong with `train.base`: missing, of another kind, or copied by halves."""
+    if settings.base == "tiny":
+        return
+    folder = base_folder(settings.base)
+    check_folder(folder, f"train.base={settings.base}")
+
+
+def base_folder(base: str) -> Path:
+    """The folder of a base: the packaged one, a path, or a hub name that was downloaded to the local cache before."""
+    if base == packaged.NAME:
+        return packaged.packaged_folder()
+    path = Path(base).expanduser()
+    if path.is_dir():
+        return path
+    if not _HUB_NAME.fullmatch(base) or path.is_absolute():
+        raise GeofixError(f"train.base={base}: there is no such folder; give the folder of a Qwen2.5-VL checkpoint")
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        cached = [one for one in scan_cache_dir().repos if one.repo_id == base and one.repo_type == "model"]
+    except CacheNotFound:
+        cached = []
+    found = [
+        revision.snapshot_path
+        for one in cached
+        for revision in sorted(one.revisions, key=lambda revision: revision.last_modified, reverse=True)
+    ]
+    if not found:
+        raise GeofixError(
+            f"train.base={base}: neither a folder here nor a model in the local cache {constants.HF_HUB_CACHE}; "
+            f"download it (`hf download {base}`) or give the folder of a Qwen2.5-VL checkpoint"
+        )
+    return Path(found[0])
+
+
+def check_folder(folder: Path, name: str) -> dict[str, Any]:
+    """The configuration of a checkpoint's folder, whose files were found to be whole."""
+    config = _json(folder / "config.json", name)
+    kind = config.get("model_type")
+    if kind != ARCHITECTURE:
+        raise GeofixError(
+            f"{name} holds a model of type '{kind}'; training takes Qwen2.5-VL (model_type {ARCHITECTURE}), such as "
+            "Qwen2.5-VL-7B-Instruct"
+        )
+    for needed in ("tokenizer_config.json",):
+        if not (folder / needed).is_file():
+            raise GeofixError(f"{name}: {needed} is missing; copy the whole folder of the checkpoint")
+    if (folder / INDEX).is_file():
+        files = sorted(set(_json(folder / INDEX, name).get("weight_map", {}).values()))
+    else:
+        files = [SINGLE]
+    for file in files:
+        _check_weights(folder / file, name)
+    return config
+
+
+def _check_weights(path: Path, name: str) -> None:
+    """A safetensors file names its tensors' sizes at its beginning: its length tells whether all of it is there."""
+    if not path.is_file():
+        raise GeofixError(f"{name}: the weights {path.name} are missing; copy the whole folder of the checkpoint")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length) if 0 < length < min(size, 100_000_000) else b""
+    try:
+        tensors = json.loads(header)
+        end = 8 + length + max((one["data_offsets"][1] for key, one in tensors.items() if key != "__metadata__"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise GeofixError(f"{name}: the weights {path.name} are damaged; copy the file again") from None
+    if end != size:
+        raise GeofixError(
+            f"{name}: the weights {path.name} have {size:,} of {end:,} bytes; the copy was cut short, copy it again"
+        )
+
+
+def _json(path: Path, name: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise GeofixError(f"{name}: {path.name} is missing; give the folder of a Qwen2.5-VL checkpoint")
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise GeofixError(f"{name}: {path.name} cannot be read as JSON; copy the file again") from None
+    return found

@@ -1,0 +1,92 @@
+"""The processes that train one model together: which one this is, and the sums and values they share.
+
+Every method is called by all of them in the same order. A process that trains alone is rank 0 of 1: nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together."""
+
+    rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def joined(cls) -> Ranks:
+        """Of the process group that Ray Train has set up."""
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def part(self, values: Sequence[T]) -> list[T]:
+        """This process's share of what all of them work on: every value belongs to exactly one."""
+        return list(values[self.rank :: self.count])
+
+    def totals(self, *values: float) -> list[float]:
+        """Sums over all processes."""
+        if self.count == 1:
+            return list(values)
+        found = torch.tensor(values, dtype=torch.float64, device=_device())
+        dist.all_reduce(found)
+        return [float(one) for one in found.tolist()]
+
+    def most(self, value: int) -> int:
+        """The largest of all processes' values."""
+        if self.count == 1:
+            return value
+        found = torch.tensor(value, dtype=torch.int64, device=_device())
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return int(found.item())
+
+    def add_up(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Sum the gradients of parameters that every process holds whole."""
+        if self.count == 1:
+            return
+        for p in parameters:
+            if p.grad is None:  # a process without a picture has none for the vision tower
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+
+    def of_all(self, values: Sequence[T]) -> list[T]:
+        """What all processes hold, in the order of their ranks."""
+        if self.count == 1:
+            return list(values)
+        found: list[Any] = [None] * self.count
+        dist.all_gather_object(found, list(values))
+        return [one for part in found for one in part]
+
+    def of_first(self, value: T | None) -> T:
+        """What rank 0 holds."""
+        if self.count == 1:
+            assert value is not None
+            return value
+        found = [value]
+        dist.broadcast_object_list(found, src=0)
+        assert found[0] is not None
+        return found[0]
+
+    def wait(self) -> None:
+        """Until all have come here, such as after rank 0 has written a file."""
+        if self.count > 1:
+            dist.barrier()
+
+
+ALONE = Ranks()
+
+
+def _device() -> torch.device:
+    """Where the process group's messages lie."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")

@@ -1,0 +1,99 @@
+"""Where GRPO's rollouts come from: one interface over engines, and the embedded engine behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tasks.train.fast.grouped import Completion
+from tasks.train.fast.model import FastModel
+from tasks.train.fast.packing import Sample
+from tasks.train.rollouts.engine import Rollout, RolloutEngine
+from tasks.train.rollouts.sampling import Sampling
+
+ROUND = 64  # prompt capacities are multiples: fewer engines, and fewer graphs to capture
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One rollout of a prompt: what was written, and how it ended."""
+
+    completion: Completion
+    is_finished: bool  # ended by itself rather than cut
+    answer: str  # the text that is scored
+    tool_calls: int = 0
+    outage: str | None = None  # a tool that failed for reasons of its own
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a rollout is worth."""
+
+    reward: float | None  # None: an outage excludes it from its group
+    reason: str | None = None  # why the answer could not be read
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+# Rollouts with the sample each belongs to -> what each is worth.
+Scorer = Callable[[Sequence[tuple[Episode, Mapping[str, Any]]]], list[Judged]]
+
+
+class Rollouts(Protocol):
+    """Draws G rollouts of each prompt from the policy as it is now."""
+
+    def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]: ...
+
+
+class Engines:
+    """Embedded engines by capacity: a longer prompt than any before makes a larger engine."""
+
+    def __init__(self, fast: FastModel, end_tokens: Sequence[int], rollouts: int) -> None:
+        """`rollouts` are decoded side by side, at most."""
+        self._fast, self._ends, self._rollouts = fast, list(end_tokens), rollouts
+        self._engines: dict[tuple[int, Sampling], RolloutEngine] = {}
+
+    def generate(
+        self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
+    ) -> list[list[Rollout]]:
+        """`size` rollouts of each prompt, in the prompts' order."""
+        longest = max(len(one.ids) for one in prompts)
+        groups = min(max(1, self._rollouts // size), len(prompts))
+        key = (size, sampling)
+        engine = self._engines.get(key)
+        if engine is None or engine.cache.prompt < longest or engine.groups < groups or engine.new_tokens != new_tokens:
+            capacity = -(-longest // ROUND) * ROUND
+            if engine is not None:
+                capacity, groups = max(capacity, engine.cache.prompt), max(groups, engine.groups)
+                del self._engines[key], engine  # its buffers are freed before the larger ones are made
+            engine = RolloutEngine(self._fast, size, groups, capacity, new_tokens, self._ends, sampling)
+            self._engines[key] = engine
+        found = dict(engine.generate(prompts))
+        return [found[number] for number in range(len(prompts))]
+
+    def clear(self) -> None:
+        """Free the key caches, as a training step needs the memory."""
+        self._engines.clear()
+
+
+class EmbeddedRollouts:
+    """Rollouts without tools: one completion each, G of them from a prompt that is computed once."""
+
+    def __init__(
+        self, engines: Engines, decode: Any, size: int, new_tokens: int, temperature: float, keep: bool = True
+    ) -> None:
+        self._engines, self._decode = engines, decode
+        self._size, self._new_tokens, self._sampling = size, new_tokens, Sampling(temperature)
+        self._keep = keep  # key caches between two generations
+
+    def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
+        groups = self._engines.generate(prompts, self._size, self._new_tokens, self._sampling)
+        if not self._keep:
+            self._engines.clear()
+        return [
+            [
+                Episode(Completion(one.ids, [True] * len(one.ids)), one.is_finished, self._decode(one.ids))
+                for one in group
+            ]
+            for group in groups
+        ]

@@ -1,0 +1,146 @@
+"""SFT and cold start: packed conversations, the loss on the assistant's tokens alone."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from schemas.settings.train import TrainSettings, TunerSettings
+from tasks.train.checkpoints import Progress
+from tasks.train.dataset import CACHE_BYTES, Ahead
+from tasks.train.fast.model import FastModel
+from tasks.train.fast.packing import IGNORED, Packed, Sample, bins, pack
+from tasks.train.loop import Figures, Pending
+from tasks.train.ranks import ALONE, Ranks
+from tasks.train.schedule import rate_share, steps_of
+
+logger = logging.getLogger(__name__)
+BYTES_A_PIXEL = 24  # of a picture as patches: two frames, three colours, float32
+GPU_MULTIPLE = 128  # packed lengths on a GPU: fewer different shapes to compile and plan for
+
+
+class Supervised:
+    """One optimizer step is `batch_size` conversations, packed into as few forward passes as they fit."""
+
+    def __init__(
+        self,
+        fast: FastModel,
+        encode: Callable[[int], Sample],
+        count: int,
+        settings: TrainSettings,
+        tuner: TunerSettings,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.fast, self.settings, self.tuner, self.count, self.ranks = fast, settings, tuner, count, ranks
+        self.steps = steps_of(count, tuner.batch_size, tuner.epochs, tuner.max_steps)
+        self.save_every = settings.save_steps
+        self._ready: dict[int, tuple[list[Packed], Figures]] = {}
+        self._ahead = Ahead(
+            on_device(encode, fast), settings.loader_threads, CACHE_BYTES // (BYTES_A_PIXEL * settings.image_max_pixels)
+        )
+        self._feed: Iterator[list[Sample]] | None = None
+        self._next = -1  # the step that the feed gives next
+
+    def rate(self, step: int) -> float:
+        tuner = self.tuner
+        return tuner.learning_rate * rate_share(step, self.steps, tuner.warmup_share, tuner.schedule)
+
+    def batch(self, step: int) -> list[int]:
+        """The samples of a step on all processes: every epoch is a new order, the same for the same seed."""
+        per_epoch = math.ceil(self.count / self.tuner.batch_size)
+        epoch, place = divmod(step, per_epoch)
+        order = np.random.default_rng([self.settings.seed, epoch]).permutation(self.count)
+        start = place * self.tuner.batch_size
+        return [int(index) for index in order[start : start + self.tuner.batch_size]]
+
+    def gradients(self, step: int, progress: Progress) -> Pending:
+        ready = self._ready.get(step)
+        packed, figures = self._prepare(step) if ready is None else ready
+        self._ready.clear()
+        figures = dict(zip(figures, self.ranks.totals(*figures.values()), strict=True))
+        total = torch.zeros((), device=self.fast.device)
+        for batch in even_out(packed, self.fast, self.ranks):
+            loss = self.fast.loss(batch, max(1.0, figures["trained_tokens"]))
+            loss.backward()
+            total += loss.detach()
+        if self.fast.device.type == "cuda" and step + 1 < self.steps:
+            self._ready[step + 1] = self._prepare(step + 1)  # while the device works
+        if self.ranks.count > 1:
+            total = torch.tensor(self.ranks.totals(total.item())[0])
+        return {**figures, "loss": total}
+
+    def _prepare(self, step: int) -> tuple[list[Packed], Figures]:
+        """A step's packed samples on the device."""
+        mine = self._samples(step)
+        fitting = [one for one in mine if len(one.ids) <= self.tuner.max_tokens]
+        left_out = len(mine) - len(fitting)
+        if left_out:
+            logger.warning("step %d: %d samples are longer than max_tokens %d", step, left_out, self.tuner.max_tokens)
+        trained = sum(label != IGNORED for one in fitting for label in one.labels[1:])
+        packed = []
+        for members in self.passes([len(one.ids) for one in fitting]):
+            chosen = with_picture([fitting[n] for n in members], self.fast, self.ranks)
+            length = sum(len(one.ids) for one in chosen)
+            if self.fast.device.type == "cuda":
+                length = -(-length // GPU_MULTIPLE) * GPU_MULTIPLE
+            packed.append(pack(chosen, self.fast.image_token, self.fast.merge, length).to(self.fast.device))
+        tokens = sum(len(one.ids) for one in fitting)
+        return packed, {"tokens": tokens, "trained_tokens": trained, "left_out": left_out}
+
+    def passes(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Samples of each forward pass: within the packed length, and no more than micro_batch."""
+        capacity = max([self.settings.pack_tokens, *lengths])
+        for members in bins(lengths, capacity):
+            for start in range(0, len(members), self.tuner.micro_batch):
+                yield members[start : start + self.tuner.micro_batch]
+
+    def _samples(self, step: int) -> list[Sample]:
+        if self._feed is None or self._next != step:
+            self._feed = self._ahead.batches(self.ranks.part(self.batch(n)) for n in range(step, self.steps))
+            self._next = step
+        self._next += 1
+        return next(self._feed)
+
+
+def with_picture(samples: list[Sample], fast: FastModel, ranks: Ranks) -> list[Sample]:
+    """The samples, with a blank picture among them where they have none and the vision tower is shared out.
+
+    Every process must ask for the tower's weights in every pass; nothing of the picture bears loss.
+    """
+    if ranks.count == 1 or any(one.pixels is not None for one in samples):
+        return samples
+    return [*samples, blank_sample(fast)]
+
+
+def blank_sample(fast: FastModel) -> Sample:
+    """The smallest picture and one token, without a label."""
+    patches = torch.zeros(fast.merge**2, fast.vision.patch_embed.proj.weight.shape[1:].numel())
+    return Sample([fast.image_token, 0], [IGNORED] * 2, patches, ((1, fast.merge, fast.merge),))
+
+
+def even_out(packed: Sequence[Packed], fast: FastModel, ranks: Ranks) -> Iterator[Packed]:
+    """The passes, and as many blank ones as the process with the most has more."""
+    missing = ranks.most(len(packed)) - len(packed)  # asked before the first pass: all processes are here then
+    yield from packed
+    for _ in range(missing):
+        yield pack([blank_sample(fast)], fast.image_token, fast.merge).to(fast.device)
+
+
+def on_device(encode: Callable[[int], Sample], fast: FastModel) -> Callable[[int], Sample]:
+    """The same samples with their pictures on the model's device, sent there by the thread that decoded them."""
+    if fast.device.type != "cuda":
+        return encode
+    kind = fast.vision.patch_embed.proj.weight.dtype
+
+    def sent(number: int) -> Sample:
+        one = encode(number)
+        if one.pixels is None:
+            return one
+        return replace(one, pixels=one.pixels.to(kind).pin_memory().to(fast.device, non_blocking=True))
+
+    return sent

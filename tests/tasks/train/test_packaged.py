@@ -1,0 +1,70 @@
+"""The packaged base: small, whole, a normal Qwen2.5-VL folder, and it reads."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from infra.offline.world import World
+from infra.pretrain.boards import boards_of, crop_board
+from infra.pretrain.questions import READ
+from schemas.settings.train import TrainSettings
+from tasks.imaging.processor import load_processor
+from tasks.train import packaged
+from tasks.train.opening import base_folder, check_base
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        check_base(TrainSettings(base="sees-1"))
+        found = base_folder("sees-1")
+        assert found == base_folder("sees-1") and found.is_relative_to(cache)
+        assert not list(found.parent.glob(".*"))  # nothing half unpacked is left
+    return found
+
+
+def test_the_package_stays_small() -> None:
+    assert packaged.FILE.stat().st_size < 20e6
+
+
+def test_packing_keeps_weights_within_a_step(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    packaged.pack_base(folder, tmp_path / "again.safetensors")
+    again = load_file(packaged.unpack_base(tmp_path / "again.safetensors", tmp_path / "again") / packaged.WEIGHTS)
+    for name, weight in load_file(folder / packaged.WEIGHTS).items():
+        largest = weight.abs().flatten(1).amax(1) if weight.ndim > 1 else weight.abs()
+        step = largest / 127 if weight.ndim > 1 else largest / 128
+        off = (again[name] - weight).abs()
+        assert bool(((off.flatten(1).amax(1) if weight.ndim > 1 else off) <= step * 1.01 + 1e-9).all()), name
+
+
+def test_it_reads_signs_it_has_not_seen(folder: Path) -> None:
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    processor = load_processor(str(folder))
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    rng = random.Random(5)
+    world = World(11, 400)  # another world than the one it was trained on
+    boards = [next(b for b in boards_of(world.place(i)) if not b.flat and b.lines[0].isascii()) for i in range(4)]
+    right = 0
+    for board in boards:
+        crop = crop_board(board, 0, 22.0, lambda w, h: Image.new("RGB", (w, h), (120, 130, 140)), rng)
+        question = [{"type": "image", "image": Image.fromarray(crop.pixels)}, {"type": "text", "text": READ[0]}]
+        inputs = processor.apply_chat_template(
+            [{"role": "user", "content": question}],
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            add_generation_prompt=True,
+        )
+        assert tuple(inputs["image_grid_thw"][0].tolist()) == (1, 2 * crop.grid[0], 2 * crop.grid[1])
+        with torch.inference_mode():
+            written = model.generate(**inputs, max_new_tokens=36, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+        right += processor.tokenizer.decode(written, skip_special_tokens=True) == " ".join(crop.text.split())
+    assert right >= 2  # noise reads none

@@ -1,0 +1,229 @@
+"""The training programs against plain transformers, torch's AdamW and formulas written out: 1e-5."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2_5_VLForConditionalGeneration, get_scheduler
+
+from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings, TunerSettings
+from tasks.train.checkpoints import Progress
+from tasks.train.fast.adapters import add_adapters, merged_state
+from tasks.train.fast.grouped import Completion
+from tasks.train.fast.model import FastModel
+from tasks.train.fast.packing import Sample
+from tasks.train.grpo import Grpo, Reference, has_converged
+from tasks.train.loop import Loop
+from tasks.train.rollouts.source import Episode, Judged
+from tasks.train.schedule import rate_share
+from tasks.train.supervised import Supervised
+
+Plain = Callable[[Sample], dict[str, torch.Tensor]]
+Build = Callable[..., Qwen2_5_VLForConditionalGeneration]
+Make = Callable[..., Sample]
+GRIDS: list[tuple[tuple[int, int, int], ...]] = [((1, 6, 10),), (), ((1, 4, 4), (1, 10, 6)), ((1, 8, 8),), ((1, 4, 6),)]
+
+
+@pytest.mark.parametrize("kept", ["none", "all"])
+def test_supervised_steps_are_those_of_transformers_and_torchs_adamw(
+    kept: Any, build_tiny: Build, make_sample: Make, plain: Plain, tmp_path: Path
+) -> None:
+    samples = [make_sample(n, grids, 5 + n) for n, grids in enumerate(GRIDS)]
+    tuner = TunerSettings(epochs=2, batch_size=3, micro_batch=2, learning_rate=3e-3, warmup_share=0.3, weight_decay=0.1)
+    settings = TrainSettings(sft=tuner, loader_threads=2, pack_tokens=64, gradient_checkpointing=kept)
+    ours, theirs = build_tiny(), build_tiny()
+    fast = FastModel(ours, checkpoint_vision=kept == "all", checkpoint_text=kept == "all")
+    program = Supervised(fast, samples.__getitem__, len(samples), settings, tuner)
+    assert program.steps == 4
+    progress = Loop(ours, program, settings, tmp_path, weight_decay=0.1).run()
+
+    decayed = [p for p in theirs.parameters() if p.ndim > 1]
+    others = [p for p in theirs.parameters() if p.ndim <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed}, {"params": others, "weight_decay": 0.0}], 3e-3, weight_decay=0.1
+    )
+    scheduler: Any = get_scheduler("cosine", optimizer, num_warmup_steps=2, num_training_steps=4)
+    losses = []
+    for step in range(4):
+        chosen = [samples[n] for n in program.batch(step)]
+        trained = sum(label != -100 for one in chosen for label in one.labels[1:])
+        total = torch.zeros(())
+        for one in chosen:
+            logits = theirs(**plain(one)).logits[0, :-1].float()
+            labels = torch.tensor(one.labels[1:])
+            total = total + torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
+        loss = total / trained
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert [one["loss"] for one in progress.history] == pytest.approx(losses, abs=1e-5)
+    for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_rates_are_those_of_transformers(schedule: Any) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    name = "constant_with_warmup" if schedule == "constant" else schedule
+    scheduler: Any = get_scheduler(name, optimizer, num_warmup_steps=3, num_training_steps=20)
+    for step in range(20):
+        assert rate_share(step, 20, 0.15, schedule) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+
+
+def test_every_epoch_sees_every_sample_once_in_another_order(build_tiny: Build) -> None:
+    tuner = TunerSettings(epochs=2, batch_size=4)
+    program = Supervised(FastModel(build_tiny()), lambda n: Sample([], []), 10, TrainSettings(loader_threads=0), tuner)
+    epochs = [[n for step in range(3 * e, 3 * e + 3) for n in program.batch(step)] for e in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(10))
+    assert epochs[0] != epochs[1]
+
+
+class Fixed:
+    """Rollouts that were written down: G for each prompt, the same in every generation."""
+
+    def __init__(self, episodes: list[list[Episode]]) -> None:
+        self.episodes = episodes
+
+    def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
+        return [self.episodes[row["number"]] for row in rows]
+
+
+def fixed_episodes(prompts: int, size: int) -> list[list[Episode]]:
+    generator = torch.Generator().manual_seed(5)
+    found = []
+    for number in range(prompts):
+        group = []
+        for place in range(size):
+            ids = torch.randint(10, 96, (3 + (number + place) % 4,), generator=generator).tolist()
+            mask = [True] * len(ids)
+            if place == 1:  # as with a tool's answer in the middle, picture included
+                ids = [*ids[:2], 7, *[5] * 4, 8, *ids[2:]]
+                mask = [True, True, *[False] * 6, *[True] * (len(ids) - 8)]
+                pixels = torch.randn(16, 1176, generator=generator)
+                group.append(Episode(Completion(ids, mask, pixels, ((1, 4, 4),)), True, f"{number} {place}"))
+            else:
+                group.append(Episode(Completion(ids, mask), True, f"{number} {place}"))
+        found.append(group)
+    return found
+
+
+REWARDS = [[1.0, None, 0.25, 0.0], [0.5, 0.5, 0.5, 0.5], [0.75, 0.2, 0.0, 1.0], [0.0, 0.1, 0.9, 0.3]]
+
+
+def fixed_scorer(pairs: Sequence[tuple[Episode, Mapping[str, Any]]]) -> list[Judged]:
+    return [Judged(REWARDS[int(one.answer.split()[0])][int(one.answer.split()[1])]) for one, _ in pairs]
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "dr_grpo"])
+@pytest.mark.parametrize("micro_batch", [3, 16])
+def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, make_sample: Make, plain: Plain) -> None:
+    """Two steps a generation: the second is off-policy, so that ratios and their bounds count."""
+    grpo = GrpoSettings(
+        group_size=4, prompts_per_generation=4, prompts_per_step=2, micro_batch=micro_batch, kl=0.1, clip=0.02,
+        temperature=0.7, loss=loss, max_completion_tokens=16, max_steps=2, learning_rate=5e-3,
+    )  # fmt: skip
+    settings = TrainSettings(grpo=grpo, loader_threads=0)
+    prompts = [make_sample(20 + n, grids) for n, grids in enumerate(GRIDS[:4])]
+    prompts = [Sample(one.ids, [-100] * len(one.ids), one.pixels, one.grids) for one in prompts]
+    episodes = fixed_episodes(4, 4)
+    model, start = build_tiny(3), build_tiny(3)
+    fast = FastModel(model)
+    rows = [{"number": n, "phase": None} for n in range(4)]
+    program = Grpo(
+        fast, prompts.__getitem__, rows, settings, Fixed(episodes), fixed_scorer, Reference(fast, False, False)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def log_probs(of: Any, prompt: Sample, episode: Episode) -> torch.Tensor:
+        one = episode.completion
+        pixels = [part for part in (prompt.pixels, one.pixels) if part is not None]
+        whole = Sample([*prompt.ids, *one.ids], [], torch.cat(pixels) if pixels else None, (*prompt.grids, *one.grids))
+        logits = of(**plain(whole)).logits[0, len(prompt.ids) - 1 : -1] / 0.7
+        found = logits.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
+        return found[torch.tensor(one.is_policy)]
+
+    for step in range(2):
+        numbers = (0, 1) if step == 0 else (2, 3)
+        found = {name: float(value) for name, value in program.gradients(step, Progress()).items()}
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        model.zero_grad()
+        terms, kls, counts = [], [], []
+        for number in numbers:
+            used = [value for value in REWARDS[number] if value is not None]
+            for place, reward in enumerate(REWARDS[number]):
+                if reward is None:
+                    continue
+                advantage = (reward - np.mean(used)) / (np.std(used, ddof=1) + 1e-6)
+                pair = (prompts[number], episodes[number][place])
+                new = log_probs(model, *pair)
+                with torch.no_grad():
+                    # the policy that drew them is the one the generation began with
+                    old, reference = log_probs(start, *pair), log_probs(start, *pair)
+                ratio = torch.exp(new - old)
+                gain = torch.minimum(ratio * advantage, ratio.clamp(0.98, 1.02) * advantage)
+                kl = torch.exp(reference - new) - (reference - new) - 1
+                terms.append(-gain + 0.1 * kl)
+                kls.append(kl.detach())
+                counts.append(len(new))
+        weights = {
+            "grpo": [1 / (len(terms) * count) for count in counts],
+            "dapo": [1 / sum(counts)] * len(terms),
+            "dr_grpo": [1 / (len(terms) * 16)] * len(terms),
+        }[loss]
+        expected = sum((w * term.sum() for w, term in zip(weights, terms, strict=True)), torch.zeros(()))
+        assert found["loss"] == pytest.approx(expected.item(), abs=1e-5)
+        assert found["kl"] == pytest.approx(
+            sum(w * k.sum().item() for w, k in zip(weights, kls, strict=True)), abs=1e-5
+        )
+        expected.backward()  # type: ignore[no-untyped-call]
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-5, rtol=1e-3, msg=name)
+        assert found["excluded"] == 1 and found["dead_groups"] == pytest.approx(0.25)
+        optimizer.step()
+        model.zero_grad()
+    assert found["clip_share"] > 0, "the second step is off-policy"
+
+
+def test_adapters_start_as_the_base_and_are_merged_as_they_compute(
+    build_tiny: Build, make_sample: Make, plain: Plain
+) -> None:
+    model, base = build_tiny(), build_tiny()
+    add_adapters(model, LoraSettings(rank=4, alpha=8))
+    sample = make_sample(3, ((1, 6, 10),))
+    from tasks.train.fast.packing import pack
+
+    batch = pack([sample], 5, 2)
+    fast = FastModel(model)
+    assert fast.loss(batch).item() == pytest.approx(
+        base(**plain(sample), labels=torch.tensor([sample.labels])).loss.item()
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.1)
+    assert sum(p.requires_grad for p in model.parameters()) == 2 * 7 * 2
+    adapted = fast.loss(batch).item()
+    assert FastModel(model, use_adapters=False).loss(batch).item() == pytest.approx(
+        FastModel(base).loss(batch).item(), abs=1e-6
+    ), "GRPO's reference is the model without its adapters"
+    state = merged_state(model, model.state_dict())
+    base.load_state_dict(state)
+    assert FastModel(base).loss(batch).item() == pytest.approx(adapted, abs=1e-5)
+
+
+def test_phase_two_begins_when_the_validation_reward_no_longer_rises() -> None:
+    grpo = GrpoSettings(patience=3, least_rise=0.005)
+    rising = [{"reward": value} for value in (0.1, 0.2, 0.3, 0.31)]
+    assert not has_converged(rising, grpo)
+    assert has_converged([*rising, *[{"reward": 0.312}] * 3], grpo)
+    assert not has_converged([{"reward": 0.3}] * 3, grpo), "three validations say nothing about the last three"
+    assert not has_converged([{"reward": 0.3}] * 9, GrpoSettings(patience=None))

@@ -1,0 +1,174 @@
+"""Bad input to training: one clear line each, nothing half-written; signs of trouble are named."""
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from schemas.errors import GeofixError
+from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings
+from tasks.train import checkpoints
+from tasks.train.checkpoints import Progress, load_checkpoint, save_checkpoint
+from tasks.train.fast.optimizer import StochasticAdamW
+from tasks.train.memory import Load, Shape, load_of, needed
+from tasks.train.opening import check_base
+from tasks.train.signs import Signs
+
+Build = Callable[..., Qwen2_5_VLForConditionalGeneration]
+
+
+@pytest.fixture
+def base(tmp_path: Path, build_tiny: Build) -> Path:
+    folder = tmp_path / "base"
+    build_tiny().save_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text("{}")
+    return folder
+
+
+def refused(base: Path | str) -> str:
+    with pytest.raises(GeofixError) as error:
+        check_base(TrainSettings(base=str(base)))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_base_that_cannot_be_trained_is_refused_at_once(base: Path) -> None:
+    check_base(TrainSettings(base=str(base)))
+    assert "there is no such folder" in refused("/models/Qwen2.5-VL-7B-Instruct")
+    assert "neither a folder here nor a model in the local cache" in refused("Qwen/Qwen2.5-VL-7B-Instruct")
+
+    weights = base / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    assert "the copy was cut short" in refused(base)
+    weights.write_bytes(b"\x00" * 100)
+    assert "are damaged" in refused(base)
+    weights.unlink()
+    assert "weights model.safetensors are missing" in refused(base)
+    weights.write_bytes(whole)
+
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
+    assert "holds a model of type 'llama'; training takes Qwen2.5-VL" in refused(base)
+    (base / "config.json").write_text("{")
+    assert "config.json cannot be read as JSON" in refused(base)
+    shutil.rmtree(base)
+    base.mkdir()
+    assert "config.json is missing" in refused(base)
+
+
+def optimizer_of(model: Any) -> StochasticAdamW:
+    optimizer = StochasticAdamW(model.parameters(), lr=1e-3)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return optimizer
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(
+    tmp_path: Path, build_tiny: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_tiny()
+    optimizer = optimizer_of(model)
+    kept = save_checkpoint(tmp_path, model, optimizer, Progress(step=1))
+
+    def full(*arguments: Any, **options: Any) -> None:
+        Path(arguments[1]).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(GeofixError, match="no room on the disk for the checkpoint of step 2"):
+        save_checkpoint(tmp_path, model, optimizer, Progress(step=2))
+    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(GeofixError, match=r"has 0\.0 GB free"):
+        save_checkpoint(tmp_path, model, optimizer, Progress(step=2))
+
+
+def test_a_checkpoint_of_another_size_is_refused(tmp_path: Path, build_tiny: Build) -> None:
+    model = build_tiny()
+    path = save_checkpoint(tmp_path, model, optimizer_of(model), Progress(step=1))
+    weights = torch.load(path / "weights.pt")
+    weights["lm_head.weight"] = weights["lm_head.weight"][:10]
+    torch.save(weights, path / "weights.pt")
+    with pytest.raises(GeofixError, match=r"is of another model: lm_head.weight \(10, 64\) has shape \(96, 64\)"):
+        load_checkpoint(path, model, StochasticAdamW(model.parameters()))
+
+
+@pytest.mark.parametrize("states", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("masters", [False, True])
+def test_every_kind_of_state_learns_and_is_restored_bit_by_bit(tmp_path: Path, states: Any, masters: bool) -> None:
+    torch.manual_seed(0)
+    target = torch.randn(40, 30)
+
+    def run(steps: int, resume_at: int | None = None) -> torch.Tensor:
+        weight = torch.nn.Parameter(torch.zeros(40, 30, dtype=torch.bfloat16))
+        optimizer = StochasticAdamW([weight], lr=0.02, states=states, masters=masters)
+        for step in range(steps):
+            if step == resume_at:
+                torch.save((weight.detach(), optimizer.state_dict()), tmp_path / "state.pt")
+                values, state = torch.load(tmp_path / "state.pt", weights_only=True)
+                weight = torch.nn.Parameter(values)
+                optimizer = StochasticAdamW([weight], lr=0.02, states=states, masters=masters)
+                optimizer.load_state_dict(state)
+            (weight.float() - target).pow(2).sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+        return weight.detach()
+
+    found = run(200)
+    assert (found.float() - target).abs().mean() < 0.05
+    assert torch.equal(found, run(200, resume_at=77))
+
+
+SEVEN = Shape(3584, 28, 18_944, 512, 152_064, False, 1280, 32, 3456, 4)
+
+
+def test_memory_of_the_7b_shape_is_what_an_h200_showed() -> None:
+    """Peaks that torch reported there for two samples of 3,062 tokens with 2 Mpx each (docs/train-gpu.md)."""
+    assert SEVEN.parameters == 8_296_592_640
+    load = Load(6124, 20_400, 768)
+    for kept, gib in (("none", 99.9), ("vision", 75.8)):
+        settings = TrainSettings(gradient_checkpointing=kept)
+        assert needed(SEVEN, settings, "sft", load).total / 2**30 == pytest.approx(gib, rel=0.1)
+    assert needed(SEVEN, TrainSettings(lora=LoraSettings()), "sft", load).states < 4e9
+    int8 = needed(SEVEN, TrainSettings(states="int8"), "sft", load)
+    assert int8.states == pytest.approx(2 * SEVEN.parameters * (1 + 4 / 256))
+
+
+def test_the_papers_grpo_fits_one_h200() -> None:
+    """2,048 sequences in one `generate` took 770 GiB of key cache; here groups follow one another."""
+    settings = TrainSettings(grpo=GrpoSettings())
+    load = load_of(settings, "grpo", text_tokens=400, pictures=1, samples=10_000)
+    found = needed(SEVEN, settings, "grpo", load)
+    assert found.key_cache / 2**30 < 20
+    assert found.total / 2**30 < 139
+    offloaded = needed(SEVEN, TrainSettings(grpo=GrpoSettings(reference="offload")), "grpo", load)
+    assert found.total - offloaded.total == pytest.approx(2 * SEVEN.parameters * 1.02, rel=0.01)
+
+
+def steps(signs: Signs, **series: list[float]) -> list[str]:
+    found = []
+    for number in range(len(next(iter(series.values())))):
+        figures = {name: values[number] for name, values in series.items()}
+        found += [name for name, _ in signs.seen(number + 1, {"loss": 0.1, **figures})]
+    return found
+
+
+def test_trouble_is_named_once_as_it_begins() -> None:
+    grpo = TrainSettings(grpo=GrpoSettings(max_completion_tokens=100))
+    calm = {"completion_tokens": [40.0] * 30, "dead_groups": [0.2] * 30}
+    assert steps(Signs(grpo), reward=[0.5] * 30, **calm) == []
+    assert steps(Signs(grpo), reward=[0.5] * 12 + [0.0] * 18, **calm) == ["reward_collapse"]
+    longer = {"completion_tokens": [30.0] * 12 + [95.0] * 18, "dead_groups": [0.2] * 30}
+    assert steps(Signs(grpo), reward=[0.5] * 30, **longer) == ["length_explosion"]
+    dead = {"completion_tokens": [40.0] * 30, "dead_groups": [1.0] * 30}
+    assert steps(Signs(grpo), reward=[0.0] * 30, **dead) == ["dead_groups"]
+    assert steps(Signs(grpo), loss=[1.0] * 15 + [9.0] + [1.0] * 5) == ["loss_spike"]

@@ -1,0 +1,107 @@
+"""Several processes train one model: who has which sample, what the loss is divided by, and the same gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from bench import train_workers
+from schemas.settings.train import TrainSettings, TunerSettings
+from tasks.train import STAGES
+from tasks.train.fast.model import FastModel
+from tasks.train.fast.packing import Sample
+from tasks.train.policy_loss import token_weights
+from tasks.train.ranks import Ranks
+from tasks.train.supervised import Supervised, blank_sample, with_picture
+
+Make = Callable[..., Sample]
+
+
+class Apart(Ranks):
+    """One of several processes, of which the others are not there: sums are its own."""
+
+    def totals(self, *values: float) -> list[float]:
+        return list(values)
+
+    def most(self, value: int) -> int:
+        return value
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_sample_is_seen_once_an_epoch_over_all_processes(count: int, model: Any, make_sample: Make) -> None:
+    tuner = TunerSettings(epochs=2, batch_size=5, micro_batch=2)
+    settings = TrainSettings(sft=tuner, loader_threads=0)
+    programs = [
+        Supervised(FastModel(model), lambda n: make_sample(n, ()), 13, settings, tuner, Apart(rank, count))
+        for rank in range(count)
+    ]
+    assert programs[0].steps == 6
+    for epoch in range(2):
+        parts = [one.ranks.part(one.batch(3 * epoch + place)) for one in programs for place in range(3)]
+        assert sorted(number for part in parts for number in part) == list(range(13))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 5
+
+
+def test_losses_of_the_processes_add_up_to_that_of_one(model: Any, make_sample: Make) -> None:
+    """Each divides by the tokens of all, not by its own: their sizes differ."""
+    tuner = TunerSettings(max_steps=1, batch_size=5, micro_batch=5)
+    settings = TrainSettings(sft=tuner, loader_threads=0)
+    grids: list[tuple[tuple[int, int, int], ...]] = [((1, 4, 4),), (), ((1, 6, 4),), (), ()]
+
+    def encode(number: int) -> Sample:
+        return make_sample(number, grids[number], 4 + 3 * number)
+
+    def gradients(ranks: Ranks) -> tuple[float, dict[str, torch.Tensor]]:
+        model.zero_grad()
+        found = Supervised(FastModel(model), encode, 5, settings, tuner, ranks).gradients(0, None)  # type: ignore[arg-type]
+        return float(found["loss"]), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    class Known(Apart):
+        def totals(self, *values: float) -> list[float]:
+            return [50.0, all_tokens, 0.0] if len(values) == 3 else list(values)
+
+    all_tokens = float(sum(4 + 3 * number for number in range(5)))
+    loss, whole = gradients(Ranks())
+    parts = [gradients(Known(rank, 2)) for rank in range(2)]
+    assert sum(part for part, _ in parts) == pytest.approx(loss, abs=1e-5)
+    for name, gradient in whole.items():
+        together = sum(part[name] for _, part in parts if name in part)
+        torch.testing.assert_close(together, gradient, atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_a_blank_picture_stands_in_only_where_the_tower_is_shared(model: Any, make_sample: Make) -> None:
+    fast = FastModel(model)
+    text, picture = make_sample(1, ()), make_sample(2, ((1, 4, 4),))
+    assert with_picture([text], fast, Ranks()) == [text]
+    assert with_picture([text, picture], fast, Apart(0, 2)) == [text, picture]
+    blank = with_picture([text], fast, Apart(0, 2))[1]
+    assert blank.grids == blank_sample(fast).grids == ((1, 2, 2),) and set(blank.labels) == {-100}
+
+
+def test_token_weights_of_a_step_count_all_processes() -> None:
+    whole = token_weights([3, 5, 4], [True, True, True], "grpo", 10)
+    part = token_weights([3], [True], "grpo", 10, lambda *own: [3, 12])
+    assert part == whole[:1]
+    assert token_weights([3], [False], "dapo", 10, lambda *own: [2, 9]) == [0.0]
+
+
+def test_settings_of_several_workers() -> None:
+    with pytest.raises(ValidationError, match="states int8 are kept in blocks"):
+        TrainSettings(workers=2, states="int8")
+    TrainSettings(workers=2, states="int8", shard="none")
+    stage = STAGES[1]
+    assert stage.sized is not None  # type: ignore[union-attr]
+    waiting = stage.sized(TrainSettings(workers=2), stage.resources)  # type: ignore[union-attr]
+    assert (waiting.cpus, waiting.gpus) == (0, 0), "or the workers would wait for its CPUs"
+    alone = TrainSettings()
+    assert stage.sized(alone, stage.resources) == stage.resources  # type: ignore[union-attr]
+    assert alone.identity() == TrainSettings(workers=4, shard="none").identity(), "the same model"
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_gradients_of_one() -> None:
+    goals = train_workers.measure()
+    assert len(goals) == 21
+    assert [str(goal) for goal in goals if not goal.held] == []
