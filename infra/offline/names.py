@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import threading
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ class NameIndex:
         self._countries: dict[str, str] = {}
         self._divisions: dict[str, list[str]] = {}
         self._ready = False
+        self._sorted: list[str] | None = None
 
     def prepare(self) -> None:
         """Builds the index unless it is there; safe to call from several threads."""
@@ -64,6 +66,20 @@ class NameIndex:
         own = sorted(self._main.get(key, []), key=lambda row: (-population[row], row))
         other = sorted(set(self._alias.get(key, [])) - set(own), key=lambda row: (-population[row], row))
         return [Match(row, False) for row in own] + [Match(row, True) for row in other]
+
+    def beginning_with(self, text: str, most: int) -> list[int]:
+        """Rows of the most populous cities whose own name begins with a text."""
+        self.prepare()
+        key, population = fold(text), self._gazetteer.population
+        if self._sorted is None:
+            self._sorted = sorted(self._main)
+        first = bisect.bisect_left(self._sorted, key)
+        rows: list[int] = []
+        for name in self._sorted[first : first + 2000]:
+            if not name.startswith(key):
+                break
+            rows += self._main[name]
+        return sorted(rows, key=lambda row: (-population[row], row))[:most]
 
     def country(self, name: str) -> str | None:
         """ISO2 of a country's name or code, or None."""

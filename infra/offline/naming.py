@@ -101,11 +101,27 @@ _LOCAL_NAMES = {
 _ENGLISH_NAMED = frozenset(("AU", "NZ", "SH", "FK"))
 
 
-def proper_name(language: str, country: str, continent: str, rng: random.Random) -> str:
-    """A person's or street's name in the manner of the country, in the script its signs are painted in."""
+def family_of(language: str, country: str, continent: str) -> str:
+    """The family that names of a country's people and streets are coined from."""
     family = _FAMILY_OF.get(language) or _FAMILY_OF.get(language.split("-")[0]) or "en"
     if family == "en" and country not in _ENGLISH_NAMED:
         # English signs, local people: "Chandrapur Pharmacy" in India, "Mwanga Bakery" in Kenya.
         family = _LOCAL_NAMES.get(country) or {"AS": "indic", "AF": "african", "OC": "pacific"}.get(continent, "en")
-    onsets, middles, endings = _PARTS[family]
+    return family
+
+
+def proper_name(language: str, country: str, continent: str, rng: random.Random) -> str:
+    """A person's or street's name in the manner of the country, in the script its signs are painted in."""
+    onsets, middles, endings = _PARTS[family_of(language, country, continent)]
     return rng.choice(onsets) + rng.choice(middles) + rng.choice(endings)
+
+
+def names_of(family: str) -> tuple[list[str], list[str]]:
+    """(names as `proper_name` coins them, longer names it never coins) of a family, sorted."""
+    onsets, middles, endings = _PARTS[family]
+    short = {a + b + c for a in onsets for b in middles for c in endings}
+    if len(middles) == 1:
+        long = {f"{a}{middles[0]}{c}{middles[0]}{b}" for a in onsets for c in endings for b in onsets}
+    else:
+        long = {a + b + d + c for a in onsets for b in middles for d in middles for c in endings}
+    return sorted(short), sorted(long - short)

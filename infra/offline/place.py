@@ -9,10 +9,10 @@ import unicodedata
 from dataclasses import dataclass
 
 from infra.offline.country_map import country_map
-from infra.offline.facts import CountryFacts, SignWords, countries
+from infra.offline.facts import CountryFacts, SignWords, area_code, countries
 from infra.offline.gazetteer import City
 from infra.offline.naming import proper_name
-from infra.offline.seeded_random import draws, fraction
+from infra.offline.seeded_random import draws
 from infra.offline.sign_words import WORDS
 
 _FRENCH_REGIONS = {
@@ -32,6 +32,7 @@ _STYLE_SETS = {
     "tropical": "TH VN LA KH MM ID MY PH BN TL PG FJ SB VU WS TO LK MV",
     "indian": "IN PK BD NP BT AF",
 }
+NAMED_AFTER_TOWN = 0.5  # share of shops
 _STYLE_OF = {iso2: style for style, codes in _STYLE_SETS.items() for iso2 in codes.split()}
 
 
@@ -130,9 +131,9 @@ def _without_tones(text: str) -> str:
     return "".join(ch for ch in plain if not unicodedata.combining(ch))
 
 
-def phone_number(seed: int, city: City, facts: CountryFacts, rng: random.Random) -> str:
+def phone_number(city: City, facts: CountryFacts, rng: random.Random) -> str:
     """A phone number whose area digits are shared by the whole first-level division."""
-    area = 10 + int(fraction(seed, "area", city.country, city.admin1) * 89)
+    area = area_code(city.country, city.admin1)
     a, b, c = (rng.randrange(100, 999) for _ in range(3))
     if facts.phone_prefix and rng.random() < 0.65:
         return f"{facts.phone_prefix} {area} {a} {b % 90 + 10} {c % 90 + 10}"
@@ -148,10 +149,11 @@ def shop_text(words: SignWords, kind: str, name: str) -> str:
     return f"{words.word(kind)} {name}"
 
 
-def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tuple[City, float]]) -> Place:
+def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tuple[City, float]] | None) -> Place:
     """The place at an index of a world; depends on the seed and the gazetteer only.
 
-    The index over all sign texts passes no neighbours: only the direction sign depends on them.
+    The index over all sign texts passes no neighbours: only the direction sign depends on them. It does without the
+    search for dry ground too, on which no sign depends.
     """
     rng = draws(seed, "place", city.geoname_id, copy)
     facts = countries()[city.country]
@@ -160,7 +162,7 @@ def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tu
     for _ in range(4):  # nearer and nearer to the centre, until it is neither in the water nor over the border
         lat = city.lat + radius_km / 111.195 * math.cos(angle)
         lon = city.lon + radius_km / (111.195 * max(0.05, math.cos(math.radians(city.lat)))) * math.sin(angle)
-        if _is_inland(lat, lon, city.country):
+        if neighbours is None or is_inland(lat, lon, city.country):
             break
         radius_km /= 2.5
     language = language_of(city, facts, rng.random())
@@ -177,9 +179,9 @@ def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tu
         language=language,
         local_name=local_name,
         street=words.street.format(proper_name(language, city.country, facts.continent, rng)),
-        shops=_shops(seed, city, facts, words, local_name, setting, rng),
+        shops=_shops(city, facts, words, local_name, setting, rng, draws(seed, "named after", city.geoname_id, copy)),
         towns_ahead=_towns(
-            neighbours, language, local_name, radius_km, setting, draws(seed, "towns", city.geoname_id, copy)
+            neighbours or [], language, local_name, radius_km, setting, draws(seed, "towns", city.geoname_id, copy)
         ),
         setting=setting,
         climate=climate_of(city.lat, facts),
@@ -192,7 +194,7 @@ def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tu
     )
 
 
-def _is_inland(lat: float, lon: float, iso2: str) -> bool:
+def is_inland(lat: float, lon: float, iso2: str) -> bool:
     """Whether a point lies in a country, and not within about a kilometre of its coast or border."""
     land = country_map()
     return all(
@@ -202,20 +204,22 @@ def _is_inland(lat: float, lon: float, iso2: str) -> bool:
 
 
 def _shops(
-    seed: int,
     city: City,
     facts: CountryFacts,
     words: SignWords,
     local_name: str,
     setting: str,
     rng: random.Random,
+    naming: random.Random,
 ) -> tuple[Sign, ...]:
     count = {"centre": 3, "suburb": 2, "rural": 1}[setting]
     kinds = rng.sample(["bakery", "pharmacy", "market", "restaurant"], count)
     signs = []
     for kind in kinds:
+        # Shops call themselves after their owner, or after the town.
         name = proper_name(words.language, city.country, facts.continent, rng)
-        phone = phone_number(seed, city, facts, rng)
+        name = local_name if naming.random() < NAMED_AFTER_TOWN else name
+        phone = phone_number(city, facts, rng)
         signs.append(Sign(kind, (shop_text(words, kind, name), phone)))
     if rng.random() < {"centre": 0.5, "suburb": 0.4, "rural": 0.3}[setting]:
         kind = "town_hall" if rng.random() < 0.5 else "school"

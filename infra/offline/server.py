@@ -34,11 +34,11 @@ from infra.offline.services.mapillary_tiles import MapillaryTiles
 from infra.offline.services.maps import Maps
 from infra.offline.services.nominatim import Nominatim
 from infra.offline.services.opencage import OpenCage
-from infra.offline.services.stac_hosts import RealHosts, archive_routes
+from infra.offline.services.stac_hosts import API_HOST, BLOB_DOMAIN, RealHosts, archive_routes
 from infra.offline.services.tavily import Tavily
 from infra.offline.services.you import You
 from infra.offline.sign_index import SignIndex
-from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, World
+from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, Modes, World
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8760
 FAULTS_VARIABLE = "GEOFIX_OFFLINE_FAULTS"
@@ -55,6 +55,7 @@ def create_app(
     tokens: frozenset[str] = frozenset((TOKEN,)),
     warm: bool = True,
     passing: bool = False,
+    allow_remote: bool = False,
 ) -> Application:
     """The ASGI application that serves a world; chat models are part of it and never see the world.
 
@@ -86,7 +87,35 @@ def create_app(
     answers: Application = Starlette(routes=routes)
     if warm:
         answers = _Warming(answers, [names.prepare, signs.prepare])
-    return RealHosts(FaultyWorld(answers, faults))
+    served: Application = RealHosts(FaultyWorld(answers, faults))
+    return served if allow_remote else _OwnHosts(served)
+
+
+class _OwnHosts:
+    """Refuses requests whose Host names neither this machine nor a host this server stands in for.
+
+    A page in a browser can make its own name point to loopback; such a request bears that name.
+    """
+
+    def __init__(self, answers: Application) -> None:
+        self._answers = answers
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and not _is_own_host(_host(scope)):
+            refusal = JSONResponse({"error": "this Host is not served here"}, 421)
+            await refusal(scope, receive, send)
+            return
+        await self._answers(scope, receive, send)
+
+
+def _host(scope: Any) -> str:
+    """The name in the Host header, without its port."""
+    given = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1").lower()
+    return given[1:].partition("]")[0] if given.startswith("[") else given.partition(":")[0]
+
+
+def _is_own_host(host: str) -> bool:
+    return not host or _is_loopback(host) or host == API_HOST or host.endswith((BLOB_DOMAIN, ".localhost"))
 
 
 class _Warming:
@@ -117,7 +146,13 @@ def _chat_routes() -> list[BaseRoute]:
 def _health(world: World, faults: Faults, passing: bool) -> dict[str, Any]:
     """Which Earth this is, and how it behaves: who would use it must be able to tell it from another."""
     earth = {"seed": world.seed, "size": world.size, "pano_width": world.pano_width}
-    return {"service": "geofix-offline", **earth, "faults": len(faults.rules), "passing": passing}
+    return {
+        "service": "geofix-offline",
+        **earth,
+        "modes": world.modes.names(),
+        "faults": len(faults.rules),
+        "passing": passing,
+    }
 
 
 def _control_routes(faults: Faults) -> list[BaseRoute]:
@@ -125,6 +160,8 @@ def _control_routes(faults: Faults) -> list[BaseRoute]:
         if not _is_loopback(request.client.host if request.client else ""):
             return JSONResponse({"error": "control is for this machine only"}, 403)
         if request.method == "POST":
+            if not _is_json(request):
+                return _json_wanted()
             try:
                 faults.replace(*parse(json.loads(await request.body())))
             except ValueError as error:
@@ -143,6 +180,8 @@ def _control_routes(faults: Faults) -> list[BaseRoute]:
     async def control_journal(request: Request) -> Response:
         if not _is_loopback(request.client.host if request.client else ""):
             return JSONResponse({"error": "control is for this machine only"}, 403)
+        if request.method == "POST" and not _is_json(request):
+            return _json_wanted()
         if request.method == "POST":
             faults.journal = []
         found = faults.journal
@@ -157,6 +196,15 @@ def _control_routes(faults: Faults) -> list[BaseRoute]:
         Route("/control/log", control_log, methods=["GET", "DELETE"]),
         Route("/control/journal", control_journal, methods=["GET", "POST", "DELETE"]),
     ]
+
+
+def _is_json(request: Request) -> bool:
+    """Whether a body is declared as JSON: a form of some web page cannot do that."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+def _json_wanted() -> Response:
+    return JSONResponse({"error": "content-type: application/json is needed"}, 415)
 
 
 def _is_loopback(host: str) -> bool:
@@ -203,6 +251,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=DEFAULT_SIZE, help="places that have imagery")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     parser.add_argument("--pano-width", type=int, default=4096)
+    parser.add_argument("--mixed-sizes", action="store_true", help="panoramas of 2048 to 8192 px, some of odd shape")
+    parser.add_argument("--dense", action="store_true", help="half of the imagery in the twenty largest cities")
+    parser.add_argument("--graded", action="store_true", help="every grade of blur and darkness, not only the worst")
     parser.add_argument(
         "--url-lifetime", type=float, default=DEFAULT_LIFETIME_S, metavar="SECONDS", help="of signed image addresses"
     )
@@ -221,14 +272,21 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         faults = Faults.from_json(options.faults) if options.faults else Faults()
-        world = World(options.seed, options.size, options.pano_width)
+        modes = Modes(options.mixed_sizes, options.dense, options.graded)
+        world = World(options.seed, options.size, options.pano_width, modes)
     except ValueError as error:
         print(f"offline world: {error}", file=sys.stderr)
         return 2
     if not 0 <= options.port <= 65535:
         print(f"offline world: --port {options.port}: a port is between 0 (any free one) and 65535", file=sys.stderr)
         return 2
-    app = create_app(world, faults, url_lifetime_s=options.url_lifetime, passing=options.lifeline)
+    app = create_app(
+        world,
+        faults,
+        url_lifetime_s=options.url_lifetime,
+        passing=options.lifeline,
+        allow_remote=options.allow_remote,
+    )
     if options.lifeline:
         exit_when_stdin_closes()
     try:

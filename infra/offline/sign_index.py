@@ -1,43 +1,51 @@
-"""Which places have a sign with these words: the small web that search and geocoding stand on."""
+"""Which streets have a sign with these words: the small web that search and geocoding stand on."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from infra.offline.gazetteer import fold
-from infra.offline.sign_words import KINDS, WORDS
+from infra.offline.kept_index import Lists, keep_lists, kept_lists
+from infra.offline.place import Place, Sign
+from infra.offline.seeded_random import fraction
+from infra.offline.side_streets import SideStreet
+from infra.offline.text_words import one_letter_off, telling_words
 from infra.offline.world import World
+
+MOST_TOWNS = 60  # of all that have a name, those a search engine would look at
+MISSPELT = 0.7
+_NONE = np.empty(0, np.int32)
+Street = Place | SideStreet
 
 
 @dataclass(frozen=True)
 class SignHit:
-    """A place with a sign that fits the query, and how well: the share of the query's telling words on the sign."""
+    """A street with a sign that fits the query, and how well: the share of the query's telling words on its signs.
 
-    place: int
+    `text` is the sign or street name that fits best; it always holds a word of the query, or one a letter off.
+    """
+
+    street: Street
     text: str
     score: float
 
-
-def _common_words() -> frozenset[str]:
-    """Words that stand on too many signs to tell places apart."""
-    words: set[str] = set("the of in at on near where is location address phone tel city town street road".split())  # noqa: SIM905
-    for entry in WORDS.values():
-        for text in [entry.street_word, *(entry.word(kind) for kind in KINDS)]:
-            words |= set(fold(text).split())
-    return frozenset(words)
-
-
-COMMON_WORDS = _common_words()
+    @property
+    def sign(self) -> Sign | None:
+        """The shop sign that was found, or None where it is the street itself."""
+        return next((sign for sign in self.street.shops if sign.lines[0] == self.text), None)
 
 
 class SignIndex:
-    """Telling words of all shop and street signs to places; built on first use."""
+    """Telling words of all shop and street signs to streets; built on first use."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._lock = threading.Lock()
-        self._places: dict[str, list[int]] = {}
+        self._places: Lists = {}
         self._ready = False
 
     def prepare(self) -> None:
@@ -45,65 +53,102 @@ class SignIndex:
         with self._lock:
             if self._ready:
                 return
-            for index in range(self._world.size):
-                place = self._world.sign_texts(index)
-                texts = [
-                    place.street,
-                    *(sign.lines[0] for sign in place.shops if sign.kind not in ("school", "town_hall")),
-                ]
-                for word in {word for text in texts for word in telling_words(text)}:
-                    self._places.setdefault(word, []).append(index)
+            names = ("signs", self._world.seed, self._world.size, repr(self._world.modes))
+            kept = kept_lists(*names)
+            self._places = keep_lists(self._listed(), *names) if kept is None else kept
             self._ready = True
 
-    def find(self, query: str, most: int = 20) -> list[SignHit]:
-        """Places whose signs hold the query's telling words, best first; one wrong letter in a word is forgiven."""
+    def _listed(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for index in range(self._world.size):
+            texts = _texts(self._world.sign_texts(index))
+            for word in {word for text in texts for word in telling_words(text)}:
+                found.setdefault(word, []).append(index)
+        return found
+
+    def find(
+        self, query: str, most: int = 20, towns: Collection[int] = (), lands: Collection[str] = ()
+    ) -> list[SignHit]:
+        """Streets whose signs hold the query's telling words, best first; one wrong letter in a word is forgiven.
+
+        Streets of the given towns (gazetteer rows) and countries come before equals elsewhere.
+        """
         self.prepare()
         words = telling_words(query)
-        score: dict[int, float] = {}
-        for word in words:
-            near = (
-                [word] if word in self._places else [other for other in _one_letter_off(word) if other in self._places]
-            )
-            for other in near[:3]:
-                posting = self._places[other]
-                for place in posting[:200]:
-                    score[place] = score.get(place, 0.0) + (1.0 if other == word else 0.7) / (1.0 + 0.02 * len(posting))
-        best = sorted(score, key=lambda place: (-score[place], place))[: 2 * most]
+        spelt = {word: self._spellings(word) for word in words}
+        if not any(spelt.values()):
+            return []
         asked = set(fold(query).split())
         hits = []
-        for place in best:
-            text = self._text_for(place, words)
+        for street in self._candidates(spelt, towns, lands, query):
+            hit = _hit(street, spelt, asked)
+            if hit is not None:
+                hits.append(hit)
+
+        def rank(hit: SignHit) -> tuple[float, float]:
+            near = (hit.street.city.index in towns) + 0.5 * (hit.street.country in lands)
+            # Of equals none is preferred for having imagery.
+            return -hit.score - 0.4 * near, fraction("rank", query, hit.street.city.index, hit.text)
+
+        return sorted(hits, key=rank)[:most]
+
+    def _spellings(self, word: str) -> dict[str, float]:
+        """Known words a query's word may mean, with how sure that is."""
+        if self._is_known(word):
+            return {word: 1.0}
+        return {other: MISSPELT for other in one_letter_off(word) if self._is_known(other)}
+
+    def _is_known(self, word: str) -> bool:
+        return word in self._places or self._world.side_streets.knows(word)
+
+    def _candidates(
+        self, spelt: dict[str, dict[str, float]], towns: Collection[int], lands: Collection[str], query: str
+    ) -> Iterable[Street]:
+        """Places and side streets that have one of the words: those of the named towns, then the most fitting."""
+        world, side = self._world, self._world.side_streets
+        for row in towns:
+            yield from (world.place(index) for index in world.places_of_town(row))
+            yield from side.of_town(row)
+        placed: dict[int, float] = {}
+        rows: dict[int, float] = {}
+        for spellings in spelt.values():
+            for other, quality in list(spellings.items())[:3]:
+                for index in self._places.get(other, _NONE).tolist():
+                    placed[index] = placed.get(index, 0.0) + quality
+                for row in side.towns_with(other, lands).tolist():
+                    rows[row] = rows.get(row, 0.0) + quality
+        country = world.gazetteer.country
+
+        def order(row: int, score: float) -> tuple[float, float]:
+            return -score - 0.5 * (str(country[row]) in lands), fraction("town", query, row)
+
+        best = sorted(placed, key=lambda index: order(world.row_of(index), placed[index]))[:MOST_TOWNS]
+        yield from (world.place(index) for index in best if world.row_of(index) not in towns)
+        for row in sorted(rows, key=lambda row: order(row, rows[row]))[:MOST_TOWNS]:
+            if row not in towns:
+                yield from side.of_town(row)
+
+
+def _texts(street: Street) -> list[str]:
+    """What a street's directory entries are called; schools and town halls bear the town's name."""
+    shops = [sign.lines[0] for sign in street.shops if sign.kind not in ("school", "town_hall")]
+    return [street.street, *shops]
+
+
+def _hit(street: Street, spelt: dict[str, dict[str, float]], asked: set[str]) -> SignHit | None:
+    """How well a street's signs fit, with the sign that fits best; None where none does."""
+    held = {text: set(telling_words(text)) for text in _texts(street)}
+    quality = np.zeros(len(spelt))
+    best: tuple[float, float, str] | None = None
+    for text, words in held.items():
+        each = np.array(
+            [max((q for other, q in known.items() if other in words), default=0.0) for known in spelt.values()]
+        )
+        quality = np.maximum(quality, each)
+        if each.any():
             # Common words cannot find a place, but "Boulangerie X" is still not "Pharmacie X".
             shared = len(asked & set(fold(text).split())) / max(1, len(asked))
-            hits.append(SignHit(place, text, 0.85 * score[place] / max(1, len(words)) + 0.15 * shared))
-        return sorted(hits, key=lambda hit: (-hit.score, hit.place))[:most]
-
-    def _text_for(self, place: int, words: list[str]) -> str:
-        signs = self._world.sign_texts(place)
-        texts = [*(sign.lines[0] for sign in signs.shops), signs.street]
-        return max(texts, key=lambda text: sum(word in telling_words(text) for word in words))
-
-
-def telling_words(text: str) -> list[str]:
-    """The words of a text that can tell one place from another, without repeats."""
-    found = []
-    for word in fold(text).split():
-        for common in ("strasse", "straat", "gatan", "veien", "katu", "vegur", "gata", "通り", "路"):
-            word = word.removesuffix(common) if len(word) > len(common) + 2 or not word.isascii() else word
-        if not word.isascii():
-            for entry in (WORDS["ja"], WORDS["zh"], WORDS["zh-TW"]):  # written without spaces
-                for kind in KINDS:
-                    word = word.removesuffix(entry.word(kind))
-        if len(word) > 1 and word not in COMMON_WORDS and not word.isdigit():
-            found.append(word)
-    return list(dict.fromkeys(found))
-
-
-def _one_letter_off(word: str) -> list[str]:
-    if len(word) < 5 or not word.isascii():
-        return []
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    off = [word[:i] + word[i + 1 :] for i in range(len(word))]
-    off += [word[:i] + ch + word[i + 1 :] for i in range(len(word)) for ch in letters if ch != word[i]]
-    off += [word[:i] + ch + word[i:] for i in range(len(word) + 1) for ch in letters]
-    return off
+            best = max(best or (0.0, 0.0, ""), (float(each.sum()), shared, text))
+    if best is None:
+        return None
+    return SignHit(street, best[2], 0.85 * float(quality.mean()) + 0.15 * best[1])

@@ -12,6 +12,7 @@ from infra.offline import ids
 from infra.offline.gazetteer import Gazetteer, gazetteer
 from infra.offline.place import Place, make_place
 from infra.offline.seeded_random import fraction, fractions, generator
+from infra.offline.side_streets import SideStreets
 
 DEFAULT_SEED = 7
 DEFAULT_SIZE = 40_000
@@ -27,6 +28,24 @@ _PHONES = (("samsung", "SM-G973F"), ("Apple", "iPhone 12"), ("Xiaomi", "Mi A2"),
 
 CONDITIONS = ("clear", "near_duplicate", "exact_duplicate", "blurred", "dark", "no_clue", "landmark")
 _CONDITION_STEPS = np.cumsum([0.74, 0.06, 0.04, 0.04, 0.04, 0.05])
+
+
+# Sizes that cameras and uploads have, odd ones among them.
+PANO_SIZES = ((2048, 1024), (3840, 1920), (4096, 2048), (4096, 2044), (5056, 2528), (5760, 2880), (8192, 4096))
+_BLUR, _LIGHT = 1 / 130, 0.09  # of a picture that is spoilt outright
+
+
+@dataclass(frozen=True)
+class Modes:
+    """How a world departs from the default one, which is quick and even."""
+
+    mixed_sizes: bool = False  # panoramas of PANO_SIZES instead of one width
+    dense: bool = False  # imagery crowds into the largest cities: thousands of images on a tile
+    graded: bool = False  # every picture is a little blurred and dim, some much; no clear line between good and bad
+
+    def names(self) -> list[str]:
+        """The modes that are on."""
+        return [name for name, on in vars(self).items() if on]
 
 
 @dataclass(frozen=True)
@@ -54,23 +73,29 @@ class ImageRecord:
     height: int
     computed_lat: float | None  # None: not yet processed, so the field is absent
     computed_lon: float | None
+    blur: float = 0.0  # radius of the blur, as a part of the picture's width
+    light: float = 1.0  # share of the light that is there
 
 
 class World:
     """`size` places of the open gazetteer that have imagery, chosen by a seed; details are computed when asked for."""
 
-    def __init__(self, seed: int = DEFAULT_SEED, size: int = DEFAULT_SIZE, pano_width: int = 4096) -> None:
+    def __init__(
+        self, seed: int = DEFAULT_SEED, size: int = DEFAULT_SIZE, pano_width: int = 4096, modes: Modes | None = None
+    ) -> None:
         if size < 1:
             raise ValueError(f"size: {size} places; at least 1 is needed")
         if pano_width % 64 or not 512 <= pano_width <= 5760:
             raise ValueError(f"pano_width: {pano_width}; a multiple of 64 between 512 and 5760 is needed")
-        self.seed, self.pano_width = seed, pano_width
+        self.seed, self.pano_width, self.modes = seed, pano_width, modes or Modes()
         self.gazetteer: Gazetteer = gazetteer()
-        self._city, self._copy = _choose(self.gazetteer, seed, size)
+        self._city, self._copy = _choose(self.gazetteer, seed, size, self.modes.dense)
+        self._order: np.ndarray | None = None
         self.size = len(self._city)
         self._lat, self._lon = self.gazetteer.lat[self._city], self.gazetteer.lon[self._city]
         self.place = lru_cache(maxsize=20_000)(self._make_place)
         self.images = lru_cache(maxsize=20_000)(self._make_images)
+        self.side_streets = SideStreets(seed, self.gazetteer)
 
     def _make_place(self, index: int) -> Place:
         """The place at an index in [0, size)."""
@@ -82,9 +107,20 @@ class World:
         return make_place(self.seed, index, self.gazetteer.city(row), int(self._copy[index]), neighbours)
 
     def sign_texts(self, index: int) -> Place:
-        """The place without its direction sign: cheap enough to read every sign of the world once."""
+        """The place without its direction sign, near where it lies: cheap enough to read the world's signs once."""
         row = int(self._city[index])
-        return make_place(self.seed, index, self.gazetteer.city(row), int(self._copy[index]), [])
+        return make_place(self.seed, index, self.gazetteer.city(row), int(self._copy[index]), None)
+
+    def row_of(self, index: int) -> int:
+        """The gazetteer row of a place's town."""
+        return int(self._city[index])
+
+    def places_of_town(self, row: int) -> list[int]:
+        """Indices of the places in the town at a gazetteer row."""
+        if self._order is None:
+            self._order = np.argsort(self._city, kind="stable")
+        first, last = np.searchsorted(self._city, (row, row + 1), sorter=self._order)
+        return [int(index) for index in self._order[first:last]]
 
     def _make_images(self, index: int) -> tuple[ImageRecord, ...]:
         """All images of a place in the order they were taken: one sequence."""
@@ -157,7 +193,8 @@ class World:
         bearing = math.radians(place.bearing_deg)
         lat = place.lat + along_m * math.cos(bearing) / 111_195.0
         lon = place.lon + along_m * math.sin(bearing) / (111_195.0 * max(0.05, math.cos(math.radians(place.lat))))
-        height = self.pano_width // 2 if is_pano else 1200
+        width, height = self._pano_size(place) if is_pano else (1600, 1200)
+        blur, light = self._spoilt(place, slot, condition)
         processed = rng.random() < 0.95
         shift = rng.normal(0.0, 1.5e-5, size=2)
         make, model = (_MAKES if is_pano else _PHONES)[int(fraction(self.seed, "camera", place.look) * 4)]
@@ -183,11 +220,28 @@ class World:
             creator_id=str(10**14 + creator * 7919),
             make=make,
             model=model,
-            width=self.pano_width if is_pano else 1600,
+            width=width,
             height=height,
             computed_lat=round(lat + float(shift[0]), 12) if processed else None,
             computed_lon=round(lon + float(shift[1]), 12) if processed else None,
+            blur=blur,
+            light=light,
         )
+
+    def _pano_size(self, place: Place) -> tuple[int, int]:
+        if not self.modes.mixed_sizes:
+            return self.pano_width, self.pano_width // 2
+        return PANO_SIZES[int(fraction(self.seed, "size", place.look) * len(PANO_SIZES))]
+
+    def _spoilt(self, place: Place, slot: int, condition: str) -> tuple[float, float]:
+        """(blur, light) of a picture: all or nothing, unless the world is graded."""
+        blur = _BLUR if condition == "blurred" else 0.0
+        light = _LIGHT if condition == "dark" else 1.0
+        if self.modes.graded:
+            # Most pictures are nearly clear; the tail reaches what is spoilt outright.
+            blur = max(blur, 0.6 * _BLUR * fraction(self.seed, "blur", place.look, slot) ** 4)
+            light = min(light, 1.0 - 0.8 * fraction(self.seed, "dusk", place.look, slot) ** 4)
+        return blur, light
 
     def _is_pano(self, place: Place, slot: int) -> bool:
         mode = fraction(self.seed, "mode", place.look)
@@ -207,8 +261,10 @@ def photo_yaw_deg(seed: int, place: Place, slot: int) -> float:
     return side * (8.0 + 30.0 * fraction(seed, "yaw", place.look, slot))
 
 
-def _choose(cities: Gazetteer, seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+def _choose(cities: Gazetteer, seed: int, size: int, dense: bool) -> tuple[np.ndarray, np.ndarray]:
     """(city row, copy) per place: a seeded draw without replacement, likelier for populous cities."""
+    if dense:
+        return _crowd(cities, size)
     copies = 1 + np.minimum(MOST_COPIES - 1, cities.population / (MILLION_PEOPLE_PER_COPY * 1e6)).astype(np.int64)
     while copies.sum() < size:
         copies += 1
@@ -222,6 +278,15 @@ def _choose(cities: Gazetteer, seed: int, size: int) -> tuple[np.ndarray, np.nda
     arrival = -np.log1p(-uniform) / weight
     order = np.lexsort((copy, cities.ids[rows], arrival))[:size]
     return rows[order], copy[order]
+
+
+def _crowd(cities: Gazetteer, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(city row, copy) per place with half of all places in the twenty largest cities, by turns."""
+    order = np.lexsort((cities.ids, -cities.population))
+    crowded, rest = np.arange(size // 2), np.arange(size - size // 2)
+    rows = np.concatenate([order[crowded % 20], order[20 + rest % (len(order) - 20)]])
+    copy = np.concatenate([crowded // 20, rest // (len(order) - 20)])
+    return rows, copy
 
 
 def _weights(cities: Gazetteer) -> np.ndarray:

@@ -5,37 +5,50 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from dataclasses import dataclass
 
-from infra.offline.chat.beliefs import match_weight
-from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, street_in
+from infra.offline.chat.agent_state import State, misread
+from infra.offline.chat.answer_form import Answer, write_answer
+from infra.offline.chat.beliefs import Belief, Guess, country_name, match_weight, weigh
+from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, scene_evidence, street_in
 from infra.offline.chat.errors import bad
+from infra.offline.chat.knowledge import Memory, familiarity, recalls, remembered, towns_of_area
+from infra.offline.chat.notes import Notes, SeenText
+from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import Place, fold, place_names
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
-from infra.offline.chat.schema import fill
 from infra.offline.chat.sight import Look, look
-from infra.offline.facts import countries
+from infra.offline.chat.writer import is_asked, others_speak, weighed_with_others, write
 
-KM_PER_DEGREE = 111.2
+_PHONE = re.compile(r"(?:\+|\b00)\d{1,3}\s?(\d{2})\b|[Tt]el\.?\s?0(\d{2})\b")
 
 
 @dataclass(frozen=True)
 class Skill:
     """What one answerer is capable of."""
 
-    reads_from_px: float | None  # smallest line it reads, at 1024 px picture width; None: only letter shapes
-    knows_population: int  # the smallest town whose name it knows
-    misread_rate: float  # chance per letter of reading another
-    weighs_road: bool  # whether it uses road rules to choose among namesakes
+    memory: Memory
+    reads_from_px: float  # smallest line it reads, at 1024 px picture width
+    misread_rate: float  # chance per letter of reading another, at temperature 1
+    weighs_road: bool  # whether it uses road rules and scenery to choose among namesakes
     doubt: float  # spread of its second thoughts at temperature 1, in log-odds
-    vague_km: float  # how far off it remembers a city's coordinates
     garbled_rate: float  # unparsable or refused answers when sampled
 
 
-SMALL = Skill(None, 300_000, 0.0, True, 1.6, 60.0, 0.05)
-BASE = Skill(11.0, 50_000, 0.015, False, 1.2, 6.0, 0.03)
-LARGE = Skill(6.0, 5_000, 0.0, True, 0.8, 1.2, 0.02)
+SMALL = Skill(Memory("small", 4.5, 0.55, 2.5), 9.0, 0.03, False, 1.4, 0.05)
+BASE = Skill(Memory("base", 3.8, 0.6, 0.5), 6.5, 0.015, True, 1.0, 0.03)
+LARGE = Skill(Memory("large", 3.3, 0.6, 0.5), 5.0, 0.004, True, 0.8, 0.02)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A town that may be the answer."""
+
+    place: Place
+    score: float
+    why: str
 
 
 def small(request: ChatRequest, dice: random.Random) -> Reply:
@@ -55,98 +68,108 @@ def _speak(request: ChatRequest, dice: random.Random, skill: Skill) -> Reply:
         raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
     warmth = request.temperature
     seen = look(request.pictures[-1])
-    lines = _read(seen, skill, dice)
-    evidence = read_evidence(lines if skill.reads_from_px is not None else [])
-    if skill.reads_from_px is None:
-        _letter_shapes(seen, evidence)
+    lines = _read(seen, skill, dice, warmth)
+    evidence = read_evidence(lines)
+    scene = seen.scene
     if skill.weighs_road or not lines:
-        scene = seen.scene
         road_evidence(evidence, side=scene.side, centre=scene.centre, edge=scene.edge, sign=scene.sign)
-    place, why = _choose(lines, evidence, skill, dice, warmth)
-    lat, lon = _recall(place, skill, dice)
-    if warmth > 0 and dice.random() < skill.garbled_rate * min(1.0, warmth):
-        return _garbled(place, dice)
-    answer = {
-        "lat": round(lat, 4),
-        "lon": round(lon, 4),
-        "city": place.name,
-        "country": countries()[place.country].name if place.country in countries() else place.country,
-    }
-    if request.response_schema is not None:
-        return Reply(fill(request.response_schema, answer | {"latitude": answer["lat"], "longitude": answer["lon"]}))
+        scene_evidence(evidence, scene)
+    options = _options(lines, evidence, skill, dice, warmth)
+    best = options[0]
+    lat, lon = remembered(best.place, skill.memory, dice, warmth)
+    country = country_name(best.place.country)
     reasons = "; ".join(dict.fromkeys(evidence.notes[:4])) or "there is little to go by"
-    thought = f"{reasons[0].upper()}{reasons[1:]}. {why}"
-    return Reply(f"<think>{thought}</think><answer>{json.dumps(answer, ensure_ascii=False)}</answer>")
+    thought = f"{reasons[0].upper()}{reasons[1:]}. {best.why}"
+    sure = _confidence(options, skill)
+    answer = Answer(round(lat, 4), round(lon, 4), country, "", best.place.name, "", sure, thought)
+    if is_asked(request) or others_speak(request):
+        state, belief = _as_state(seen, lines, options, evidence)
+        if is_asked(request):
+            return write(request, state, belief, dice, answer)
+        answer, thought = weighed_with_others(request, state, belief, answer)
+    if warmth > 0 and dice.random() < skill.garbled_rate * min(1.0, warmth):
+        return _garbled(best.place, dice)
+    return Reply(write_answer(request, thought, answer))
 
 
-def _read(seen: Look, skill: Skill, dice: random.Random) -> list[str]:
+def _read(seen: Look, skill: Skill, dice: random.Random, warmth: float) -> list[str]:
     """The lines big enough for these eyes, with the slips of these eyes."""
-    if skill.reads_from_px is None:
-        return []
     limit = skill.reads_from_px * seen.width / 1024
-    return [_misread(line.text, skill, dice) for line in seen.readable if line.height >= limit]
+    found = []
+    for line in seen.readable:
+        # The smallest legible lines are read on some looks and not on others.
+        blur = 1 + warmth * dice.gauss(0, 0.15)
+        if line.height >= limit * blur:
+            found.append(misread(line.text, skill.misread_rate * warmth, dice))
+    return found
 
 
-def _misread(text: str, skill: Skill, dice: random.Random) -> str:
-    letters = "aeinorstul"
-    return "".join(
-        dice.choice(letters) if char.isalpha() and char.isascii() and dice.random() < skill.misread_rate else char
-        for char in text
-    )
-
-
-def _letter_shapes(seen: Look, evidence: Evidence) -> None:
-    """The script of the largest lines, without reading them."""
-    for line in seen.readable[:4]:
-        for char in line.text:
-            if 0x3040 <= ord(char) < 0x3100:
-                evidence.favour(["JP"], 1.5)
-            elif 0x4E00 <= ord(char) < 0xA000:
-                evidence.favour(["CN", "TW", "HK", "JP"], 0.4)
-            elif 0x0370 <= ord(char) < 0x0400:
-                evidence.favour(["GR", "CY"], 0.7)
-
-
-def _choose(
-    lines: list[str], evidence: Evidence, skill: Skill, dice: random.Random, warmth: float
-) -> tuple[Place, str]:
-    """The likeliest city; at a temperature every option's odds are shaken before the best is taken."""
-    names = place_names()
-    odds: dict[Place, float] = {}
+def _options(lines: list[str], evidence: Evidence, skill: Skill, dice: random.Random, warmth: float) -> list[Option]:
+    """Towns that may be it, best first; at a temperature every option's odds are shaken."""
+    names, memory = place_names(), skill.memory
+    odds: dict[Place, tuple[float, str]] = {}
     for line in lines:
         street = street_in(line)
         for match in names.mentions(line):
-            if match.place.population < skill.knows_population:
+            if not recalls(match.place, memory, dice, warmth):
                 continue
             hidden = street is not None and fold(match.seen) in fold(street[0])
             weight = match_weight(match) - (2.5 if hidden else 0.0) + evidence.score(match.place.country)
-            odds[match.place] = max(odds.get(match.place, -math.inf), weight)
-    shaken = {place: score + warmth * skill.doubt * _gumbel(dice) for place, score in odds.items()}
-    # Without a name that convinces, the country's big cities are the fallback, and they always compete.
-    for code, score in evidence.ranked()[:12]:
+            if weight > odds.get(match.place, (-math.inf, ""))[0]:
+                odds[match.place] = (weight, f"The name of {match.place.name} is readable.")
+    ranked = evidence.ranked()
+    for code, score in ranked[:12]:
+        for area in _areas(lines):
+            for rank, town in enumerate(towns_of_area(code, area)[:3]):
+                if familiarity(town, memory) > 0.6 and town not in odds:
+                    why = f"The area code {area} is that of the region of {town.name}."
+                    odds[town] = (score + 1.2 - 0.7 * rank, why)
+        # Without a name that convinces, the country's big cities are the fallback, and they always compete.
         listed = names.biggest(code)
-        cities = [city for city in listed if city.population >= skill.knows_population][:5] or listed[:1]
+        cities = [city for city in listed[:12] if familiarity(city, memory) > 0.6][:5] or listed[:1]
         for rank, city in enumerate(cities):
-            value = score - 0.7 * rank + warmth * skill.doubt * _gumbel(dice)
-            if city not in odds and value > shaken.get(city, -math.inf):
-                shaken[city] = value
-    best = max(shaken, key=lambda place: shaken[place])
-    if best in odds:
-        return best, f"The name of {best.name} is readable."
-    return best, f"No place name convinces me, so I take a large city: {best.name}."
+            if score - 0.7 * rank > odds.get(city, (-math.inf, ""))[0]:
+                odds[city] = (score - 0.7 * rank, f"No place name convinces me, so I take a large city: {city.name}.")
+    # Doubt about the country moves all of its towns together; doubt about a town only itself.
+    moods = {code: dice.gauss(0, skill.doubt) for code in sorted({place.country for place in odds})}
+    options = [
+        Option(place, score + warmth * (moods[place.country] + 0.5 * skill.doubt * dice.gauss(0, 1)), why)
+        for place, (score, why) in odds.items()
+    ]
+    return sorted(options, key=lambda option: -option.score)
 
 
-def _gumbel(dice: random.Random) -> float:
-    return -math.log(-math.log(min(max(dice.random(), 1e-9), 1 - 1e-9)))
+def _areas(lines: list[str]) -> list[int]:
+    """Area digits of the phone numbers read."""
+    found = [matched.group(1) or matched.group(2) for line in lines for matched in _PHONE.finditer(line)]
+    return [int(digits) for digits in dict.fromkeys(found)][:2]
 
 
-def _recall(place: Place, skill: Skill, dice: random.Random) -> tuple[float, float]:
-    """The city's coordinates as this model remembers them."""
-    away_km = abs(dice.gauss(0, skill.vague_km))
-    bearing = dice.uniform(0, 2 * math.pi)
-    lat = place.lat + away_km / KM_PER_DEGREE * math.cos(bearing)
-    lon = place.lon + away_km / KM_PER_DEGREE * math.sin(bearing) / max(0.1, math.cos(math.radians(place.lat)))
-    return max(-89.9, min(89.9, lat)), (lon + 180) % 360 - 180
+def _confidence(options: list[Option], skill: Skill) -> float:
+    """How sure it is to be within 25 km: its lead over other towns, and how well it knows the one it names."""
+    best = options[0]
+    named = best.why.startswith("The name")
+    rest = sum(math.exp(max(-20.0, option.score - best.score)) for option in options[1:])
+    lead = 1 / (1 + rest)
+    known = familiarity(best.place, skill.memory)
+    sure = (0.9 if named else 0.3) * lead * (0.4 + 0.6 * known)
+    # A clear lead of a town it knows is right more often than the product says: measured, and corrected.
+    return max(0.02, min(0.95, sure + 0.8 * sure * max(0.0, sure - 0.2)))
+
+
+def _as_state(seen: Look, lines: list[str], options: list[Option], evidence: Evidence) -> tuple[State, Belief]:
+    """What it saw and believes, in the form the writers of JSON and reviews take."""
+    notes = Notes(description=describe(seen))
+    notes.texts = [SeenText(line, (0, 0, 0, 0), 0.95, 0) for line in lines]
+    notes.texts += [SeenText("", line.box, line.score, line.height) for line in seen.lines]
+    belief = weigh(notes)
+    belief.evidence.notes = evidence.notes
+    known = [
+        Guess(o.place.country, country_name(o.place.country), o.place.name, o.place.lat, o.place.lon, o.score, o.why)
+        for o in options[:8]
+    ]
+    belief.guesses = known
+    return State(notes, seen), belief
 
 
 def _garbled(place: Place, dice: random.Random) -> Reply:
@@ -156,4 +179,4 @@ def _garbled(place: Place, dice: random.Random) -> Reply:
         return Reply("I'm sorry, but I can't determine where this picture was taken.")
     if way == 1:
         return Reply(f"<think>It could be {place.name}.</think><answer>Somewhere near {place.name}, perhaps.</answer>")
-    return Reply(f'<think>It looks like {place.name}.</think><answer>{{"lat": "unknown", "city": "{place.name}"')
+    return Reply(f'<think>It looks like {place.name}.</think><answer>{json.dumps({"lat": "unknown"})[:-1]}, "city"')

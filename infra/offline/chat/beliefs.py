@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from infra.offline.chat.clues import Evidence, countries_in, read_evidence, road_evidence, sign_words_in, street_in
 from infra.offline.chat.notes import Candidate, Notes
 from infra.offline.chat.placenames import Match, Place, fold, place_names
 from infra.offline.facts import countries
+from infra.offline.gazetteer import admin1_names, gazetteer
 
 SETTLED_ODDS = 2.5  # how far the best guess must lead before no further search is made
 BIGGEST_CITY = 0.5  # what "no name known, but this country" is worth beside a name on a sign
 NEAR_DEGREES = 0.45
+DOUBT = 1.2  # spread of its second thoughts at temperature 1, in log-odds
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,12 @@ class Guess:
     lon: float
     score: float
     why: str
+
+    @property
+    def region(self) -> str:
+        """The first-level division the guess lies in, as a person would say it."""
+        row, away_km = gazetteer().nearest(self.lat, self.lon)[0]
+        return admin1_names().get(gazetteer().region_code(row), "") if away_km < 60 else ""
 
 
 @dataclass
@@ -51,18 +61,28 @@ class Belief:
         rivals = self.rivals
         return not rivals or self.guesses[0].score - rivals[0].score >= SETTLED_ODDS
 
+    def confidence(self, guess: Guess) -> float:
+        """How likely the guess is against its rivals; doubt about what was not thought of keeps it below 1."""
+        others = [rival for rival in self.guesses if not _close(rival, guess)]
+        odds = sum(math.exp(min(20.0, rival.score - guess.score) / 2) for rival in others)
+        return max(0.02, min(0.95, 0.95 / (1 + odds)))
+
     @property
     def reasons(self) -> list[str]:
         return list(dict.fromkeys(self.evidence.notes))
 
-    @property
-    def summary(self) -> str:
-        told = "; ".join(self.reasons[:3])
-        lead = f"Clues: {told}." if told else "There are few clues."
-        if self.best is not None:
-            where = f"{self.best.city}, {self.best.country_name}" if self.best.city else self.best.country_name
-            lead += f" So far this points to {where}."
-        return lead
+
+def shaken(belief: Belief, dice: random.Random, temperature: float) -> Belief:
+    """The belief with each guess's odds shaken; the same dice shake the same guess alike from turn to turn."""
+    if temperature <= 0:
+        return belief
+    key = dice.getrandbits(64)
+    moved = [
+        replace(guess, score=guess.score + temperature * DOUBT * random.Random(f"{key}/{guess.city}").gauss(0, 1))
+        for guess in belief.guesses
+    ]
+    belief.guesses = sorted(moved, key=lambda guess: -guess.score)
+    return belief
 
 
 def weigh(notes: Notes) -> Belief:
@@ -78,7 +98,7 @@ def weigh(notes: Notes) -> Belief:
     belief = Belief(evidence)
     odds = city_odds(notes, evidence)
     belief.guesses = _guesses(odds, notes, evidence)
-    belief.queries = _queries(notes, evidence)
+    belief.queries = _queries(notes, evidence, belief.guesses[0].country if belief.guesses else "")
     belief.addresses = _addresses(notes, belief)
     return belief
 
@@ -100,7 +120,7 @@ def city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str]
     for query, passages in notes.searches:
         for rank, passage in enumerate(passages[:6]):
             for place, weight in told_by(passage, rank, notes).items():
-                add(place, weight, f"a page found for '{query}' speaks of {place.name}")
+                add(place, weight, f"a page found for {query} speaks of {place.name}")
     return {place: (weight + evidence.score(place.country), why) for place, (weight, why) in odds.items()}
 
 
@@ -112,14 +132,49 @@ def told_by(passage: str, rank: int, notes: Notes) -> dict[Place, float]:
     lands = countries_in(passage)
     own = fold(" ".join(notes.words))
     told: dict[Place, float] = {}
-    for match in place_names().mentions(passage, fuzzy=False):
-        # The page repeats the sign; only what it adds to the sign is news. A named country rules out the others.
-        if fold(match.seen) in own or (lands and match.place.country not in lands):
-            continue
-        weight = support * (1.0 - 0.1 * rank) + (1.5 if lands else 0.0) + (0.0 if match.primary else -0.7)
-        weight += 0.2 * math.log10(1 + match.place.population)
-        told[match.place] = max(told.get(match.place, 0.0), weight)
+    for sentence in _sentences_on(passage, notes):
+        for match in place_names().mentions(_without_divisions(sentence, lands), fuzzy=False):
+            # A page is prose: most of its words are some village's name, but only names have capitals.
+            if match.seen.isascii() and not match.seen[:1].isupper():
+                continue
+            # A named country rules out the others.
+            if lands and match.place.country not in lands:
+                continue
+            weight = support * (1.0 - 0.1 * rank) + (1.5 if lands else 0.0) + (0.0 if match.primary else -0.7)
+            weight += 0.2 * math.log10(1 + match.place.population)
+            # Where the page repeats the sign, only an address is news.
+            if fold(match.seen) in own:
+                if f", {match.seen}," not in sentence:
+                    continue
+                weight *= 0.6
+            told[match.place] = max(told.get(match.place, 0.0), weight)
     return told
+
+
+def _sentences_on(passage: str, notes: Notes) -> list[str]:
+    """The sentences of a page that hold the signs' words, each with the next: the rest is about something else."""
+    sentences = re.split(r"(?<=[.!?])\s+(?=[^\W\d_])", passage)
+    held = [number for number, sentence in enumerate(sentences) if _support(sentence, notes) > 0] or [0]
+    kept = sorted({near for number in held for near in (number, number + 1) if near < len(sentences)})
+    return [sentences[number] for number in kept]
+
+
+def _without_divisions(sentence: str, lands: set[str]) -> str:
+    """The sentence without the region and country at the end of its addresses: 'New Mexico' is no Mexico."""
+    for code in lands:
+        name = country_name(code)
+        for at in [m.start() for m in re.finditer(rf", {re.escape(name)}\b", sentence)][::-1]:
+            before = sentence[:at]
+            parts = before.rsplit(", ", 1)
+            if len(parts) == 2 and fold(parts[1]) in _division_names(code):
+                before = parts[0]
+            sentence = before + "," + sentence[at + 2 + len(name) :]
+    return sentence
+
+
+@lru_cache(maxsize=512)
+def _division_names(country: str) -> frozenset[str]:
+    return frozenset(fold(name) for code, name in admin1_names().items() if code[:2] == country)
 
 
 def match_weight(match: Match) -> float:
@@ -160,7 +215,7 @@ def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evide
     ]
     for asked, candidates in notes.geocodes:
         for candidate in candidates[:5]:
-            found.append(_from_lookup(asked, candidate, odds, evidence))
+            found.append(_from_lookup(asked, candidate, odds, evidence, notes))
     # A country is always a guess: a name that contradicts every other clue must not win for want of rivals.
     for code, score in evidence.ranked()[:3]:
         for first in place_names().biggest(code)[:1]:
@@ -169,7 +224,9 @@ def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evide
     return sorted(found, key=lambda guess: -guess.score)[:8]
 
 
-def _from_lookup(asked: str, candidate: Candidate, odds: dict[Place, tuple[float, str]], evidence: Evidence) -> Guess:
+def _from_lookup(
+    asked: str, candidate: Candidate, odds: dict[Place, tuple[float, str]], evidence: Evidence, notes: Notes
+) -> Guess:
     """A geocoder's candidate: as likely as what was believed of the cities near it, and a little more."""
     near = [
         score
@@ -179,18 +236,26 @@ def _from_lookup(asked: str, candidate: Candidate, odds: dict[Place, tuple[float
     base = max(near) if near else evidence.score(candidate.country) + 1.0
     exact_street = street_in(asked.split(",")[0]) is not None and fold(asked.split(",")[0]) in fold(candidate.label)
     score = base + 0.6 - 0.3 * candidate.rank + (1.5 if exact_street else 0.0)
+    name_on_sign = fold(candidate.label.split(",")[0])
+    if candidate.poi_id and len(name_on_sign) >= 5:
+        # A point of interest that is called as a sign reads is the strongest find a map can give.
+        score += 2.5 * any(name_on_sign in fold(line) for line in notes.words)
+        score += 1.0 * any(fold(line) in fold(candidate.label) for line in notes.map_words if len(line) >= 5)
     name = country_name(candidate.country)
-    return Guess(candidate.country, name, candidate.city, candidate.lat, candidate.lon, score, f"lookup of '{asked}'")
+    return Guess(candidate.country, name, candidate.city, candidate.lat, candidate.lon, score, f"lookup of {asked}")
 
 
-def _queries(notes: Notes, evidence: Evidence) -> list[str]:
-    """Searches worth making: the most telling two lines together, then one by one."""
+def _queries(notes: Notes, evidence: Evidence, believed: str) -> list[str]:
+    """Searches worth making: the most telling two lines together, then one by one.
+
+    The country stands in them where it is both what the picture says and what is believed by now.
+    """
     ranked = sorted(notes.words, key=lambda line: -_telling(line))
     telling = [re.sub(r"\s+", " ", line) for line in ranked if _telling(line) > 0]
     if not telling:
         return []
     country = evidence.ranked()[0][0]
-    known = country_name(country) if evidence.score(country) >= 5 else ""
+    known = country_name(country) if evidence.score(country) >= 5 and country == believed else ""
     queries = [" ".join([*telling[:2], known]), *[f"{line} {known}" for line in telling[:3]]]
     # A word twice would count twice; a query is words, not a sentence.
     return list(dict.fromkeys(" ".join(dict.fromkeys(query.split())) for query in queries))

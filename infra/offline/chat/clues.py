@@ -9,13 +9,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from infra.offline.chat.placenames import fold
+from infra.offline.chat.placenames import fold, place_names
+from infra.offline.chat.scene import Scene
 from infra.offline.facts import KINDS, WORDS, countries
 
 # How much a clue moves the odds of a country (natural logarithm). A phone prefix names a country outright;
 # a word names a language; road rules only divide the world in two.
 PHONE, WORD, STREET, LETTER, SCRIPT, COUNTRY_NAME = 5.0, 3.0, 2.5, 2.0, 4.0, 3.0
 SIDE, CENTRE, EDGE, SIGN = 2.5, 1.6, 0.8, 0.6
+NATURE, HOUSES = 0.8, 0.6
+# Where fronts are mostly of a kind: brick, warm plaster or earth, bare grey blocks.
+_HOUSES = {
+    "red": "GB IE NL BE DK IM JE GG SE NO MX CO VE EC PE BO BR CU DO GT HN NI".split(),  # noqa: SIM905
+    "warm": "EG MA DZ TN LY SA AE OM YE IQ IR AF PK IN NG NE ML SN GH KE TZ ET SD MX CO VE EC PE BO BR".split(),  # noqa: SIM905
+    "grey": "RU UA BY KZ KG UZ TJ TM MN AM GE AZ CN HK MO SG JP KR TW KP US CA AU NZ".split(),  # noqa: SIM905
+}
 
 _PHONE = re.compile(r"(?:\+|\b00)\s?(\d{1,3})(?:[\s().-]{0,2}(\d{1,4}))?")
 # Letters that only some languages write. The OCR keeps most of them.
@@ -175,6 +183,23 @@ def road_evidence(
         evidence.notes.append(f"the centre line is {centre}")
 
 
+def scene_evidence(evidence: Evidence, scene: Scene) -> None:
+    """Adds what plants, ground and houses say: a little, since every country has more than one landscape."""
+    dry = scene.green_share < 0.04 and scene.ground in ("sandy", "reddish", "brown")
+    lush = scene.green_share > 0.18
+    for code, facts in countries().items():
+        if dry:
+            evidence.scores[code] += NATURE if facts.arid else -NATURE / 2
+        elif lush:
+            evidence.scores[code] += -NATURE if facts.arid else NATURE / 4
+    if dry or lush:
+        evidence.notes.append("the land is dry and bare" if dry else "the vegetation is dense")
+    for code in _HOUSES.get(scene.walls or "", ()):
+        evidence.scores[code] += HOUSES
+    if scene.walls:
+        evidence.notes.append(f"the house fronts are mostly {scene.walls}")
+
+
 def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: str) -> None:
     shares: dict[str, float] = defaultdict(float)
     for tag in tags:
@@ -185,9 +210,9 @@ def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: 
         evidence.scores[code] += weight * share
     names = [LANGUAGE_NAMES.get(tag, tag) for tag in tags]
     listed = (
-        names[0] if len(names) == 1 else f"{', '.join(names[:3])} and others" if len(names) > 3 else " or ".join(names)
+        names[0] if len(names) == 1 else f"{', '.join(names[:3])} or other" if len(names) > 3 else " or ".join(names)
     )
-    evidence.notes.append(f"{what}: {listed}")
+    evidence.notes.append(f"{what} {'are' if what.endswith(('kana', 'characters')) else 'is'} {listed}")
 
 
 def _read_phone(line: str, evidence: Evidence) -> None:
@@ -202,7 +227,14 @@ def _read_phone(line: str, evidence: Evidence) -> None:
                 length = len(prefix)
         if best:
             evidence.favour(best, PHONE)
-            evidence.notes.append(f"the phone prefix +{digits[:length]} belongs to {', '.join(best[:4])}")
+            known = sorted(best, key=_people, reverse=True)
+            named = " or ".join(countries()[code].name for code in known[:2])
+            others = " and others" if len(known) > 2 else ""
+            evidence.notes.append(f"the phone prefix +{digits[:length]} is that of {named}{others}")
+
+
+def _people(country: str) -> int:
+    return sum(place.population for place in place_names().biggest(country)[:5])
 
 
 def _read_letters(line: str, evidence: Evidence) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 
+from infra.offline.chat import overhead
 from infra.offline.chat.clues import sign_words_in, street_in
 from infra.offline.chat.errors import bad
 from infra.offline.chat.placenames import place_names
@@ -13,7 +14,7 @@ from infra.offline.chat.reply import Reply
 from infra.offline.chat.schema import fill
 from infra.offline.chat.sight import Look, look
 
-DARK, BLURRED = 0.12, 0.22
+DARK, BLURRED, CLOUDED = 0.12, 0.22, 0.5
 LOCALIZABLE_FROM = 4.0
 
 
@@ -21,7 +22,8 @@ def speak(request: ChatRequest, dice: random.Random) -> Reply:
     """The verdict on the last picture sent, as JSON in the asked schema or in its own."""
     if not request.pictures:
         raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
-    verdict = assess(look(request.pictures[-1]))
+    picture = request.pictures[-1]
+    verdict = assess_from_above(overhead.survey(picture.rgb())) if _from_above(request) else assess(look(picture))
     if request.temperature > 0:
         shaken = float(str(verdict["score"])) + dice.gauss(0, 0.3 * request.temperature)
         verdict["score"] = round(min(10.0, max(0.0, shaken)), 1)
@@ -43,6 +45,32 @@ def assess(seen: Look) -> dict[str, object]:
         "categories": categories(seen),
         "clues": clue_list(seen),
     }
+
+
+def assess_from_above(ground: overhead.Ground) -> dict[str, object]:
+    """The judge's view of a satellite scene; no structure is famous enough in it to be a landmark."""
+    subscores, clues = overhead.sub_scores(ground), overhead.clues(ground)
+    score = overhead.overall(ground, subscores)
+    if ground.cloud > CLOUDED:
+        label, reason = "non_localizable", "clouds hide most of the ground"
+    elif score < LOCALIZABLE_FROM:
+        told = "" if clues == ["none"] else f", and {clues[0]} is not enough"
+        label, reason = "non_localizable", f"seen from above, little narrows down the place{told}"
+    else:
+        label, reason = "localizable", "clues can be combined: " + "; ".join(clues[:3])
+    return {
+        "verdict": label,
+        "score": score,
+        "reason": reason,
+        "subscores": subscores,
+        "categories": overhead.categories(ground),
+        "clues": clues,
+    }
+
+
+def _from_above(request: ChatRequest) -> bool:
+    """Whether the question says that it is about a satellite image."""
+    return any("satellite image" in message.text.lower() for message in request.messages if message.role != "assistant")
 
 
 def classify(seen: Look, score: float) -> tuple[str, str]:

@@ -1,8 +1,9 @@
-"""How good observer and planner are on fresh places, and that they fall to chance when pictures are swapped.
+"""How good the chat models are: every role on fresh places, first and later frames, beside the ranges wanted.
 
-    python -m infra.offline.chat.measure --places 200
+    python -m infra.offline.chat.measure --places 200 --agent-places 40
 
-Starts an offline world of its own, asks everything over HTTP, and compares with the truth only afterwards.
+Pictures are painted small, at the size a model is shown. Tools are answered by the world's own search and geocoder,
+without sockets. The models themselves get pictures and words, as over HTTP.
 """
 
 from __future__ import annotations
@@ -12,115 +13,182 @@ import base64
 import io
 import json
 import math
+import multiprocessing
 import random
 import re
-import socket
-import threading
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-import httpx
 from PIL import Image
 
+from infra.offline.chat.endpoint import answer
+from infra.offline.chat.figures import TRIALS, Measured, report
+from infra.offline.names import NameIndex
 from infra.offline.render import render_jpeg
-from infra.offline.server import create_app, make_server
+from infra.offline.services.nominatim import Nominatim
+from infra.offline.services.tavily import Tavily
+from infra.offline.sign_index import SignIndex
 from infra.offline.world import ImageRecord, World
 
-KEYS = {"chat": "sk-offline-world", "search": "tvly-offline-world"}
 VIEW_PIXELS = 2_000_000
-MAX_CALLS = 6
-SYSTEM = f"You find out where a picture was taken from an observer's description. Use at most {MAX_CALLS} tool calls."
+MOST_CALLS = 6
+ANSWERERS = ("answerer-small", "answerer-base", "answerer-large")
+SYSTEM = f"""Find out where the picture was taken. Think inside <think> tags. Make at most {MOST_CALLS} tool calls.
+Answer inside <answer> ... </answer>:
+Country: ...
+City: ...
+Latitude: ...
+Longitude: ..."""
 TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {argument: form}}}}
-    for name, argument, form in (
-        ("image_zoom_in_tool", "bbox_2d", {"type": "array", "items": {"type": "integer"}}),
-        ("search_web", "query", {"type": "string"}),
-        ("maps_geocode", "address", {"type": "string"}),
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": about,
+            "parameters": {"type": "object", "properties": {field_: schema}, "required": [field_]},
+        },
+    }
+    for name, field_, schema, about in (
+        ("image_zoom_in_tool", "bbox_2d", {"type": "array"}, "Crop and zoom, in pixels of the image."),
+        ("search_web", "query", {"type": "string"}, "Search the web."),
+        ("maps_geocode", "address", {"type": "string"}, "Coordinates of an address."),
     )
 ]
 
 
 @dataclass
 class Trip:
-    """One conversation: what was answered and how it came about."""
+    """One conversation: how far off its answer is, what it called, and its words."""
 
-    lat: float | None = None
-    lon: float | None = None
-    tools: list[str] = field(default_factory=list)
-    failed_calls: int = 0
-    steps: list[str] = field(default_factory=list)
+    error_km: float = math.inf
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
 
 
-class Client:
-    """Observer, planner and tools, as a pipeline would use them: by URL."""
+class Bench:
+    """A world, and its tools without sockets."""
 
-    def __init__(self, url: str) -> None:
-        self.http = httpx.Client(base_url=url, timeout=120)
+    def __init__(self, seed: int, size: int, pano_width: int) -> None:
+        self.world = World(seed, size, pano_width)
+        names, signs = NameIndex(self.world.gazetteer), SignIndex(self.world)
+        names.prepare()
+        signs.prepare()
+        self.lookup, self.web = Nominatim(self.world, names, signs), Tavily(self.world, names, signs)
 
-    def say(self, model: str, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-        body = {"model": model, "messages": messages, "temperature": 0, **fields}
-        headers = {"Authorization": f"Bearer {KEYS['chat']}"}
-        answer = self.http.post("/openai/v1/chat/completions", json=body, headers=headers)
-        answer.raise_for_status()
-        return dict(answer.json()["choices"][0]["message"])
+    def measure(self, record: ImageRecord, frame: str, with_agent: bool) -> Measured:
+        """Every role on one picture."""
+        with Image.open(io.BytesIO(render_jpeg(self.world, record))) as opened:
+            image = opened.convert("RGB")
+        view = reduce(image)
+        part = picture_part(view)
+        truth = (record.lat, record.lon)
+        question = [{"role": "user", "content": [part, {"type": "text", "text": "Where was this picture taken?"}]}]
+        verdict = json.loads(say("judge", question)["content"])["verdict"]
+        single = {name: error_km(say(name, question)["content"], truth) for name in ANSWERERS}
+        form = {"type": "json_object"}
+        sure = json.loads(say("answerer-large", question, response_format=form)["content"])["confidence"]
+        found = Measured(frame, verdict, single, [], float(sure))
+        found.trials = [
+            error_km(say("answerer-base", question, temperature=1, seed=seed)["content"], truth)
+            for seed in range(TRIALS)
+        ]
+        if with_agent:
+            found.agent = self._agent(image, view, part, truth)
+        return found
 
-    def observe(self, image: Image.Image) -> str:
-        part = {"type": "image_url", "image_url": {"url": data_uri(image)}}
-        asked = [{"type": "text", "text": "Describe the picture from the whole scene down to single signs."}, part]
-        return str(self.say("observer", [{"role": "user", "content": asked}])["content"])
+    def _agent(
+        self, image: Image.Image, view: Image.Image, part: dict[str, Any], truth: tuple[float, float]
+    ) -> dict[str, Any]:
+        trips = [self.locate("agent", image, view, [part], truth, 1.0, seed) for seed in range(TRIALS)]
+        cold = self.locate("agent", image, view, [part], truth, 0.0, 0)
+        told = say("observer", [{"role": "user", "content": [part]}])["content"]
+        described = [{"type": "text", "text": f"The Observer reports:\n\n{told}"}]
+        planner = self.locate("planner", image, view, described, truth, 0.0, 0)
+        candidates = "\n\n".join(f"Candidate {i}:\n" + "\n".join(t.words) for i, t in enumerate(trips[:4], 1))
+        asked = [{"role": "user", "content": [part, {"type": "text", "text": candidates}]}]
+        chosen = error_km(say("verifier", asked)["content"], truth)
+        return {
+            "trials": [trip.error_km for trip in trips],
+            "sequences": len({tuple(trip.calls) for trip in trips}),
+            "kinds": len({tuple(name for name, _ in trip.calls) for trip in trips}),
+            "cold": cold.error_km,
+            "planner": planner.error_km,
+            "verifier": chosen,
+            "calls": [len(trip.calls) for trip in trips],
+        }
 
-    def locate(self, image: Image.Image) -> Trip:
-        """One conversation of observer and planner about a picture."""
-        trip, view = Trip(), reduce(image)
-        description = self.observe(view)
+    def locate(
+        self,
+        model: str,
+        image: Image.Image,
+        view: Image.Image,
+        parts: list[dict[str, Any]],
+        truth: tuple[float, float],
+        temperature: float,
+        seed: int,
+    ) -> Trip:
+        """One conversation with tools, until the model answers."""
+        ask = {"type": "text", "text": "Where was this picture taken?"}
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": description},
+            {"role": "user", "content": [*parts, ask]},
         ]
-        trip.steps.append(description)
-        for _ in range(MAX_CALLS + 1):
-            message = self.say("planner", messages, tools=TOOLS)
+        trip = Trip()
+        for _ in range(MOST_CALLS + 2):
+            left = MOST_CALLS - len(trip.calls)
+            fields = {"tools": TOOLS} if left > 0 else {}
+            message = say(model, messages, temperature=temperature, seed=seed, **fields)
             messages.append({key: value for key, value in message.items() if value is not None})
-            trip.steps.append(json.dumps(messages[-1], ensure_ascii=False))
+            trip.words.append(str(message["content"]))
             if not message.get("tool_calls"):
-                _read_answer(trip, str(message["content"]))
+                trip.error_km = error_km(str(message["content"]), truth)
                 return trip
             for call in message["tool_calls"]:
-                result = self._run(call["function"], image, view, trip)
-                trip.steps.append(result)
-                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+                function = call["function"]
+                trip.calls.append((function["name"], function["arguments"]))
+                content = self._run(function, image, view, as_picture=model == "agent")
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
         return trip
 
-    def _run(self, function: dict[str, str], image: Image.Image, view: Image.Image, trip: Trip) -> str:
-        trip.tools.append(function["name"])
+    def _run(self, function: dict[str, str], image: Image.Image, view: Image.Image, as_picture: bool) -> Any:
         try:
-            arguments = json.loads(function["arguments"])
+            given = json.loads(function["arguments"])
             if function["name"] == "image_zoom_in_tool":
                 ratio = image.width / view.width
-                left, top, right, bottom = (int(side * ratio) for side in arguments["bbox_2d"])
-                return self.observe(image.crop((left, top, max(right, left + 8), max(bottom, top + 8))))
+                left, top, right, bottom = (int(side * ratio) for side in given["bbox_2d"])
+                crop = image.crop((left, top, max(right, left + 8), max(bottom, top + 8)))
+                part = picture_part(crop)
+                if as_picture:
+                    return [{"type": "text", "text": json.dumps({"bbox_2d": given["bbox_2d"]})}, part]
+                return json.dumps({"description": say("observer", [{"role": "user", "content": [part]}])["content"]})
             if function["name"] == "search_web":
-                headers = {"Authorization": f"Bearer {KEYS['search']}"}
-                body = {"query": str(arguments["query"]), "max_results": 5}
-                return self.http.post("/tavily/search", json=body, headers=headers).text
+                pages = self.web.search(str(given["query"]), 5)
+                shown = [{key: page[key] for key in ("title", "url", "content")} for page in pages]
+                return json.dumps({"results": shown})
             if function["name"] == "maps_geocode":
-                query = {"q": arguments["address"], "format": "jsonv2", "addressdetails": 1, "limit": 5}
-                return self.http.get("/nominatim/search", params=query).text
+                rows = self.lookup.search(str(given["address"]))[:5]
+                return json.dumps({"results": rows} if rows else {"error": "no place of this name was found"})
         except (ValueError, KeyError, TypeError) as error:
-            trip.failed_calls += 1
             return json.dumps({"error": f"{type(error).__name__}: malformed call"})
-        trip.failed_calls += 1
         return json.dumps({"error": f"unknown tool {function['name']}"})
 
 
-def _read_answer(trip: Trip, text: str) -> None:
-    matched = re.search(r"<answer>(\{.*?\})</answer>", text, re.DOTALL)
-    if matched:
-        answer = json.loads(matched.group(1))
-        trip.lat, trip.lon = float(answer["lat"]), float(answer["lon"])
+def say(model: str, messages: list[dict[str, Any]], temperature: float = 0, **fields: Any) -> dict[str, Any]:
+    """The message a model answers with."""
+    body = {"model": model, "messages": messages, "temperature": temperature, **fields}
+    message: dict[str, Any] = answer(json.dumps(body).encode())["choices"][0]["message"]
+    return message
+
+
+def error_km(text: str | None, truth: tuple[float, float]) -> float:
+    """How far off an answer is; infinite where it names no point."""
+    for pattern in (r"Latitude: (-?[\d.]+)\s+Longitude: (-?[\d.]+)", r'"lat": (-?[\d.]+), "lon": (-?[\d.]+)'):
+        matched = re.search(pattern, text or "")
+        if matched:
+            return away_km((float(matched.group(1)), float(matched.group(2))), truth)
+    return math.inf
 
 
 def reduce(image: Image.Image) -> Image.Image:
@@ -130,10 +198,12 @@ def reduce(image: Image.Image) -> Image.Image:
     return image if scale == 1.0 else image.resize(size, Image.Resampling.LANCZOS)
 
 
-def data_uri(image: Image.Image) -> str:
+def picture_part(image: Image.Image) -> dict[str, Any]:
+    """A picture as a message carries it."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=92)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    uri = "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": uri}}
 
 
 def away_km(a: tuple[float, float], b: tuple[float, float]) -> float:
@@ -142,79 +212,60 @@ def away_km(a: tuple[float, float], b: tuple[float, float]) -> float:
     return 2 * 6371.0 * math.asin(min(1.0, math.sqrt(h)))
 
 
-def fresh_places(world: World, count: int, seed: int) -> list[ImageRecord]:
-    """One clear picture of each of `count` places drawn from the world."""
-    found: list[ImageRecord] = []
+def fresh_places(world: World, count: int, seed: int) -> list[tuple[ImageRecord, ImageRecord]]:
+    """The first and the last clear picture of each of `count` places drawn from the world."""
+    found: list[tuple[ImageRecord, ImageRecord]] = []
     for index in random.Random(seed).sample(range(world.size), world.size):
         clear = [record for record in world.images(index) if record.condition == "clear"]
-        if clear:
-            found.append(clear[0])
+        if len(clear) >= 2:
+            found.append((clear[0], clear[-1]))
         if len(found) == count:
             break
     return found
 
 
-def report(name: str, trips: list[Trip], truths: list[tuple[float, float]]) -> list[float]:
-    """Prints the shares within the usual distances; gives the distances."""
-    distances = [
-        away_km((trip.lat, trip.lon), truth) if trip.lat is not None and trip.lon is not None else math.inf
-        for trip, truth in zip(trips, truths, strict=True)
-    ]
-    shares = "  ".join(
-        f"<= {limit} km {100 * sum(d <= limit for d in distances) / len(distances):.1f} %"
-        for limit in (1, 5, 25, 200, 750, 2500)
-    )
-    print(f"{name:<16} {shares}", flush=True)
-    return distances
+_bench: Bench | None = None
 
 
-def serve(world: World) -> tuple[str, Any]:
-    """The world on a free loopback port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    server = make_server(create_app(world), port=port)
-    threading.Thread(target=server.run, daemon=True).start()
-    while not server.started:
-        time.sleep(0.05)
-    return f"http://127.0.0.1:{port}", server
+def _one(job: tuple[ImageRecord, str, bool]) -> Measured:
+    assert _bench is not None
+    return _bench.measure(*job)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m infra.offline.chat.measure", description=__doc__)
-    parser.add_argument("--places", type=int, default=50)
+    """Measures and prints; the exit code says whether every range holds."""
+    global _bench
+    parser = argparse.ArgumentParser(prog="python -m infra.offline.chat.measure", description=__doc__.split("\n")[0])
+    parser.add_argument("--places", type=int, default=200)
+    parser.add_argument("--agent-places", type=int, default=40, help="places on which agents with tools are run too")
     parser.add_argument("--seed", type=int, default=101, help="of the world and of the places drawn from it")
     parser.add_argument("--size", type=int, default=40_000)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--show", type=int, default=0, help="print this many conversations that went wrong")
+    parser.add_argument("--pano-width", type=int, default=2048)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="a file for every picture's results, one JSON object a line")
+    parser.add_argument("--report", type=Path, help="only print the figures of results kept before")
     options = parser.parse_args(argv)
-    world = World(options.seed, options.size)
-    records = fresh_places(world, options.places, options.seed)
-    truths = [(record.lat, record.lon) for record in records]
-    url, server = serve(world)
-    client = Client(url)
-
-    def locate(record: ImageRecord) -> Trip:
-        with Image.open(io.BytesIO(render_jpeg(world, record))) as image:
-            return client.locate(image.convert("RGB"))
-
+    if options.report is not None:
+        kept_rows = [Measured(**json.loads(line)) for line in options.report.read_text().splitlines()]
+        return 0 if report(kept_rows) else 1
+    _bench = Bench(options.seed, options.size, options.pano_width)
+    drawn = fresh_places(_bench.world, options.places, options.seed)
+    jobs = [
+        (record, frame, number < options.agent_places)
+        for number, pair in enumerate(drawn)
+        for record, frame in zip(pair, ("first", "later"), strict=True)
+    ]
     started = time.monotonic()
-    with ThreadPoolExecutor(options.workers) as pool:
-        trips = list(pool.map(locate, records))
-        spent = time.monotonic() - started
-        distances = report("own pictures", trips, truths)
-        report("pictures swapped", list(pool.map(locate, [*records[1:], records[0]])), truths)
-    used = Counter(tool for trip in trips for tool in trip.tools)
-    print(
-        f"{len(trips)} places in {spent:.0f} s; tool calls {dict(used)}; malformed {sum(t.failed_calls for t in trips)}"
-    )
-    shown = [i for i, distance in enumerate(distances) if distance > 25][: options.show]
-    for i in shown:
-        place = world.place(records[i].place)
-        print(f"\n=== {distances[i]:.0f} km off; truth {place.city.name}, {place.country}, {place.street}")
-        print("\n".join(step[:1500] for step in trips[i].steps))
-    server.should_exit = True
-    return 0
+    # Forked, so that the indices are built once; the eyes are loaded in each worker.
+    with multiprocessing.get_context("fork").Pool(options.workers) as pool:
+        rows = []
+        for row in pool.imap_unordered(_one, jobs, chunksize=2):
+            rows.append(row)
+            if options.keep is not None:
+                with options.keep.open("a") as kept:
+                    kept.write(json.dumps(asdict(row)) + "\n")
+    print(f"{len(rows)} pictures of {len(drawn)} places, seed {options.seed}, in {time.monotonic() - started:.0f} s")
+    return 0 if report(rows) else 1
 
 
 if __name__ == "__main__":

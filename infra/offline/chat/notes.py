@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any
 
-from infra.offline.chat.protocol import ChatRequest, Message, ToolCall
+from infra.offline.chat.clues import countries_in, street_in
+from infra.offline.chat.protocol import ChatRequest, ToolCall
+from infra.offline.chat.toolbelt import DETAIL, GEOCODE, KEYWORD, SEARCH, TIPS, ZOOM, Tool, offered, purpose_of
 
 DEFAULT_CALLS = 6
-ZOOM, SEARCH, GEOCODE = "image_zoom_in_tool", "search_web", "maps_geocode"
+ALIKE = 0.8  # two readings of one line share this much of their letters
 
 _NUMBER_WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10}
 _LIMIT = re.compile(
@@ -28,7 +32,7 @@ _QUOTED = re.compile(r'["“”«»]([^"“”«»\n]{2,80})["“”«»]')
 _ADDRESSED = re.compile(
     r"\b(ignore|disregard|forget|override)\b.{0,60}\b(instruction|prompt|previous|above|rule|image|evidence)"
     r"|\b(you must|you should|you are|your answer|system prompt|assistant|language model|dear (ai|model)|as an ai)\b"
-    r"|\b(answer|respond|reply|output)\b.{0,20}\b(with|only|exactly|must)\b|</?(answer|think|tool_call|system)\b",
+    r"|^\s*system\s*:|\b(answer|respond|reply|output)\b.{0,20}\b(with|only|exactly|must)\b|</?(answer|think|tool_call|system)\b",
     re.IGNORECASE,
 )
 
@@ -55,15 +59,20 @@ class Candidate:
     city: str = ""
     asked: str = ""
     rank: int = 0
+    poi_id: str = ""
 
 
 @dataclass
 class Notes:
     description: str = ""
     texts: list[SeenText] = field(default_factory=list)
-    zooms: list[ToolCall] = field(default_factory=list)
+    zooms: list[Any] = field(default_factory=list)  # boxes looked into, as they were called
     searches: list[tuple[str, list[str]]] = field(default_factory=list)  # query, passages
-    geocodes: list[tuple[str, list[Candidate]]] = field(default_factory=list)
+    geocodes: list[tuple[str, list[Candidate]]] = field(default_factory=list)  # lookups of any kind: asked, found
+    tips: list[tuple[str, str]] = field(default_factory=list)  # (id, name) of points a map suggested without a place
+    asked: set[tuple[str, str]] = field(default_factory=set)  # (purpose, value) of every call so far
+    map_words: list[str] = field(default_factory=list)  # read on maps that were looked at
+    results: list[tuple[Tool, str]] = field(default_factory=list)  # tool texts since its last words
     failed: int = 0
     suspicious: int = 0
     calls_made: int = 0
@@ -75,9 +84,13 @@ class Notes:
 
     @property
     def words(self) -> list[str]:
-        """Every readable line once, those read after a zoom first; pieces of a longer line are left out."""
-        ordered = sorted(self.texts, key=lambda seen: not seen.zoomed)
-        lines = list(dict.fromkeys(seen.text for seen in ordered if seen.text))
+        """Every readable line once, those read after a zoom first; pieces of a longer line are left out.
+
+        A line that a zoom showed nearly alike was misread before: the closer look counts.
+        """
+        closer = list(dict.fromkeys(seen.text for seen in self.texts if seen.text and seen.zoomed))
+        first = dict.fromkeys(seen.text for seen in self.texts if seen.text and not seen.zoomed)
+        lines = closer + [line for line in first if not any(nearly_alike(line, other) for other in closer)]
         return [line for line in lines if not any(line != other and line in other for other in lines)]
 
     def value(self, name: str, allowed: tuple[str, ...]) -> str | None:
@@ -96,20 +109,36 @@ class Notes:
 
 def take_notes(request: ChatRequest) -> Notes:
     """The planner's working state, rebuilt from the messages alone."""
-    notes = Notes(calls_allowed=_allowed(request))
+    notes = Notes(calls_allowed=calls_allowed(request))
     notes.description = "\n".join(m.text for m in request.messages if m.role == "user")
     notes.texts = read_texts(notes.description)
     calls: dict[str, ToolCall] = {}
+    tools = offered(request)
     for message in request.messages:
+        if message.role == "assistant":
+            notes.results = []
         for call in message.tool_calls:
             calls[call.id] = call
             notes.calls_made += 1
         if message.role == "tool" and message.tool_call_id in calls:
-            _note_result(notes, calls[message.tool_call_id], message)
+            call = calls[message.tool_call_id]
+            note_result(notes, tool_of(call.name, tools), call.parsed(), message.text)
+            notes.results.append((tool_of(call.name, tools), message.text))
     return notes
 
 
-def _allowed(request: ChatRequest) -> int:
+@lru_cache(maxsize=8192)
+def nearly_alike(line: str, other: str) -> bool:
+    """Whether two readings are of one line of writing."""
+    return SequenceMatcher(None, line.casefold(), other.casefold(), autojunk=False).ratio() >= ALIKE
+
+
+def tool_of(name: str, tools: dict[str, Tool]) -> Tool:
+    """The tool an earlier call meant; tools are not offered again once the calls are used up."""
+    return tools.get(name) or Tool(name, purpose_of(name, "", {}), {}, "")
+
+
+def calls_allowed(request: ChatRequest) -> int:
     found = _LIMIT.search(request.system) or next(
         (m for message in request.messages if message.role == "user" and (m := _LIMIT.search(message.text))), None
     )
@@ -133,22 +162,26 @@ def read_texts(description: str, zoomed: bool = False) -> list[SeenText]:
     return [SeenText(m.group(1), (0, 0, 0, 0), 0.8, 0, zoomed) for m in _QUOTED.finditer(description)]
 
 
-def _note_result(notes: Notes, call: ToolCall, message: Message) -> None:
-    text, parsed = message.text, _parse(message.text)
+def note_result(notes: Notes, tool: Tool, arguments: dict[str, Any], text: str) -> None:
+    """Adds what one tool answered; an error is counted and says nothing."""
+    parsed, value = _parse(text), tool.value_in(arguments)
+    notes.asked.add((tool.purpose, json.dumps(value) if isinstance(value, list | dict) else str(value)))
+    if tool.purpose == ZOOM:
+        notes.zooms.append(value)
     if isinstance(parsed, dict) and parsed.get("error"):
         notes.failed += 1
         return
-    if call.name == ZOOM:
-        notes.zooms.append(call)
-        described = parsed.get("description") if isinstance(parsed, dict) else None
-        notes.texts += read_texts(described if isinstance(described, str) else text, zoomed=True)
-    elif call.name == SEARCH:
+    if tool.purpose == ZOOM:
+        described = parsed.get("description") if isinstance(parsed, dict) else text if parsed is None else None
+        notes.texts += read_texts(described if isinstance(described, str) else "", zoomed=True)
+    elif tool.purpose == SEARCH:
         passages = _passages(parsed, text)
         clean = [" ".join(kept) for kept in (facts_only(p, notes) for p in passages) if kept]
-        notes.searches.append((str(call.parsed().get("query", "")), clean))
-    elif call.name == GEOCODE:
-        asked = str(call.parsed().get("address", ""))
+        notes.searches.append((str(value or ""), clean))
+    elif tool.purpose in (GEOCODE, KEYWORD, TIPS, DETAIL):
+        asked = str(value or "")
         notes.geocodes.append((asked, _candidates(parsed, asked)))
+        notes.tips += _tips(parsed)
 
 
 def _parse(text: str) -> Any:
@@ -162,11 +195,15 @@ def _passages(parsed: Any, text: str) -> list[str]:
     rows = parsed.get("results") if isinstance(parsed, dict) else parsed
     if isinstance(rows, list):
         return [
-            ". ".join(str(row[key]) for key in ("title", "content", "snippet") if row.get(key))
+            " ".join(_ended(str(row[key])) for key in ("title", "content", "snippet") if row.get(key))
             for row in rows
             if isinstance(row, dict)
         ]
     return [part for part in re.split(r"\n\s*\n|\n(?=\s*(?:\d+[.)]|[-*])\s)", text) if part.strip()]
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def facts_only(passage: str, notes: Notes) -> list[str]:
@@ -179,28 +216,66 @@ def facts_only(passage: str, notes: Notes) -> list[str]:
     return kept
 
 
+def _tips(parsed: Any) -> list[tuple[str, str]]:
+    """Suggestions that have an id and a name but no point yet."""
+    rows = parsed.get("tips") if isinstance(parsed, dict) else None
+    named = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return [(str(row["id"]), str(row.get("name") or "")) for row in named if row.get("id") and _point(row) is None]
+
+
 def _candidates(parsed: Any, asked: str) -> list[Candidate]:
     rows = parsed
     if isinstance(parsed, dict):
-        lists = (parsed[key] for key in ("results", "candidates", "places") if isinstance(parsed.get(key), list))
+        if isinstance(parsed.get("poi"), dict):
+            parsed = {"pois": [parsed["poi"]]}
+        names = ("results", "candidates", "places", "pois", "tips")
+        lists = (parsed[key] for key in names if isinstance(parsed.get(key), list))
         rows = next(lists, [parsed])
     found = []
     for rank, row in enumerate(rows if isinstance(rows, list) else []):
         if not isinstance(row, dict):
             continue
         place = row.get("geometry", {}).get("location", row) if isinstance(row.get("geometry"), dict) else row
-        try:
-            lat = float(place["lat"] if "lat" in place else place["latitude"])
-            lon = float(next(place[key] for key in ("lon", "lng", "longitude") if key in place))
-        except (KeyError, StopIteration, TypeError, ValueError):
+        point = _point(place)
+        if point is None:
             continue
-        if not (-90 <= lat <= 90 and -180 <= lon <= 180):
-            continue
+        lat, lon = point
         listed = row.get("address")
         address: dict[str, Any] = listed if isinstance(listed, dict) else {}
         label = str(row.get("display_name") or row.get("formatted_address") or row.get("name") or "")
         city = next((str(address[k]) for k in ("city", "town", "village", "municipality") if address.get(k)), "")
-        city = city or str(row.get("city") or label.split(",")[0])
+        city = city or str(row.get("cityname") or row.get("city") or _town_of(row) or town_in(label))
         code = str(address.get("country_code") or row.get("country_code") or "").upper()
-        found.append(Candidate(label, lat, lon, code, city, asked, rank))
+        where = " ".join(str(row[key]) for key in ("country", "district", "address") if isinstance(row.get(key), str))
+        code = code or next(iter(sorted(countries_in(where or label))), "")
+        whole = f"{label}, {where}" if where and not label.endswith(where) else label
+        found.append(Candidate(whole, lat, lon, code, city, asked, rank))
+        found[-1].poi_id = str(row.get("id") or "")
     return found
+
+
+def _town_of(row: dict[str, Any]) -> str:
+    """The town in a district, written from the country down or from the town up."""
+    parts = [part.strip() for part in str(row.get("district") or "").split(",") if part.strip()]
+    if not parts:
+        return ""
+    return parts[-1] if countries_in(parts[0]) and len(parts) > 1 else parts[0]
+
+
+def town_in(label: str) -> str:
+    """The town of an address: its first part, or the second where the first is a street."""
+    parts = [part.strip() for part in label.split(",")]
+    return parts[1] if len(parts) > 2 and street_in(parts[0]) else parts[0]
+
+
+def _point(place: dict[str, Any]) -> tuple[float, float] | None:
+    """Latitude and longitude of a row, by name or as a map service writes them ("lon,lat")."""
+    try:
+        if "lat" not in place and "latitude" not in place and isinstance(place.get("location"), str):
+            lon, lat = (float(part) for part in place["location"].split(","))
+        else:
+            lat = float(place["lat"] if "lat" in place else place["latitude"])
+            lon = float(next(place[key] for key in ("lon", "lng", "longitude") if key in place))
+    except (KeyError, StopIteration, TypeError, ValueError):
+        return None
+    return (lat, lon) if -90 <= lat <= 90 and -180 <= lon <= 180 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
 _ILLEGIBLE = re.compile(r"[^\u0000-\u024f\u1e00-\u1eff\u2000-\u206f\u0370-\u03ff\u3000-\u30ff\u4e00-\u9fff]")
 _SPECIAL = str.maketrans({"ø": "o", "đ": "d", "ł": "l", "æ": "ae", "œ": "oe", "ı": "i", "ð": "d", "þ": "th", "ə": "e"})
 _PUNCTUATION = str.maketrans(dict.fromkeys("’'`.-–/=・", " "))
+_MARKS = dict.fromkeys(code for code in range(0x300, 0x1F000) if unicodedata.combining(chr(code)))
 # Street, shop and direction words of many languages that also happen to be the names of towns.
 _ORDINARY_WORDS = (
     "centro center centre central hotel bar cafe most same nice of la le los las san santa saint st port park "
@@ -49,8 +51,7 @@ def fold(text: str) -> str:
     """Lower case without accents, single spaces: how names are compared."""
     plain = text.casefold()
     if not plain.isascii():
-        decomposed = unicodedata.normalize("NFKD", plain.translate(_SPECIAL))
-        plain = "".join(c for c in decomposed if not unicodedata.combining(c))
+        plain = unicodedata.normalize("NFKD", plain.translate(_SPECIAL)).translate(_MARKS)
     return " ".join(plain.translate(_PUNCTUATION).split())
 
 
@@ -131,9 +132,17 @@ class PlaceNames:
         return _by_country().get(country, [])
 
 
-@lru_cache(maxsize=1)
+_building = threading.Lock()
+
+
 def place_names() -> PlaceNames:
-    """The one index of this process, built at first use (about two seconds)."""
+    """The one index of this process, built at first use (about two seconds); two askers build it once."""
+    with _building:
+        return _place_names()
+
+
+@lru_cache(maxsize=1)
+def _place_names() -> PlaceNames:
     return PlaceNames()
 
 

@@ -13,6 +13,15 @@ from infra.offline.chat.picture import Picture, open_data_uri
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_CHOICES = 16
 MAX_IMAGES = 32
+CONTEXT_TOKENS = 131_072  # of every served model
+# What vendors and vLLM take; anything else is refused by name, as a misspelt parameter would go unnoticed.
+PARAMETERS = frozenset((
+    "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "temperature", "top_p",
+    "top_k", "min_p", "n", "seed", "max_tokens", "max_completion_tokens", "stop", "stream", "stream_options",
+    "presence_penalty",
+    "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "user", "metadata", "store",
+    "service_tier", "reasoning_effort", "modalities", "chat_template_kwargs", "prompt_cache_key", "safety_identifier",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,11 @@ class ChatRequest:
     model: str
     messages: tuple[Message, ...]
     tools: dict[str, dict[str, Any]] = field(default_factory=dict)  # function name -> parameters schema
+    tool_notes: dict[str, str] = field(default_factory=dict)  # function name -> what its description says
     tool_choice: str = "auto"  # none | auto | required | the name of one function
     response_schema: dict[str, Any] | None = None  # {} for json_object
-    temperature: float = 1.0
+    temperature: float = 1.0  # as it acts: narrowed by top_p and top_k
+    parallel: bool = True  # whether several tools may be called at once
     seed: int | None = None
     choices: int = 1
     max_tokens: int | None = None
@@ -86,7 +97,11 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
     if model not in vision:
         text = f"The model `{model}` does not exist or you do not have access to it."
         raise ChatError(404, text, code="model_not_found")
+    for name in body:
+        if name not in PARAMETERS:
+            raise bad(f"Unknown parameter: '{name}'.", str(name), "unknown_parameter")
     messages = _read_messages(body, vision[model])
+    _check_length(messages)
     tools = _read_tools(body.get("tools"))
     options = body.get("stream_options")
     stream = _flag(body, "stream")
@@ -99,9 +114,11 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         model=model,
         messages=messages,
         tools=tools,
+        tool_notes=_read_tool_notes(body.get("tools")),
         tool_choice=_read_tool_choice(body.get("tool_choice"), tools),
         response_schema=_read_response_format(body.get("response_format")),
-        temperature=_number(body, "temperature", 1.0, 0, 2),
+        temperature=_warmth(body),
+        parallel=body.get("parallel_tool_calls") is None or _flag(body, "parallel_tool_calls"),
         seed=_integer(body, "seed", None, -(2**63), 2**63 - 1),
         choices=_integer(body, "n", 1, 1, MAX_CHOICES) or 1,
         max_tokens=_integer(body, "max_completion_tokens", _integer(body, "max_tokens", None, 1, 10**7), 1, 10**7),
@@ -109,6 +126,30 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         stream=stream,
         stream_usage=isinstance(options, dict) and bool(options.get("include_usage")),
     )
+
+
+def _warmth(body: dict[str, Any]) -> float:
+    """The temperature as it acts: a smaller nucleus or fewer candidates leave less to chance."""
+    temperature = _number(body, "temperature", 1.0, 0, 2)
+    nucleus = _number(body, "top_p", 1.0, 0, 1)
+    few = _integer(body, "top_k", None, -1, 10**6)
+    for name, low, high in (("presence_penalty", -2, 2), ("frequency_penalty", -2, 2), ("min_p", 0, 1)):
+        _number(body, name, 0.0, low, high)
+    _number(body, "repetition_penalty", 1.0, 0.01, 2)
+    if few == 1 or nucleus == 0:
+        return 0.0
+    return float(temperature * nucleus**0.5)
+
+
+def _check_length(messages: tuple[Message, ...]) -> None:
+    tokens = sum(len(message.text.encode()) for message in messages) // 4
+    tokens += sum(len(call.arguments) for message in messages for call in message.tool_calls) // 4
+    if tokens > CONTEXT_TOKENS:
+        text = (
+            f"This model's maximum context length is {CONTEXT_TOKENS} tokens. However, your messages resulted in "
+            f"{tokens} tokens. Please reduce the length of the messages."
+        )
+        raise bad(text, "messages", "context_length_exceeded")
 
 
 def _read_messages(body: dict[str, Any], takes_pictures: bool) -> tuple[Message, ...]:
@@ -231,6 +272,10 @@ def _read_tools(raw: Any) -> dict[str, dict[str, Any]]:
             raise missing(f"tools[{i}].function")
         tools[function["name"]] = function.get("parameters") or {}
     return tools
+
+
+def _read_tool_notes(raw: Any) -> dict[str, str]:
+    return {item["function"]["name"]: str(item["function"].get("description") or "") for item in raw or ()}
 
 
 def _read_tool_choice(raw: Any, tools: dict[str, dict[str, Any]]) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from infra.offline.chat.protocol import ChatRequest
@@ -23,6 +23,8 @@ class Reply:
     content: str | None = None
     calls: tuple[tuple[str, str], ...] = ()
     refusal: str | None = None
+    reasoning: str | None = None  # thoughts a server parsed out of the text
+    finish: str | None = None  # a finish reason other than the reply's own
 
 
 def text_tokens(text: str) -> int:
@@ -40,13 +42,20 @@ def prompt_tokens(request: ChatRequest) -> int:
 
 
 def _reply_tokens(reply: Reply) -> int:
-    text = (reply.content or "") + (reply.refusal or "")
+    text = (reply.content or "") + (reply.refusal or "") + (reply.reasoning or "")
     return text_tokens(text) + sum(text_tokens(name + arguments) + 8 for name, arguments in reply.calls)
 
 
-def _usage(request: ChatRequest, replies: list[Reply]) -> dict[str, int]:
+def _usage(request: ChatRequest, replies: list[Reply]) -> dict[str, Any]:
     prompt, completion = prompt_tokens(request), sum(_reply_tokens(reply) for reply in replies)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    thoughts = sum(text_tokens(reply.reasoning or "") for reply in replies)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": thoughts},
+    }
 
 
 def limit(reply: Reply, request: ChatRequest) -> tuple[Reply, str]:
@@ -57,12 +66,15 @@ def limit(reply: Reply, request: ChatRequest) -> tuple[Reply, str]:
             content = content.split(word, 1)[0] if word else content
         if request.max_tokens is not None and text_tokens(content) > request.max_tokens:
             cut = content.encode()[: request.max_tokens * 4].decode(errors="ignore")
-            return Reply(cut), "length"
-    return Reply(content, reply.calls, reply.refusal), "tool_calls" if reply.calls else "stop"
+            return replace(reply, content=cut, calls=()), "length"
+    reason = reply.finish or ("tool_calls" if reply.calls else "stop")
+    return replace(reply, content=content), reason
 
 
 def _message(reply: Reply, completion_id: str, index: int) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.content, "refusal": reply.refusal}
+    if reply.reasoning is not None:
+        message["reasoning_content"] = reply.reasoning
     if reply.calls:
         message["tool_calls"] = [
             {"id": _call_id(completion_id, index, k), "type": "function", "function": {"name": name, "arguments": text}}
@@ -111,7 +123,7 @@ def stream(request: ChatRequest, replies: list[Reply]) -> Iterator[bytes]:
         "system_fingerprint": SYSTEM_FINGERPRINT,
     }
 
-    def event(choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
+    def event(choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
         body: dict[str, Any] = {**head, "choices": choices}
         if request.stream_usage:
             body["usage"] = usage
@@ -129,6 +141,8 @@ def stream(request: ChatRequest, replies: list[Reply]) -> Iterator[bytes]:
 
 def _deltas(reply: Reply, name: str, index: int) -> Iterator[dict[str, Any]]:
     yield {"role": "assistant", "content": "" if reply.content is not None else None, "refusal": None}
+    for at in range(0, len(reply.reasoning or ""), CHUNK_CHARS):
+        yield {"reasoning_content": (reply.reasoning or "")[at : at + CHUNK_CHARS]}
     if reply.refusal is not None:
         yield {"refusal": reply.refusal}
     for at in range(0, len(reply.content or ""), CHUNK_CHARS):

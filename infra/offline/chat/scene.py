@@ -34,6 +34,7 @@ class Scene:
     side_reason: str
     sign: str | None  # background of a direction sign
     landmark: str | None
+    walls: str | None = None  # what house fronts are mostly like: red | warm | grey; None where few are seen
 
 
 def survey(image: Image.Image) -> Scene:
@@ -87,7 +88,21 @@ def _describe(pixels: NDArray[np.float32], road: Road, sharpness: float, panoram
         side_reason=road.reason,
         sign=None,
         landmark=None,
+        walls=_walls(pixels[middle][other]),
     )
+
+
+def _walls(fronts: NDArray[np.float32]) -> str | None:
+    """The colour of what stands between road and sky and is neither sky nor plant."""
+    lit = fronts[(fronts.mean(axis=1) > 0.3) & (fronts.mean(axis=1) < 0.95)]
+    if len(lit) < 400:
+        return None
+    red, green, blue = np.median(lit, axis=0)
+    if red > 1.3 * green and red > 1.35 * blue:
+        return "red"
+    if red > 1.18 * blue:
+        return "warm"
+    return "grey" if red < 1.08 * blue else None
 
 
 def _hills(sky: NDArray[np.bool_], panorama: bool) -> float:

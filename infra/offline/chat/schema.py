@@ -55,11 +55,13 @@ def _scalar(
     kind: Any, schema: dict[str, Any], value: Any, known: dict[str, Any], root: dict[str, Any], depth: int
 ) -> Any:
     if kind == "array":
+        if isinstance(value, dict):
+            value = next((value[name] for name in ("bbox_2d", "box", "items") if name in value), [value])
         items = value if isinstance(value, list | tuple) else [] if value is None else [value]
         limit = _bound(schema, "maxItems", len(items))
         return [_value(schema.get("items", {}), item, known, root, depth + 1) for item in items[: max(0, int(limit))]]
     if kind in ("number", "integer"):
-        number = float(value) if isinstance(value, int | float | bool) else 0.0
+        number = float(value) if isinstance(value, int | float | bool) else _number_in(value)
         number = max(number, _bound(schema, "minimum", number))
         number = min(number, _bound(schema, "maximum", number))
         return round(number) if kind == "integer" else number
@@ -68,10 +70,22 @@ def _scalar(
     if kind == "string":
         if isinstance(value, str):
             return value
+        if isinstance(value, dict):
+            value = next((value[name] for name in ("query", "text", "label", "Conclusion") if name in value), value)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return "; ".join(value)
         if isinstance(value, dict | list):
             return json.dumps(value, ensure_ascii=False)
         return "" if value is None else str(value)
     return value
+
+
+def _number_in(value: Any) -> float:
+    """The first number a text gives, as a model that said it in words would write it."""
+    found = re.search(r"-?\d+(?:\.\d+)?", value) if isinstance(value, str) else None
+    return float(found.group()) if found else 0.0
 
 
 def _full(value: Any) -> bool:

@@ -6,7 +6,9 @@ import json
 import math
 import random
 import re
+from dataclasses import dataclass
 
+from infra.offline.chat.answer_form import Answer
 from infra.offline.chat.beliefs import Belief, city_odds, country_name, told_by, weigh
 from infra.offline.chat.candidates import Candidate, country_label, read_candidates
 from infra.offline.chat.errors import bad
@@ -37,15 +39,9 @@ def speak(request: ChatRequest, dice: random.Random) -> Reply:
         raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
     notes = _see(request)
     belief = weigh(notes)
-    odds = city_odds(notes, belief.evidence)
     candidates, sent = read_candidates(request)
-    scores = {c.number: _score(c, candidates, notes, belief, odds) for c in candidates}
-    shaken = {n: s + request.temperature * DOUBT * dice.gauss(0, 1) for n, s in scores.items()}
-    ranked = sorted(candidates, key=lambda c: (-shaken[c.number], c.number))
-    rivals = [c for c in ranked[1:] if _apart_km(c.lat, c.lon, ranked[0].lat, ranked[0].lon) > SAME_KM]
-    if rivals and dice.random() < SLIP_RATE:
-        ranked = [rivals[0], *(c for c in ranked if c is not rivals[0])]
-    answer, why, number = _decide(ranked, scores, belief)
+    verdict = judge_candidates(candidates, notes, belief, request.temperature, dice)
+    answer, why, number, ranked = verdict.fields, verdict.why, verdict.number, candidates
     reasons = "; ".join(belief.reasons[:5]) or "the picture shows little that is telling"
     told = f"In the picture I see: {reasons}. {len(ranked)} of {sent} candidates can be placed. {why}"
     if any(candidate.suspicious for candidate in candidates):
@@ -56,6 +52,44 @@ def speak(request: ChatRequest, dice: random.Random) -> Reply:
         reasoning = {"reasoning": told, "reason": told, "explanation": told}
         return Reply(fill(request.response_schema, {**answer, **place, **reasoning, **index}))
     return Reply(f"<think>{told}</think><answer>{json.dumps(answer, ensure_ascii=False)}</answer>")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Which candidate is best supported: its number (0: none, the judge's own answer), the answer, and why."""
+
+    number: int
+    fields: dict[str, object]
+    why: str
+    support: float  # log-odds of the chosen answer
+
+    @property
+    def answer(self) -> Answer:
+        country, region, city = (str(self.fields.get(level) or "") for level in ("country", "region", "city"))
+        sure = 1 / (1 + math.exp(-(self.support - 6.0) / 2))
+        lat, lon = (float(str(self.fields[axis])) for axis in ("lat", "lon"))
+        return Answer(lat, lon, country, region, city, "", max(0.05, min(0.95, sure)), self.why)
+
+
+def judge_candidates(
+    candidates: list[Candidate],
+    notes: Notes,
+    belief: Belief,
+    temperature: float = 0.0,
+    dice: random.Random | None = None,
+) -> Judgement:
+    """Others' answers weighed against what the judge sees itself."""
+    odds = city_odds(notes, belief.evidence)
+    scores = {c.number: _score(c, candidates, notes, belief, odds) for c in candidates}
+    chance = dice or random.Random(0)
+    shaken = {n: s + temperature * DOUBT * chance.gauss(0, 1) for n, s in scores.items()}
+    ranked = sorted(candidates, key=lambda c: (-shaken[c.number], c.number))
+    rivals = [c for c in ranked[1:] if _apart_km(c.lat, c.lon, ranked[0].lat, ranked[0].lon) > SAME_KM]
+    if rivals and dice is not None and dice.random() < SLIP_RATE:
+        ranked = [rivals[0], *(c for c in ranked if c is not rivals[0])]
+    answer, why, number = _decide(ranked, scores, belief)
+    support = scores.get(number, belief.best.score if belief.best else 0.0)
+    return Judgement(number, answer, why, support)
 
 
 def _see(request: ChatRequest) -> Notes:

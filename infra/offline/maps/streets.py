@@ -1,4 +1,4 @@
-"""The streets that have panoramas, as lines on a view."""
+"""Named streets as lines on a view: those that have panoramas, and side streets."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ import numpy as np
 
 from infra.offline.maps.view import View
 from infra.offline.place import Place
+from infra.offline.side_streets import SideStreet
 from infra.offline.world import World
 
 LENGTH_M = 320.0
+WIDEST_DEG = 0.2  # a view this high shows side streets
 
 
 @dataclass(frozen=True)
 class StreetLine:
-    """One street: its place, and its two ends in pixels of the view."""
+    """One street: what it is, and its two ends in pixels of the view."""
 
-    place: Place
+    place: Place | SideStreet
     ends: list[tuple[float, float]]
 
 
 def street_lines(world: World, view: View) -> list[StreetLine]:
-    """Streets of places on or near a view, in the order of the world."""
+    """Streets of places on or near a view, in the order of the world, then side streets of the towns there."""
     lines = []
     west, south, east, north = view.box(48)
-    for index in world.places_near(west, south, east, north):
-        place = world.place(index)
+    lat, lon = view.middle
+    side = world.side_streets.near(lat, lon) if north - south < WIDEST_DEG else []
+    streets: list[Place | SideStreet] = [world.place(i) for i in world.places_near(west, south, east, north)]
+    for place in [*streets, *side]:
         reach = 2 * LENGTH_M / 111_195.0
         if not (south - reach <= place.lat <= north + reach):
             continue

@@ -12,6 +12,7 @@ from infra.offline.place import Place
 from infra.offline.render.backdrop import Road, paint_ground, paint_hills, paint_sky
 from infra.offline.render.camera import Camera
 from infra.offline.render.canvas import Canvas
+from infra.offline.render.labels import BoardWatch, SeenSign
 from infra.offline.render.street import Street
 from infra.offline.render.things import draw_tree
 from infra.offline.seeded_random import generator
@@ -35,8 +36,9 @@ def encode(image: Image.Image, quality: int = JPEG_QUALITY) -> bytes:
     return buffer.getvalue()
 
 
-def paint(world: World, record: ImageRecord) -> Image.Image:
-    """The picture of an image."""
+def paint(world: World, record: ImageRecord, signs: list[SeenSign] | None = None, *, text: bool = True) -> Image.Image:
+    """The picture of an image. `signs` is filled with the boards that can be seen in it; `text=False` leaves them
+    without a word."""
     place = world.place(record.place)
     road = Road(place, generator(place.look, "road"))
     camera = camera_of(world, place, road, record)
@@ -44,14 +46,18 @@ def paint(world: World, record: ImageRecord) -> Image.Image:
     canvas = Canvas(image, camera)
     paint_hills(canvas, place, generator(place.look, "hills"))
     # A near-duplicate shares everything with the picture before it, its darkness too.
-    condition = world.images(record.place)[record.painted_as].condition
+    source = world.images(record.place)[record.painted_as]
+    condition = source.condition
     empty = condition == "no_clue"
     paint_ground(image, place, None if empty else road, camera, generator(place.look, "ground"))
     if empty:
         _open_country(canvas, place, record.painted_as)
     else:
-        Street(place, road, canvas, record.painted_as, condition == "landmark").draw()
-    return _finish(image, condition)
+        watch = None if signs is None else BoardWatch(image)
+        Street(place, road, canvas, record.painted_as, condition == "landmark", watch, text).draw()
+        if signs is not None and watch is not None:
+            signs += watch.seen()
+    return _finish(image, source.blur, source.light)
 
 
 def camera_of(world: World, place: Place, road: Road, record: ImageRecord) -> Camera:
@@ -75,12 +81,12 @@ def _open_country(canvas: Canvas, place: Place, slot: int) -> None:
             draw_tree(canvas, place.climate, x, z, float(rng.uniform(4, 9)), rng)
 
 
-def _finish(image: Image.Image, condition: str) -> Image.Image:
+def _finish(image: Image.Image, blur: float, light: float) -> Image.Image:
     """What the camera adds: soft edges, grain, and for some pictures blur or darkness."""
-    if condition == "blurred":
-        image = image.filter(ImageFilter.BoxBlur(image.width / 130))
-    if condition == "dark":
-        image = image.point([int(v * 0.09) for v in range(256)] * 3)
+    if blur * image.width > 0.3:
+        image = image.filter(ImageFilter.BoxBlur(image.width * blur))
+    if light < 1:
+        image = image.point([int(v * light) for v in range(256)] * 3)
     return ImageChops.add(image, _grain(image.width, image.height), 1, -128)
 
 

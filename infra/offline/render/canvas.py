@@ -77,21 +77,26 @@ class Canvas:
         _, _, depth = self.camera.project(np.asarray(at, dtype=np.float64)[None, :])
         return metres * self.camera.focal_px / max(NEAR_M, float(depth[0]))
 
-    def board(self, texture: Image.Image, top_left: np.ndarray, right: np.ndarray, down: np.ndarray) -> None:
-        """A picture on a flat rectangle: exact rays through every pixel it covers, so text keeps its perspective."""
+    def board(
+        self, texture: Image.Image, top_left: np.ndarray, right: np.ndarray, down: np.ndarray
+    ) -> tuple[int, int, Image.Image] | None:
+        """A picture on a flat rectangle: exact rays through every pixel it covers, so text keeps its perspective.
+
+        Returns (left, top, mask of the pixels painted), or None where nothing was.
+        """
         corners = np.array([top_left, top_left + right, top_left + right + down, top_left + down])
         outline = _subdivide(corners, 6)
         column, row, depth = self.camera.project(outline)
         if not self.camera.is_pano and depth.min() <= NEAR_M:
-            return
+            return None
         x0, x1 = int(np.floor(column.min())), int(np.ceil(column.max())) + 1
         y0, y1 = max(0, int(np.floor(row.min()))), min(self.camera.height, int(np.ceil(row.max())) + 1)
         if x1 - x0 < 2 or y1 - y0 < 2 or x1 - x0 > self.camera.width * 0.6:
-            return
+            return None
         if not self.camera.is_pano:
             x0, x1 = max(0, x0), min(self.camera.width, x1)
             if x1 - x0 < 2:
-                return
+                return None
         ray = self.camera.rays(np.arange(x0, x1, dtype=np.float64), np.arange(y0, y1, dtype=np.float64))
         normal = np.cross(right, down)
         slope = ray @ normal
@@ -105,6 +110,7 @@ class Canvas:
         patch = Image.fromarray(pixels)
         for shift in self._shifts(np.array([x0, x1], dtype=np.float64)):
             self.image.paste(patch, (x0 + int(shift), y0), mask)
+        return x0, y0, mask
 
     def _fill(self, column: np.ndarray, row: np.ndarray, colour: Colour) -> None:
         for shift in self._shifts(column):

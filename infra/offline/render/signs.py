@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from infra.offline.render.canvas import Colour
 from infra.offline.render.fonts import font, is_cjk
@@ -31,6 +32,16 @@ def board_texture(
     draw = ImageDraw.Draw(image)
     edge = max(1, round(height * big * 0.03))
     draw.rectangle([edge, edge, width * big - 1 - edge, height * big - 1 - edge], outline=front, width=edge)
+    for line, letters, x, y in set_lines(lines, size, heights, big):
+        draw.text((x, y), line, font=letters, fill=front)
+    return image.resize(size, Image.Resampling.BOX)
+
+
+def set_lines(
+    lines: tuple[str, ...], size: tuple[int, int], heights: tuple[float, ...], big: int = 1
+) -> Iterator[tuple[str, ImageFont.FreeTypeFont, float, float]]:
+    """(line, font, x, y) of each line on a board of this size, everything `big` times as large."""
+    width, height = size
     free = height * (1 - sum(heights))
     top = free / (len(lines) + 1)
     for line, part in zip(lines, heights, strict=True):
@@ -41,8 +52,5 @@ def board_texture(
             letters = font(shrunk, is_cjk(line))
             left, upper, right, lower = letters.getbbox(line)
         middle = (top + height * part / 2) * big
-        draw.text(
-            ((width * big - (right - left)) / 2 - left, middle - (upper + lower) / 2), line, font=letters, fill=front
-        )
+        yield line, letters, (width * big - (right - left)) / 2 - left, middle - (upper + lower) / 2
         top += height * part + free / (len(lines) + 1)
-    return image.resize(size, Image.Resampling.BOX)

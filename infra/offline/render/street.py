@@ -12,6 +12,7 @@ from infra.offline.place import Place
 from infra.offline.render.backdrop import Road
 from infra.offline.render.buildings import House, draw_house, line_up
 from infra.offline.render.canvas import Canvas, Colour
+from infra.offline.render.labels import BoardWatch
 from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_texture
 from infra.offline.render.things import CAR_COLOURS, draw_car, draw_monument, draw_pole, draw_tree, draw_wires
 from infra.offline.seeded_random import generator
@@ -25,8 +26,18 @@ Thing = tuple[float, Callable[[], None]]  # (distance, draw)
 class Street:
     """The things of one picture; `traffic` seeds what moves, the place seeds what stands."""
 
-    def __init__(self, place: Place, road: Road, canvas: Canvas, traffic: int, landmark: bool) -> None:
+    def __init__(
+        self,
+        place: Place,
+        road: Road,
+        canvas: Canvas,
+        traffic: int,
+        landmark: bool,
+        watch: BoardWatch | None = None,
+        text: bool = True,
+    ) -> None:
         self.place, self.road, self.canvas, self.traffic, self.landmark = place, road, canvas, traffic, landmark
+        self._watch, self._text = watch, text  # who notes the boards; False: boards without a word, as a control
         self._things: list[Thing] = []
         around = math.radians(place.sun_azimuth_deg - place.bearing_deg)
         self._sun = (math.sin(around), math.cos(around))
@@ -170,13 +181,15 @@ class Street:
                 self.canvas.polygon(np.array(quad), (128, 130, 132))
                 return
             high = self.canvas.size_px(centre, height)
-            if high < 5:
+            if high < 5 or not self._text:
                 self.canvas.polygon(np.array(quad), colours[0])
                 return
             rows = int(min(220, max(12, high * 1.15)))
             columns = max(8, round(rows * float(np.abs(right).sum()) / height))
             texture = board_texture(lines, (columns, rows), *colours, heights)
-            self.canvas.board(texture, top_left, right, down)
+            painted = self.canvas.board(texture, top_left, right, down)
+            if self._watch is not None and painted is not None:
+                self._watch.note(lines, heights, high, painted)
 
         camera = self.canvas.camera
         return math.hypot(centre[0] - camera.x, centre[2] - 0.02 - camera.z), draw

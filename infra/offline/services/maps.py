@@ -70,7 +70,7 @@ class Maps:
         return endpoint
 
     def _tips(self, query: Any) -> dict[str, Any]:
-        found = self.table.search(_given(query, "keywords"), query.get("city", ""), MOST_TIPS)
+        found = self.table.complete(_given(query, "keywords"), query.get("city", ""), MOST_TIPS)
         tips: list[dict[str, Any]] = [
             {
                 "id": poi.poi_id,

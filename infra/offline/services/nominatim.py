@@ -15,8 +15,9 @@ from infra.offline.country_map import country_map
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, admin1_names, fold
 from infra.offline.names import NameIndex
+from infra.offline.place import Place
 from infra.offline.seeded_random import key_of
-from infra.offline.sign_index import SignIndex
+from infra.offline.sign_index import SignIndex, Street
 from infra.offline.world import World
 
 LICENCE = "Data © OpenStreetMap contributors, ODbL 1.0. http://osm.org/copyright"
@@ -89,17 +90,17 @@ class Nominatim:
     def _street_at(self, lat: float, lon: float) -> dict[str, Any] | None:
         half_lat = STREET_REACH_M / 111_195.0
         half_lon = half_lat / max(0.05, math.cos(math.radians(lat)))
-        best: tuple[float, int] | None = None
-        for index in self.world.places_near(lon - half_lon, lat - half_lat, lon + half_lon, lat + half_lat):
-            place = self.world.place(index)
-            away = math.hypot((place.lat - lat) / half_lat, (place.lon - lon) / half_lon)
-            if away <= 1.0 and (best is None or (away, index) < best):
-                best = (away, index)
-        if best is None:
+        near = self.world.places_near(lon - half_lon, lat - half_lat, lon + half_lon, lat + half_lat)
+        streets: list[Street] = [self.world.place(index) for index in near]
+        streets += self.world.side_streets.near(lat, lon)
+        away = [math.hypot((s.lat - lat) / half_lat, (s.lon - lon) / half_lon) for s in streets]
+        if not away or min(away) > 1.0:
             return None
-        place = self.world.place(best[1])
-        row = _city_result(place.city, False)
-        return _road_result(row, place.street, place.lat, place.lon, place.index, 1.0 - best[0])
+        best = away.index(min(away))
+        street = streets[best]
+        number = street.index if isinstance(street, Place) else 10**7 + street.index
+        row = _city_result(street.city, False)
+        return _road_result(row, street.street, street.lat, street.lon, number, 1.0 - away[best])
 
     def search(self, text: str) -> list[dict[str, Any]]:
         """Ranked candidates for a free text, best first."""
@@ -151,21 +152,24 @@ class Nominatim:
         return self.names.country(key) == iso2 or bool(admin1 and (key == fold(admin1) or key in fold(admin1).split()))
 
     def _signs(self, text: str, context: list[str]) -> list[dict[str, Any]]:
+        towns = {match.row for word in context[:1] for match in self.names.cities(word)[:20]}
+        lands = {iso2 for word in context if (iso2 := self.names.country(word)) is not None}
         found = []
-        for hit in self.signs.find(text, most=30):
+        for hit in self.signs.find(text, most=40, towns=towns, lands=lands):
             if hit.score < 0.45:
                 continue
-            place = self.world.place(hit.place)
+            street = hit.street
             names = {
-                fold(place.city.name),
-                fold(place.local_name),
-                *(fold(name) for name in place.city.alternate_names),
+                fold(street.city.name),
+                fold(street.local_name),
+                *(fold(name) for name in street.city.alternate_names),
             }
             where = [word for word in context if fold(word) not in names]
-            if all(self._fits(word, place.country, place.city.admin1) for word in where):
-                row = _city_result(place.city, True)
-                road = place.street if fold(place.street) == fold(hit.text) else hit.text
-                found.append(_road_result(row, road, place.lat, place.lon, hit.place, hit.score))
+            if all(self._fits(word, street.country, street.city.admin1) for word in where):
+                row = _city_result(street.city, True)
+                road = street.street if fold(street.street) == fold(hit.text) else hit.text
+                number = street.index if isinstance(street, Place) else 10**7 + street.index
+                found.append(_road_result(row, road, street.lat, street.lon, number, hit.score))
         return found
 
 

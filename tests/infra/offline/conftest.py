@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import httpx
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from infra.offline.faults import Faults
 from infra.offline.server import create_app, serving
 from infra.offline.services.mapillary import TOKEN, Limits
+from infra.offline.sign_index import SignIndex
 from infra.offline.world import World
 
 
@@ -19,6 +21,11 @@ class Served:
     url: str
     world: World
     http: httpx.Client
+
+    @cached_property
+    def signs(self) -> SignIndex:
+        """An index of its own over the served world's signs."""
+        return SignIndex(self.world)
 
     def graph(self, path: str, **params: str) -> httpx.Response:
         """A Graph API request with the world's token."""

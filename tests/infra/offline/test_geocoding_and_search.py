@@ -1,6 +1,9 @@
 """Nominatim and Tavily over a real socket."""
 
+from difflib import SequenceMatcher
+
 from infra.offline.gazetteer import fold
+from infra.offline.text_words import telling_words
 
 RESULT_KEYS = {
     "place_id",
@@ -115,13 +118,17 @@ def test_search_refuses_what_tavily_refuses(served):
     assert tavily(served, "x", max_results=21).status_code == 400
 
 
-def test_a_shop_on_a_sign_leads_to_its_town(served):
-    found = 0
+def test_two_names_of_a_street_lead_to_its_town(served):
+    alone = both = 0
     for index in range(0, 300, 10):
         place = served.world.place(index)
-        pages = tavily(served, place.shops[0].lines[0]).json()["results"]
-        found += any(fold(place.city.name) in fold(page["content"]) for page in pages)
-    assert found >= 24  # of 30; the rest share their name with other towns or are outranked, as on the real web
+        named = [sign.lines[0] for sign in place.shops if fold(place.local_name) not in fold(sign.lines[0])]
+        shop = (named or [place.shops[0].lines[0]])[0]
+        for query in (shop, f"{shop} {place.street}"):
+            pages = tavily(served, query).json()["results"]
+            hit = any(fold(place.city.name) in fold(page["content"]) for page in pages)
+            alone, both = alone + (hit and query == shop), both + (hit and query != shop)
+    assert both >= 25 and alone < both  # of 30: a name alone is shared by streets of many towns
 
 
 def test_one_misread_letter_is_forgiven(served):
@@ -137,3 +144,24 @@ def test_some_pages_mislead_and_some_are_hostile(served):
     ]
     assert any("Ignore all previous instructions" in text or "SYSTEM:" in text for text in texts)
     assert any("something similar in" in text for text in texts)
+
+
+def test_a_page_found_for_a_misspelt_name_holds_that_name(served):
+    """The page of another shop, or of the street, would lead to the true town without any reason in its text."""
+    checked = 0
+    for index in range(0, 200, 5):
+        place = served.world.place(index)
+        word = place.street.split()[-1] if len(place.street.split()) > 1 else place.street
+        if not word.isascii() or len(word) < 7:
+            continue
+        for hit in served.signs.find(f"{word[:3]}q{word[4:]}", most=5):
+            checked += 1
+            (asked,) = telling_words(word)
+            assert any(SequenceMatcher(None, asked, own).ratio() > 0.75 for own in telling_words(hit.text)), hit.text
+    assert checked > 5
+
+
+def test_pages_are_as_long_as_pages_are(served):
+    texts = [page["content"] for i in range(0, 60, 6)
+             for page in tavily(served, served.world.place(i).street, max_results=3).json()["results"]]  # fmt: skip
+    assert sum(map(len, texts)) / len(texts) > 250

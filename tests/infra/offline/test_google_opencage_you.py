@@ -4,6 +4,9 @@ import pytest
 
 from infra.offline.services import google, opencage, you
 from infra.offline.services.opencage import TEST_KEYS
+from schemas.settings.services import ServicesSettings
+from tasks.services import connect
+from tasks.services.tool_services import open_geocoder, open_search
 
 
 def ask_google(served, **params):
@@ -115,3 +118,25 @@ def test_you_refusals(served):
     assert ask_you(served, {"X-API-Key": "other"}, query="x").status_code == 403
     assert ask_you(served).status_code == 422
     assert ask_you(served, query="x", count="0").json()["detail"][0]["loc"] == ["query", "count"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "path", "key"), [("google", "google", google.KEY), ("opencage", "opencage", opencage.KEY)]
+)
+async def test_our_clients_of_other_geocoders_give_what_nominatims_gives(served, protocol, path, key):
+    endpoint = {"base_url": f"{served.url}/{path}", "protocol": protocol, "public_key": key}
+    connections = connect(ServicesSettings.model_validate({"tool_geocoder": endpoint}), {})
+    geocoder = open_geocoder(connections.tool_geocoder)
+    lyon = (await geocoder.search("Lyon, France", 3))[0]
+    assert (lyon.country, lyon.country_code, lyon.city) == ("France", "FR", "Lyon")
+    assert abs(lyon.lat - 45.75) < 0.1 and abs(lyon.lon - 4.85) < 0.1
+    assert await geocoder.search("Xyzzyville") == []
+    await geocoder.close()
+
+
+async def test_our_client_of_you_finds_pages(served):
+    endpoint = {"base_url": f"{served.url}/you", "protocol": "you", "public_key": you.KEY}
+    search = open_search(connect(ServicesSettings.model_validate({"search": endpoint}), {}).search)
+    pages = await search.search("pharmacy in Lyon", 3)
+    assert 1 <= len(pages) <= 3 and all(page.url.startswith("https://") and page.content for page in pages)
+    await search.close()

@@ -12,6 +12,8 @@ from infra.offline.drift import change_json
 from infra.offline.faults import Fault, Faults
 from infra.offline.services.mapillary import TOKEN
 
+JSON = {"content-type": "application/json"}  # control endpoints take nothing else
+
 KEY = {"Authorization": "Bearer tvly-offline-world"}
 
 
@@ -104,7 +106,7 @@ def test_the_log_counts_the_bytes_that_were_sent(breakable):
 
 def test_a_journal_tells_what_became_of_every_request(breakable):
     assert breakable.http.get("/control/journal").status_code == 404
-    assert breakable.http.post("/control/journal").json() == []
+    assert breakable.http.post("/control/journal", headers=JSON).json() == []
     record, other = breakable.world.images(0)[0].image_id, breakable.world.images(1)[0].image_id
     breakable.graph(f"/{record}", fields="id")
     set_faults(breakable, {"service": "mapillary", "kind": "status", "status": 504, "at": [0]})
@@ -243,7 +245,7 @@ def test_each_service_tells_trouble_in_its_own_way(breakable, service, status, s
 
 
 def test_an_answer_nobody_waits_for_is_no_answer(breakable):
-    breakable.http.post("/control/journal")
+    breakable.http.post("/control/journal", headers=JSON)
     set_faults(breakable, {"service": "mapillary", "kind": "latency", "seconds": 1.0, "rate": 1.0})
     with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=breakable.url, timeout=0.3) as impatient:
         impatient.get(

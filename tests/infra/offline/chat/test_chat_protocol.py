@@ -40,6 +40,16 @@ def test_a_missing_or_malformed_key_is_refused_without_repeating_it(chat_url: st
         ({"model": "planner", "messages": HELLO, "n": 0}, 400, "n", "integer_below_min_value"),
         ({"model": "planner", "messages": HELLO, "seed": "7"}, 400, "seed", "invalid_type"),
         ({"model": "observer", "messages": HELLO}, 400, "messages", "image_required"),
+        ({"model": "planner", "messages": HELLO, "top_p": 7}, 400, "top_p", "decimal_above_max_value"),
+        ({"model": "planner", "messages": HELLO, "top_k": 0.5}, 400, "top_k", "invalid_type"),
+        ({"model": "planner", "messages": HELLO, "tempreature": 1}, 400, "tempreature", "unknown_parameter"),
+        ({"model": "planner:sideways", "messages": HELLO}, 404, None, "model_not_found"),
+        (
+            {"model": "planner", "messages": [{"role": "user", "content": "x" * 3_000_000}]},
+            400,
+            "messages",
+            "context_length_exceeded",
+        ),
         ([1, 2], 400, None, None),
     ],
 )
@@ -125,3 +135,45 @@ def test_the_official_client_works_unchanged(chat_url: str, scenes: Any) -> None
         assert text == seen.choices[0].message.content
         with pytest.raises(openai.NotFoundError):
             official.chat.completions.create(model="nobody", messages=messages)
+
+
+def test_rate_limits_are_told_in_headers_and_usage_in_parts(client: httpx.Client) -> None:
+    answers = [post(client, {"model": "planner", "messages": HELLO, "temperature": 0}) for _ in range(2)]
+    left = [int(answer.headers["x-ratelimit-remaining-requests"]) for answer in answers]
+    assert left[0] > left[1] or left[1] == 9_999  # a window may have ended between the two
+    assert {"x-request-id", "x-ratelimit-limit-tokens", "x-ratelimit-reset-requests"} <= set(answers[0].headers)
+    usage = answers[0].json()["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 0}
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "search_web",
+        "description": "Search the web.",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    },
+}
+SEEN = [{"role": "user", "content": '- "Boulangerie Lamberneau"\n- "Rue Montviret"\n- "Pharmacie Belmont"'}]
+
+
+def test_manners_of_real_servers_can_be_asked_for(ask: Any) -> None:
+    def choice(variant: str, **fields: Any) -> dict[str, Any]:
+        body = {"tools": [TOOL], "temperature": 0.8, "seed": 3, **fields}
+        return dict(ask(f"planner:{variant}", SEEN, **body)["choices"][0])
+
+    text = choice("text")["message"]
+    assert "tool_calls" not in text and "<tool_call>" in text["content"]
+    many = choice("parallel")["message"]["tool_calls"]
+    assert len(many) > 1 and len({call["id"] for call in many}) == len(many)
+    assert len(choice("parallel", parallel_tool_calls=False)["message"]["tool_calls"]) == 1
+    thinking = choice("reasoning")["message"]
+    assert thinking["reasoning_content"] and "<think>" not in (thinking["content"] or "")
+    refused = choice("refusal")["message"]
+    assert refused["content"] is None and refused["refusal"]
+    cut = choice("truncated")
+    assert cut["finish_reason"] == "length"
+    with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
+        json.loads(cut["message"]["tool_calls"][0]["function"]["arguments"])
+    assert choice("length", tool_choice="none")["finish_reason"] == "length"
+    assert choice("filtered")["finish_reason"] == "content_filter"

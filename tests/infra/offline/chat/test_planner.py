@@ -156,7 +156,7 @@ def test_a_few_calls_in_a_hundred_are_malformed(ask: Any) -> None:
             for call in choice["message"].get("tool_calls", ()):
                 total += 1
                 broken += not well_formed(call["function"])
-    assert total == 320 and 0.005 <= broken / total <= 0.07
+    assert 280 <= total <= 320 and 0.005 <= broken / total <= 0.07  # some answer at once
 
 
 def well_formed(function: dict[str, str]) -> bool:

@@ -1,0 +1,156 @@
+"""What the agent has before it: the picture, what it read in it and in crops, what its tools answered.
+
+Everything is rebuilt from the messages. What it read in a picture it has already spoken of stands in its own thoughts;
+only pictures that came since its last words are looked at anew, with the slips that temperature brings.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.offline.chat.notes import Notes, SeenText, calls_allowed, note_result, tool_of
+from infra.offline.chat.observer import describe
+from infra.offline.chat.picture import Picture
+from infra.offline.chat.placenames import place_names
+from infra.offline.chat.protocol import ChatRequest, Message
+from infra.offline.chat.reading import READABLE_SCORE, TextLine
+from infra.offline.chat.sight import Look, look
+from infra.offline.chat.toolbelt import MAP, SATELLITE, ZOOM, Tool, offered
+
+MISREAD_RATE = 0.02  # letters read wrong at temperature 1, in a line that is not very clear
+MISS_RATE = 0.10  # lines overlooked at temperature 1
+HALLUCINATION_RATE = 0.05  # looks that show writing which is not there, at temperature 1
+READ_IN_PICTURE, READ_IN_CROP, READ_ON_MAP = "I read in the picture:", "The zoom shows:", "The map shows:"
+_READING = re.compile(rf"(?:{READ_IN_PICTURE}|(?P<crop>{READ_IN_CROP})|(?P<map>{READ_ON_MAP}))(?P<lines>[^\n]*)")
+_LINE = re.compile(r'"([^"\n]{1,80})"')
+_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_RESPONSE = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
+
+
+@dataclass
+class State:
+    """The agent's working state."""
+
+    notes: Notes
+    whole: Look | None = None
+    told: list[str] = field(default_factory=list)  # sentences on what is new since its last words
+    results: list[tuple[Tool, str]] = field(default_factory=list)  # tool texts since then
+
+
+def read_state(request: ChatRequest, dice: random.Random) -> State:
+    """The state after the last message."""
+    state = State(Notes(calls_allowed=calls_allowed(request)))
+    tools = offered(request)
+    calls: dict[str, tuple[Tool, dict[str, Any]]] = {}
+    waiting: list[tuple[Tool, dict[str, Any]]] = []  # calls written as text, answered in their order
+    unread: list[tuple[str, Picture]] = []
+    last = ""
+    for message in request.messages:
+        if message.role == "assistant":
+            spoken = _recall(message, state)
+            unread = [] if spoken else unread
+            state.results = []
+            made = [(tool_of(c.name, tools), c.parsed(), c.id) for c in message.tool_calls]
+            written = [(tool_of(name, tools), arguments) for name, arguments in _text_calls(message.text)]
+            calls |= {call_id: (tool, arguments) for tool, arguments, call_id in made}
+            waiting = written or waiting
+            state.notes.calls_made += len(made) + len(written)
+        elif message.role == "tool" and message.tool_call_id in calls:
+            tool, arguments = calls[message.tool_call_id]
+            last = tool.purpose
+            _result(state, tool, arguments, message.text)
+        for text in _RESPONSE.findall(message.text) if message.role in ("user", "tool") else ():
+            if waiting:
+                tool, arguments = waiting.pop(0)
+                last = tool.purpose
+                _result(state, tool, arguments, text)
+        for picture in message.pictures:
+            if state.whole is None:
+                state.whole = look(picture)
+                unread.append(("", picture))
+            else:
+                unread.append((last or ZOOM, picture))
+    _look_at(state, unread, dice, request.temperature)
+    if state.whole is not None:
+        state.notes.description = describe(state.whole)
+        state.notes.texts += [_unread(line) for line in state.whole.lines]
+    return state
+
+
+def _result(state: State, tool: Tool, arguments: dict[str, Any], text: str) -> None:
+    note_result(state.notes, tool, arguments, text)
+    state.results.append((tool, text))
+
+
+def _recall(message: Message, state: State) -> bool:
+    """Takes what the agent said it read from its own words; whether it said anything of the kind."""
+    found = False
+    for matched in _READING.finditer(message.text):
+        found = True
+        for text in _LINE.findall(matched.group("lines")):
+            if matched.group("map"):
+                state.notes.map_words.append(text)
+            else:
+                state.notes.texts.append(SeenText(text, (0, 0, 0, 0), 0.95, 0, zoomed=bool(matched.group("crop"))))
+    return found
+
+
+def _look_at(state: State, unread: list[tuple[str, Picture]], dice: random.Random, temperature: float) -> None:
+    for purpose, picture in unread:
+        seen = look(picture)
+        on_map = purpose in (MAP, SATELLITE)
+        lead = READ_ON_MAP if on_map else READ_IN_CROP if purpose else READ_IN_PICTURE
+        # A whole picture's very small lines are left to a zoom; a crop is read as far as the eyes go.
+        lines = read_lines(seen, dice, temperature, smallest=0 if purpose else round(9 * seen.width / 1024))
+        for text in lines:
+            if on_map:
+                state.notes.map_words.append(text)
+            else:
+                state.notes.texts.append(SeenText(text, (0, 0, 0, 0), 0.95, 0, zoomed=bool(purpose)))
+        quoted = "; ".join(f'"{text}"' for text in lines)
+        state.told.append(f"{lead} {quoted}." if quoted else f"{lead} no writing I can read.")
+
+
+def read_lines(seen: Look, dice: random.Random, temperature: float, smallest: int = 0) -> list[str]:
+    """The lines these eyes read: slips, misses and writing that is not there come with temperature."""
+    found = []
+    for line in seen.readable:
+        if line.height < smallest or dice.random() < MISS_RATE * temperature:
+            continue
+        rate = MISREAD_RATE * temperature * (2.0 if line.score < 0.9 else 1.0)
+        found.append(misread(line.text.replace('"', "'"), rate, dice))
+    if dice.random() < HALLUCINATION_RATE * temperature:
+        names = place_names().biggest(dice.choice(("US", "FR", "BR", "IN", "DE", "MX", "ZA", "JP")))
+        found.append(dice.choice(names[:40]).name)
+    return list(dict.fromkeys(found))
+
+
+def misread(text: str, rate: float, dice: random.Random) -> str:
+    """The text with some letters taken for others."""
+    letters = "aeinorstul"
+    return "".join(
+        dice.choice(letters) if char.isalpha() and char.isascii() and dice.random() < rate else char for char in text
+    )
+
+
+def _unread(line: TextLine) -> SeenText:
+    """A line of the whole picture as a place to look at; what it says is known only from a reading."""
+    text = None if line.score < READABLE_SCORE else ""
+    return SeenText(text, line.box, line.score, line.height)
+
+
+def _text_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for body in _CALL.findall(text):
+        try:
+            parsed = json.loads(body)
+        except (json.JSONDecodeError, RecursionError):
+            continue
+        if isinstance(parsed, dict) and isinstance(parsed.get("name"), str):
+            arguments = parsed.get("arguments")
+            found.append((parsed["name"], arguments if isinstance(arguments, dict) else {}))
+    return found

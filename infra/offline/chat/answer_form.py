@@ -1,0 +1,149 @@
+"""An answer in the form the prompt demands: labelled lines, JSON, or levels divided by semicolons.
+
+The form is read from the request's own words, never assumed: a prompt that asks for `Country: ...` lines gets lines,
+one that shows a JSON object gets its keys in its order. Without a demand the answer is a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from infra.offline.chat.protocol import ChatRequest
+from infra.offline.chat.template import templates_in
+
+_LEVELS = re.compile(r"\bCountry\s*;\s*(?:Region|State|Province)\w*(?:\s*/\s*\w+)?\s*;\s*[\w <>.]+", re.IGNORECASE)
+_LINE = re.compile(
+    r"^[ \t>*-]*(?P<label>[A-Z][A-Za-z_ /]{1,30}?)(?:\*\*)?[ \t]*:[ \t]*(?:\*\*)?[ \t]*(?P<rest>\.\.\.|…|<[^<>\n]*>"
+    r"|\[[^\]\n]*\]|\{[^{}\n]*\}|_{2,})",
+    re.MULTILINE,
+)
+# What a label may be called, to the value it stands for.
+FIELDS = {
+    "country": "country", "countryname": "country", "nation": "country",
+    "region": "region", "state": "region", "province": "region", "stateorprovince": "region", "provincestate": "region",
+    "provinceorstate": "region", "stateprovince": "region", "admin1": "region",
+    "city": "city", "town": "city", "cityname": "city", "cityortown": "city",
+    "place": "place", "address": "address", "location": "location", "specificlocation": "place",
+    "preciselocation": "place", "street": "street", "streetaddress": "address",
+    "lat": "lat", "latitude": "lat", "lon": "lon", "lng": "lon", "long": "lon", "longitude": "lon",
+    "coordinates": "coordinates", "coordinate": "coordinates", "gps": "coordinates",
+    "confidence": "confidence", "confidencepercent": "confidence", "certainty": "confidence",
+    "probability": "confidence",
+    "explanation": "explanation", "reason": "explanation", "reasoning": "explanation", "rationale": "explanation",
+    "justification": "explanation", "evidence": "explanation", "summary": "explanation",
+    "answer": "levels", "finalanswer": "levels",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model concludes, at every level it can name."""
+
+    lat: float
+    lon: float
+    country: str = ""
+    region: str = ""
+    city: str = ""
+    street: str = ""
+    confidence: float = 0.5  # that the point lies within 25 km
+    explanation: str = ""
+
+    def value(self, field: str, percent: bool = True) -> Any:
+        """The value of a field by its plain name (one of FIELDS' values)."""
+        levels = [part for part in (self.country, self.region or self.city, self.place) if part]
+        values: dict[str, Any] = {
+            "country": self.country,
+            "region": self.region or self.city,
+            "city": self.city,
+            "place": self.place,
+            "street": self.street or self.city,
+            "address": ", ".join(part for part in (self.street, self.city, self.region, self.country) if part),
+            "location": ", ".join(part for part in (self.city, self.country) if part),
+            "lat": round(self.lat, 5),
+            "lon": round(self.lon, 5),
+            "coordinates": f"{self.lat:.5f}, {self.lon:.5f}",
+            "confidence": round(100 * self.confidence) if percent else round(self.confidence, 2),
+            "explanation": self.explanation,
+            "levels": "; ".join(levels),
+        }
+        return values[field]
+
+    @property
+    def place(self) -> str:
+        return ", ".join(part for part in (self.street, self.city) if part)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plain object of a model that was asked for no form."""
+        plain = {"country": self.country, "city": self.city}
+        return plain | {"lat": round(self.lat, 5), "lon": round(self.lon, 5)}
+
+
+def field_of(label: str) -> str | None:
+    """The plain name of a label as a prompt writes it, or None."""
+    return FIELDS.get(re.sub(r"[^a-z0-9]", "", label.lower()))
+
+
+def write_answer(request: ChatRequest, thought: str, answer: Answer) -> str:
+    """The last message: the thought, then the answer in the form the prompt asks for."""
+    told = prompt_of(request)
+    body = answer_body(told, answer)
+    head = f"<think>{thought}</think>" if wants_think(told) else f"{thought}\n"
+    return f"{head}<answer>{body}</answer>" if "<answer>" in told or not wants_bare(told) else f"{head}{body}"
+
+
+def prompt_of(request: ChatRequest) -> str:
+    """The words that say how to answer: the system's and the user's, without tool results."""
+    told = [m.text for m in request.messages if m.role in ("system", "developer", "user")]
+    return "\n".join(text for text in told if "<tool_response>" not in text)
+
+
+def wants_think(told: str) -> bool:
+    """Whether thoughts go into tags: unless the prompt shows an answer's form and no such tag."""
+    return "<think>" in told or not wants_bare(told)
+
+
+def wants_bare(told: str) -> bool:
+    """Whether the prompt shows a form and does not put it into answer tags."""
+    return "<answer>" not in told and (_template(told) is not None or len(_labels(told)) >= 2)
+
+
+def answer_body(told: str, answer: Answer) -> str:
+    """The answer as the prompt wants it."""
+    lines, template = _labels(told), _template(told)
+    if lines:
+        return "\n" + "\n".join(f"{label}: {_filled(label, answer, told)}" for label, _ in lines) + "\n"
+    if template is not None:
+        return json.dumps({key: _filled(key, answer, told) for key in template["properties"]}, ensure_ascii=False)
+    if _LEVELS.search(told):
+        return str(answer.value("levels"))
+    return json.dumps(answer.as_json(), ensure_ascii=False)
+
+
+def _filled(label: str, answer: Answer, told: str) -> Any:
+    field = field_of(label)
+    value = answer.explanation if field is None else answer.value(field, percent="%" in told or "percent" in told)
+    return value if value != "" else answer.country or "unknown"
+
+
+def _labels(told: str) -> list[tuple[str, str]]:
+    """(label, field) of the labelled lines the prompt shows, once each; at least two of them name a place."""
+    found: dict[str, str] = {}
+    for matched in _LINE.finditer(told):
+        label = matched.group("label").strip()
+        field = field_of(label)
+        if field is not None and field not in found.values():
+            found[label] = field
+    known = set(found.values())
+    return list(found.items()) if len(known & {"country", "city", "lat", "lon", "location", "address"}) >= 1 else []
+
+
+def _template(told: str) -> dict[str, Any] | None:
+    """The last object the prompt shows that has a place's keys."""
+    for template in reversed(templates_in(told)):
+        if {field_of(key) for key in template["properties"]} & {"lat", "country", "city", "location", "coordinates"}:
+            found: dict[str, Any] = template
+            return found
+    return None

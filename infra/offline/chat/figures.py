@@ -1,0 +1,98 @@
+"""The figures of a measurement: accuracy of every role, regimes, tiers and sequences, each range with its verdict."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+LIMITS_KM = (1, 25, 200, 750)
+TRIALS = 8
+LEARNABLE, EASY = (0.25, 0.50), (0.20, 0.40)
+LEAST_SEQUENCES, LEAST_GAIN = 4.0, 0.10
+
+
+@dataclass
+class Measured:
+    """One picture's results."""
+
+    frame: str  # first | later
+    verdict: str  # of the judge
+    single: dict[str, float]  # error in km of each answerer at temperature 0
+    trials: list[float]  # of answerer-base at temperature 1
+    confidence: float  # of answerer-large
+    agent: dict[str, Any] = field(default_factory=dict)  # empty where the agents were not asked
+
+
+def report(rows: list[Measured]) -> bool:
+    """Prints the figures of every frame; whether all ranges hold over both frames together."""
+    held = True
+    for frame in ("first", "later", "both"):
+        some = [row for row in rows if frame in (row.frame, "both")]
+        if not some:
+            continue
+        print(f"\n== {frame} frames: {len(some)} pictures; judged {dict(Counter(row.verdict for row in some))}")
+        for name in some[0].single:
+            _accuracy(name, [row.single[name] for row in some])
+        _calibration(some)
+        held = _regimes(some) and held if frame == "both" else held
+        with_agent = [row.agent for row in some if row.agent]
+        if with_agent:
+            held = _agents(with_agent) and held if frame == "both" else held
+    return held
+
+
+def _accuracy(name: str, errors: Sequence[float]) -> None:
+    shares = "  ".join(f"<{limit} km {100 * _share(errors, limit):.0f} %" for limit in LIMITS_KM)
+    print(f"{name:<18} {shares}")
+
+
+def _calibration(rows: list[Measured]) -> None:
+    """Stated confidence beside what became of it, in halves of the pictures by confidence."""
+    ranked = sorted(rows, key=lambda row: row.confidence)
+    parts = []
+    for half in (ranked[: len(ranked) // 2], ranked[len(ranked) // 2 :]):
+        said = sum(row.confidence for row in half) / max(1, len(half))
+        right = _share([row.single["answerer-large"] for row in half], 25)
+        parts.append(f"says {100 * said:.0f} %, is right {100 * right:.0f} %")
+    print(f"confidence of answerer-large, lower and upper half: {'; '.join(parts)}")
+
+
+def _regimes(rows: list[Measured]) -> bool:
+    good = True
+    for limit in LIMITS_KM:
+        passes = [sum(error < limit for error in row.trials) for row in rows]
+        share = sum(0 < count < TRIALS for count in passes) / len(passes)
+        mastered = sum(count == TRIALS for count in passes) / len(passes)
+        good &= _goal(f"learnable at {limit} km", share, *LEARNABLE, f"mastered {100 * mastered:.0f} %")
+    easy = sum(sum(error < 10 for error in row.single.values()) >= 2 for row in rows) / len(rows)
+    return _goal("easy: 2 of 3 within 10 km", easy, *EASY) and good
+
+
+def _agents(rows: list[dict[str, Any]]) -> bool:
+    _accuracy("agent, T 0", [row["cold"] for row in rows])
+    _accuracy("agent, T 1", [error for row in rows for error in row["trials"]])
+    _accuracy("agent, best of 4", [min(row["trials"][:4]) for row in rows])
+    _accuracy("verifier of 4", [row["verifier"] for row in rows])
+    _accuracy("observer + planner", [row["planner"] for row in rows])
+    calls = [count for row in rows for count in row["calls"]]
+    print(f"tool calls a trajectory {sum(calls) / len(calls):.1f}; different orders of tools in {TRIALS}: "
+          f"{sum(row['kinds'] for row in rows) / len(rows):.1f}")  # fmt: skip
+    mean = sum(row["sequences"] for row in rows) / len(rows)
+    good = _goal(f"different sequences of {TRIALS}", mean, LEAST_SEQUENCES, math.inf)
+    once = _share([error for row in rows for error in row["trials"]], 25)
+    gain = _share([min(row["trials"][:4]) for row in rows], 25) - once
+    return _goal("best@4 above pass@1, 25 km", gain, LEAST_GAIN, math.inf) and good
+
+
+def _goal(name: str, value: float, low: float, high: float, more: str = "") -> bool:
+    good = low <= value <= high
+    wanted = f"{low:g} to {high:g}" if math.isfinite(high) else f"{low:g} or more"
+    print(f"{name:<30} {value:.2f}  ({wanted}: {'holds' if good else 'DOES NOT HOLD'}) {more}".rstrip())
+    return good
+
+
+def _share(errors: Sequence[float], limit: float) -> float:
+    return sum(error < limit for error in errors) / max(1, len(errors))

@@ -1,0 +1,214 @@
+"""What to do next: every call that may help with its worth, and a choice that temperature makes less sure."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from infra.offline.chat.beliefs import Belief
+from infra.offline.chat.notes import Notes, SeenText
+from infra.offline.chat.placenames import fold
+from infra.offline.chat.toolbelt import DETAIL, GEOCODE, KEYWORD, MAP, SATELLITE, SEARCH, TIPS, ZOOM, Tool
+
+STEP = 1.2  # how much better one kind of step is than the next, in log-odds at temperature 1
+MAX_ZOOMS, MAX_SEARCHES, MAX_LOOKUPS = 2, 2, 4
+CLEAR_SCORE, SMALL_TEXT_PX, ZOOM_MARGIN = 0.9, 18, 0.6
+MALFORMED_RATE = 0.03
+
+
+@dataclass(frozen=True)
+class Action:
+    """A call worth making: for what, with which value, why, and how much it is worth."""
+
+    purpose: str
+    value: Any
+    why: str
+    worth: float
+
+
+def next_action(
+    tools: dict[str, Tool],
+    choice: str,
+    notes: Notes,
+    belief: Belief,
+    dice: random.Random,
+    temperature: float,
+) -> tuple[Tool, Action] | None:
+    """The tool to call and why, or None where it is time to answer; `choice` is the request's tool_choice."""
+    if choice == "none" or not tools or notes.calls_left == 0:
+        return None
+    forced = choice if choice in tools else None
+    usable = {tool.purpose: tool for tool in reversed(tools.values()) if forced in (None, tool.name)}
+    found = [action for action in _actions(usable, notes, belief, dice, temperature) if action.purpose in usable]
+    must = forced is not None or choice == "required"
+    stop = Action("", None, "", 0.0)
+    best = _draw(found if must and found else [*found, stop], dice, temperature)
+    if best.purpose:
+        return usable[best.purpose], best
+    if must:
+        return _anything(usable, notes, belief)
+    return None
+
+
+def _draw(actions: list[Action], dice: random.Random, temperature: float) -> Action:
+    """The best action; at a temperature each one's worth is shaken first."""
+    return max(actions, key=lambda action: action.worth + temperature * gumbel(dice))
+
+
+def gumbel(dice: random.Random) -> float:
+    """A draw that turns the highest of shaken log-odds into a draw by those odds."""
+    return -math.log(-math.log(min(max(dice.random(), 1e-9), 1 - 1e-9)))
+
+
+def _actions(
+    usable: dict[str, Tool], notes: Notes, belief: Belief, dice: random.Random, temperature: float
+) -> Iterable[Action]:
+    if ZOOM in usable:
+        yield from _zooms(notes, belief, dice, temperature)
+    if SEARCH in usable:
+        yield from _searches(usable, notes, belief)
+    if GEOCODE in usable:
+        yield from _geocodes(notes, belief)
+    if usable.keys() & {TIPS, KEYWORD}:
+        yield from _lookups(usable, notes, belief)
+    if usable.keys() & {DETAIL, MAP, SATELLITE}:
+        yield from _checks(usable, notes, belief)
+
+
+def _zooms(notes: Notes, belief: Belief, dice: random.Random, temperature: float) -> Iterable[Action]:
+    """Closer looks at writing that was seen but not well read."""
+    if len(notes.zooms) >= MAX_ZOOMS or notes.calls_left <= 2 or belief.settled:
+        return
+    for rank, (box, what) in enumerate(boxes_worth_zooming(notes, dice, temperature)[:3]):
+        if what.startswith('"'):
+            why = f"The letters of {what} are small, so I look closer to be sure of them."
+        else:
+            why = f"There is {what} that I cannot make out from here, so I zoom in."
+        yield Action(ZOOM, box, why, (3 - 0.6 * rank) * STEP)
+
+
+def boxes_worth_zooming(notes: Notes, dice: random.Random, temperature: float) -> list[tuple[list[int], str]]:
+    """(box with a margin, what is there) of writing that was not read well, the most promising first."""
+    unclear = [seen for seen in notes.texts if not seen.zoomed and _wants_zoom(seen) and not _covered(seen, notes)]
+    unclear.sort(key=lambda seen: -(seen.box[2] - seen.box[0]) * (1.2 - seen.score))
+    boxes = [_grow(seen.box, notes.size(), dice, temperature) for seen in unclear]
+    said = [f'"{seen.text}"' if seen.text else "some writing" for seen in unclear]
+    return [(box, f"{what} at {box}") for box, what in zip(boxes, said, strict=True)]
+
+
+def _wants_zoom(seen: SeenText) -> bool:
+    unclear = seen.text is None or seen.score < CLEAR_SCORE or 0 < seen.height < SMALL_TEXT_PX
+    return unclear and seen.box[2] > seen.box[0]
+
+
+def _covered(seen: SeenText, notes: Notes) -> bool:
+    x, y = (seen.box[0] + seen.box[2]) / 2, (seen.box[1] + seen.box[3]) / 2
+    return any(_is_box(b) and b[0] <= x <= b[2] and b[1] <= y <= b[3] for b in notes.zooms)
+
+
+def _is_box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and all(isinstance(side, int | float) for side in value)
+
+
+def _grow(
+    box: tuple[float, float, float, float], size: tuple[int, int] | None, dice: random.Random, temperature: float
+) -> list[int]:
+    """The box with a margin, inside the picture: a sign is more than one line. Warmth aims less well."""
+    left, top, right, bottom = box
+    width, height = size or (10**6, 10**6)
+    wide = ZOOM_MARGIN * (1 + temperature * dice.uniform(-0.5, 0.8))
+    dx, dy = max(24.0, (right - left) * wide), max(16.0, (bottom - top) * wide * 2)
+    off = temperature * dice.gauss(0, 0.15) * (right - left)
+    sides = (left - dx + off, top - dy, right + dx + off, bottom + dy)
+    x1, y1 = max(0, min(int(sides[0]), width - 8)), max(0, min(int(sides[1]), height - 8))
+    return [x1, y1, min(width, max(int(sides[2]), x1 + 8)), min(height, max(int(sides[3]), y1 + 8))]
+
+
+def _searches(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[Action]:
+    """Web searches for the names on the signs, while they can still tell something new."""
+    if len(notes.searches) >= MAX_SEARCHES or (notes.calls_left <= 1 and GEOCODE in usable):
+        return
+    worth = 2 * STEP
+    if belief.settled and (notes.searches or notes.geocodes):
+        worth = -STEP  # a second opinion that is not needed
+    lead = "I search once more, with other words:" if notes.searches else "I search the web for the names on signs:"
+    for rank, query in enumerate(q for q in belief.queries if (SEARCH, q) not in notes.asked):
+        yield Action(SEARCH, query, f"{lead} {query}.", worth - 0.4 * STEP * rank)
+
+
+def _geocodes(notes: Notes, belief: Belief) -> Iterable[Action]:
+    """Coordinates for the best addresses not yet asked for."""
+    for rank, address in enumerate(a for a in belief.addresses if (GEOCODE, a) not in notes.asked):
+        why = f"A geocoder gives coordinates, so I look up {address}."
+        yield Action(GEOCODE, address, why, STEP * (1 - 0.4 * rank))
+
+
+def _lookups(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[Action]:
+    """Points of interest by the signs' own names, then by name and town, then the town itself."""
+    if len(notes.geocodes) >= MAX_LOOKUPS:
+        return
+    settled = any(candidate.poi_id for _, found in notes.geocodes for candidate in found[:1]) and belief.settled
+    purpose = KEYWORD if KEYWORD in usable else TIPS
+    for rank, query in enumerate(belief.queries[1:4]):
+        first = TIPS if TIPS in usable and not notes.geocodes else purpose
+        if (first, query) not in notes.asked:
+            yield Action(
+                first, query, f"I look for {query} on the map.", (-STEP if settled else 2 * STEP) - 0.4 * STEP * rank
+            )
+    if belief.best is not None and belief.best.city:
+        town = f"{belief.best.city}"
+        if (purpose, town) not in notes.asked and not settled:
+            yield Action(purpose, town, f"I look up {town} itself.", 0.6 * STEP)
+
+
+def _checks(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[Action]:
+    """Details and maps of what was found: whether the names around fit the picture."""
+    known = [(c.poi_id, c.label.split(",")[0]) for _, found in notes.geocodes for c in found[:2] if c.poi_id]
+    # A suggestion that is called as a sign reads comes first.
+    signs = fold(" / ".join(notes.words))
+    tips = sorted(notes.tips, key=lambda tip: fold(tip[1]) not in signs)[:2]
+    for rank, (poi_id, name) in enumerate([*known[:2], *tips][:3]):
+        if DETAIL in usable and (DETAIL, poi_id) not in notes.asked:
+            yield Action(DETAIL, poi_id, f"I check the details of {name}.", STEP * (0.8 - 0.4 * rank))
+    best = belief.best
+    if best is not None and best.why.startswith("lookup"):
+        point = (round(best.lat, 5), round(best.lon, 5))
+        for purpose, worth in ((MAP, 0.6), (SATELLITE, -0.2)):
+            if purpose in usable and not any(kind == purpose for kind, _ in notes.asked):
+                yield Action(purpose, point, f"I look at the map around {best.city}.", worth * STEP)
+
+
+def _anything(usable: dict[str, Tool], notes: Notes, belief: Belief) -> tuple[Tool, Action] | None:
+    """A call for a client that insists on one."""
+    known = [purpose for purpose in (GEOCODE, ZOOM, SEARCH, KEYWORD, TIPS, MAP, SATELLITE) if purpose in usable]
+    place = belief.best.country_name if belief.best else "city centre"
+    width, height = notes.size() or (1000, 500)
+    point = (belief.best.lat, belief.best.lon) if belief.best else (0.0, 0.0)
+    values: dict[str, Any] = {
+        ZOOM: [width // 4, height // 4, 3 * width // 4, 3 * height // 4],
+        SEARCH: " ".join(notes.words[:2]) or f"streets of {place}",
+        MAP: point,
+        SATELLITE: point,
+    }
+    purpose = known[0] if known else next(iter(usable), None)
+    if purpose is None:
+        return None
+    action = Action(purpose, values.get(purpose, place), "A tool call is asked for.", 0.0)
+    return usable[purpose], action
+
+
+def spoil(name: str, arguments: str, dice: random.Random) -> tuple[str, str]:
+    """The call as a model writes it on a bad day: broken JSON, a wrong name, a wrong type, a missing field."""
+    way = dice.randrange(4)
+    if way == 0:
+        return name, arguments[: max(1, len(arguments) * 2 // 3)]
+    if way == 1:
+        return re.sub("_", "-", name, count=1), arguments
+    if way == 2:
+        return name, json.dumps({key: str(value) for key, value in json.loads(arguments).items()} | {"extra": True})
+    return name, "{}"

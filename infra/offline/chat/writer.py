@@ -1,0 +1,223 @@
+"""What recipes ask a model to write as JSON: boxes and queries, three-level thoughts, confidence, reviews of others.
+
+The fields come from the asked schema, or from the object the prompt shows; the values from the model's own look and
+belief. A field that is asked for is filled.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from infra.offline.chat.agent_state import State
+from infra.offline.chat.answer_form import Answer, field_of, prompt_of
+from infra.offline.chat.beliefs import Belief
+from infra.offline.chat.candidates import read_candidates
+from infra.offline.chat.clues import LANGUAGE_NAMES
+from infra.offline.chat.levels import grade, level_thoughts, levels_of_notes
+from infra.offline.chat.observer import facts_of
+from infra.offline.chat.planner import conclude
+from infra.offline.chat.policy import boxes_worth_zooming
+from infra.offline.chat.protocol import ChatRequest
+from infra.offline.chat.reply import Reply
+from infra.offline.chat.schema import fill
+from infra.offline.chat.template import templates_in
+from infra.offline.chat.toolbelt import offered
+from infra.offline.chat.verifier import judge_candidates
+
+MOST_PROPOSALS = 4
+
+
+def is_asked(request: ChatRequest) -> bool:
+    """Whether JSON is asked for: by response format, or by an object in the prompt that is more than an answer."""
+    return request.response_schema is not None or (not offered(request) and _template(request) is not None)
+
+
+def write(
+    request: ChatRequest, state: State, belief: Belief, dice: random.Random, answer: Answer | None = None
+) -> Reply:
+    """The JSON object; without an answer of the caller's own, the belief's best is given."""
+    schema = request.response_schema or _template(request) or {}
+    if answer is None:
+        answer, _ = conclude(request, state.notes, belief, dice)
+    known = known_values(request, state, belief, dice, answer)
+    if state.whole is None:
+        known |= levels_of_notes(notes_in(request))
+    if _percent(schema, prompt_of(request)):
+        known |= {name: round(100 * known[name]) for name in ("confidence", "probability", "certainty")}
+    return Reply(fill(schema, known))
+
+
+def weighed_with_others(request: ChatRequest, state: State, belief: Belief, own: Answer) -> tuple[Answer, str]:
+    """Its own answer, or another's that its own look supports better; with the reason."""
+    review = _review(request, state, belief)
+    other = review["answer"]
+    if review["number"] > 0 and isinstance(other, Answer):
+        return replace(other, explanation=f"{own.explanation} {other.explanation}"), other.explanation
+    return own, own.explanation
+
+
+def known_values(
+    request: ChatRequest, state: State, belief: Belief, dice: random.Random, own: Answer
+) -> dict[str, Any]:
+    """Everything the model could say, under the names recipes give it."""
+    review = _review(request, state, belief)
+    answer, thought = weighed_with_others(request, state, belief, own)
+    levels = level_thoughts(answer, state, belief)
+    boxes = _boxes(state, dice, request.temperature)
+    queries = _queries(belief, answer, state)
+    words = state.notes.words
+    return {
+        **(facts_of(state.whole) if state.whole is not None else {}),
+        **levels,
+        **review["fields"],
+        **_place(answer),
+        "confidence": answer.confidence,
+        "probability": answer.confidence,
+        "certainty": answer.confidence,
+        "uncertainty": _uncertainty(answer),
+        "thought": thought,
+        "reasoning": thought,
+        "reason": thought,
+        "rationale": thought,
+        "explanation": thought,
+        "clues": [*(f"text '{word}'" for word in words[:6]), *belief.reasons[:4]] or ["few clues stand out"],
+        "evidence": belief.reasons[:6] or ["the scene alone"],
+        "text": words,
+        "texts": words,
+        "signs": words,
+        "languages": [LANGUAGE_NAMES.get(tag, tag) for tag in sorted(belief.evidence.languages)][:3] or ["unknown"],
+        "boxes": boxes,
+        "regions": boxes,
+        "bboxes": boxes,
+        "crops": boxes,
+        "zooms": boxes,
+        "proposals": boxes,
+        "queries": queries,
+        "searches": queries,
+        "search_queries": queries,
+        "question": "Where was this picture taken?",
+        "answer": answer.value("levels"),
+        "final_answer": answer.value("levels"),
+        "summary": thought,
+    }
+
+
+def _place(answer: Answer) -> dict[str, Any]:
+    names = ("country", "region", "city", "place", "address", "location", "street", "lat", "lon", "coordinates")
+    same = {name: answer.value(name) for name in names}
+    same |= {"latitude": same["lat"], "longitude": same["lon"], "lng": same["lon"]}
+    same |= dict.fromkeys(("state", "province", "province_or_state", "admin1"), same["region"])
+    return same | dict.fromkeys(("specific_location", "precise_location", "specific_place", "town"), same["place"])
+
+
+def _boxes(state: State, dice: random.Random, temperature: float) -> list[dict[str, Any]]:
+    """Regions worth a closer look, each with its own thought; the middle of the street where no writing is seen."""
+    found = boxes_worth_zooming(state.notes, dice, temperature)[:MOST_PROPOSALS]
+    if state.whole is not None and not found:
+        width, height = state.whole.width, state.whole.height
+        middle = [width // 3, height // 3, 2 * width // 3, 2 * height // 3]
+        found = [(middle, "the middle of the street, where signs and fronts are largest")]
+    return [
+        {
+            "bbox_2d": box,
+            "bbox": box,
+            "box": box,
+            "label": what[:60],
+            "region": what,
+            "thought": f"I look at {what}: a name or a number there would narrow down the place.",
+            "reason": f"I look at {what}: a name or a number there would narrow down the place.",
+            "rationale": f"{what[0].upper()}{what[1:]} may name a shop, a street or a town.",
+        }
+        for box, what in found
+    ]
+
+
+def _queries(belief: Belief, answer: Answer, state: State) -> list[dict[str, Any]]:
+    # What was newly read is said once, with the first proposal.
+    read = [" ".join(state.told), *[""] * MOST_PROPOSALS]
+    queries = belief.queries[:MOST_PROPOSALS] or [f"{answer.value('location')} streets and shops"]
+    return [
+        {
+            "query": query,
+            "q": query,
+            "keywords": query,
+            "rationale": f"Pages on {query} would say in which town these names are.",
+            "reason": f"Pages on {query} would say in which town these names are.",
+            "thought": f"{seen} I search for {query}: names as rare as these should point to one place.".strip(),
+        }
+        for query, seen in zip(queries, read, strict=False)
+    ]
+
+
+def _review(request: ChatRequest, state: State, belief: Belief) -> dict[str, Any]:
+    """What the model makes of others' answers, if there are any in the request."""
+    candidates, sent = read_candidates(request) if others_speak(request) else ([], 0)
+    if not sent:
+        return {"number": 0, "answer": None, "fields": {}}
+    verdict = judge_candidates(candidates, state.notes, belief)
+    own = belief.best
+    agrees = verdict.number > 0
+    told = verdict.why
+    if candidates and own is not None and not agrees:
+        told = f"What I see points to {own.city or own.country_name} ({own.why}). {told}"
+    fields = {
+        **dict.fromkeys(("agree", "agrees", "accept", "accepted", "correct", "consistent"), agrees),
+        **dict.fromkeys(("verdict", "decision", "opinion"), "agree" if agrees else "disagree"),
+        **dict.fromkeys(("choice", "chosen", "candidate", "best", "index", "selected"), verdict.number),
+        **dict.fromkeys(("review", "comment", "critique", "feedback", "advice", "suggestion"), told),
+        **dict.fromkeys(("score", "rating", "support"), round(verdict.support, 2)),
+    }
+    return {"number": verdict.number, "answer": verdict.answer, "fields": fields}
+
+
+def notes_in(request: ChatRequest) -> str:
+    """A person's notes in a request without pictures: what follows the last mention of notes, else all of it."""
+    text = "\n".join(message.text for message in request.messages if message.role == "user")
+    return text[text.rfind("notes:") + 6 :] if "notes:" in text else text
+
+
+def others_speak(request: ChatRequest) -> bool:
+    """Whether the request tells of other agents' answers."""
+    told = prompt_of(request).lower()
+    return any(
+        word in told for word in ("candidate", "another agent", "other agent", "review", "trajectory", "colleague")
+    )
+
+
+def _uncertainty(answer: Answer) -> str:
+    doubt = 1 - answer.confidence
+    return f"{grade(doubt)} ({doubt:.2f}): other towns of {answer.country or 'the world'} would fit some of the clues"
+
+
+def _template(request: ChatRequest) -> dict[str, Any] | None:
+    """The object the prompt shows, if it asks for more than where the picture was taken."""
+    for template in reversed(templates_in(prompt_of(request))):
+        keys = set(template["properties"])
+        if keys & {"name", "arguments"} == {"name", "arguments"}:
+            continue  # how a tool call is written
+        return template if any(field_of(key) is None for key in keys) else None
+    return None
+
+
+def _percent(schema: dict[str, Any], told: str) -> bool:
+    """Whether confidence is wanted in percent: the schema's bound or type says so, else the prompt's words."""
+    for part in _confidences(schema):
+        if "maximum" in part:
+            return isinstance(part["maximum"], int | float) and part["maximum"] > 1
+        if part.get("type") == "integer" or "%" in str(part.get("description", "")):
+            return True
+    return "%" in told or "percent" in told.lower() or "0-100" in told or "0 to 100" in told
+
+
+def _confidences(schema: Any, depth: int = 0) -> list[dict[str, Any]]:
+    if not isinstance(schema, dict) or depth > 8:
+        return []
+    found: list[dict[str, Any]] = []
+    properties = schema.get("properties")
+    for name, part in properties.items() if isinstance(properties, dict) else ():
+        if field_of(str(name)) == "confidence" and isinstance(part, dict):
+            found.append(part)
+        found += _confidences(part, depth + 1)
+    return found + _confidences(schema.get("items"), depth + 1)
