@@ -1,5 +1,6 @@
-"""A checkpoint that answers: one conversation in, text and token counts out."""
+"""A checkpoint that answers: conversations in, texts and token counts out, several at once through one engine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,14 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from infra.serve.request import Refused
 from tasks.imaging.processor import load_processor
+from tasks.train.fast.model import FastModel
+from tasks.train.fast.packing import IGNORED, Sample
+from tasks.train.fast.padding import pad_vision
+from tasks.train.rollouts.sampling import Sampling
+from tasks.train.rollouts.source import Engines
+
+BATCH = 16  # conversations decoded side by side
+ROUND = 64  # answers are decoded in buffers of whole multiples, so that fewer engines are made
 
 
 @dataclass(frozen=True)
@@ -23,8 +32,16 @@ class Answer:
     completion_tokens: int
 
 
+@dataclass(frozen=True)
+class Question:
+    """A conversation as the model reads it, and how many tokens may answer it."""
+
+    prompt: Sample
+    limit: int
+
+
 class Model:
-    """A loaded checkpoint. One answer at a time: `answer` is not for two threads at once."""
+    """A loaded checkpoint. One batch at a time: `answer` is not for two threads at once."""
 
     def __init__(self, folder: Path, threads: int, max_context: int) -> None:
         transformers.logging.set_verbosity_error()
@@ -34,23 +51,19 @@ class Model:
         model: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(
             folder, dtype=torch.bfloat16 if on_gpu else torch.float32
         )
-        self._model = model.to("cuda" if on_gpu else "cpu").eval()
+        model = model.to("cuda" if on_gpu else "cpu").eval().requires_grad_(False)
         self._processor: Any = load_processor(str(folder))
-        self._context = min(max_context, self._model.config.text_config.max_position_embeddings)
+        self._context = min(max_context, model.config.text_config.max_position_embeddings)
+        self._ends = _listed(model.generation_config.eos_token_id)
+        pad_vision(model)
+        self._engines = Engines(FastModel(model), self._ends, BATCH)
         size = self._processor.image_processor.size
         self.min_pixels, self.max_pixels = int(size["shortest_edge"]), int(size["longest_edge"])
 
-    def answer(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]] | None,
-        token_limit: int | None,
-        temperature: float,
-        top_p: float,
-        top_k: int,
-        seed: int | None,
-    ) -> Answer:
-        """The model's next turn. The same request with the same seed (or temperature 0) gets the same answer."""
+    def read(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, token_limit: int | None
+    ) -> Question:
+        """The conversation as tokens, or Refused where it does not fit."""
         try:
             inputs = self._processor.apply_chat_template(
                 messages,
@@ -59,29 +72,37 @@ class Model:
                 return_dict=True,
                 return_tensors="pt",
                 add_generation_prompt=True,
-            ).to(self._model.device)
+            )
         except (TemplateError, TypeError) as error:
             raise Refused(400, f"the messages do not fit the chat template: {error}", "invalid_request") from None
-        prompt_tokens = int(inputs["input_ids"].shape[1])
-        room = self._context - prompt_tokens
+        ids = inputs["input_ids"][0].tolist()
+        room = self._context - len(ids)
         if room < 1:
             raise Refused(
-                400, f"the prompt has {prompt_tokens} tokens, the context {self._context}", "context_length_exceeded"
+                400, f"the prompt has {len(ids)} tokens, the context {self._context}", "context_length_exceeded"
             )
-        is_greedy = temperature == 0
-        chosen: dict[str, Any] = {} if is_greedy else {"temperature": temperature, "top_p": top_p, "top_k": top_k}
+        grids = inputs["image_grid_thw"].tolist() if "image_grid_thw" in inputs else []
+        prompt = Sample(
+            ids, [IGNORED] * len(ids), inputs.get("pixel_values"), tuple((int(t), int(h), int(w)) for t, h, w in grids)
+        )
+        return Question(prompt, min(room, token_limit or room))
+
+    def answer(self, questions: Sequence[Question], sampling: Sampling, seed: int | None) -> list[Answer]:
+        """The model's next turns; the same for the same question at temperature 0, or alone with the same seed."""
+        longest = -(-max(one.limit for one in questions) // ROUND) * ROUND
         with torch.inference_mode(), torch.random.fork_rng():
             if seed is not None:
                 torch.manual_seed(seed)
             else:
                 torch.seed()
-            written = self._model.generate(
-                **inputs, max_new_tokens=min(room, token_limit or room), do_sample=not is_greedy, **chosen
-            )[0, prompt_tokens:]
-        ends = set(_listed(self._model.generation_config.eos_token_id))
-        ended = bool(len(written)) and int(written[-1]) in ends
-        text = self._processor.tokenizer.decode(written, skip_special_tokens=True)
-        return Answer(text, "stop" if ended else "length", prompt_tokens, len(written))
+            found = self._engines.generate([one.prompt for one in questions], 1, longest, sampling)
+        return [self._told(one, rollout.ids) for one, [rollout] in zip(questions, found, strict=True)]
+
+    def _told(self, question: Question, ids: list[int]) -> Answer:
+        ids = ids[: question.limit]
+        text = self._processor.tokenizer.decode(ids, skip_special_tokens=True)
+        is_ended = bool(ids) and ids[-1] in self._ends
+        return Answer(text, "stop" if is_ended else "length", len(question.prompt.ids), len(ids))
 
 
 def _listed(value: int | list[int] | None) -> list[int]:

@@ -8,7 +8,6 @@ import re
 import sys
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from infra.lifeline import exit_when_stdin_closes, serve_at
+from infra.serve.batcher import Batcher, Waiting
 from infra.serve.request import ChatRequest, Refused, conversation, read_request
 from tasks.agent.tagged import split_calls
 
 if TYPE_CHECKING:
-    from infra.serve.model import Answer, Model
+    from infra.serve.model import Answer, Model, Question
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_WAITING = 256
@@ -32,11 +32,11 @@ _TOOL_NAME = re.compile(r"[\w.-]{1,64}")
 
 
 class Service:
-    """One model behind HTTP. Requests wait in line: the processor's cores are the limit, not the connections."""
+    """One model behind HTTP. Requests wait in line and are answered together where they are sampled alike."""
 
     def __init__(self, model: "Model", name: str, key: str | None = None) -> None:
         self._model, self._name, self._key = model, name, key
-        self._line = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._batcher = Batcher(model)
         self._waiting = 0
 
     def app(self) -> Starlette:
@@ -67,16 +67,19 @@ class Service:
             raise Refused(503, "too many requests are waiting", "overloaded")
         self._waiting += 1
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._line, self._answer, asked)
+            answer = await asyncio.wrap_future(self._batcher.submit(self._waiting_for(asked)))
         finally:
             self._waiting -= 1
         return JSONResponse(_completion(asked, answer))
 
-    def _answer(self, asked: ChatRequest) -> "Answer":
-        messages = conversation(asked, self._model.min_pixels, self._model.max_pixels)
-        return self._model.answer(
-            messages, asked.tools, asked.token_limit, asked.temperature, asked.top_p, asked.top_k, asked.seed
-        )
+    def _waiting_for(self, asked: ChatRequest) -> Waiting:
+        from tasks.train.rollouts.sampling import Sampling
+
+        def read() -> "Question":
+            messages = conversation(asked, self._model.min_pixels, self._model.max_pixels)
+            return self._model.read(messages, asked.tools, asked.token_limit)
+
+        return Waiting(read, Sampling(asked.temperature, asked.top_k, asked.top_p), asked.seed)
 
     def _check_key(self, request: Request) -> None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()

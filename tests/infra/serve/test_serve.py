@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,17 @@ def test_the_same_request_gets_the_same_answer(client: httpx.Client) -> None:
     assert text(**seeded) == text(**seeded)
     assert len({text(temperature=1.5, seed=seed, max_tokens=16) for seed in range(4)}) > 1
     assert len({text(messages=question(data_uri(c))) for c in ("white", "black", "red")}) > 0
+
+
+def test_requests_at_the_same_time_are_answered_as_alone(client: httpx.Client) -> None:
+    colours = ("white", "black", "red", "green", "blue", "gold")
+    alone = [ask(client, messages=question(data_uri(colour))).json()["choices"][0] for colour in colours]
+
+    def at_once(colour: str) -> Any:
+        return ask(client, messages=question(data_uri(colour))).json()["choices"][0]
+
+    with ThreadPoolExecutor(len(colours)) as pool:
+        assert list(pool.map(at_once, colours)) == alone
 
 
 async def test_our_own_chat_client_talks_to_it(server: tuple[str, subprocess.Popen[bytes]]) -> None:

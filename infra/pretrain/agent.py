@@ -1,0 +1,180 @@
+"""The small agent: opened from a base, cold-started on trajectories, measured, tried K times, improved by GRPO."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from infra.pretrain.agent_figures import attempts, figures, maker
+from infra.pretrain.boards import crop_board
+from infra.pretrain.cold_start import Pupil
+from infra.pretrain.lessons import LEVELS, lesson, letters_of
+from infra.pretrain.questions import READ
+from infra.pretrain.sight import SeeingEncoder, freeze_sight
+from infra.pretrain.teacher import MAX_PIXELS, MIN_PIXELS, RECIPE
+from infra.pretrain.tokens import IGNORED, Tokens
+from schemas.settings.train import GrpoSettings, TrainSettings
+from tasks.agent.environment import Environment
+from tasks.agent.recipe import Recipe
+from tasks.agent.recipes.spotsft import RECIPE as AT_ONCE
+from tasks.agent.render import chat_template
+from tasks.agent.toolbox import Toolbox
+from tasks.imaging.processor import load_processor
+from tasks.train.checkpoints import Progress
+from tasks.train.fast.model import FastModel
+from tasks.train.fast.packing import Packed, Sample, pack
+from tasks.train.grpo import Grpo, Reference
+from tasks.train.loop import seed_step
+from tasks.train.rollouts.source import Engines
+from tasks.train.scoring import recipe_scorer
+from tasks.train.with_tools import ToolRollouts, opening_prompt
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Agent:
+    """A model with everything that shows it conversations."""
+
+    fast: FastModel
+    encoder: SeeingEncoder
+    tokens: Tokens
+    folder: Path  # whose configuration and tokenizer it has
+
+
+def open_agent(folder: Path, seed: int = 0, noise: bool = False) -> Agent:
+    """The model of a folder, its vision tower frozen; `noise` draws the language model's weights anew."""
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    cuda = torch.cuda.is_available()
+    model: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        folder, dtype=torch.bfloat16 if cuda else torch.float32
+    )
+    if noise:
+        torch.manual_seed(seed)
+        for weight in model.model.language_model.parameters():
+            if weight.ndim > 1:
+                torch.nn.init.normal_(weight, 0.0, 0.04)
+    fast = FastModel(model.to("cuda" if cuda else "cpu"), compile_layers=False)
+    processor = load_processor(str(folder), MIN_PIXELS, MAX_PIXELS)
+    processor.chat_template = chat_template()
+    return Agent(fast, SeeingEncoder(processor, None, freeze_sight(fast)), Tokens(folder / "tokenizer.json"), folder)
+
+
+def save_agent(agent: Agent, output: Path) -> None:
+    """The agent as a folder that any loader of Qwen2.5-VL opens; appears whole."""
+    partial = output.with_name(output.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    agent.fast.model.save_pretrained(partial)
+    for path in agent.folder.iterdir():
+        if path.is_file() and path.suffix != ".safetensors" and not (partial / path.name).exists():
+            shutil.copy(path, partial / path.name)
+    partial.rename(output)
+
+
+def reading_lessons(
+    agent: Agent, places: Sequence[Any], backgrounds: Sequence[Image.Image], count: int, seed: int
+) -> Callable[[], Packed]:
+    """Batches of boards to read, so that reading is not forgotten while other things are learned."""
+    rng, letters = random.Random(seed), letters_of(places)
+
+    def background(width: int, height: int) -> Image.Image:
+        picture = rng.choice(backgrounds)
+        x, y = rng.randrange(max(1, picture.width - width)), rng.randrange(max(1, picture.height - height))
+        return picture.crop((x, y, x + width, y + height))
+
+    samples: list[Sample] = []
+    while len(samples) < count:
+        board, line, size = lesson(len(LEVELS) - 1, places, letters, rng)
+        crop = crop_board(board, line, size, background, rng)
+        pixels, grids = agent.encoder.patches([Image.fromarray(crop.pixels)])
+        image = [agent.tokens.image] * (grids[0][1] * grids[0][2] // 4)
+        before = [*agent.tokens.opening, *image, *agent.tokens.asked(READ[crop.line])]
+        said = [*agent.tokens.spelled(" ".join(crop.text.split())), agent.tokens.end]
+        samples.append(Sample([*before, *said], [*[IGNORED] * len(before), *said], pixels, grids))
+    return lambda: pack(rng.sample(samples, min(16, count)), agent.fast.image_token, agent.fast.merge).to(
+        agent.fast.device
+    )
+
+
+def measured(
+    agent: Agent,
+    rows: Sequence[Row],
+    tools: Toolbox,
+    tokens: int,
+    wrong: Toolbox | None = None,
+    blank: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """The agent on held-out places, and beside it controls: other pictures, no or wrong tools, boards without text."""
+
+    def of(tools: Toolbox, recipe: Recipe = RECIPE, files: Sequence[str] | None = None) -> dict[str, Any]:
+        with torch.no_grad():
+            tried = attempts(agent.fast, agent.encoder, rows, tools, recipe, files=files, tokens=tokens)
+        return figures([one for [one] in tried], rows)
+
+    files = [row["file"] for row in rows]
+    found = {"agent": of(tools)}
+    if wrong is not None:
+        found["pictures of other places"] = of(tools, files=[*files[len(files) // 2 :], *files[: len(files) // 2]])
+        found["no tools"] = of(tools, AT_ONCE)
+        found["tools that answer wrongly"] = of(wrong)
+    if blank is not None:
+        found["boards without a word"] = of(tools, files=blank)
+    return found
+
+
+def reinforce(
+    agent: Agent,
+    rows: Sequence[Row],
+    tools: Toolbox,
+    steps: int,
+    size: int,
+    prompts: int,
+    rate: float,
+    seed: int,
+    tokens: int,
+    say: Callable[[dict[str, float]], None],
+) -> None:
+    """GRPO with tools, by the trainer of the pipeline, on these rows for so many steps."""  # fmt: skip
+    settings = TrainSettings(
+        seed=seed, image_max_pixels=MAX_PIXELS, image_min_pixels=MIN_PIXELS, loader_threads=0,
+        grpo=GrpoSettings(
+            group_size=size, prompts_per_generation=prompts, prompts_per_step=prompts, learning_rate=rate,
+            max_turns=RECIPE.budgets.turns, max_completion_tokens=tokens, max_steps=steps, kl=0.01,
+        ),
+    )  # fmt: skip
+    made: list[Environment] = []
+    make = maker({row["image_id"]: row["file"] for row in rows}, tools, RECIPE, made)
+    rollouts = ToolRollouts(
+        Engines(agent.fast, agent.encoder.end_tokens, size * prompts), agent.encoder, make, size, tokens,
+        RECIPE.budgets.turns, 1.0,
+    )  # fmt: skip
+
+    def encode(number: int) -> Sample:
+        return opening_prompt(make(rows[number]), agent.encoder)
+
+    reference = Reference(agent.fast, False, False)
+    reference.fast.pictures = agent.fast.pictures  # type: ignore[method-assign]
+    program = Grpo(agent.fast, encode, rows, settings, rollouts, recipe_scorer("spotagent"), reference)
+    pupil, progress = Pupil(agent.fast, rate, seed), Progress()
+    for step in range(steps):
+        made.clear()
+        seed_step(seed, step)
+        found = program.gradients(step, progress)
+        pupil.optimizer.step()
+        pupil.optimizer.zero_grad(set_to_none=True)
+        say({"step": step + 1, **{name: float(value) for name, value in found.items()}})
+
+
+def tried_often(agent: Agent, rows: Sequence[Row], tools: Toolbox, k: int, tokens: int) -> list[list[float | None]]:
+    """Errors in km of K attempts at each picture at temperature 1 (Pass@K)."""
+    with torch.no_grad():
+        tried = attempts(agent.fast, agent.encoder, rows, tools, count=k, temperature=1.0, tokens=tokens)
+    return [[one.error_km for one in group] for group in tried]

@@ -1,0 +1,185 @@
+"""Single sign boards as a zoom would show them, painted in a millisecond: size, blur and perspective as in pictures.
+
+A board is drawn with the painter's own texture and letters, tilted, put before a piece of a painted picture, and
+encoded as the picture would be. Character positions are known, which lets a model learn where letters stand.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from PIL import Image, ImageChops
+
+from infra.offline.place import Place
+from infra.offline.render import JPEG_QUALITY
+from infra.offline.render.canvas import Colour
+from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_texture, set_lines
+
+PATCH = 28  # pixels along the side of one token
+# Rows x columns in tokens: what a picture of about 40,000 pixels, the zoom tool's smallest, becomes.
+GRIDS: tuple[tuple[int, int], ...] = ((7, 7), (6, 8), (5, 9), (5, 10), (4, 11), (4, 12), (4, 14), (3, 16), (3, 18))
+LONGEST = 34  # characters of a line
+_PLATES: tuple[tuple[Colour, Colour], ...] = (((20, 66, 140), (250, 250, 250)), ((0, 100, 66), (250, 250, 250)))
+_MONUMENT: tuple[Colour, Colour] = ((120, 92, 40), (250, 240, 210))
+
+
+@dataclass(frozen=True)
+class Board:
+    """A kind of board with its text: width against height, letter heights, colours."""
+
+    lines: tuple[str, ...]
+    aspect: float
+    heights: tuple[float, ...]
+    colours: tuple[Colour, Colour]
+    flat: bool  # on a wall along the street, so seen at an angle
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A zoomed sign: pixels of the grid's size, the asked line (0 or 1) and its text, (column, row) of its letters."""
+
+    pixels: np.ndarray
+    grid: tuple[int, int]
+    line: int
+    text: str
+    centres: list[tuple[float, float]]
+
+
+def boards_of(place: Place) -> list[Board]:
+    """The boards that stand in a place's street."""
+    found: list[Board] = []
+    for number, sign in enumerate(place.shops):
+        two = len(sign.lines) > 1
+        colours = SHOP_COLOURS[(number * 3 + place.index) % len(SHOP_COLOURS)]
+        width = min(7.6, max(4.2, 0.34 * max(len(sign.lines[0]), 8)))
+        found.append(Board(sign.lines, width / 1.05, (0.46, 0.24) if two else (0.55,), colours, True))
+        found.append(Board(sign.lines, 2.3, (0.36, 0.22) if two else (0.42,), colours, False))
+    if place.towns_ahead:
+        lines = tuple(f"{name}  {km}" for name, km in place.towns_ahead)
+        colours = DIRECTION_COLOURS[place.facts.direction_sign]
+        found.append(Board(lines, 3.4 / (0.72 * len(lines) + 0.2), (0.66 / len(lines),) * len(lines), colours, False))
+    plate = _PLATES[place.facts.continent in ("NA", "OC")]
+    found.append(Board((place.street,), 1.6 / 0.36, (0.62,), plate, False))
+    found.append(Board(("MONUMENT", place.local_name), 5.0 / 1.9, (0.4, 0.34), _MONUMENT, False))
+    return found
+
+
+def practice_board(text: str, rng: random.Random) -> Board:
+    """A board with a text of one line, for the first lessons."""
+    pairs = (*SHOP_COLOURS, *DIRECTION_COLOURS.values(), *_PLATES, _MONUMENT)
+    colours = rng.choice(pairs)
+    if rng.random() < 0.3:
+        back = rng.randrange(256), rng.randrange(256), rng.randrange(256)
+        colours = back, tuple((part + 128) % 256 for part in back)  # type: ignore[assignment]
+    aspect = min(7.0, max(1.2, 0.4 * len(text) + rng.uniform(0.4, 2.0)))
+    return Board((text,), aspect, (rng.uniform(0.42, 0.66),), colours, rng.random() < 0.4)
+
+
+def letter_px(text: str, letters: float, wide_px: float) -> float:
+    """The height of a line's letters as painted: less than planned where the text is too wide for its board."""
+    return min(letters, 0.92 * wide_px / max(1, len(text)) / 0.5)
+
+
+def grid_of(aspect: float) -> tuple[int, int]:
+    """The grid whose shape is nearest to width / height."""
+    return min(GRIDS, key=lambda grid: abs(math.log(grid[1] / grid[0] / aspect)))
+
+
+def crop_board(
+    board: Board, line: int, letters_px: float, background: Callable[[int, int], Image.Image], rng: random.Random
+) -> Crop:
+    """The board as a zoom shows it, the asked line's letters about `letters_px` high in the picture it is cut from."""
+    height = min(100.0, max(9.0, letters_px / board.heights[line]))  # larger ones are reduced by the zoom anyway
+    squeeze = rng.uniform(0.3, 1.0) if board.flat and rng.random() < 0.8 else rng.uniform(0.9, 1.0)
+    width = height * board.aspect * squeeze
+    rows = int(min(220, max(12, height * 1.15)))
+    columns = max(8, round(rows * board.aspect))
+    texture = board_texture(board.lines, (columns, rows), *board.colours, board.heights)
+    left_pad, right_pad = (rng.uniform(0.01, 0.16) * width + 1 for _ in range(2))
+    top_pad, bottom_pad = (rng.uniform(0.03, 0.4) * height + 1 for _ in range(2))
+    full_w, full_h = left_pad + width + right_pad, top_pad + height + bottom_pad
+    grid = grid_of(full_w / full_h)
+    wanted = grid[1] / grid[0]
+    if full_w / full_h < wanted:  # as wide as the grid is, the board somewhere in it
+        more = wanted * full_h - full_w
+        left_pad, full_w = left_pad + rng.random() * more, full_w + more
+    else:
+        more = full_w / wanted - full_h
+        top_pad, full_h = top_pad + rng.random() * more, full_h + more
+    region_w, region_h = max(12, round(full_w)), max(8, round(full_h))
+    tilt = rng.uniform(-0.22, 0.22) if board.flat else rng.uniform(-0.04, 0.04)
+    rise = rng.uniform(-0.12, 0.12) * height if board.flat else rng.uniform(-0.03, 0.03) * height
+    up, down = max(0.0, tilt) * height, max(0.0, -tilt) * height
+    corners = np.array([
+        (left_pad, top_pad + down), (left_pad + width, top_pad + up + rise),
+        (left_pad + width, top_pad + height - up + rise), (left_pad, top_pad + height - down),
+    ])  # fmt: skip
+    source = np.array([(0, 0), (columns, 0), (columns, rows), (0, rows)], dtype=float)
+    back = _homography(corners, source)
+    patch = texture.transform(
+        (region_w, region_h), Image.Transform.PERSPECTIVE, tuple(back.ravel()[:8]), Image.Resampling.BILINEAR
+    )
+    mask = Image.new("L", texture.size, 255).transform(
+        (region_w, region_h), Image.Transform.PERSPECTIVE, tuple(back.ravel()[:8]), Image.Resampling.NEAREST
+    )
+    region = background(region_w, region_h)
+    region.paste(patch, (0, 0), mask)
+    pixels = finished(region, grid, rng)
+    forward = np.linalg.inv(back)
+    scale = np.array([grid[1] * PATCH / region_w, grid[0] * PATCH / region_h])
+    centres = [
+        (float(x * scale[0]), float(y * scale[1]))
+        for x, y in _moved(forward, _letter_centres(board, line, (columns, rows)))
+    ]
+    return Crop(pixels, grid, line, board.lines[line], centres)
+
+
+def finished(region: Image.Image, grid: tuple[int, int], rng: random.Random) -> np.ndarray:
+    """Grain, JPEG and the enlargement to the grid's size."""
+    noise = _GRAIN.crop((x := rng.randrange(200), y := rng.randrange(200), x + region.width, y + region.height))
+    region = ImageChops.add(region, noise, 1, -128)
+    buffer = io.BytesIO()
+    region.save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling="4:2:0")
+    decoded = Image.open(buffer).convert("RGB")
+    return np.asarray(decoded.resize((grid[1] * PATCH, grid[0] * PATCH), Image.Resampling.BICUBIC))
+
+
+def _make_grain() -> Image.Image:
+    rng = np.random.default_rng(1)
+    noise = rng.normal(0, 2.4, size=(1200, 2600, 1)) + rng.normal(0, 0.7, size=(1200, 2600, 3))
+    return Image.fromarray(np.clip(np.round(noise + 128), 0, 255).astype(np.uint8))
+
+
+_GRAIN = _make_grain()
+
+
+def _letter_centres(board: Board, line: int, size: tuple[int, int]) -> list[tuple[float, float]]:
+    text, letters, x, y = list(set_lines(board.lines, size, board.heights))[line]
+    ends = [0.0]
+    for character in text:
+        ends.append(ends[-1] + letters.getlength(character))
+    stretch = letters.getlength(text) / ends[-1] if ends[-1] else 1.0
+    _, upper, _, lower = letters.getbbox(text)
+    row = y + (upper + lower) / 2
+    return [(x + (a + b) / 2 * stretch, row) for a, b in pairwise(ends)]
+
+
+def _homography(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The 3 x 3 matrix that takes the four source points to the targets."""
+    rows = []
+    for (x, y), (u, v) in zip(source, target, strict=True):
+        rows.append([x, y, 1, 0, 0, 0, -u * x, -u * y])
+        rows.append([0, 0, 0, x, y, 1, -v * x, -v * y])
+    solved = np.linalg.solve(np.array(rows), target.ravel())
+    return np.append(solved, 1.0).reshape(3, 3)
+
+
+def _moved(matrix: np.ndarray, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    flat = np.column_stack([np.asarray(points, dtype=float), np.ones(len(points))]) @ matrix.T
+    return [(float(x / w), float(y / w)) for x, y, w in flat]

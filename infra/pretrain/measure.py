@@ -1,0 +1,192 @@
+"""How well a base sees: signs of held-out places read from a zoom, attributes, boxes; each with shuffled pictures."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from infra.pretrain.feed import Pool
+from infra.pretrain.model import Learner
+from infra.pretrain.questions import ATTRIBUTES, BOX, READ
+from infra.pretrain.tokens import IGNORED, Tokens
+
+BINS = (7.5, 10.0, 12.0, 16.0, 24.0, 1e9)  # letter heights in pixels of the original
+READABLE_PX = 12.0  # letters smaller than this are not counted as readable
+BATCH = 256
+
+
+@torch.no_grad()
+def read_signs(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = False) -> list[dict[str, Any]]:
+    """One row for each line in letters the base knows: its height and whether it was read exactly."""
+    rows: list[dict[str, Any]] = []
+    for key in pool.keys("zoom", 1):
+        grid = pool.grid(key)
+        listed = pool.facts[key]
+        for start in range(0, len(listed), BATCH):
+            part, kept, ids, labels = listed[start : start + BATCH], [], [], []
+            for number, fact in enumerate(part):
+                text = " ".join(fact["text"].split())
+                made = tokens.sequence(
+                    grid[0] * grid[1], READ[fact["line"]], tokens.spelled(text), tokens.length(grid[0] * grid[1])
+                )
+                if made is None or not fact["latin"]:
+                    rows.append({**fact, "exact": False})
+                    continue
+                kept.append(number)
+                ids.append(torch.from_numpy(made[0]))
+                labels.append(torch.from_numpy(made[1]))
+            if not kept:
+                continue
+            pixels = pool.pixels[key][start : start + BATCH][torch.tensor(kept, device=pool.pixels[key].device)]
+            if shuffle:
+                pixels = pixels[torch.tensor(others([part[n]["index"] for n in kept]), device=pixels.device)]
+            together = torch.stack(labels)
+            batch = learner.packed(pixels, grid, torch.stack(ids), together, 0.0)
+            exact = learner.exact(learner.logits(batch), together).tolist()
+            rows += [{**part[number], "exact": bool(right)} for number, right in zip(kept, exact, strict=True)]
+    return rows
+
+
+def others(places: list[int]) -> list[int]:
+    """For each picture the number of one of another place, half of the list away where that is another."""
+    n = len(places)
+    chosen = []
+    for own in range(n):
+        steps = ((own + n // 2 + more) % n for more in range(n))
+        chosen.append(next((other for other in steps if places[other] != places[own]), own))
+    return chosen
+
+
+def reading_report(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Exact shares: of all readable lines, of those in Latin letters, and by letter height."""
+    readable = [row for row in rows if row["letters_px"] >= READABLE_PX]
+    latin = [row for row in readable if row["latin"]]
+    report: dict[str, Any] = {
+        "lines": len(readable),
+        "exact": _share(readable),
+        "latin_lines": len(latin),
+        "latin_exact": _share(latin),
+        "first_lines": _share([row for row in latin if row["line"] == 0]),
+        "second_lines": _share([row for row in latin if row["line"] == 1]),
+        "by_letter_px": [],
+    }
+    for low, high in pairwise(BINS):
+        inside = [row for row in rows if row["latin"] and low <= row["letters_px"] < high]
+        report["by_letter_px"].append({"from": low, "lines": len(inside), "exact": _share(inside)})
+    return report
+
+
+def _share(rows: list[dict[str, Any]]) -> float:
+    return round(sum(bool(row["exact"]) for row in rows) / max(1, len(rows)), 4)
+
+
+@torch.no_grad()
+def attributes(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = False) -> dict[str, dict[str, float]]:
+    """Per question: share answered exactly, and the share of the commonest answer, which a blind guess reaches."""
+    right: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    common: dict[str, Counter[str]] = {question: Counter() for question in ATTRIBUTES}
+    for key in pool.keys("view", 1):
+        grid, listed = pool.grid(key), pool.facts[key]
+        for start in range(0, len(listed), BATCH):
+            part = listed[start : start + BATCH]
+            pixels = pool.pixels[key][start : start + BATCH]
+            if shuffle:
+                pixels = pixels[torch.tensor(others([fact["index"] for fact in part]), device=pixels.device)]
+            for question in ATTRIBUTES:
+                made = [
+                    tokens.sequence(
+                        grid[0] * grid[1], question, tokens.encode(fact["answers"][question]),
+                        tokens.length(grid[0] * grid[1]),
+                    )
+                    for fact in part
+                ]  # fmt: skip
+                pairs = [one for one in made if one is not None]
+                ids, labels = (torch.stack([torch.from_numpy(one[k]) for one in pairs]) for k in (0, 1))
+                exact = learner.exact(learner.logits(learner.packed(pixels, grid, ids, labels, 0.0)), labels)
+                right[question] += int(exact.sum())
+                asked[question] += len(part)
+                common[question].update(fact["answers"][question] for fact in part)
+    return {
+        question: {
+            "exact": round(right[question] / asked[question], 4),
+            "commonest": round(common[question].most_common(1)[0][1] / asked[question], 4),
+        }
+        for question in ATTRIBUTES
+        if asked[question]
+    }
+
+
+@torch.no_grad()
+def answer(
+    learner: Learner,
+    pixels: torch.Tensor,
+    grid: tuple[int, int],
+    asked: list[int],
+    tokens: Tokens,
+    most: int,
+    opening: list[int] | None = None,
+) -> list[str]:
+    """The greedy answers to one question about pictures of one grid; `asked` follows the picture, as token ids."""
+    n = len(pixels)
+    before = [*(opening or tokens.opening), *[tokens.image] * (grid[0] * grid[1]), *asked]
+    length = -(-(len(before) + most) // 8) * 8
+    ids = torch.full((n, length), tokens.pad, dtype=torch.int64, device=learner.device)
+    ids[:, : len(before)] = torch.tensor(before, device=learner.device)
+    ended = torch.zeros(n, dtype=torch.bool, device=learner.device)
+    at = len(before)
+    while at < len(before) + most and not bool(ended.all()):
+        labels = torch.full_like(ids, IGNORED)
+        labels[:, at] = 0
+        chosen = learner.logits(learner.packed(pixels, grid, ids, labels, 0.0)).argmax(-1)
+        learner.seen = learner.picture_tokens
+        ids[:, at] = torch.where(ended, torch.full_like(chosen, tokens.end), chosen)
+        ended |= chosen == tokens.end
+        at += 1
+    learner.seen = None
+    written = ids[:, len(before) : at].tolist()
+    return [tokens.decode(one[: one.index(tokens.end)] if tokens.end in one else one) for one in written]
+
+
+def boxes(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = False) -> dict[str, float]:
+    """How often the box of the largest sign overlaps the true one by half, and at all."""
+    overlaps: list[float] = []
+    for key in pool.keys("view", 1):
+        numbers = [n for n, fact in enumerate(pool.facts[key]) if fact["box"]][:BATCH]
+        if not numbers:
+            continue
+        pixels = pool.pixels[key][torch.tensor(numbers, device=pool.pixels[key].device)]
+        if shuffle:
+            places = [pool.facts[key][n]["index"] for n in numbers]
+            pixels = pixels[torch.tensor(others(places), device=pixels.device)]
+        said = answer(learner, pixels, pool.grid(key), tokens.asked(BOX), tokens, 24)
+        overlaps += [
+            overlap(_box(text), _box(pool.facts[key][n]["box"])) for text, n in zip(said, numbers, strict=True)
+        ]
+    total = max(1, len(overlaps))
+    return {
+        "pictures": len(overlaps),
+        "iou_50": round(sum(one >= 0.5 for one in overlaps) / total, 4),
+        "touches": round(sum(one > 0 for one in overlaps) / total, 4),
+    }
+
+
+def _box(text: str) -> tuple[float, ...] | None:
+    found = [float(number) for number in re.findall(r"\d+", text)]
+    return tuple(found) if len(found) == 4 else None
+
+
+def overlap(one: tuple[float, ...] | None, other: tuple[float, ...] | None) -> float:
+    """Intersection over union of two boxes; 0 where one is none."""
+    if one is None or other is None:
+        return 0.0
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    if wide <= 0 or high <= 0:
+        return 0.0
+    area = [(b[2] - b[0]) * (b[3] - b[1]) for b in (one, other)]
+    return wide * high / max(1e-9, area[0] + area[1] - wide * high)

@@ -1,0 +1,131 @@
+"""Panoramas of the offline world for an agent to locate: the original as a file, its truth and its street plate beside.
+
+The street plate's words and box serve a teacher and the figures; a policy is shown pixels alone. Every picture is a
+JPEG and a row, for training also a trajectory; a picture whose row is there is not painted again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import multiprocessing
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.offline.facts import countries
+from infra.offline.render import encode, paint
+from infra.offline.render.labels import SeenSign
+from infra.offline.world import ImageRecord, World
+from infra.pretrain.pictures import FREE, clear_images, is_held_out, readable
+from infra.pretrain.teacher import Taught, is_placed, teach
+from tasks.agent.toolbox import Toolbox
+
+WORLD_SEED, WORLD_SIZE = 7, 20_000  # the first 20,000 places of the world that the packaged base was taught in
+LEAST_LETTERS_PX = 14.0
+Row = dict[str, Any]
+
+_WORLD: World | None = None  # for forked processes: a world is too large to be sent
+_TOOLS: Toolbox | None = None
+
+
+def choose(world: World, count: int, held_out: bool, seed: int) -> list[ImageRecord]:
+    """One panorama each of `count` places with a street name in Latin letters, of held-out cells or of the others."""
+    order = list(range(world.size))
+    random.Random(f"{seed} {held_out}").shuffle(order)
+    found: list[ImageRecord] = []
+    for index in order:
+        if len(found) == count:
+            break
+        place = world.sign_texts(index)
+        if is_held_out(place) != held_out or not readable(place.street):
+            continue
+        panoramas = [one for one in clear_images(world, index) if one.is_pano and one.condition == "clear"]
+        if panoramas:
+            found.append(panoramas[0])
+    return found
+
+
+def paint_all(
+    world: World,
+    records: Sequence[ImageRecord],
+    folder: Path,
+    processes: int,
+    tools: Toolbox | None = None,
+    text: bool = True,
+) -> None:
+    """Paint those that are missing, on several cores where there are some.
+
+    With `tools` a trajectory is written for each, and a place whose street they place elsewhere is not painted: its
+    trajectory would be rejected.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    global _WORLD, _TOOLS
+    _WORLD, _TOOLS = world, tools
+    missing = [(one.image_id, str(folder), text) for one in records if not _row_file(folder, one.image_id).is_file()]
+    if processes < 2 or len(missing) < 2:
+        for task in missing:
+            _paint(task)
+        return
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for _ in pool.imap_unordered(_paint, missing):
+            pass
+
+
+def rows_of(folder: Path, records: Sequence[ImageRecord]) -> list[Row]:
+    """Truth and street plate of each painted picture, with the file it lies in."""
+    found = []
+    for one in records:
+        row: Row = json.loads(_row_file(folder, one.image_id).read_text(encoding="utf-8"))
+        if row["outcome"] != "too_far":
+            found.append({**row, "file": str(folder / f"{one.image_id}.jpg")})
+    return found
+
+
+def outcomes(folder: Path, records: Sequence[ImageRecord]) -> dict[str, int]:
+    """How many trajectories were kept, and how many were not for which reason."""
+    return dict(Counter(json.loads(_row_file(folder, one.image_id).read_text())["outcome"] for one in records))
+
+
+def trajectory_of(row: Row) -> Taught:
+    """The kept trajectory of a training picture."""
+    found = json.loads(Path(row["file"]).with_suffix(".taught").read_text(encoding="utf-8"))
+    return Taught(found["messages"], found["tools"], [base64.b64decode(one) for one in found["pictures"]])
+
+
+def _row_file(folder: Path, image_id: str) -> Path:
+    return folder / f"{image_id}.json"
+
+
+def _paint(task: tuple[str, str, bool]) -> None:
+    image_id, where, text = task
+    assert _WORLD is not None
+    folder, record = Path(where), _WORLD.image(image_id)
+    assert record is not None
+    place = _WORLD.place(record.place)
+    row: Row = {
+        "image_id": image_id, "lat": record.lat, "lon": record.lon, "country": countries()[place.country].name,
+        "region": place.city.admin1, "city": place.city.name, "street": place.street, "plate": None, "outcome": "asked",
+        "file": str(folder / f"{image_id}.jpg"),
+    }  # fmt: skip
+    if _TOOLS is not None and not is_placed(row, _TOOLS):
+        row["outcome"] = "too_far"
+    else:
+        signs: list[SeenSign] = []
+        Path(row["file"]).write_bytes(encode(paint(_WORLD, record, signs, text=text)))
+        plates = [one for one in signs if one.lines == (place.street,) and one.free >= FREE]
+        plate = max(plates, key=lambda one: one.letters_px[0], default=None)
+        if plate is not None and plate.letters_px[0] >= LEAST_LETTERS_PX:
+            row["plate"] = list(plate.box)
+        if _TOOLS is not None:
+            taught = teach(row, _TOOLS)
+            row["outcome"] = taught if isinstance(taught, str) else "kept"
+            if isinstance(taught, Taught):
+                pictures = [base64.b64encode(one).decode() for one in taught.pictures]
+                kept = {"messages": taught.messages, "tools": taught.tools, "pictures": pictures}
+                Path(row["file"]).with_suffix(".taught").write_text(json.dumps(kept), encoding="utf-8")
+    partial = _row_file(folder, image_id).with_suffix(".partial")
+    partial.write_text(json.dumps(row), encoding="utf-8")
+    partial.rename(_row_file(folder, image_id))

@@ -1,0 +1,166 @@
+"""Lessons of the small agent: quoting, spelling, frozen sight, the teacher's trajectories in the one environment."""
+
+import asyncio
+import io
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from infra.pretrain import quoting, teacher
+from infra.pretrain.agent import Agent, open_agent
+from infra.pretrain.cold_start import Pupil, lesson_of, packed_lessons, packed_texts
+from infra.pretrain.tokens import IGNORED, Tokens
+from tasks.agent.toolbox import Toolbox
+from tasks.agent.tools import ToolContext
+from tasks.services.geocoder import GeocodeCandidate
+from tasks.train.encoding import Encoder
+from tasks.train.fast.model import FastModel
+from tasks.train.fast.packing import pack
+from tasks.train.packaged import packaged_folder
+
+FOUND = GeocodeCandidate(-37.3809, 5.0019, "Rue Été", "Rue Été, Aville, Bland", "Bland", "BL", "", "Aville", 0.35)
+
+
+class Found:
+    """A geocoder that knows one street."""
+
+    async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        return [FOUND] if query == "Rue Été" else []
+
+
+@pytest.fixture(scope="module")
+def agent() -> Agent:
+    torch.set_num_threads(1)
+    return open_agent(packaged_folder())
+
+
+@pytest.fixture(scope="module")
+def tokens(agent: Agent) -> Tokens:
+    return agent.tokens
+
+
+@pytest.fixture(scope="module")
+def row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    file = tmp_path_factory.mktemp("pictures") / "a.jpg"
+    Image.effect_noise((1024, 512), 90).convert("RGB").save(file)
+    plate = [500, 250, 560, 264]
+    return {"file": str(file), "plate": plate, "street": "Rue Été", "lat": -37.39, "lon": 5.0, "image_id": "a"}
+
+
+@pytest.fixture(scope="module")
+def taught(row: dict[str, object]) -> teacher.Taught:
+    made = teacher.teach(row, Toolbox(ToolContext(geocoder=Found(), max_results=1)))
+    assert isinstance(made, teacher.Taught)
+    return made
+
+
+def test_a_record_is_answered_with_its_own_letters(tokens: Tokens) -> None:
+    for seed in range(20):
+        ids, labels = quoting.record(tokens, random.Random(seed))
+        told = tokens.decode([token for token, label in zip(ids, labels, strict=True) if label == IGNORED])
+        said = tokens.decode([label for label in labels if label != IGNORED])
+        for line in said.splitlines()[1:5]:
+            assert line.partition(": ")[2] in told  # nothing to be known, only to be quoted
+
+
+def test_a_repeated_string_is_learned_the_second_time_alone(tokens: Tokens) -> None:
+    ids, labels = quoting.repeat(tokens, random.Random(1), 9)
+    assert ids[:9] == ids[10:19] == labels[10:19] and set(labels[:10]) == {IGNORED}
+
+
+@pytest.mark.parametrize(
+    ("degrees", "text"), [(-37.3899, "-37.38"), (5.0019, "5.00"), (-0.004, "-0.00"), (179.9999999, "179.99")]
+)
+def test_a_coordinate_is_cut_and_not_rounded(degrees: float, text: str) -> None:
+    assert quoting.shortened(degrees) == text
+
+
+def test_the_teacher_zooms_asks_and_answers_with_what_the_tool_said(taught: teacher.Taught) -> None:
+    calls = [call["function"]["name"] for one in taught.messages for call in one.get("tool_calls", [])]
+    assert calls == ["image_zoom_in_tool", "maps_geocode"]
+    assert taught.messages[-1]["content"].endswith(
+        "<answer>\nCountry: Bland\nCity: Aville\nLatitude: -37.38\nLongitude: 5.00\n</answer>"
+    )
+    assert len(taught.pictures) == 2  # the view and the zoom
+
+
+def test_a_place_the_tool_puts_elsewhere_is_rejected(row: dict[str, object]) -> None:
+    tools = Toolbox(ToolContext(geocoder=Found(), max_results=1))
+    assert teacher.teach({**row, "lat": 10.0}, tools) == "too_far"
+    assert teacher.teach({**row, "street": "unknown"}, tools) == "tool_failed"
+    assert teacher.teach({**row, "plate": None}, tools) == "no_plate"
+    assert not teacher.is_placed({**row, "lat": 10.0}, tools) and teacher.is_placed(dict(row), tools)
+
+
+def test_the_box_holds_the_plate(row: dict[str, object]) -> None:
+    left, top, right, bottom = teacher.plate_box([2237, 983, 2366, 1018], 448 / 4096)
+    assert left * 4096 / 448 < 2237 and right * 4096 / 448 > 2366
+    assert top * 4096 / 448 < 983 and bottom * 4096 / 448 > 1018
+
+
+def test_only_the_assistant_is_trained_and_the_street_is_spelled(agent: Agent, taught: teacher.Taught) -> None:
+    lesson = lesson_of(taught, agent.encoder, agent.tokens)
+    said = [token for token, mine in zip(lesson.rest.ids, lesson.rest.is_policy, strict=True) if mine]
+    text = agent.tokens.decode(said)
+    assert '{"address": "Rue Été"}' in text and text.count("</tool_call>") == 2 and "<tool_response>" not in text
+    spelled = agent.tokens.spelled("Rue Été")
+    assert any(said[k : k + len(spelled)] == spelled for k in range(len(said)))
+    assert agent.fast.image_token not in lesson.shared
+
+
+def test_seen_pictures_give_the_loss_of_patches(agent: Agent, taught: teacher.Taught) -> None:
+    """Frozen sight and the shared beginning change no number: the plain encoder and model are the reference."""
+    from tasks.agent.render import training_messages
+
+    lesson = lesson_of(taught, agent.encoder, agent.tokens)
+    plain = FastModel(agent.fast.model)
+    encoder = Encoder(agent.encoder._processor, None)  # type: ignore[arg-type]
+    shown = [Image.open(io.BytesIO(one)).convert("RGB") for one in taught.pictures]
+    whole = encoder._encode(training_messages(taught.messages, taught.tools), True, None, shown)
+    assert whole.pixels is not None and whole.pixels.shape[1] == 1176
+    from infra.pretrain.cold_start import spelled
+
+    ids, labels = spelled(list(whole.ids), list(whole.labels), agent.tokens)
+    sample = type(whole)(ids, labels, whole.pixels, whole.grids)
+    with torch.no_grad():
+        expected = plain.loss(pack([sample], plain.image_token, plain.merge))
+        found = agent.fast.loss(packed_lessons([lesson, lesson], agent.fast))
+    assert float(found) == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_few_steps_lower_the_loss(agent: Agent, tokens: Tokens) -> None:
+    pupil = Pupil(agent.fast, 3e-3, 0)
+    batch = packed_texts([quoting.record(tokens, random.Random(5)) for _ in range(2)], tokens.pad, agent.fast.device)
+    losses = [pupil.learn(batch)[0] for _ in range(6)]
+    assert losses[-1] < losses[0] - 0.5
+    assert all(weight.grad is None for weight in agent.fast.vision.parameters())
+
+
+@pytest.mark.slow
+def test_the_miniature_runs_in_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+
+    from bench.miniature import main
+
+    monkeypatch.setenv("GEOFIX_MINIATURE", str(tmp_path))
+    assert main(["--size", "tiny", "base", "data", "cold", "passk", "grpo"]) == 0
+    cold = json.loads((tmp_path / "tiny" / "cold-0.json").read_text())
+    assert {"ceiling", "before", "after quoting", "agent", "no tools", "boards without a word"} <= set(cold["rows"])
+    assert (tmp_path / "tiny" / "agent-0" / "config.json").is_file()
+    assert main(["--size", "tiny", "report"]) == 1  # nothing is learned in two seconds, and it says so
+
+
+@pytest.mark.slow
+def test_geocoding_in_process_is_asked_over_the_protocol() -> None:
+    from infra.offline.world import World
+    from infra.pretrain.world_tools import WrongGeocoder, geocoder_of
+
+    world = World(7, 5)
+    geocoder = geocoder_of(world)
+    [found] = asyncio.run(geocoder.search("Paris, France", 1))
+    [wrong] = asyncio.run(WrongGeocoder(geocoder, world, 0).search("Paris, France", 1))
+    assert found.city == "Paris" and found.country == "France"
+    assert (wrong.lat, wrong.lon) != (found.lat, found.lon) and wrong.name == found.name
