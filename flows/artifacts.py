@@ -15,6 +15,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from schemas.messages import money
 from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.report import Report
 
@@ -95,9 +96,7 @@ def stage_markdown(result: StageResult, lake: str) -> str:
     ]
     if result.usage.requests:
         used = result.usage
-        lines.append(
-            f"| models | {used.prompt_tokens:,} + {used.completion_tokens:,} tokens, {used.cost_usd:.4f} USD |"
-        )
+        lines.append(f"| models | {used.prompt_tokens:,} + {used.completion_tokens:,} tokens, {money(used.cost_usd)} |")
     lines.append(f"| lake | `{lake}` |")
     if result.standing_rejects:
         lines += ["", "## Rejects by reason", "", "| reason | this run | in all |", "|---|---:|---:|"]

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import yaml
 
+from flows.options import RunOptions
 from flows.servers import OWN_MODULES, answers, free_port, is_free, listening, offline_command, through
-from schemas.config import Config
 from schemas.errors import GeofixError
 from tasks.lake import Lake
 
@@ -61,12 +61,15 @@ def resume_flow_runs(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
         return []
 
 
-def up(config: Config, lake: Lake) -> dict[str, Any]:
-    """Start everything that is not running yet; returns addresses, processes and deployments."""
+def up(options: RunOptions, lake: Lake) -> dict[str, Any]:
+    """Start everything that is not running yet; returns addresses, processes and deployments.
+
+    Every deployment is given these options, so a flow run resolves the same settings as the command did.
+    """
     if not (ROOT / "prefect.yaml").exists():
         raise GeofixError(f"there is no prefect.yaml in {ROOT}: `geofix up` runs from a checkout of geofix")
     if running_api(lake) is None:
-        _start(config, lake)
+        _start(options, lake)
     state: dict[str, Any] = json.loads(state_file(lake).read_text())
     return state
 
@@ -83,7 +86,22 @@ def down(lake: Lake) -> list[str]:
     return list(state["processes"])
 
 
-def _start(config: Config, lake: Lake) -> None:
+def deployed_options(options: RunOptions, lake: Lake) -> dict[str, Any]:
+    """The options as a deployment's parameters: paths are absolute, as a worker runs in another folder."""
+    config = options.resolve()
+    given = {
+        "recipe": config.recipe,
+        "profile": config.profile,
+        "config": str(Path(options.config).resolve()) if options.config else None,
+        "lake": lake.uri,
+        "overrides": options.overrides,
+        "snapshot": options.snapshot,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _start(options: RunOptions, lake: Lake) -> None:
+    config = options.resolve()
     folder = state_file(lake).parent
     (folder / "prefect").mkdir(parents=True, exist_ok=True)
     port = 4200 if is_free(4200) else free_port()
@@ -115,19 +133,16 @@ def _start(config: Config, lake: Lake) -> None:
     server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
     _wait_for(f"{api}/health", server, folder / "prefect-server.log")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-    state["deployments"] = _deploy(folder, prefect, environment, config, lake)
+    state["deployments"] = _deploy(folder, prefect, environment, deployed_options(options, lake))
     if config.offline.serve and is_free(config.offline.port):
         with listening(config.offline.port) as door:  # or a run that begins now could take it meanwhile
             launch("offline-world", offline_command(config.offline, config.offline.port), door)
     launch("prefect-worker", [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
 
 
-def _deploy(
-    folder: Path, prefect: list[str], environment: dict[str, str], config: Config, lake: Lake
-) -> dict[str, str]:
-    """Every deployment of prefect.yaml, for this lake; returns their schedules by name."""
+def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
+    """Every deployment of prefect.yaml with these options; returns their schedules by name."""
     project = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-    options = {"recipe": config.recipe, "profile": config.profile, "lake": lake.uri}
     schedules = {}
     for deployment in project["deployments"]:
         deployment["parameters"] = {**deployment.get("parameters", {}), "options": options}

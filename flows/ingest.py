@@ -13,6 +13,7 @@ from flows.options import RunOptions
 from flows.session import Session, open_session
 from flows.states import state_of
 from tasks.ingest import IngestResult, Survey, check_dataset, dataset_name, ingest_table, survey
+from tasks.review.suites import require_suites
 
 # The command has looked at the table before it starts anything. A survey cannot be a flow's parameter: Prefect stores
 # those.
@@ -57,6 +58,7 @@ def _bring_in(work: Any) -> IngestResult:
     context = session.context(config, (), session.ready, str(flow_run.id or ""))
     result = ingest_table(work.found, work.dataset, config.ingest, config.plan, context)
     session.results.append(result.stage)
+    require_suites(session.lake, result.stage.output_versions, result.stage.run_id)
     work.result = result
     publish_stage(result.stage, session.lake.uri, f"\nRefused and odd rows: `{result.report}`\n")
     return _with_state(result)

@@ -7,6 +7,7 @@ from flows.options import RunOptions
 from flows.session import open_session
 from tasks.lake.maintain import Done
 from tasks.lake.maintain import maintain as maintain_lake
+from tasks.runtime.calls import commit_calls
 
 
 @flow(name="maintain")
@@ -19,6 +20,8 @@ def maintain(options: RunOptions = RunOptions(), dry_run: bool = False) -> list[
     """
     with open_session(options, []) as session:
         lake = session.lake
+        if not dry_run:
+            commit_calls(lake)  # that a killed run had written down
         done = maintain_lake(lake, session.config.maintain, dry_run)
         page = markdown(done, lake.uri)
         create_markdown_artifact(key="maintain", markdown=page, description="What maintenance freed")

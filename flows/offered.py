@@ -6,15 +6,18 @@ import logging
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from flows.order import roles_of
 from flows.servers import offline_world
-from schemas.config import Config
+from schemas.config import Config, section_of
 from schemas.errors import InputError
 from schemas.load import load_config
+from schemas.settings.models import CHAT, TRAINED
 from tasks.services import ServiceError, connect
-from tasks.services.chat import Chat
+from tasks.services.chat import Chat, no_price
 
 TIMEOUT_S = 20.0
 MOST = 12  # names in the message
@@ -23,55 +26,88 @@ logger = logging.getLogger("geofix.flows")
 
 
 def check_models(config: Config, parts: Sequence[str]) -> None:
-    """Ask the chat service for its models if these parts name one that may be missing.
+    """Ask the servers of models what they offer if these parts name a model that may be missing.
 
     The names that the shipped settings use are offered by the offline world, which therefore is not started for them.
     """
     wanted = _wanted(config, parts)
     if config.offline.serve:
-        shipped = _wanted(load_config(recipe=config.recipe, profile=config.profile), parts)
-        known = {name for _, name in shipped}
-        wanted = [(field, name) for field, name in wanted if name not in known]
-    if not wanted:
+        shipped = {
+            (one.endpoint, one.model)
+            for one in _wanted(load_config(recipe=config.recipe, profile=config.profile), parts)
+        }
+        wanted = [one for one in wanted if (one.endpoint, one.model) not in shipped]
+    for endpoint in dict.fromkeys(one.endpoint for one in wanted):
+        offered = _offered(config, endpoint)
+        for one in wanted:
+            if one.endpoint == endpoint and offered is not None and one.model not in offered:
+                raise InputError(_refusal(config, one, offered))
+
+
+def refuse_unpriced(config: Config, parts: Sequence[str]) -> None:
+    """InputError if there is a money budget and the price of a model that these parts ask is not known."""
+    if config.models.budget_usd is None:
         return
-    offered = _offered(config)
-    for field, name in wanted:
-        if offered is not None and name not in offered:
-            close = difflib.get_close_matches(name, offered, 1)
-            meant = f"did you mean '{close[0]}'? " if close else ""
-            more = ", …" if len(offered) > MOST else ""
-            raise InputError(
-                f"{field}: the chat service at {config.services.chat.base_url} offers no model '{name}'; {meant}"
-                f"it offers {', '.join(offered[:MOST])}{more}"
-            )
+    models = connect(config.services, {}, (), config.models, ()).chat.models
+    assert models is not None
+    for _, role in roles_of(config, parts):
+        if config.models.role(role).endpoint != TRAINED:
+            target = models.target(role, CHAT)
+            if target.price is None:
+                raise InputError(no_price(role, target.model))
 
 
-def _wanted(config: Config, parts: Sequence[str]) -> list[tuple[str, str]]:
-    """(setting, model) of the models that the chat service has to offer."""
-    policy = [config.difficulty.policy] if config.difficulty.endpoint == "chat" else []
-    every = {
-        "curate": [("curate.judge.model", config.curate.judge.model)],
-        "synthesize": [
-            ("synthesize.observer", config.synthesize.observer),
-            ("synthesize.planner", config.synthesize.planner),
-        ],
-        "difficulty": [("difficulty.policy", name) for name in policy],
-        "evaluate": [("evaluate.policies", name) for name in config.evaluate.policies],
-    }
-    return [one for part in parts for one in every.get(part, [])]
+@dataclass(frozen=True)
+class _Wanted:
+    """A model that a server has to offer, and the setting that names it."""
+
+    setting: str
+    endpoint: str
+    model: str
+
+
+def _refusal(config: Config, wanted: _Wanted, offered: Sequence[str]) -> str:
+    endpoint = config.models.endpoints.get(wanted.endpoint) or config.services.chat
+    close = difflib.get_close_matches(wanted.model, offered, 1)
+    meant = f"did you mean '{close[0]}'? " if close else ""
+    more = ", …" if len(offered) > MOST else ""
+    return (
+        f"{wanted.setting}: the {wanted.endpoint} service at {endpoint.base_url} offers no model '{wanted.model}'; "
+        f"{meant}it offers {', '.join(offered[:MOST])}{more}"
+    )
+
+
+def _wanted(config: Config, parts: Sequence[str]) -> list[_Wanted]:
+    """The models that servers have to offer; a trained one is served by ourselves, or by its user."""
+    found = []
+    for section, name in roles_of(config, parts):
+        role = config.models.role(name)
+        if role.endpoint != TRAINED:
+            named = name in config.models.roles and role.model is not None
+            setting = f"models.roles.{name}.model" if named else _setting(config, section, name)
+            found.append(_Wanted(setting, role.endpoint, role.model or name))
+    return found
+
+
+def _setting(config: Config, section: str, role: str) -> str:
+    """The field of a stage's settings that names a role."""
+    for field, value in section_of(config, section).model_dump().items():
+        if value == role or (isinstance(value, list | tuple) and role in value):
+            return f"{section}.{field}"
+    return section
 
 
 @cache  # a command checks before it starts Prefect, and its flow checks again
-def _asked(config_json: str) -> tuple[str, ...] | None:
+def _asked(config_json: str, endpoint: str) -> tuple[str, ...] | None:
     config = Config.model_validate_json(config_json)
     with tempfile.TemporaryDirectory() as folder, offline_world(config, Path(folder) / "log") as (reachable, ready):
         ready()
-        connection = connect(reachable.services, os.environ, ["chat"]).chat
+        connection = connect(reachable.services, os.environ, [], reachable.models, _asking(reachable, endpoint)).chat
 
         async def models() -> list[str]:
             chat = Chat(connection)
             try:
-                return await asyncio.wait_for(chat.models(), TIMEOUT_S)
+                return await asyncio.wait_for(chat.models(endpoint), TIMEOUT_S)
             finally:
                 await chat.close()
 
@@ -79,9 +115,16 @@ def _asked(config_json: str) -> tuple[str, ...] | None:
             return tuple(asyncio.run(models()))
         except (ServiceError, TimeoutError) as error:
             # Not every service lists its models; one that is out or refuses the key is reported by the stage.
-            logger.warning("the chat service does not list its models, so their names are not checked: %s", error)
+            logger.warning(
+                "the %s service does not list its models, so their names are not checked: %s", endpoint, error
+            )
             return None
 
 
-def _offered(config: Config) -> tuple[str, ...] | None:
-    return _asked(config.model_dump_json(include={"services", "offline"}))
+def _asking(config: Config, endpoint: str) -> list[str]:
+    """Roles of this endpoint, whose key is needed; a role that is not named is asked of `chat`."""
+    return [name for name, role in config.models.roles.items() if role.endpoint == endpoint] or ["any"]
+
+
+def _offered(config: Config, endpoint: str) -> tuple[str, ...] | None:
+    return _asked(config.model_dump_json(include={"services", "models", "offline"}), endpoint)

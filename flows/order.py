@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from prefect import Flow
 
+    from schemas.config import Config
     from tasks.lake import Lake
     from tasks.runtime.report import Report
     from tasks.runtime.runner import ColumnStage, Stage
@@ -68,6 +69,19 @@ def _offered(part: str, name: str) -> Any:
 def services_of(parts: Sequence[str]) -> set[str]:
     """The services whose keys these parts need."""
     return {service for part in parts for stage in stages_of(part) for service in stage.services}
+
+
+def roles_of(config: "Config", parts: Sequence[str]) -> list[tuple[str, str]]:
+    """(section, role) of the models that these parts ask."""
+    from schemas.config import section_of
+
+    found = []
+    for part in parts:
+        for stage in stages_of(part):
+            roles = getattr(stage, "roles", None)
+            section = stage.section or part
+            found += [(section, role) for role in (roles(section_of(config, section)) if roles else ())]
+    return found
 
 
 def parts_between(first: str, last: str) -> list[str]:

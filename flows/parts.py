@@ -12,16 +12,17 @@ from prefect.runtime import deployment, flow_run, task_run
 from prefect.tasks import exponential_backoff
 
 from flows.artifacts import ProgressArtifact, publish_counts, publish_report, publish_stage
-from flows.order import REVIEW, report_of, services_of, stages_of
+from flows.order import PARTS, REVIEW, report_of, services_of, stages_of
 from flows.retries import StageOutage, is_outage, merged, outages_of
 from flows.session import Session
 from flows.states import stage_state
 from flows.trained import trained_model
 from schemas.config import section_of
-from tasks.review import newest_snapshot
+from tasks.review import newest_snapshot, renew_site
+from tasks.review.suites import require_suites
 from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.runner import ColumnStage, Stage, run
-from tasks.runtime.snapshots import approved_snapshot
+from tasks.runtime.snapshots import approved_snapshot, find_snapshot
 from tasks.runtime.stage import Context
 
 
@@ -46,7 +47,7 @@ def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
         if session.snapshot is None and any(stage.snapshot for stage in stages_of(part)):
             session.snapshot = approved_snapshot(session.lake, session.wanted_snapshot)
         with trained_model(session, part) as (config, ready):
-            context = session.context(config, services_of([part]), ready, str(flow_run.id or ""))
+            context = session.context(config, services_of([part]), ready, str(flow_run.id or ""), [part])
             for stage in stages_of(part):
                 _run_stage(session, stage, section_of(config, stage.section or part), context)
             report = report_of(part)
@@ -54,8 +55,19 @@ def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
                 publish_report(part, report(session.lake, getattr(config, part)))
         if part == REVIEW:
             _tell_pending(session)
+        _renew_site(session, part)
     publish_counts(session.results)
     return session.results
+
+
+def _renew_site(session: Session, part: str) -> None:
+    """The review site shows what the part made; only pages whose tables changed are made again."""
+    if PARTS.index(part) < PARTS.index(REVIEW):
+        return
+    chosen = session.snapshot
+    row = find_snapshot(session.lake, chosen.snapshot_id) if chosen else newest_snapshot(session.lake)
+    if row is not None:
+        renew_site(session.lake, row)
 
 
 def _run_stage(session: Session, stage: Stage | ColumnStage, settings: Any, context: Context) -> None:
@@ -89,6 +101,8 @@ def run_stage(stage: str) -> State[StageResult]:
     if session.results and session.results[-1].stage == stage:  # a retry, after rows of the attempt before failed
         result = merged(session.results.pop(), result)
     session.results.append(result)
+    if result.kept:  # rows were written: hold them to their tables' contracts before anything is built on them
+        require_suites(session.lake, result.output_versions, result.run_id)
     publish_stage(result, session.lake.uri)
     outages = outages_of(result)
     if outages and task_run.run_count <= work.retries:

@@ -232,4 +232,10 @@ def _at_port(config: Config, port: int) -> Config:
         }
         if moved:
             changed[name] = endpoint.model_copy(update=moved)
-    return config.model_copy(update={"services": services.model_copy(update=changed)})
+    endpoints = {
+        name: endpoint.model_copy(update={"base_url": here + endpoint.base_url.removeprefix(OFFLINE_URL)})
+        for name, endpoint in config.models.endpoints.items()
+        if endpoint.base_url.startswith(OFFLINE_URL)
+    }
+    models = config.models.model_copy(update={"endpoints": {**config.models.endpoints, **endpoints}})
+    return config.model_copy(update={"services": services.model_copy(update=changed), "models": models})

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from flows.display import Display, display
 from flows.notify import notify
-from flows.offered import check_models
+from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
-from flows.order import PARTS, check_of, check_stage_names, services_of, stages_of
+from flows.order import PARTS, check_of, check_stage_names, roles_of, services_of, stages_of
 from flows.servers import offline_world
 from schemas.config import Config
 from schemas.settings.notify import Event
@@ -49,12 +49,18 @@ class Session:
         return self.lake.state
 
     def context(
-        self, config: Config, services: Collection[str], ready: Callable[[], None], flow_run_id: str = ""
+        self,
+        config: Config,
+        services: Collection[str],
+        ready: Callable[[], None],
+        flow_run_id: str = "",
+        parts: Sequence[str] = (),
     ) -> Context:
-        """What the runner runs a stage in; the named services must have their keys."""
+        """What the runner runs stages of these parts in; the named services and the parts' models need their keys."""
+        roles = [role for _, role in roles_of(config, parts)]
         return Context(
             lake=self.lake,
-            connections=connect(config.services, os.environ, services),
+            connections=connect(config.services, os.environ, services, config.models, roles),
             spread=config.spread,
             run=config.run,
             progress=self.display.tick,
@@ -74,12 +80,14 @@ def check_before(config: Config, parts: Sequence[str]) -> None:
     """Say which keys these parts miss and what is wrong with their input before anything is started or written."""
     check_stage_names(config.spread.stages)
     refuse_second_writers(stage for part in PARTS for stage in stages_of(part))
-    connect(config.services, os.environ, services_of(parts))
+    roles = [role for _, role in roles_of(config, parts)]
+    connect(config.services, os.environ, services_of(parts), config.models, roles)
     for part in parts:
         check = check_of(part)
         if check is not None:
             check(getattr(config, part))
     check_models(config, parts)
+    refuse_unpriced(config, parts)
 
 
 @contextlib.contextmanager
@@ -107,7 +115,7 @@ def _notify(
 
     secrets: tuple[str, ...] = ()
     with contextlib.suppress(MissingKeys):
-        secrets = connect(config.services, os.environ, ()).secrets()
+        secrets = connect(config.services, os.environ, (), config.models, ()).secrets()
     notify(
         config.notify,
         event,

@@ -1,10 +1,24 @@
 """The application: every group of commands registered, and the entry point."""
 
+import os
 from typing import Annotated
 
 import typer
 
-from flows.cli import evaluation, lake_commands, parts, review_commands, servers
+from flows.cli import (
+    agent_commands,
+    calibration,
+    ensembles,
+    evaluation,
+    export,
+    lake_commands,
+    models,
+    parts,
+    review_commands,
+    servers,
+    serving,
+    withdraw,
+)
 from flows.cli.help import Group
 
 ABOUT = "Open street-view and satellite imagery in, a trained geo-localization agent out."
@@ -38,7 +52,20 @@ def geofix(
     pass
 
 
-for _module in (parts, review_commands, lake_commands, evaluation, servers):
+for _module in (
+    parts,
+    review_commands,
+    export,
+    withdraw,
+    lake_commands,
+    evaluation,
+    ensembles,
+    agent_commands,
+    servers,
+    serving,
+    models,
+    calibration,
+):
     _module.register(app)
 
 
@@ -50,4 +77,8 @@ def version() -> None:
 
 def main() -> None:
     """Entry point of the command."""
+    # For servers and workers, which inherit it: glibc gives every thread a heap of its own, and what pictures and
+    # models leave behind in each is not handed back. Measured on the offline world's server: 1.8 GB become 1.3.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "65536")
     app()

@@ -11,7 +11,7 @@ import polars as pl
 
 from flows.cli.command import Call
 from flows.cli.program import how_to_activate, program
-from tasks.evaluate.predictions import figure
+from tasks.evaluate.score_report import figure
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines
 from tasks.runtime.outcome import StageResult
@@ -116,7 +116,7 @@ def _made(lake: Lake) -> list[str]:
     trajectories = lake.read("trajectories", columns=["verdict"])["verdict"]
     lines.append(f"  {(trajectories == 'kept').sum():,} trajectories kept of {trajectories.len():,} sampled")
     regimes = lake.read("regimes", columns=["kept"])["kept"]
-    lines.append(f"  {regimes.sum():,} of {regimes.len():,} images neither mastered nor intractable for the policy")
+    lines.append(f"  {regimes.sum():,} of {regimes.len():,} images to learn from: learnable, with rewards that differ")
     for model in lake.read("models").sort("written_at").iter_rows(named=True):
         lines.append(
             f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']:,} samples, "

@@ -61,6 +61,8 @@ def run_ingest(file: Path, call: Call) -> int:
         print_json({"lake": lake.uri, **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})
     elif not call.quiet:
         print_closing(result, call)
+    elif result.refused.counts:  # rows that did not come in are no summary: they are said in any case
+        _print_refused(result, Console(highlight=False, soft_wrap=True, stderr=True))
     return FAILED_ROWS if result.stage.failed else DONE
 
 

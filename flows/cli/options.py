@@ -47,6 +47,15 @@ Redo = Annotated[
 Keep = Annotated[
     bool, typer.Option("--keep", help="Leave finished items as they are, whatever the settings (run.redo=never).")
 ]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        metavar="USD",
+        min=0,
+        help="Stop before all calls to models on this lake have cost more (models.budget_usd).",
+    ),
+]
 
 
 def command(

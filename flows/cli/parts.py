@@ -10,16 +10,20 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli.command import Call, UsageError
-from flows.cli.options import Keep, Redo, Snapshot, command
+from flows.cli.options import Budget, Keep, Redo, Snapshot, command
+from flows.cli.review_commands import Reviewer
 from flows.order import PARTS
 
 GROUP = "Run the pipeline"
 ONE_PART = "Run one part"
+PAID = ("curate", "synthesize", "difficulty", "evaluate")  # parts that ask models
 
 # What a newcomer would type first; a part without an entry gets the plain one.
 EXAMPLES = {
     "plan": ["geofix plan --set plan.places=200", "geofix plan --set 'plan.countries=[FR, BR, JP]' --lake my-lake"],
     "collect": ["geofix collect --dry-run", "geofix collect --set collect.photos=2"],
+    "review": ["geofix review", "geofix review --serve", "geofix review --import marks.json --reviewer Ada"],
+    "synthesize": ["geofix synthesize --dry-run", "geofix synthesize --budget 1.50"],
     "train": [
         "geofix train",
         "geofix train --set train.base=/models/Qwen2.5-VL-7B-Instruct --set train.precision=bf16",
@@ -58,6 +62,7 @@ def run(
     snapshot: Snapshot = None,
     redo: Redo = False,
     keep: Keep = False,
+    budget: Budget = None,
 ) -> int:
     """Run the pipeline or a stretch of it; finished items are skipped."""
     for option, given in (("--from", first), ("--to", last)):
@@ -70,12 +75,20 @@ def run(
             f"--snapshot {snapshot}: a run from {first} takes a new snapshot; start after it, such as "
             f"`geofix run --from {PARTS[PARTS.index('review') + 1]} --snapshot {snapshot}`"
         )
-    return _run("pipeline", dataclasses.replace(call, snapshot=snapshot), redo, keep, first=first, last=last)
+    call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
+    return _run("pipeline", call, redo, keep, first=first, last=last)
 
 
-def refresh(call: Call, redo: Redo = False, keep: Keep = False) -> int:
+def refresh(call: Call, redo: Redo = False, keep: Keep = False, budget: Budget = None) -> int:
     """Run plan, collect, curate and review: what a schedule runs."""
-    return _run("refresh", call, redo, keep)
+    return _run("refresh", with_budget(call, budget), redo, keep)
+
+
+def with_budget(call: Call, budget: float | None) -> Call:
+    """The call with `--budget` as the setting it stands for."""
+    if budget is None:
+        return call
+    return dataclasses.replace(call, overrides=[*(call.overrides or []), f"models.budget_usd={budget}"])
 
 
 def _register_part(app: typer.Typer, part: str) -> None:
@@ -96,7 +109,62 @@ def _register_part(app: typer.Typer, part: str) -> None:
             return estimate(call)
         return _run(part, call, redo, keep)
 
-    function: Callable[..., int] = run_collect if part == "collect" else run_part
+    def run_train(
+        call: Call,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Only say what fits on the GPUs seen; load and write nothing.")
+        ] = False,
+        snapshot: Snapshot = None,
+        redo: Redo = False,
+        keep: Keep = False,
+    ) -> int:
+        if dry_run:
+            from flows.cli.train_dry_run import train_dry_run
+
+            return train_dry_run(call)
+        return run_part(call, snapshot, redo, keep)
+
+    def run_paid(
+        call: Call,
+        snapshot: Snapshot = None,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Only estimate calls to models, tokens, money and time.")
+        ] = False,
+        budget: Budget = None,
+        redo: Redo = False,
+        keep: Keep = False,
+    ) -> int:
+        call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
+        if dry_run:
+            from flows.cli.paid_dry_run import dry_run as estimate
+
+            return estimate(call, part)
+        return _run(part, call, redo, keep)
+
+    def run_review(
+        call: Call,
+        serve: Annotated[
+            bool, typer.Option("--serve", help="Serve the newest site on loopback and take marks; review nothing.")
+        ] = False,
+        marks: Annotated[
+            Path | None,
+            typer.Option("--import", metavar="FILE", help="Bring in marks that the site saved; review nothing."),
+        ] = None,
+        reviewer: Reviewer = None,
+        port: Annotated[int, typer.Option(min=1, max=65535, help="For --serve.")] = 8790,
+        redo: Redo = False,
+        keep: Keep = False,
+    ) -> int:
+        if serve and marks:
+            raise UsageError("--serve and --import exclude each other; give one of them")
+        if serve or marks:
+            from flows.cli.marking import bring_in_marks, serve_site
+
+            return bring_in_marks(call, marks, reviewer) if marks else serve_site(call, reviewer, port)
+        return _run(part, call, redo, keep)
+
+    special: dict[str, Callable[..., int]] = {"collect": run_collect, "review": run_review, "train": run_train}
+    function = special.get(part, run_paid if part in PAID else run_part)
     after_review = PARTS.index(part) > PARTS.index("review")
     command(
         app,

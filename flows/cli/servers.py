@@ -2,6 +2,7 @@
 
 import typer
 
+from flows.cli import base
 from flows.cli.command import DONE, Call
 from flows.cli.options import command
 from flows.cli.printing import print_json
@@ -12,6 +13,7 @@ GROUP = "Servers and more"
 
 def register(app: typer.Typer) -> None:
     """The commands."""
+    base.register(app)
     command(app, GROUP, ["geofix up", "geofix up --lake /data/lake --profile production"])(up)
     command(app, GROUP, ["geofix down", "geofix down --lake /data/lake"])(down)
     # Its options are those of the server, which also explains them.
@@ -27,9 +29,9 @@ def up(call: Call) -> int:
     from flows import background
     from tasks.lake import Lake
 
-    config = call.options().resolve()
-    lake = Lake(config.lake)
-    state = background.up(config, lake)
+    options = call.options()
+    lake = Lake(options.resolve().lake)
+    state = background.up(options, lake)
     if call.as_json:
         print_json(state)
         return DONE

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tasks.curate import STAGES as CURATE
 from tasks.lake import Lake
 
 PORT = 8792
@@ -22,7 +23,14 @@ FAULTS = {"rules": [{"service": "stac", "kind": "status", "status": 503, "rate":
 OVERRIDES = [
     *("plan.places=5", "plan.countries=[DE, FR, GB]", "collect.panoramas=0", f"offline.port={PORT}"),
     *("services.stac.max_attempts=1", "services.stac.backoff_s=0", "flows.retries=1", "flows.retry_delay_s=0.1"),
-    *("difficulty.k=2", "train.stages=[sft]", "train.sft.max_steps=2"),
+    *("curate.quality.kinds=[photo]", "curate.judge.view_max_pixels=300000", "synthesize.also=[]"),
+    *(
+        "synthesize.max_images=1",
+        "difficulty.max_images=1",
+        "difficulty.k=2",
+        "train.stages=[sft]",
+        "train.sft.max_steps=2",
+    ),
 ]
 ENDS = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 WAIT_S = 500.0
@@ -124,7 +132,7 @@ def test_the_pipeline_suspends_at_review_and_trains_when_a_person_approves(up: U
     waiting = up.wait(run, "Suspended")
     # One task for each stage. Satellite rows failed, after a retry, and the state says so.
     tasks = up.tasks(run)
-    curate = {f"curate.{step}" for step in ("duplicates", "judge", "address", "labels")}
+    curate = {stage.name for stage in CURATE}
     assert set(tasks) == {"plan", "collect", "collect.recheck", "collect.satellite", *curate, "review"}
     assert tasks["plan"]["state"]["name"] == "Completed"
     assert tasks["collect.satellite"]["state"]["type"] == "COMPLETED"
@@ -169,6 +177,7 @@ def test_the_pipeline_suspends_at_review_and_trains_when_a_person_approves(up: U
     assert "collect.satellite" in {one["name"] for one in up.tasks(run).values()}
 
 
+@pytest.mark.slow
 def test_the_command_resumes_a_suspended_run_and_a_rejected_snapshot_ends_it(up: Up) -> None:
     first = set(up.lake.read("snapshots")["snapshot_id"])
     run = up.start("pipeline/whole", "curate.labels.min_score=10")

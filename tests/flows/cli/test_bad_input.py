@@ -98,7 +98,7 @@ def test_wrong_type_in_a_file_names_the_file(tmp_path: Path) -> None:
 
 def test_missing_keys_in_production_are_named_all_at_once(tmp_path: Path) -> None:
     result = geofix("run", "--profile", "production", cwd=tmp_path)
-    assert_refused(result, 1, "MAPILLARY_TOKEN", "TAVILY_API_KEY", "OPENAI_API_KEY")
+    assert_refused(result, 2, "MAPILLARY_TOKEN", "TAVILY_API_KEY", "OPENAI_API_KEY")
     assert list(tmp_path.iterdir()) == []
 
 

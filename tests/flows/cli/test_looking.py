@@ -52,6 +52,7 @@ def test_csv_and_json_hold_whole_values_of_the_columns_asked_for(
 
 def test_lists_are_json_in_a_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"trajectory_id": "t1", "image_id": "i", "recipe": "r", "messages_json": "[]", "verdict": "rejected"}
+    row["end_reason"] = "answered"
     Lake(tmp_path).upsert("trajectories", [{**row, "reasons": ["too_far", "no tool"]}], Commit("test", 1))
     wanted = Wanted(columns="reasons,error_km", format="csv")
     assert show_table(Call(lake=str(tmp_path)), "trajectories", wanted) == 0

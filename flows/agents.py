@@ -1,0 +1,77 @@
+"""What an agent outside a stage works with: models, tools and their services, for one command."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flows.servers import Server, listening, offline_world
+from schemas.config import Config
+from schemas.errors import InputError
+from schemas.settings.models import TRAINED
+from schemas.settings.services import Price, TrainedEndpoint
+from tasks.agent.tool_cache import FileCache
+from tasks.agent.toolbox import Toolbox
+from tasks.agent.tools import ToolContext
+from tasks.lake import Lake
+from tasks.services import Chat, Connections, connect
+from tasks.services.maps import Maps
+from tasks.services.tool_services import open_geocoder, open_search
+
+
+@dataclass(frozen=True)
+class AgentSession:
+    """The services of one command."""
+
+    config: Config
+    connections: Connections
+    tools: Toolbox
+
+    def chat(self) -> Chat:
+        """A client of every model role."""
+        return Chat(self.connections.chat)
+
+
+@contextlib.contextmanager
+def agent_session(config: Config, role: str | None = None) -> Iterator[AgentSession]:
+    """Services reachable, the offline world and the trained model served if the role or the tools need them."""
+    lake = Lake(config.lake)
+    with contextlib.ExitStack() as stack:
+        config, ready = stack.enter_context(offline_world(config, lake.state / "offline-world.log"))
+        if role is not None and config.models.role(role).endpoint == TRAINED and config.services.trained is None:
+            config = stack.enter_context(_served(config, lake, role))
+        ready()
+        roles = [] if role is None else [role]
+        needed = ["search", "geocoder", *(["chat"] if role else [])]
+        connections = connect(config.services, os.environ, needed, config.models, roles)
+        geocoding = connections.tool_geocoder or connections.geocoder
+        asked = (connections.search, geocoding, connections.maps)
+        context = ToolContext(
+            search=open_search(connections.search), geocoder=open_geocoder(geocoding), maps=Maps(connections.maps)
+        )
+        cache = FileCache(lake.state / "tools.sqlite", " ".join(one.endpoint.base_url for one in asked))
+        yield AgentSession(config, connections, Toolbox(context, config.synthesize.result_chars, cache))
+
+
+@contextlib.contextmanager
+def _served(config: Config, lake: Lake, role: str) -> Iterator[Config]:
+    """The configuration with `services.trained`, serving the lake's newest model or the one the role names."""
+    models = lake.read("models").sort("written_at")
+    wanted = role.partition(":")[2]
+    chosen = models if not wanted else models.filter(models["model_id"].str.starts_with(wanted))
+    if chosen.is_empty():
+        raise InputError(f"the lake {config.lake} holds no trained model" + (f" '{wanted}'" if wanted else ""))
+    checkpoint = lake.blobs.pull(chosen.row(-1, named=True)["checkpoint"])
+    door = listening(0)
+    port = door.getsockname()[1]
+    command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port)]
+    address, log = f"http://127.0.0.1:{port}", lake.state / "trained-model.log"
+    server = Server(command, f"{address}/health", log, door, "the trained model")
+    free = Price(prompt=0, completion=0, source="served by geofix on this machine")
+    endpoint = TrainedEndpoint(base_url=f"{address}/v1", prices={checkpoint.name: free})
+    try:
+        server.ensure()
+        yield config.model_copy(update={"services": config.services.model_copy(update={"trained": endpoint})})
+    finally:
+        server.stop()

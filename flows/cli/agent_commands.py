@@ -1,0 +1,104 @@
+"""`geofix locate` and `geofix mcp`: an agent on pictures of your own, and its tools for any other agent."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.command import DONE, FAILED, Call
+from flows.cli.options import command
+from flows.cli.printing import print_json
+
+GROUP = "Use an agent"
+
+_Model = Annotated[
+    str,
+    typer.Option("--model", metavar="ROLE", help="Model role: agent, trained, trained:ID or one under models.roles."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """The commands."""
+    examples = ["geofix locate street.jpg", "geofix locate *.jpg --model trained --json"]
+    command(app, GROUP, examples)(locate)
+    shown = [
+        "geofix trajectories --as trl --out spotagent.parquet",
+        "geofix trajectories --as tagged --recipe geovista",
+    ]
+    command(app, GROUP, shown)(trajectories)
+    command(app, GROUP, ["geofix mcp", "geofix mcp street.jpg --tools thinking-with-map"])(mcp)
+
+
+def locate(
+    call: Call,
+    pictures: Annotated[list[Path], typer.Argument(metavar="PICTURE…", help="JPEG or PNG files.")],
+    model: _Model = "agent",
+    page: Annotated[
+        Path, typer.Option("--page", metavar="FILE", help="Where the page with the trajectories is written.")
+    ] = Path("locate.html"),
+) -> int:
+    """Ask an agent where pictures were taken; shows its thoughts, calls and answer, and writes a page."""
+    from flows.agents import agent_session
+    from flows.cli.locating import Terminal, locate_all
+    from tasks.agent.page import write_page
+    from tasks.agent.recipes import RECIPES
+
+    config = call.options().resolve()
+    recipe = RECIPES[config.synthesize.recipe if config.recipe in RECIPES else "spotagent"]
+    terminal = Terminal(silent=call.quiet or call.as_json)
+    with agent_session(config, model) as session:
+        found = asyncio.run(locate_all(session, pictures, model, recipe, terminal))
+    write_page(page, found)
+    if call.as_json:
+        print_json([one.as_row() for one in found])
+    elif not call.quiet:
+        print(f"page  {page}")
+    return DONE if all(one.answered for one in found) else FAILED
+
+
+def mcp(
+    call: Call,
+    picture: Annotated[Path | None, typer.Argument(metavar="PICTURE", help="The picture that can be zoomed.")] = None,
+    tools: Annotated[
+        str, typer.Option("--tools", metavar="RECIPE", help="Whose tools: all, spotagent or thinking-with-map.")
+    ] = "all",
+) -> int:
+    """Serve the agent's tools over the Model Context Protocol, on standard input and output."""
+    from flows.agents import agent_session
+    from flows.cli.command import UsageError
+    from flows.cli.locating import read_picture
+    from tasks.agent.mcp_server import build_server, serve_stdio
+    from tasks.agent.recipes import RECIPES
+    from tasks.agent.toolbox import TOOLS
+    from tasks.runtime.identity import code_version
+
+    choices: dict[str, Any] = {"all": tuple(TOOLS)} | {name: one.tools for name, one in RECIPES.items() if one.tools}
+    if tools not in choices:
+        raise UsageError(f"--tools: there is no '{tools}'; there are {', '.join(choices)}")
+    config = call.options().resolve()
+    shown = read_picture(picture, config) if picture is not None else None
+    with agent_session(config) as session:
+        asyncio.run(serve_stdio(build_server(session.tools, shown, choices[tools], code_version())))
+    return DONE
+
+
+def trajectories(
+    call: Call,
+    form: Annotated[str, typer.Option("--as", metavar="FORM", help="trl, verl or tagged.")] = "trl",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", show_default="RECIPE-FORM", help="The file to write.")
+    ] = None,
+) -> int:
+    """Write a recipe's kept trajectories to a file that TRL or verl reads, pictures and licences included."""
+    from flows.cli.lake import existing_lake
+    from tasks.synthesize.exports import export
+
+    recipe = call.options().resolve().synthesize.recipe
+    path = out or Path(f"{recipe}-{form}.{'jsonl' if form == 'tagged' else 'parquet'}")
+    written = export(existing_lake(call, read_only=True), recipe, form, path)
+    if call.as_json:
+        print_json({"file": str(path), "trajectories": written, "form": form, "recipe": recipe})
+    elif not call.quiet:
+        print(f"{written:,} kept trajectories of {recipe} as {form} in {path}")
+    return DONE

@@ -1,0 +1,130 @@
+"""What `geofix locate` does for each picture, and how it shows it in the terminal while it happens."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.text import Text
+
+from flows.agents import AgentSession
+from schemas.config import Config
+from schemas.errors import InputError
+from schemas.messages import Message
+from schemas.settings.models import TRAINED
+from tasks.agent.asking import Sampling, SingleAgent
+from tasks.agent.environment import Environment, run_agent
+from tasks.agent.page import Located
+from tasks.agent.picture import Picture, open_picture
+from tasks.agent.recipe import Recipe
+from tasks.agent.thought import split_thought
+from tasks.imaging.decode import BadImage
+from tasks.reward.answer import parse_answer
+
+SHOWN_CHARS, SHOWN_RESULTS = 300, 5
+_TAGS = re.compile(r"</?answer>")
+
+
+def read_picture(path: Path, config: Config, model: str | None = None) -> Picture:
+    """A picture of the user's, in the size its model is shown: boxes are in those pixels.
+
+    Without a model, as for tools that any client may call, in the size that models of services are shown.
+    """
+    try:
+        original = path.read_bytes()
+        if model is not None and config.models.role(model).endpoint == TRAINED:
+            return open_picture(original, config.train.image_max_pixels, config.train.image_min_pixels)
+        return open_picture(original, config.synthesize.view_max_pixels, config.synthesize.view_min_pixels)
+    except BadImage as error:
+        raise InputError(f"{path}: not a picture that can be read ({error})") from None
+
+
+async def locate_all(
+    session: AgentSession, paths: Sequence[Path], model: str, recipe: Recipe, terminal: "Terminal"
+) -> list[Located]:
+    """One trajectory a picture, one after the other."""
+    pictures = [(path, read_picture(path, session.config, model)) for path in paths]
+    chat = session.chat()
+    found = []
+    try:
+        for path, picture in pictures:
+            terminal.begin(path)
+            environment = Environment(picture, session.tools, recipe)
+            sampling = Sampling(max_tokens=session.config.synthesize.max_tokens)
+            trajectory = await run_agent(environment, SingleAgent(chat, model, sampling), terminal.message)
+            answer = parse_answer(trajectory.final_text)
+            one = Located(path.name, model, recipe.name, picture, trajectory, environment.pictures, answer)
+            terminal.end(one)
+            found.append(one)
+    finally:
+        await chat.close()
+    return found
+
+
+@dataclass
+class Terminal:
+    """Thoughts, calls, results and the answer, as they come."""
+
+    silent: bool = False
+
+    def __post_init__(self) -> None:
+        self._console = Console(quiet=self.silent, highlight=False)
+
+    def begin(self, path: Path) -> None:
+        self._console.rule(f"[bold]{escape(path.name)}")
+
+    def message(self, message: Message) -> None:
+        """Show one message of the conversation; text of models and pages is shown as it is, never as markup."""
+        if message["role"] == "assistant":
+            thought, said = split_thought(message["content"])
+            if thought:
+                self._console.print(Text(thought, style="italic"), soft_wrap=False)
+            for call in message.get("tool_calls", []):
+                function = call["function"]
+                self._console.print(Text(f"→ {function['name']} {function['arguments']}", style="bold cyan"))
+            if said:
+                shown = _TAGS.sub("", said).strip()
+                self._console.print(Panel(Text(shown), title="answer", border_style="green", expand=False))
+        elif message["role"] == "tool":
+            for line in result_lines(message["content"]):
+                self._console.print(Text(f"← {line}", style="dim"), soft_wrap=False)
+
+    def end(self, located: Located) -> None:
+        """The last line: where, and a link to a map."""
+        if located.map_link:
+            self._console.print(Text(f"{located.where}  {located.map_link}", style="bold"), soft_wrap=True)
+        else:
+            self._console.print(Text(f"no place: {located.problem}", style="bold red"))
+
+
+def result_lines(content: Any) -> list[str]:
+    """A tool's answer as a person reads it: a line for each result, its values after one another."""
+    parts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    pictures = 0 if isinstance(content, str) else sum(part["type"] == "image_url" for part in content)
+    text = " ".join(part for part in parts if part)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return [_short(text)]
+    if pictures:
+        box = found.get("bbox_2d") if isinstance(found, dict) else None
+        return [f"a picture of {box}" if box else "a picture"]
+    lists = [value for value in found.values() if isinstance(value, list)] if isinstance(found, dict) else []
+    rows = lists[0] if len(lists) == 1 else [found]
+    lines = [_short(_values(row)) for row in rows[:SHOWN_RESULTS]]
+    return [*lines, *([f"and {len(rows) - SHOWN_RESULTS} more"] if len(rows) > SHOWN_RESULTS else [])] or ["nothing"]
+
+
+def _values(row: Any) -> str:
+    if not isinstance(row, dict):
+        return str(row)
+    return " · ".join(str(value) for value in row.values() if value not in (None, "", []))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"

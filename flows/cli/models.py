@@ -1,0 +1,146 @@
+"""`geofix models`: every configured role, its model and price, and whether it answers."""
+
+import asyncio
+import os
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.command import DONE, FAILED, Call
+from flows.cli.options import command
+from flows.cli.printing import print_json
+
+GROUP = "Servers and more"
+
+
+def register(app: typer.Typer) -> None:
+    """The command."""
+    examples = ["geofix models", "geofix models --profile production --dry-run"]
+    command(app, GROUP, examples)(models)
+
+
+def models(
+    call: Call,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is configured and missing.")] = False,
+) -> int:
+    """Ask every model role one question, with a picture and a tool, and say what works."""
+    from flows.servers import offline_world
+    from tasks.lake.location import Location
+    from tasks.lake.state import state_folder
+    from tasks.services import connect
+
+    config = call.options().resolve()
+    roles = _roles(config)
+    if dry_run:
+        if call.as_json:
+            print_json([asdict(one) for one in roles])
+        else:
+            _show(roles)
+        return DONE
+    log = state_folder(Location.parse(config.lake)) / "offline-world.log"
+    connect(config.services, os.environ, ["chat"], config.models, [one.role for one in roles])  # the keys, first
+    with offline_world(config, log) as (reachable, ready):
+        ready()
+        connection = connect(
+            reachable.services, os.environ, ["chat"], reachable.models, [one.role for one in roles]
+        ).chat
+        probes = asyncio.run(_probe_all(connection, [one.role for one in roles if not one.unreachable]))
+    if call.as_json:
+        print_json([asdict(one) | {"probe": asdict(probes[one.role]) if one.role in probes else None} for one in roles])
+    else:
+        _show(roles, probes)
+    from tasks.services.probe import WORDS
+
+    return DONE if all(probe.works(WORDS) for probe in probes.values()) else FAILED
+
+
+@dataclass(frozen=True)
+class _Role:
+    """A configured role, before it is asked."""
+
+    role: str
+    asked_by: str
+    endpoint: str
+    base_url: str
+    model: str
+    price: str
+    missing: tuple[str, ...]
+    unreachable: bool = False
+
+
+def _roles(config: Any) -> list[_Role]:
+    from flows.order import PARTS, roles_of
+    from schemas.settings.models import CHAT, TRAINED
+
+    asked: dict[str, list[str]] = {name: [] for name in config.models.roles}
+    for section, role in roles_of(config, PARTS):
+        asked.setdefault(role, []).append(section)
+    if config.services.trained is not None:
+        asked.setdefault(TRAINED, []).append("evaluate")
+    found = []
+    for name, sections in asked.items():
+        role = config.models.role(name)
+        own = {CHAT: config.services.chat, TRAINED: config.services.trained}
+        endpoint = config.models.endpoints.get(role.endpoint) or own[role.endpoint]
+        section = f"services.{role.endpoint}" if role.endpoint in own else f"models.endpoints.{role.endpoint}"
+        model = role.model or (name if role.endpoint != TRAINED else "the one that is served")
+        price = None if endpoint is None else role.price or endpoint.price_of(role.model or name)
+        missing = []
+        if endpoint is None:
+            missing.append(f"{section} names no server")
+        elif endpoint.public_key is None and endpoint.key_env and not os.environ.get(endpoint.key_env):
+            missing.append(f"no key in {endpoint.key_env} ({section}.key_env)")
+        if price is None:
+            missing.append(f"the price of '{model}' is unknown (models.roles.<role>.price)")
+        words = "unknown" if price is None else f"${price.prompt:g} / ${price.completion:g}"
+        if price is not None and price.as_of:
+            words += f" ({price.as_of})"
+        base_url = endpoint.base_url if endpoint else "-"
+        unused = ", ".join(dict.fromkeys(sections)) or "no part"
+        found.append(_Role(name, unused, role.endpoint, base_url, model, words, tuple(missing), endpoint is None))
+    return found
+
+
+async def _probe_all(connection: Any, roles: list[str]) -> dict[str, Any]:
+    from tasks.services import Chat
+    from tasks.services.probe import probe
+
+    chat = Chat(connection)
+    try:
+        found = await asyncio.gather(*(probe(chat, role) for role in roles))
+    finally:
+        await chat.close()
+    return {one.role: one for one in found}
+
+
+def _show(roles: list[_Role], probes: dict[str, Any] | None = None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tasks.services.probe import CHECKS
+
+    console = Console(highlight=False)
+    table = Table(box=None, header_style="bold")
+    for column in ("role", "model", "endpoint", "$ in / out a million", *(CHECKS if probes else ("asked by",))):
+        table.add_column(column, overflow="fold")
+    if probes:
+        table.add_column("s", justify="right")
+    for one in roles:
+        cells = [one.role, one.model, one.endpoint, one.price]
+        probe = (probes or {}).get(one.role)
+        if probe is not None:
+            cells += [("[green]yes[/]" if probe.works(check) else "[red]no[/]") for check in CHECKS]
+            cells.append(f"{probe.seconds:.1f}")
+        elif probes is None:
+            cells.append(one.asked_by)
+        table.add_row(*cells)
+    console.print(table)
+    for endpoint, base_url in dict.fromkeys((one.endpoint, one.base_url) for one in roles):
+        console.print(f"endpoint {endpoint}: {base_url}", soft_wrap=True)
+    for line in dict.fromkeys(line for one in roles for line in one.missing):
+        whose = ", ".join(one.role for one in roles if line in one.missing)
+        console.print(f"missing: {line}: {whose}", soft_wrap=True)
+    for probe in (probes or {}).values():
+        for check, why in probe.failed.items():
+            console.print(f"no {check:<8} {probe.role}: {why}", soft_wrap=True, markup=False)

@@ -1,0 +1,87 @@
+"""`geofix serve MODEL`: a trained model behind the OpenAI protocol, on loopback."""
+
+import os
+import shutil
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import Call
+from flows.cli.options import command
+from schemas.errors import GeofixError
+
+GROUP = "Servers and more"
+NEWEST = "newest"
+
+
+class Engine(StrEnum):
+    """What computes the answers."""
+
+    embedded = "embedded"
+    vllm = "vllm"
+
+
+def register(app: typer.Typer) -> None:
+    """The command."""
+    command(app, GROUP, ["geofix serve newest", "geofix serve /models/mine --engine vllm --port 8000"])(serve)
+
+
+def serve(
+    call: Call,
+    model: Annotated[str, typer.Argument(help="Id of a model in the lake, `newest`, or a checkpoint's folder.")],
+    engine: Annotated[Engine, typer.Option(help="embedded: in this process; vllm: the `vllm` command.")] = (
+        Engine.embedded
+    ),
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8761,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the embedded engine.")] = 1,
+    max_context: Annotated[int, typer.Option(min=64, help="Tokens of prompt and answer together.")] = 8192,
+) -> int:
+    """Serve a trained model in OpenAI's protocol until stopped."""
+    folder = _folder(call, model)
+    if engine is Engine.vllm:
+        return _vllm(folder, port, max_context)
+    from infra.serve.server import main
+
+    print(f"{folder.name} at http://127.0.0.1:{port}/v1, until Ctrl-C", flush=True)
+    options = ["--model", str(folder), "--port", str(port), "--threads", str(threads)]
+    return main([*options, "--max-context", str(max_context)])
+
+
+def _folder(call: Call, model: str) -> Path:
+    from tasks.train.opening import check_folder
+
+    path = Path(model).expanduser()
+    if path.is_dir():
+        check_folder(path, model)
+        return path.resolve()
+    from flows.cli.lake import existing_lake  # Polars takes a second, and `--help` does without
+
+    lake = existing_lake(call)
+    models = lake.read("models").sort("written_at")
+    wanted = models if model == NEWEST else models.filter(models["model_id"] == model)
+    if wanted.is_empty():
+        known = ", ".join(models["model_id"].to_list()[-3:]) or "none"
+        raise GeofixError(f"'{model}' is neither a folder nor a model of lake '{lake.uri}'; its newest are {known}")
+    folder = lake.blobs.pull(wanted.row(-1, named=True)["checkpoint"])
+    check_folder(folder, f"model {folder.name}")
+    return folder
+
+
+def _vllm(folder: Path, port: int, max_context: int) -> int:
+    program = shutil.which("vllm")
+    if program is None:
+        raise GeofixError(
+            "--engine vllm: there is no `vllm` command here; install vLLM in an environment of its own (it pins other "
+            "versions) and put its bin folder on PATH, or use --engine embedded"
+        )
+    os.execv(
+        program,
+        [
+            *(program, "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)),
+            *("--served-model-name", folder.name, "--max-model-len", str(max_context)),
+            *("--chat-template", str(folder / "chat_template.jinja"), "--limit-mm-per-prompt", '{"image": 16}'),
+            *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        ],
+    )

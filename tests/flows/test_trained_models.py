@@ -1,0 +1,38 @@
+"""Which trained models a part has served, each at an address of its own."""
+
+from datetime import UTC, datetime
+
+import polars as pl
+
+from flows.trained import checkpoints
+from schemas.config import Config
+
+STAGES = ("sft", "cold_start", "grpo", "cold_start")
+
+
+def models() -> pl.DataFrame:
+    rows = [
+        {"model_id": f"m{day}", "training_stage": stage, "checkpoint": f"models/m{day}"}
+        | {"written_at": datetime(2026, 1, day, tzinfo=UTC)}
+        for day, stage in enumerate(STAGES, 1)
+    ]
+    return pl.DataFrame(rows)
+
+
+def asked(part: str, **settings: object) -> list[str]:
+    return list(checkpoints(Config.model_validate({part: settings}), models(), part))
+
+
+def test_every_model_that_a_policy_names_is_served_once() -> None:
+    assert asked("evaluate", policies=["a", "sft", "cold_start", "trained:m2"]) == ["m3", "m1", "m4", "m2"]
+    assert asked("evaluate", policies=["grpo"]) == ["m3"], "the newest GRPO model is asked for anyway"
+    assert asked("evaluate", policies=["a"], trained=False) == []
+    assert asked("evaluate", policies=[], trained=False, scaling={"policies": ["cold_start"]}) == ["m4"]
+
+
+def test_pass_at_k_serves_the_policy_that_is_measured() -> None:
+    assert asked("difficulty", policy="cold_start") == ["m4"], "the newest one"
+    assert asked("difficulty", policy="trained:m2") == ["m2"]
+    assert asked("difficulty", policy="m1", endpoint="trained") == ["m1"]
+    assert asked("difficulty", policy="answerer-base") == []
+    assert asked("train") == []
