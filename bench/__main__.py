@@ -15,13 +15,32 @@ BENCHMARKS = [
     "plan_small_worlds",
     "collect_latency",
     "dry_run",
+    "live_trajectories",
+    "score_million",
+    "fuzz_answers",
     "panorama",
     "perspective",
     "mosaic",
     "scene_search",
+    "labels_million",
+    "leakage_join",
+    "near_duplicates",
+    "planted_defects",
 ]
-# Run only when named: the first takes long, the others need a GPU (exit code 77 where there is none).
-ON_REQUEST = ["object_store", "train_gpu", "rollouts_gpu"]
+# Run only when named: they take long; train_gpu and rollouts_gpu need a GPU (exit code 77 where there is none).
+ON_REQUEST = [
+    "ensembles",
+    "object_store",
+    "recheck_trajectories",
+    "site_100k",
+    "paid_calls",
+    "train_kills",
+    "train_rounding",
+    "train_workers",
+    "train_gpu",
+    "rollouts_gpu",
+    "miniature",
+]
 
 
 def run(names: list[str]) -> int:

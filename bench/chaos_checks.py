@@ -9,8 +9,8 @@ from tasks.lake import Lake
 
 # What names a run, a moment or a version number, not a fact about the data.
 _TIMES = {"written_at", "fetched_at", "checked_at", "created_at", "reviewed_at"}
-PASSING = {"run_id", "table_versions_json", "checks_json"} | _TIMES
-LOGS = {"runs", "failures", "decisions"}
+PASSING = {"run_id", "table_versions_json", "checks_json", "seconds", "tokens_per_s"} | _TIMES
+LOGS = {"runs", "failures", "decisions", "calls"}
 
 
 def differences(left: Lake, right: Lake) -> list[str]:

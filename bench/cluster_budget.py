@@ -138,7 +138,8 @@ class Trial:
 
     def _control(self, method: str) -> Any:
         body = b"{}" if method == "POST" else None
-        request = urllib.request.Request(f"{self.url}/control/journal", body, method=method)
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/control/journal", body, headers, method=method)
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
             return json.load(answer)
 

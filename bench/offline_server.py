@@ -24,7 +24,9 @@ class OfflineServer:
     def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
         """JSON from one of its control addresses."""
         data = None if body is None else json.dumps(body).encode()
-        with _direct.open(urllib.request.Request(self.url + path, data=data, method=method), timeout=60) as answer:
+        kind = {"Content-Type": "application/json"}  # the only one that its control addresses take
+        request = urllib.request.Request(self.url + path, data=data, method=method, headers=kind)
+        with _direct.open(request, timeout=60) as answer:
             return json.load(answer)
 
     def latency(self, seconds: float) -> None:

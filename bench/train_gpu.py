@@ -1,34 +1,55 @@
-"""Supervised training of the Qwen2.5-VL-7B shape on one GPU: geofix's packed model against plain transformers.
+"""Full fine-tuning of the Qwen2.5-VL-7B shape on one GPU: geofix's training loop against plain transformers.
 
-Full fine-tuning, random weights, 2 Mpx pictures with 512 text tokens (384 of them trained). Both train the same data
-from the same weights with the same optimizer (bf16, stochastic rounding): 20 steps of plain transformers (SDPA,
-gradient checkpointing), 50 of ours. Model FLOPs utilization counts what the loss needs and nothing more
-(tasks/train/fast/flops.py), of the 989 TFLOP/s of an H200's datasheet.
+The same weights, data and optimizer (bf16 with stochastic rounding): 20 steps of plain transformers (SDPA, gradient
+checkpointing), 50 of the loop behind `geofix train`, pictures decoded by its threads meanwhile. Model FLOPs utilization
+counts what the loss needs and nothing more (tasks/train/fast/flops.py), of the 989 TFLOP/s of an H200's datasheet. Then
+GRPO: G = 8 rollouts of 2 Mpx pictures, their rewards at random, and the step on them.
 """
 
 from __future__ import annotations
 
 import gc
+import io
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from bench.goals import Goal, judge
-from bench.qwen_gpu import NOT_RUN, PEAK_FLOPS, config_7b, no_gpu, plain_batch, random_model, random_sample
+from bench.qwen_gpu import (
+    GRID,
+    NOT_RUN,
+    PEAK_FLOPS,
+    config_7b,
+    no_gpu,
+    plain_batch,
+    random_model,
+    random_sample,
+)
+from schemas.settings.train import GrpoSettings, TrainSettings, TunerSettings
 from tasks.train.fast.flops import step_flops
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.optimizer import StochasticAdamW
-from tasks.train.fast.packing import Packed, Sample, pack
-from tasks.train.fast.padding import pad_vision
+from tasks.train.fast.packing import Sample, pack
+from tasks.train.grpo import Grpo, Reference
+from tasks.train.loop import Loop
+from tasks.train.memory import Load, Shape, needed
+from tasks.train.preparing import prepare
+from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Judged
+from tasks.train.supervised import Supervised
 
 BATCH = 2
-BATCHES = 4  # different batches, repeated: the loss must fall
+SAMPLES = 8  # repeated: the loss must fall
 RATE = 1e-5
 PLAIN_STEPS, FAST_STEPS = 20, 50
 LOSS_TOLERANCE = 0.01  # relative, at every one of the first 20 steps: bf16 keeps three digits
+GROUPS, SIZE, NEW_TOKENS = 4, 8, 128
 GIB = 2**30
 
 
@@ -46,15 +67,83 @@ class Run:
         return statistics.median(self.seconds[5:] or self.seconds)
 
 
-def train(model: Any, loss_of: Callable[[int], torch.Tensor], steps: int) -> Run:
-    """Train every parameter of the model for some steps."""
+def free() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def encoder() -> Callable[[int], Sample]:
+    """Samples as the loader makes them: a JPEG decoded and cut into patches each time, random text."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    processor = Qwen2VLImageProcessorPil(size={"shortest_edge": 40_000, "longest_edge": 2_000_000})
+    pictures = []
+    for number in range(SAMPLES):
+        noise = np.random.default_rng(number).integers(0, 255, (GRID[1], GRID[2], 3), dtype=np.uint8)
+        out = io.BytesIO()
+        Image.fromarray(noise).resize((GRID[2] * 14, GRID[1] * 14)).save(out, "JPEG", quality=90)
+        pictures.append(out.getvalue())
+
+    def encode(number: int) -> Sample:
+        text = random_sample(number)
+        found = processor(images=[Image.open(io.BytesIO(pictures[number])).convert("RGB")], return_tensors="pt")
+        assert tuple(found["image_grid_thw"][0].tolist()) == GRID
+        return Sample(text.ids, text.labels, found["pixel_values"], text.grids)
+
+    return encode
+
+
+def settings_of(**changes: Any) -> TrainSettings:
+    tuner = TunerSettings(
+        max_steps=FAST_STEPS, batch_size=BATCH, micro_batch=BATCH, learning_rate=RATE, warmup_share=0.0,
+        schedule="constant",
+    )  # fmt: skip
+    return TrainSettings(**{"sft": tuner, "gradient_checkpointing": "none", "loader_threads": 8, **changes})
+
+
+def fast_run(config: Any, encode: Callable[[int], Sample]) -> tuple[Run, list[list[int]], float]:
+    """The loop behind `geofix train`; its batches, and how far its loss is from transformers' for its last weights."""
+    settings = settings_of()
+    model = random_model(config)
+    fast = prepare(model, settings)
+    program = Supervised(fast, encode, SAMPLES, settings, settings.sft)
+    torch.cuda.reset_peak_memory_stats()
+    run = Run()
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Loop(model, program, settings, Path(folder)).run()
+    run.losses = [entry["loss"] for entry in progress.history]
+    run.seconds = [entry["seconds"] for entry in progress.history]
+    run.memory_gib = torch.cuda.max_memory_allocated() / GIB
+    batches = [program.batch(step) for step in range(PLAIN_STEPS)]
+    apart = 0.0
+    model.eval()
+    with torch.no_grad():
+        for numbers in batches[: SAMPLES // BATCH]:
+            chosen = [encode(number) for number in numbers]
+            ours = fast.loss(pack(chosen, fast.image_token, fast.merge).to("cuda")).item()
+            theirs = model(**plain_inputs(chosen), use_cache=False).loss.item()
+            apart = max(apart, abs(ours - theirs) / theirs)
+    return run, batches, apart
+
+
+def plain_inputs(samples: list[Sample]) -> dict[str, torch.Tensor]:
+    inputs = plain_batch(samples)
+    return {**inputs, "pixel_values": inputs["pixel_values"].to(torch.bfloat16)}
+
+
+def plain_run(config: Any, encode: Callable[[int], Sample], batches: list[list[int]]) -> Run:
+    """transformers as it comes: SDPA, gradient checkpointing, everything on the device beforehand."""
+    model = random_model(config)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
     optimizer = StochasticAdamW(model.parameters(), lr=RATE, max_norm=1.0)
+    inputs = {tuple(numbers): plain_inputs([encode(number) for number in numbers]) for numbers in batches}
     run = Run()
     torch.cuda.reset_peak_memory_stats()
-    for step in range(steps):
+    for numbers in batches:
         torch.cuda.synchronize()
         start = time.perf_counter()
-        loss = loss_of(step)
+        loss = model(**inputs[tuple(numbers)], use_cache=False).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -65,37 +154,50 @@ def train(model: Any, loss_of: Callable[[int], torch.Tensor], steps: int) -> Run
     return run
 
 
-def free() -> None:
-    gc.collect()
-    torch.cuda.empty_cache()
-
-
-def plain_run(config: Any, batches: list[list[Sample]], steps: int) -> Run:
-    """transformers as it comes: SDPA, gradient checkpointing."""
+def grpo_run(config: Any) -> tuple[Run, float]:
+    """Three GRPO steps; the seconds of the last generation beside those of the steps."""
+    grpo = GrpoSettings(
+        max_steps=3, group_size=SIZE, prompts_per_generation=GROUPS, prompts_per_step=GROUPS, micro_batch=16,
+        max_completion_tokens=NEW_TOKENS, rollout_groups=GROUPS, patience=None,
+    )  # fmt: skip
+    settings = settings_of(grpo=grpo, gradient_checkpointing="vision")
     model = random_model(config)
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.train()
-    inputs = [plain_batch(batch) for batch in batches]
-    return train(model, lambda step: model(**inputs[step % len(inputs)], use_cache=False).loss, steps)
+    fast: FastModel = prepare(model, settings)
+    prompts = [random_sample(100 + n, text=128, prompt=128) for n in range(GROUPS)]
+    chance = np.random.default_rng(0)
+    drawn_s: list[float] = []
 
+    class Timed(EmbeddedRollouts):
+        def draw(self, *arguments: Any) -> Any:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            found = super().draw(*arguments)
+            torch.cuda.synchronize()
+            drawn_s.append(time.perf_counter() - start)
+            return found
 
-def fast_run(config: Any, batches: list[list[Sample]], steps: int, **options: Any) -> Run:
-    """The same weights and data, packed."""
-    model = random_model(config)
-    pad_vision(model)
-    fast = FastModel(model, **options)
-    packed: list[Packed] = [pack(batch, fast.image_token, fast.merge).to("cuda") for batch in batches]
-    return train(model, lambda step: fast.loss(packed[step % len(packed)]), steps)
+    rollouts = Timed(Engines(fast, [], GROUPS * SIZE), lambda ids: "", SIZE, NEW_TOKENS, 1.0)
+    program = Grpo(
+        fast, prompts.__getitem__, [{"phase": None}] * GROUPS, settings, rollouts,
+        lambda pairs: [Judged(float(chance.random())) for _ in pairs], Reference(fast, False, False),
+    )  # fmt: skip
+    torch.cuda.reset_peak_memory_stats()
+    run = Run()
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Loop(model, program, settings, Path(folder)).run()
+    run.losses = [entry["loss"] for entry in progress.history]
+    run.seconds = [entry["seconds"] for entry in progress.history]
+    run.memory_gib = torch.cuda.max_memory_allocated() / GIB
+    return run, drawn_s[-1]
 
 
 def main() -> int:
     if no_gpu():
         return NOT_RUN
-    config = config_7b()
-    batches = [[random_sample(BATCH * n + k) for k in range(BATCH)] for n in range(BATCHES)]
-    lengths = [len(one.ids) for one in batches[0]]
-    trained = sum(label != -100 for one in batches[0] for label in one.labels[1:])
-    flops = step_flops(config, lengths, [grid for one in batches[0] for grid in one.grids], trained)
+    config, encode = config_7b(), encoder()
+    lengths = [len(random_sample(0).ids)] * BATCH
+    trained = BATCH * sum(label != -100 for label in random_sample(0).labels[1:])
+    flops = step_flops(config, lengths, [GRID] * BATCH, trained)
     device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     print(f"   {device}: {BATCH} samples of {lengths[0]} tokens a step, {flops / 1e12:.0f} TFLOP", flush=True)
 
@@ -106,24 +208,37 @@ def main() -> int:
               f"({len(run.losses)} steps, first {run.seconds[0]:.0f} s)", flush=True)  # fmt: skip
         return utilization
 
-    fast = fast_run(config, batches, FAST_STEPS)
+    fast, batches, same = fast_run(config, encode)
     utilization = show("geofix", fast)
     free()
-    plain = plain_run(config, batches, PLAIN_STEPS)
+    forecast = needed(
+        Shape.of(config.to_dict()), settings_of(), "sft", Load(sum(lengths), BATCH * GRID[1] * GRID[2], trained)
+    )
+    forecast_off = abs(forecast.total / GIB / fast.memory_gib - 1)
+    print(f"   dry run said {forecast.total / GIB:.1f} GiB, {forecast_off:.1%} off", flush=True)
+    steps, draw_s = grpo_run(config)
+    print(f"   GRPO, {GROUPS} prompts with 2 Mpx, G = {SIZE}, {NEW_TOKENS} tokens: {steps.seconds[-1]:.1f} s a step, "
+          f"{draw_s:.1f} s of them rollouts, {steps.memory_gib:.0f} GiB", flush=True)  # fmt: skip
+    free()
+    plain = plain_run(config, encode, batches)
     show("transformers", plain)
     free()
     apart = max(abs(a - b) / b for a, b in zip(fast.losses, plain.losses, strict=False))
     fallen = 1 - plain.losses[-1] / plain.losses[0]
     print(f"   losses of transformers: {' '.join(f'{loss:.3f}' for loss in plain.losses)}")
     print(f"   losses of geofix:       {' '.join(f'{loss:.3f}' for loss in fast.losses[:PLAIN_STEPS])}")
-    print(f"   {plain.step_s / fast.step_s:.1f} times as fast, losses apart by at most {apart:.2%}", flush=True)
+    print(f"   {plain.step_s / fast.step_s:.1f} times as fast; losses apart by at most {apart:.2%} over the steps, by "
+          f"{same:.4f} for the same weights", flush=True)  # fmt: skip
     return judge(
         [
             Goal("model FLOPs utilization", utilization, at_least=0.50),
             Goal("times as fast as checkpointed transformers", plain.step_s / fast.step_s, at_least=5),
             Goal("largest relative difference of the losses", apart, at_most=LOSS_TOLERANCE),
+            Goal("relative difference of the losses of the same weights", same, at_most=0.001),
             Goal("share by which the loss of transformers fell", fallen, at_least=0.02),
             Goal("steps without running out of memory", len(fast.losses), at_least=FAST_STEPS),
+            Goal("share by which the dry run's memory is off", forecast_off, at_most=0.10),
+            Goal("GRPO steps", len(steps.losses), at_least=3),
         ]
     )
 

@@ -1,0 +1,102 @@
+"""Trajectories of the offline world for benchmarks: pictures fetched, attempts made as the stage makes them.
+
+`python -m bench.agent_pictures PICTURES FILE [RECIPE [KEY=VALUE …]]` writes one JSON row a trajectory, with the truth.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.offline_server import offline_server
+from infra.offline.world import World
+from schemas.settings.services import ServicesSettings
+from schemas.settings.synthesize import SynthesizeSettings
+from tasks.agent.recipes import RECIPES
+from tasks.lake import Lake
+from tasks.runtime.stage import WorkerSetup
+from tasks.services import Mapillary, connect
+from tasks.synthesize.trajectories import open_context, work
+
+SIZE = 20_000
+AT_ONCE = 6
+
+
+def services(url: str) -> ServicesSettings:
+    """Every service of an offline world at this address."""
+    names = {"mapillary": "mapillary", "geocoder": "nominatim", "search": "tavily", "maps": "maps", "chat": "openai/v1"}
+    return ServicesSettings.model_validate(
+        {name: {"base_url": f"{url}/{path}", "timeout_s": 300, "total_timeout_s": 600} for name, path in names.items()}
+    )
+
+
+async def make(
+    url: str, pictures: int, settings: SynthesizeSettings, folder: Path, file: Path | None = None
+) -> list[dict[str, Any]]:
+    """The rows that the stage would write for the first pictures of the world, a picture a place.
+
+    With a file each row is added to it at once, so that a run that is stopped leaves what it made.
+    """
+    connections = connect(services(url), {})
+    lake = Lake(folder)
+    context = open_context(settings, WorkerSetup(lake, connections))
+    mapillary = Mapillary(connections.mapillary)
+    rows: list[dict[str, Any]] = []
+    began = time.monotonic()
+    places = iter(_places(pictures))
+
+    async def one_after_another() -> None:
+        for place in places:
+            found = await mapillary.image(place["source_id"])
+            data = await mapillary.fetch(found["thumb_original_url"])
+            item = {**place, "sha256": lake.images.put(data, "jpg"), "extension": "jpg", "recipe": settings.recipe}
+            outcome = await work({**item, "snapshot_id": "bench", "notes": None}, context)
+            for row in outcome.rows["trajectories"]:
+                rows.append({**row, "true_lat": place["lat"], "true_lon": place["lon"]})
+                if file is not None:
+                    with file.open("a", encoding="utf-8") as kept:
+                        kept.write(json.dumps(rows[-1], ensure_ascii=False) + "\n")
+            if len(rows) % 25 == 0:
+                print(f"   {len(rows)} trajectories, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+    await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
+    return rows
+
+
+def _places(count: int) -> Iterator[dict[str, Any]]:
+    world = World(size=SIZE)
+    for index in range(count):
+        record = world.first_image(index)
+        place = world.place(index) if hasattr(world, "place") else None
+        yield {
+            "image_id": f"picture-{index}",
+            "source_id": record.image_id,
+            "lat": record.lat,
+            "lon": record.lon,
+            "country": getattr(getattr(place, "city", None), "country", None),
+            "region": None,
+            "city": getattr(getattr(place, "city", None), "name", None),
+        }
+
+
+def produce(pictures: int, file: Path, recipe: str = "spotagent", changes: Mapping[str, Any] | None = None) -> None:
+    """Write the trajectories of so many pictures."""
+    settings = SynthesizeSettings.model_validate({"recipe": recipe, **(changes or {})})
+    assert recipe in RECIPES
+    with tempfile.TemporaryDirectory() as folder, offline_server("--size", str(SIZE)) as server:
+        file.write_text("")
+        asyncio.run(make(server.url, pictures, settings, Path(folder), file))
+
+
+if __name__ == "__main__":
+    given = dict(pair.split("=", 1) for pair in sys.argv[4:])
+    produce(
+        int(sys.argv[1]),
+        Path(sys.argv[2]),
+        *sys.argv[3:4],
+        changes={name: json.loads(value) if value[:1] in "[{0123456789" else value for name, value in given.items()},
+    )

@@ -1,0 +1,216 @@
+"""Synthesis under SIGKILL, with a money budget and an estimate before: nothing is paid for twice, or beyond the budget.
+
+The stage `synthesize` runs over pictures of the offline world with prices set. Undisturbed it says what it costs; an
+estimate before it (`--dry-run`) and a budget of one dollar are compared with that. Then the same is made by processes
+that are killed with SIGKILL again and again while they work. The world's own journal has every request it was sent,
+with a hash of its body: one that is there twice is repeated, whether it was under way at a kill or answered before.
+
+    python -m bench paid_calls
+    python -m bench.paid_calls --kills 20 --pictures 60
+"""
+
+import argparse
+import asyncio
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.goals import Goal, judge
+from bench.offline_server import OfflineServer, offline_server
+from infra.offline.render import render_jpeg
+from infra.offline.world import World
+from schemas.errors import GeofixError
+from schemas.settings.models import ModelsSettings
+from schemas.settings.services import ServicesSettings
+from schemas.settings.spread import SpreadSettings
+from schemas.settings.synthesize import SynthesizeSettings
+from tasks.lake import Commit, Lake
+from tasks.lake.names import KEY_FILE
+from tasks.runtime.call_estimate import CallEstimate, estimate_calls
+from tasks.runtime.calls import call_file, spent_usd
+from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.runner import Context, StageResult, run
+from tasks.services import connect
+from tasks.synthesize import STAGE
+
+KILLS, PICTURES = 20, 60
+SEED, SIZE, WIDTH = 7, 3_000, 1024
+PRICE = {"prompt": 3.0, "completion": 12.0}
+LATENCY_S = 1.0  # so that a kill finds requests under way
+LONGEST_RUN_S = 1.5  # from a run's first answer to its kill
+BUDGET_USD = 1.0
+SETTINGS = SynthesizeSettings(view_max_pixels=120_000, view_min_pixels=784)
+PASSING = ("run_id", "written_at")
+GOAL_ESTIMATE = 0.2
+WHAT_IT_GOT = re.compile(r"money budget is used up: .* kept and .* rejected are saved, .* left")
+
+
+def make_lake(folder: Path, count: int) -> Lake:
+    """A lake with labelled pictures and an approved snapshot."""
+    world = World(SEED, SIZE, WIDTH)
+    lake = Lake(folder)
+    images, labels = list[dict[str, Any]](), list[dict[str, Any]]()
+    for index in range(SIZE):
+        record = next((one for one in world.images(index) if one.condition == "clear" and not one.is_pano), None)
+        if record is None:
+            continue
+        sha256 = lake.images.put(render_jpeg(world, record), "jpg")
+        where = {"image_id": f"i{index}", "sha256": sha256, "lat": record.lat, "lon": record.lon}
+        about = {"kind": "photo", "source": "bench", "source_id": str(index), "licence": "CC0", "attribution": "-"}
+        images.append({**where, **about, "extension": "jpg"})
+        labels.append({**where, "split": "train"})
+        if len(images) == count:
+            break
+    lake.upsert("images", images, Commit("bench", 1))
+    lake.upsert("labels", labels, Commit("bench", 1))
+    versions = {name: lake.version(name) for name in ("images", "labels")}
+    snapshot = {
+        "snapshot_id": "bench-snapshot",
+        "table_versions_json": str(versions).replace("'", '"'),
+        "status": "approved",
+        "reviewer": "bench",
+        "report": "reports/bench/index.html",
+        "checks_passed": True,
+    }
+    lake.upsert("snapshots", [snapshot], Commit("bench", 1))
+    return lake
+
+
+def context_of(lake: Lake, url: str, budget: float | None = None) -> Context:
+    """What the stage runs in, with the offline world at this address."""
+    quick = {"timeout_s": 300, "total_timeout_s": 300}
+    services = ServicesSettings.model_validate(
+        {
+            "chat": {"base_url": f"{url}/openai/v1", **quick},
+            "search": {"base_url": f"{url}/tavily", **quick},
+            "geocoder": {"base_url": f"{url}/nominatim", **quick},
+        }
+    )
+    roles = {name: {"price": PRICE} for name in ("observer", "planner", "agent")}
+    models = ModelsSettings.model_validate({"roles": roles, "budget_usd": budget, "estimate": {"items": 12}})
+    return Context(lake, connect(services, {}, models=models), SpreadSettings(workers=2))
+
+
+def work(folder: str, url: str) -> None:
+    """One process of the campaign: `python -m bench.paid_calls --work LAKE URL`."""
+    result = run(STAGE, SETTINGS, context_of(Lake(folder), url))
+    print(f"done {result.kept} {result.rejected} {result.failed}", flush=True)
+
+
+def campaign(folder: Path, server: OfflineServer, kills: int, seed: int = 1) -> int:
+    """How often it was killed until the stage was done."""
+    chance, done = random.Random(seed), 0
+    server.ask("/control/journal", "POST")
+    while True:
+        command = [sys.executable, "-m", "bench.paid_calls", "--work", str(folder), server.url]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        if done >= kills:
+            told, _ = process.communicate()
+            if process.returncode:
+                raise SystemExit(f"the run after the kills ended with {process.returncode}")
+            print(f"   the last run: {told.strip().splitlines()[-1]}")
+            break
+        before = len(chats(server))
+        while process.poll() is None and len(chats(server)) <= before:
+            time.sleep(0.2)  # until it asks models: a kill before that proves nothing
+        time.sleep(chance.uniform(0.0, LONGEST_RUN_S))
+        if process.poll() is not None:
+            print(f"   done after {done} kills")
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        done += 1
+    time.sleep(2 * LATENCY_S)
+    return done
+
+
+def chats(server: OfflineServer) -> list[str]:
+    """Requests to models in the world's journal, those whose client had gone included."""
+    return [request for request in asked(server) if "completions" in request]
+
+
+def asked(server: OfflineServer) -> list[str]:
+    """All requests in the world's journal."""
+    return [f"{service} {request}" for _, service, request, _ in server.ask("/control/journal")]
+
+
+def repeated(requests: list[str]) -> int:
+    """How many of them were sent before."""
+    return len(requests) - len(set(requests))
+
+
+def differing(one: Lake, other: Lake) -> list[str]:
+    """Columns of the trajectories that differ between two lakes."""
+    columns = [name for name in one.read("trajectories").columns if name not in PASSING]
+    left, right = (lake.read("trajectories").select(columns).sort("trajectory_id") for lake in (one, other))
+    if left.height != right.height:
+        return [f"{left.height} rows undisturbed, {right.height} after the kills"]
+    return [name for name in columns if not left[name].equals(right[name])]
+
+
+def main(kills: int = KILLS, pictures: int = PICTURES) -> int:
+    options = ("--seed", str(SEED), "--size", str(SIZE), "--pano-width", str(WIDTH))
+    with tempfile.TemporaryDirectory() as name, offline_server(*options) as server:
+        folder = Path(name)
+        first = make_lake(folder / "undisturbed", pictures)
+        estimated: CallEstimate = asyncio.run(estimate_calls(STAGE, SETTINGS, context_of(first, server.url)))
+        before = spent_usd(first)
+        whole: StageResult = run(STAGE, SETTINGS, context_of(first, server.url))
+        cost = spent_usd(first) - before
+        guess = estimated.cost_usd or 0.0
+        print(
+            f"   estimate from {estimated.sampled} of {estimated.items} items: ${guess:.4f} ± "
+            f"{estimated.margin_usd:.4f} more, after ${before:.4f} to find out; the run then cost "
+            f"${cost:.4f} ({whole.kept} kept, {whole.rejected} rejected)"
+        )
+        poor = make_lake(folder / "poor", pictures)
+        try:
+            run(STAGE, SETTINGS, context_of(poor, server.url, BUDGET_USD))
+            stopped = ""
+        except GeofixError as error:
+            stopped = str(error)
+        spent = spent_usd(poor)
+        print(f"   budget of ${BUDGET_USD:.2f}: spent ${spent:.4f}; {stopped}")
+        stop_ray()
+        second = make_lake(folder / "killed", pictures)
+        (folder / "killed" / KEY_FILE).write_bytes((folder / "undisturbed" / KEY_FILE).read_bytes())
+        server.latency(LATENCY_S)
+        done = campaign(folder / "killed", server, kills)
+        models, tools = chats(server), [one for one in asked(server) if "completions" not in one]
+        rows = second.read("calls")
+        under_way = call_file(second).abandoned()
+        unlike = differing(first, second)
+        print(
+            f"   {done} kills: the world was sent {len(models)} requests to models, {rows.height} are in the table, "
+            f"{repeated(models)} were sent twice, {under_way} had been under way at a kill; {len(tools)} of tools, "
+            f"{repeated(tools)} of them twice; trajectories {'differ in ' + ', '.join(unlike) if unlike else 'equal'}"
+        )
+    return judge(
+        [
+            Goal("estimate, share it is off", abs(guess - cost) / max(cost, 1e-9), at_most=GOAL_ESTIMATE),
+            Goal("dollars spent of a budget of one", spent, at_least=0.5, at_most=BUDGET_USD),
+            Goal("stopped with a reason, and what it got", float(bool(WHAT_IT_GOT.search(stopped))), at_least=1),
+            Goal("kills", done, at_least=kills),
+            Goal("requests to models repeated", repeated(models), at_most=0),
+            Goal("requests of tools repeated", repeated(tools), at_most=0),
+            Goal("columns that differ", len(unlike), at_most=0),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--pictures", type=int, default=PICTURES)
+    parser.add_argument("--work", nargs=2, metavar=("LAKE", "URL"), help="run the stage once, in this process")
+    given = parser.parse_args()
+    if given.work:
+        work(*given.work)
+    else:
+        sys.exit(main(given.kills, given.pictures))
