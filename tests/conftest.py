@@ -15,6 +15,15 @@ from tasks.lake import Commit, Lake
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
+# These files take a minute or more. Begun last, as files of few tests are by default, they would leave a core idle.
+LONGEST_FILES = ("test_demo.py", "test_up.py", "test_new_part.py", "test_notebooks.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; the order of the tests in a file stays."""
+    places = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
 
 @pytest.fixture(autouse=True, scope="session")
 def same_names_every_time() -> Iterator[None]:

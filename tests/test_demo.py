@@ -35,6 +35,10 @@ def demo(lake: Path) -> subprocess.CompletedProcess[str]:
         "plan.countries=[DE, FR, GB]",
         "offline.port=8791",
         "collect.satellite.size_px=256",
+        "curate.quality.kinds=[panorama, photo]",  # the judge takes a second for a picture
+        "curate.judge.view_max_pixels=500000",
+        "synthesize.also_images=1",
+        "difficulty.k=4",
         *steps,
     ]
     sets = [word for option in options for word in ("--set", option)]
@@ -148,6 +152,7 @@ def test_the_lake_is_listed_and_shown(lake: Lake) -> None:
     assert "CC BY-SA 4.0" in shown.stdout
 
 
+@pytest.mark.slow
 def test_an_unapproved_snapshot_is_not_trained_on(lake: Lake) -> None:
     snapshot = lake.read("snapshots")["snapshot_id"][0]
     again = geofix("reject", snapshot, "--why", "only a test", "--lake", str(lake.root))
