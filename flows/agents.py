@@ -11,13 +11,10 @@ from schemas.config import Config
 from schemas.errors import InputError
 from schemas.settings.models import TRAINED
 from schemas.settings.services import Price, TrainedEndpoint
-from tasks.agent.tool_cache import FileCache
+from tasks.agent.service_tools import open_toolbox
 from tasks.agent.toolbox import Toolbox
-from tasks.agent.tools import ToolContext
 from tasks.lake import Lake
 from tasks.services import Chat, Connections, connect
-from tasks.services.maps import Maps
-from tasks.services.tool_services import open_geocoder, open_search
 
 
 @dataclass(frozen=True)
@@ -45,13 +42,8 @@ def agent_session(config: Config, role: str | None = None) -> Iterator[AgentSess
         roles = [] if role is None else [role]
         needed = ["search", "geocoder", *(["chat"] if role else [])]
         connections = connect(config.services, os.environ, needed, config.models, roles)
-        geocoding = connections.tool_geocoder or connections.geocoder
-        asked = (connections.search, geocoding, connections.maps)
-        context = ToolContext(
-            search=open_search(connections.search), geocoder=open_geocoder(geocoding), maps=Maps(connections.maps)
-        )
-        cache = FileCache(lake.state / "tools.sqlite", " ".join(one.endpoint.base_url for one in asked))
-        yield AgentSession(config, connections, Toolbox(context, config.synthesize.result_chars, cache))
+        tools = open_toolbox(connections, lake.state, config.synthesize.result_chars)
+        yield AgentSession(config, connections, tools)
 
 
 @contextlib.contextmanager

@@ -3,10 +3,6 @@
 import polars as pl
 
 from schemas.errors import StageRefused
-from tasks.agent.toolbox import Toolbox
-from tasks.agent.tools import ToolContext
-from tasks.runtime.stage import WorkerSetup
-from tasks.services import Geocoder, Search
 
 TRAINED = "trained:"
 STAGES = ("sft", "cold_start", "grpo")
@@ -27,13 +23,3 @@ def policy_role(name: str, models: pl.DataFrame) -> str:
     if found is None:
         raise StageRefused(f"policy '{name}' is the newest {name} model, and the lake has none: train it first")
     return f"{TRAINED}{found}"
-
-
-def open_toolbox(setup: WorkerSetup) -> Toolbox:
-    """The tools over the configured services."""
-    from tasks.services.maps import Maps
-
-    services = setup.connections
-    return Toolbox(
-        ToolContext(search=Search(services.search), geocoder=Geocoder(services.geocoder), maps=Maps(services.maps))
-    )

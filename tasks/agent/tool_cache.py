@@ -1,7 +1,8 @@
 """Answers of services to tools, kept on this machine: an attempt that is run again asks nothing twice.
 
-One SQLite file, written before an answer is used. So a killed run loses none, and all workers of a machine share it.
-Refusals that are the model's own doing are kept too; outages are not.
+One SQLite file, written before an answer is used, which all workers of a machine share. Refusals that are the model's
+own doing are kept too; outages are not. What is under way when a run is killed is not lost either: where calls to
+models are written down, the broker that sends those sends the requests of tools (`tasks/services/question.py`).
 """
 
 import asyncio
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tasks.agent.tools import ToolMistake, ToolOutput
+from tasks.services.call_file import CallFile
+from tasks.services.errors import ServiceError
+from tasks.services.question import Question
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answers (asked TEXT PRIMARY KEY, value TEXT, picture BLOB, mistake TEXT)"
 _WAIT_S = 60.0
@@ -34,10 +38,13 @@ class NoCache:
 
 
 class FileCache:
-    """Answers in one file; `services` names whom they come from, so another service's are not taken for them."""
+    """Answers in one file; `services` names whom they come from, so another service's are not taken for them.
 
-    def __init__(self, path: Path, services: str) -> None:
-        self._path, self._services = path, services
+    `calls` is the file of calls whose broker sends; without it this process does.
+    """
+
+    def __init__(self, path: Path, services: str, calls: CallFile | None = None) -> None:
+        self._path, self._services, self._calls = path, services, calls
         self._asking: dict[str, asyncio.Lock] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._open() as file:
@@ -60,13 +67,26 @@ class FileCache:
             if mistake is not None:
                 raise ToolMistake(mistake)
             return ToolOutput(json.loads(value), picture)
+        question = Question(self._calls, key) if self._calls is not None else None
         try:
-            output = await ask()
+            with question.sent_by_broker() if question is not None else contextlib.nullcontext():
+                output = await ask()
         except ToolMistake as error:
-            await asyncio.to_thread(self._write, key, None, None, str(error))
+            await asyncio.to_thread(self._keep, question, key, None, None, str(error))
             raise
-        await asyncio.to_thread(self._write, key, json.dumps(output.value), output.picture, None)
+        except ServiceError:
+            if question is not None:
+                await asyncio.to_thread(question.forget)
+            raise
+        await asyncio.to_thread(self._keep, question, key, json.dumps(output.value), output.picture, None)
         return output
+
+    def _keep(
+        self, question: Question | None, key: str, value: str | None, picture: bytes | None, mistake: str | None
+    ) -> None:
+        self._write(key, value, picture, mistake)
+        if question is not None:
+            question.used()
 
     def _read(self, key: str) -> tuple[str, bytes | None, str | None] | None:
         with self._open() as file:

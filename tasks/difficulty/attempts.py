@@ -13,8 +13,9 @@ from schemas.errors import StageRefused
 from schemas.settings.difficulty import DifficultySettings
 from tasks.agent.attempt import attempt, recipe_with
 from tasks.agent.picture import open_picture
-from tasks.agent.policies import STAGES, TRAINED, open_toolbox, policy_role
+from tasks.agent.policies import STAGES, TRAINED, policy_role
 from tasks.agent.seeds import stable_seed
+from tasks.agent.service_tools import open_toolbox
 from tasks.agent.toolbox import Toolbox
 from tasks.geo.distance import distance_km
 from tasks.lake.image_store import ImageStore
@@ -74,7 +75,8 @@ def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerCont
     if roles(settings) == ("trained",) and services.trained is None:
         raise StageRefused("difficulty.policy is a trained model, but services.trained names no server")
     reward = reward_for(settings.recipe, settings.reward, services)
-    return WorkerContext(settings, setup.lake.images, Chat(services.chat), open_toolbox(setup), reward)
+    tools = open_toolbox(services, setup.lake.state)
+    return WorkerContext(settings, setup.lake.images, Chat(services.chat), tools, reward)
 
 
 async def work(item: Row, context: WorkerContext) -> Kept:

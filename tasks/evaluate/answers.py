@@ -9,8 +9,9 @@ from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.reward import RewardSettings
 from tasks.agent.attempt import Attempt, attempt, recipe_with
 from tasks.agent.picture import Picture, open_picture
-from tasks.agent.policies import STAGES, open_toolbox
+from tasks.agent.policies import STAGES
 from tasks.agent.seeds import stable_seed
+from tasks.agent.service_tools import open_toolbox
 from tasks.agent.toolbox import Toolbox
 from tasks.evaluate.benchmark import TRAINED, answering, items
 from tasks.geo.distance import distance_km
@@ -49,7 +50,7 @@ def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContex
         setup.lake.images,
         Chat(services.chat),
         services.trained is not None,
-        open_toolbox(setup),
+        open_toolbox(services, setup.lake.state),
         Geocoder(services.geocoder),
         AskedServices(services, RewardSettings(verifier=settings.verifier)),
     )

@@ -1,11 +1,11 @@
-"""A process that outlives a killed run: it sends requests that cost money, and writes their answers down.
+"""A process that outlives a killed run: it sends requests to models and of tools, and writes their answers down.
 
     python -P tasks/services/broker.py LAKE/.state/calls.sqlite
 
 A run hands it each request over a Unix socket beside the file, under the id of its call. It sends the request, writes a
 good answer to the table `answers` of the file, and only then passes it on. When the run is killed meanwhile, the answer
 is written all the same; the next run asks under the same id and gets it, also while it is still under way. An answer
-that is no success is passed on and forgotten: nothing was paid for it.
+that is no success is passed on and forgotten, unless its status is among those the run wants kept (`also_keep`).
 
 One broker serves a file; a lock tells. It ends by itself when nothing was asked of it for a while. What it is given,
 keys included, comes over the socket, which is its user's alone; nothing of it stands on a command line or in the file.
@@ -19,21 +19,24 @@ import fcntl
 import functools
 import json
 import os
+import select
 import socket
 import sqlite3
 import ssl
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import h11
 import httpx
 
 IDLE_S = 10.0
 KEEP_IDLE_S = 4.0  # many servers close an idle connection after 5 s; to send on one they are closing is an outage
 LONGEST_LINE = 1_000_000
+LONGEST_HEAD, READ_BYTES = 100_000, 65_536
 BUSY_S = 60.0
 RUNS_ALREADY = 3  # exit code
 
@@ -51,53 +54,159 @@ def socket_path(file: str) -> str:
 
 
 class SingleConnections(httpx.AsyncBaseTransport):
-    """A way to hosts with a free list of connections. httpx's own pool looks at all of them for every request: with a
-    hundred under way that takes 15 ms of CPU a request, with this 2 ms."""
+    """A way to hosts over plain streams, with a free list of connections.
+
+    httpx's own goes through two further libraries and looks at all connections for every request: 2 ms of CPU a
+    request, with a hundred under way 15 ms. What is read is parsed by the same parser (h11).
+    """
 
     def __init__(self, keep_idle_s: float) -> None:
-        self._limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=keep_idle_s)
+        self._keep_idle_s = keep_idle_s
         self._ssl: ssl.SSLContext | None = None
-        self._free: dict[str, list[httpx.AsyncHTTPTransport]] = {}
+        self._free: dict[tuple[str, str, int], list[_Connection]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        free = self._free.setdefault(f"{request.url.scheme}://{request.url.netloc.decode()}", [])
-        connection = free.pop() if free else self._connection()
+        url = request.url
+        if url.scheme not in ("http", "https"):
+            raise httpx.UnsupportedProtocol(f"no way to {url.scheme!r}", request=request)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        free = self._free.setdefault((url.scheme, url.host, port), [])
+        limits: dict[str, float | None] = request.extensions.get("timeout", {})
+        connection = self._kept(free) or await self._connect(request, port, limits.get("connect"))
         try:
-            response = await connection.handle_async_request(request)
+            return await connection.ask(request, limits, free)
         except BaseException:
-            await connection.aclose()
+            connection.close()
             raise
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _Held(response.stream, lambda: free.append(connection))
-        return response
 
-    def _connection(self) -> httpx.AsyncHTTPTransport:
-        if self._ssl is None:
-            self._ssl = httpx.create_ssl_context()  # 20 ms, so one for all
-        return httpx.AsyncHTTPTransport(verify=self._ssl, limits=self._limits)
+    def _kept(self, free: "list[_Connection]") -> "_Connection | None":
+        while free:
+            connection = free.pop()
+            if connection.is_usable(self._keep_idle_s):
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, request: httpx.Request, port: int, limit_s: float | None) -> "_Connection":
+        secure = None
+        if request.url.scheme == "https":
+            if self._ssl is None:
+                self._ssl = httpx.create_ssl_context()  # 20 ms, so one for all
+                self._ssl.set_alpn_protocols(["http/1.1"])
+            secure = self._ssl
+        try:
+            async with asyncio.timeout(limit_s):
+                streams = await asyncio.open_connection(
+                    request.url.raw_host.decode(), port, ssl=secure, happy_eyeballs_delay=0.25, limit=READ_BYTES
+                )
+        except TimeoutError:
+            raise httpx.ConnectTimeout("not connected in time", request=request) from None
+        except (OSError, UnicodeError) as error:  # no such host, refused, or a certificate that does not hold
+            raise httpx.ConnectError(type(error).__name__, request=request) from error
+        return _Connection(*streams)
 
     async def aclose(self) -> None:
         for connection in [one for free in self._free.values() for one in free]:
-            await connection.aclose()
+            connection.close()
         self._free.clear()
 
 
-class _Held(httpx.AsyncByteStream):
-    """A body whose connection is free again when it is closed."""
+class _Connection:
+    """One connection: a request and its answer, then the next."""
 
-    def __init__(self, body: httpx.AsyncByteStream, release: Callable[[], None]) -> None:
-        self._body = body
-        self._release: Callable[[], None] | None = release
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
+        self._idle_since_s = 0.0
+
+    async def ask(
+        self, request: httpx.Request, limits: "dict[str, float | None]", free: "list[_Connection]"
+    ) -> httpx.Response:
+        """The answer without its body, which is read by who wants it; then the connection goes to the free list."""
+        try:
+            await self._send(request, limits.get("write"))
+            head = await self._next(request, limits.get("read"))
+            while isinstance(head, h11.InformationalResponse):
+                head = await self._next(request, limits.get("read"))
+        except h11.LocalProtocolError as error:
+            raise httpx.LocalProtocolError(str(error), request=request) from None
+        if not isinstance(head, h11.Response):
+            raise httpx.RemoteProtocolError("no head of an answer", request=request)
+        body = _Body(self, request, limits.get("read"), free)
+        return httpx.Response(head.status_code, headers=list(head.headers.raw_items()), stream=body)
+
+    async def _send(self, request: httpx.Request, limit_s: float | None) -> None:
+        start = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
+        self._writer.write(self._http.send(start) or b"")
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        try:
+            async for piece in request.stream:
+                self._writer.write(self._http.send(h11.Data(data=piece)) or b"")
+            self._writer.write(self._http.send(h11.EndOfMessage()) or b"")
+            async with asyncio.timeout(limit_s):
+                await self._writer.drain()
+        except TimeoutError:
+            raise httpx.WriteTimeout("not sent in time", request=request) from None
+        except OSError:
+            pass  # a server may refuse what it has not read to its end, and its answer says why
+
+    async def _next(self, request: httpx.Request, limit_s: float | None) -> Any:
+        """The next event of the answer."""
+        while True:
+            try:
+                event = self._http.next_event()
+                if event is not h11.NEED_DATA:
+                    return event
+                async with asyncio.timeout(limit_s):
+                    data = await self._reader.read(READ_BYTES)
+                if not data and self._http.their_state is h11.SEND_RESPONSE:
+                    raise httpx.RemoteProtocolError("closed without an answer", request=request)
+                self._http.receive_data(data)
+            except h11.RemoteProtocolError as error:
+                raise httpx.RemoteProtocolError(str(error), request=request) from None
+            except TimeoutError:
+                raise httpx.ReadTimeout("nothing came in time", request=request) from None
+            except OSError as error:
+                raise httpx.ReadError(type(error).__name__, request=request) from error
+
+    def answered(self, free: "list[_Connection]") -> None:
+        """Free again, if the answer was read to its end."""
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            self._idle_since_s = time.monotonic()
+            free.append(self)
+        else:
+            self.close()
+
+    def is_usable(self, keep_idle_s: float) -> bool:
+        """Whether it can be sent on: not idle for too long, not closed, and nothing came that was not asked for."""
+        if time.monotonic() - self._idle_since_s > keep_idle_s or self._reader.at_eof() or self._writer.is_closing():
+            return False
+        poll = select.poll()
+        poll.register(self._writer.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Body(httpx.AsyncByteStream):
+    """The body of an answer, as it comes."""
+
+    def __init__(
+        self, connection: _Connection, request: httpx.Request, limit_s: float | None, free: list[_Connection]
+    ) -> None:
+        self._connection, self._request, self._limit_s = connection, request, limit_s
+        self._free: list[_Connection] | None = free
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._body:
-            yield piece
+        while isinstance(event := await self._connection._next(self._request, self._limit_s), h11.Data):
+            yield bytes(event.data)
 
     async def aclose(self) -> None:
-        release, self._release = self._release, None  # closed twice, it must not be free twice
-        await self._body.aclose()
-        if release is not None:
-            release()
+        free, self._free = self._free, None  # closed twice, it must not be free twice
+        if free is not None:
+            self._connection.answered(free)
 
 
 def by_proxy() -> bool:
@@ -164,7 +273,7 @@ class Broker:
                 head, answer = await self._send(asked, body)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             return {"failed": type(error).__name__}, b""
-        if 200 <= head["status"] < 300:
+        if 200 <= head["status"] < 300 or head["status"] in asked.get("also_keep", ()):
             try:
                 await self._write((*key, sent_s, head["status"], json.dumps(head["headers"]), answer))
             except sqlite3.Error as error:

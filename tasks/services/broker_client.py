@@ -29,6 +29,7 @@ class Limits:
     total_s: float
     most_bytes: int
     by_proxy: bool
+    also_keep: tuple[int, ...] = ()  # statuses, besides those of success, whose answers are written down
 
 
 async def send(file: str, call_id: str, attempt: int, request: httpx.Request, limits: Limits) -> httpx.Response:
@@ -58,7 +59,7 @@ async def send(file: str, call_id: str, attempt: int, request: httpx.Request, li
                 continue
             raise httpx.ReadError("the broker does not answer", request=request) from None
         if "refused" in head:
-            raise StageRefused(f"answers to paid requests in '{file}' cannot be kept: {head['refused']}")
+            raise StageRefused(f"answers of services in '{file}' cannot be kept: {head['refused']}")
         if "failed" in head:
             raise _as_httpx(head["failed"], request)
         return httpx.Response(head["status"], headers=head["headers"], stream=_Whole(answer), request=request)
@@ -115,4 +116,4 @@ def start(file: str, idle_s: float = broker.IDLE_S) -> None:
         time.sleep(0.05)  # it begins to listen, or ends
     elif done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise StageRefused(f"the process that keeps answers to paid requests in '{file}' does not start: {last[:300]}")
+        raise StageRefused(f"the process that keeps answers of services in '{file}' does not start: {last[:300]}")

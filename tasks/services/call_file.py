@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 from tasks.services.shared_file import SharedFile
 
+USED_S = 3600.0  # how long a used answer is there for others who began to ask before it was used
 FORGOTTEN_S = 900.0  # a request under way on another machine that is older has no asker any more
 COLUMNS = (
     *("call_id", "request_hash", "stage", "item_id", "run_id", "role", "endpoint", "model", "served_model"),
@@ -33,6 +34,7 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS lost (call_id TEXT, usd REAL, lost_s REAL)",
     "CREATE TABLE IF NOT EXISTS answers (call_id TEXT, attempt INTEGER, sent_s REAL, status INTEGER, headers TEXT, "
     "body BLOB, PRIMARY KEY (call_id, attempt))",
+    "CREATE TABLE IF NOT EXISTS used (call_id TEXT PRIMARY KEY, used_s REAL)",  # answers that are kept elsewhere
 )
 
 Row = dict[str, Any]
@@ -101,6 +103,20 @@ class CallFile:
         """Requests that were under way when their process was killed, and were begun again since."""
         with self._file.transaction() as file:
             return int(_sum(file, "abandoned"))
+
+    def answers_used(self, call_ids: Sequence[str]) -> None:
+        """What a broker received under these ids is kept elsewhere now; it goes after a while."""
+        with self._file.transaction() as file:
+            now_s = self._clock()
+            file.executemany("INSERT OR REPLACE INTO used VALUES (?, ?)", [(one, now_s) for one in call_ids])
+            old = "SELECT call_id FROM used WHERE used_s < ?"
+            file.execute(f"DELETE FROM answers WHERE call_id IN ({old})", (now_s - USED_S,))
+            file.execute("DELETE FROM used WHERE used_s < ?", (now_s - USED_S,))
+
+    def forget_answers(self, call_ids: Sequence[str]) -> None:
+        """Drop what a broker received under these ids."""
+        with self._file.transaction() as file:
+            file.executemany("DELETE FROM answers WHERE call_id = ?", [(one,) for one in call_ids])
 
     def take_batch(self) -> tuple[str, int, list[Row]] | None:
         """(this file's id, number, rows) of rows that the table does not have yet; the number stays theirs."""

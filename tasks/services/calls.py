@@ -55,8 +55,7 @@ def identify(
     Of a server on loopback the port does not count: the offline world has another one in every run. A seed counts also
     where the server takes none. A sampled answer without seed and trial is meant to differ each time.
     """
-    address = urlsplit(base_url)
-    server = "loopback" if is_loopback(base_url) else f"{address.scheme}://{address.netloc}{address.path}"
+    server = server_of(base_url)
     sampling = {name: value for name, value in fields.items() if name not in _NOT_IDENTITY}
     given = {"seed": seed, "trial": trial}
     sampling |= {name: value for name, value in given.items() if value is not None}
@@ -65,6 +64,12 @@ def identify(
     sampled = bool(fields.get("temperature", 1))
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     return Request(role, endpoint, model, digest, sampling, not sampled or seed is not None or trial is not None)
+
+
+def server_of(base_url: str) -> str:
+    """A server as answers of it are told from those of others, in a run as in the next."""
+    address = urlsplit(base_url)
+    return "loopback" if is_loopback(base_url) else f"{address.scheme}://{address.netloc}{address.path}"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tasks.services.breaker import Suspended
 from tasks.services.errors import Kind, ServiceError, safe_url
 from tasks.services.host import Host, host_of
 from tasks.services.partial import Download
+from tasks.services.question import FINAL_STATUSES, current
 from tasks.services.rate_budget import RateBudget
 from tasks.services.rate_limiter import UsedUp, asking, rate_limiter_of
 from tasks.services.transfer import Ask, Params, Transfers
@@ -106,8 +107,13 @@ class Http:
         the request is counted in. With `resume`, a file that breaks off is continued where it ended, if its host can.
         `weight` is what the request counts in a budget that is not of requests, such as that of tokens.
         `call_id` names a call that is to be paid for once; with `broker`, the file of one, that process sends it.
+        Without them the broker of the question that is being asked sends it, if there is one (`question.py`); never a
+        request to another host than the configured one, which the broker has no guard for.
         `check` may refuse a good answer with ServiceError.
         """
+        also_keep: tuple[int, ...] = ()
+        if broker is None and url is None and (question := current()) is not None:
+            call_id, broker, also_keep = question.call_id(), question.file.path, FINAL_STATUSES
         ask = Ask(
             method,
             url or f"{self.endpoint.base_url}{path}",
@@ -118,6 +124,7 @@ class Http:
             kind,
             call_id,
             broker=broker,
+            also_keep=also_keep,
         )
         host = host_of(self.service, self.endpoint, kind, ask.address)
         sent, tried, recoveries = 0, 0, host.limit.recoveries

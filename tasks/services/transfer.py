@@ -49,6 +49,7 @@ class Ask:
     call_id: str = ""  # of a call that is to be paid for once; with a broker's file, the broker sends it
     attempt: int = 0
     broker: str | None = None
+    also_keep: tuple[int, ...] = ()  # statuses whose answers the broker keeps as it keeps good ones
 
 
 class Transfers:
@@ -86,11 +87,14 @@ class Transfers:
                 ask.method, ask.address, params=ask.params or None, headers=headers, **_body(ask.json_body)
             )
             shown = safe_url(str(request.url))
-            late_s = broker_client.LATE_S if ask.broker else 0.0
+            # A way of our own, such as one that checks addresses, is never left: the broker has none.
+            broker = ask.broker if self._transport is None else None
+            late_s = broker_client.LATE_S if broker else 0.0
             async with asyncio.timeout(self._endpoint.total_timeout_s + late_s):
                 sent_at_s, sent = time.monotonic(), True
-                if ask.broker:
-                    response = await broker_client.send(ask.broker, ask.call_id, ask.attempt, request, self._limits())
+                if broker:
+                    limits = self._limits(ask.also_keep)
+                    response = await broker_client.send(broker, ask.call_id, ask.attempt, request, limits)
                 else:
                     response = await client.send(request, stream=True)
                 answered(time.monotonic() - sent_at_s)
@@ -169,7 +173,7 @@ class Transfers:
         # A proxy from the environment cannot reach our own loopback.
         return not is_loopback(self._endpoint.base_url) and by_proxy()
 
-    def _limits(self) -> broker_client.Limits:
+    def _limits(self, also_keep: tuple[int, ...]) -> broker_client.Limits:
         endpoint = self._endpoint
         return broker_client.Limits(
             endpoint.timeout_s,
@@ -177,6 +181,7 @@ class Transfers:
             endpoint.total_timeout_s,
             int(endpoint.max_body_mb * 1_000_000),
             by_proxy=self._by_proxy(),
+            also_keep=also_keep,
         )
 
     async def _read(self, response: httpx.Response, body: bytearray, held: int, shown: str) -> None:

@@ -18,16 +18,13 @@ from tasks.agent.picture import Picture, open_picture
 from tasks.agent.recipe import Recipe
 from tasks.agent.recipes import RECIPES
 from tasks.agent.seeds import stable_seed
-from tasks.agent.tool_cache import FileCache
+from tasks.agent.service_tools import open_toolbox
 from tasks.agent.toolbox import Toolbox
-from tasks.agent.tools import ToolContext
 from tasks.lake.image_store import ImageStore
 from tasks.reward.answer import Address
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, ServiceError
-from tasks.services.maps import Maps
-from tasks.services.tool_services import open_geocoder, open_search
 from tasks.synthesize.attempt import attempt, limits
 from tasks.synthesize.derived import derived_rows
 from tasks.synthesize.notes import read_notes
@@ -97,13 +94,7 @@ def roles(settings: SynthesizeSettings) -> tuple[str, ...]:
 
 def open_context(settings: SynthesizeSettings, setup: WorkerSetup) -> WorkerContext:
     services = setup.connections
-    geocoding = services.tool_geocoder or services.geocoder
-    asked = (services.search, geocoding, services.maps)
-    context = ToolContext(
-        search=open_search(services.search), geocoder=open_geocoder(geocoding), maps=Maps(services.maps)
-    )
-    cache = FileCache(setup.lake.state / "tools.sqlite", " ".join(one.endpoint.base_url for one in asked))
-    tools = Toolbox(context, settings.result_chars, cache)
+    tools = open_toolbox(services, setup.lake.state, settings.result_chars)
     return WorkerContext(settings, setup.lake.images, Chat(services.chat), tools)
 
 

@@ -24,12 +24,10 @@ from tasks.agent.environment import TOOL_OUTAGE, Environment
 from tasks.agent.picture import open_picture
 from tasks.agent.recipes import RECIPES
 from tasks.agent.render import CONTROL, render_text
+from tasks.agent.service_tools import open_toolbox
 from tasks.agent.tagged import split_calls
-from tasks.agent.toolbox import Toolbox
-from tasks.agent.tools import ToolContext
 from tasks.lake.image_store import ImageStore
-from tasks.services import Connections, Geocoder, Search
-from tasks.services.maps import Maps
+from tasks.services import Connections
 from tasks.train.encoding import Encoder, parts_of
 from tasks.train.fast.grouped import Completion
 from tasks.train.fast.layout import Grid
@@ -174,10 +172,7 @@ def environments(
     if connections is None:
         raise GeofixError("tools in training ask services: run it through `geofix train`")
     recipe = RECIPES[settings.recipe]
-    context = ToolContext(
-        search=Search(connections.search), geocoder=Geocoder(connections.geocoder), maps=Maps(connections.maps)
-    )
-    tools = Toolbox(context)
+    tools = open_toolbox(connections, None)
     budgets = replace(recipe.budgets, turns=settings.grpo.max_turns)
 
     def make(row: Mapping[str, Any]) -> Environment:

@@ -1,4 +1,4 @@
-"""The process that sends paid requests: a run that is killed loses no answer, and none is asked for twice."""
+"""The process that sends paid requests and those of tools: a killed run loses no answer, and asks for none twice."""
 
 import asyncio
 import contextlib
@@ -16,14 +16,20 @@ import httpx
 import pytest
 
 from schemas.errors import StageRefused
+from schemas.messages import ToolCall
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
-from tasks.services import Chat, ServiceError, connect
+from tasks.agent.service_tools import open_toolbox
+from tasks.agent.tool_cache import FileCache
+from tasks.agent.toolbox import SPOTAGENT, CallResult, Toolbox
+from tasks.agent.tools import ToolContext
+from tasks.services import Chat, Search, ServiceError, connect
 from tasks.services import broker as broker_process
+from tasks.services import call_file as call_file_module
 from tasks.services.broker_client import Limits, send, start
 from tasks.services.call_file import CallFile
 from tasks.services.calls import CallLog
-from tasks.services.rate_budget import PROCESS_BUDGET
+from tasks.services.rate_budget import PROCESS_BUDGET, ProcessRateBudget
 
 HELLO = [{"role": "user", "content": "hi"}]
 LIMITS = Limits(30, 30, 30, 1_000_000, by_proxy=False)
@@ -139,12 +145,13 @@ async def test_it_is_the_only_one_and_ends_by_itself(server, tmp_path):
     file = str(tmp_path / ("long" * 30) / "calls.sqlite")  # longer than a socket's path may be
     CallFile(file).spent()
     server.says_json({})
-    await asyncio.gather(*(asyncio.to_thread(start, file, 0.3) for _ in range(3)))
+    await asyncio.gather(*(asyncio.to_thread(start, file, 600.0) for _ in range(3)))
     first = broker_of(file)
     await send(file, "a", 0, httpx.Request("POST", server.url, json={}), LIMITS)
     assert broker_of(file) == first
+    os.kill(first, signal.SIGKILL)
+    await asyncio.to_thread(start, file, 0.1)
     await until(lambda: not Path(broker_process.socket_path(file)).exists())
-    await until(lambda: not Path(f"/proc/{first}").exists())
     await send(file, "a", 0, httpx.Request("POST", server.url, json={}), LIMITS)
     assert len(server.asked) == 1
     os.kill(broker_of(file), signal.SIGKILL)
@@ -180,3 +187,126 @@ def test_it_imports_nothing_of_ours() -> None:
     code = f"import runpy, sys; runpy.run_path({broker_process.__file__!r}); print('tasks' in sys.modules)"
     found = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+# Tools
+
+FOUND = {"results": [{"title": "Bakery", "url": "https://x.org", "content": "On the square.", "score": 1}]}
+JSON = {"content-type": "application/json"}
+ASK_TOOL = """
+import asyncio, sys
+sys.path.insert(0, {here!r})
+from test_broker import ask, tools_of
+asyncio.run(ask(tools_of({url!r}, {file!r})))
+"""
+
+
+def tools_of(url: str, file: str, **search: Any) -> Toolbox:
+    """The tools as a worker of a stage has them, the web search at this address."""
+    endpoint = {"base_url": url, "timeout_s": 30, "total_timeout_s": 30, "max_attempts": 2, "backoff_s": 0.01}
+    services = ServicesSettings.model_validate({"search": {**endpoint, **search}})
+    calls = CallLog(CallFile(file), "stage", "run", broker=file)
+    return open_toolbox(connect(services, {}).sharing(ProcessRateBudget(), calls), Path(file).parent)
+
+
+async def ask(tools: Toolbox, query: str = "bakery") -> CallResult:
+    return await tools.call(ToolCall("c", "search_web", f'{{"query": "{query}"}}'), None, SPOTAGENT)
+
+
+async def test_a_killed_run_repeats_no_request_of_a_tool(server, reply, file):
+    server.says_json(FOUND, delay_s=0.5)
+    code = ASK_TOOL.format(here=str(Path(__file__).parent), url=server.url, file=file)
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", code, start_new_session=True)
+    await until(lambda: server.asked)
+    os.killpg(killed.pid, signal.SIGKILL)
+    await killed.wait()
+    again = await ask(tools_of(server.url, file))
+    assert again.record.succeeded and "On the square." in again.text
+    assert len(server.asked) == 1, "it was under way, and waited for"
+    server.says_json({}, status=500)
+    assert (await ask(tools_of("http://127.0.0.1:9", file))).text == again.text, "kept, whichever port a world has"
+
+
+async def test_a_broker_that_is_killed_costs_a_repeated_request_and_no_answer(server, file):
+    server.says_json(FOUND, delay_s=0.3)
+    asking = asyncio.create_task(ask(tools_of(server.url, file)))
+    await until(lambda: server.asked)
+    os.kill(broker_of(file), signal.SIGKILL)
+    assert (await asking).record.succeeded
+    assert len({one.headers["idempotency-key"] for one in server.asked}) == 1, "a server can tell that it is the same"
+
+
+async def test_a_service_that_fails_is_asked_again_and_one_that_refuses_is_not(server, reply, file):
+    server.says(reply(500), reply(hang_up=True), reply(body=b"[]"), reply(422, b'{"detail": "no"}'))
+    tools = tools_of(server.url, file)
+    for kind in ("outage", "bad_response"):  # two tries, then an answer of the wrong form
+        assert (await ask(tools)).record.outage == kind
+    refused = await ask(tools)
+    assert not refused.record.outage and "refused the request" in refused.record.error
+    assert len(server.asked) == 4
+    for lost in (False, True):  # the cache is lost, as if the run had been killed before it wrote there
+        if lost:
+            Path(file).with_name("tools.sqlite").unlink()
+        assert (await ask(tools_of(server.url, file))).record == refused.record
+    assert len(server.asked) == 4
+
+
+async def test_workers_that_ask_the_same_at_once_or_late_ask_once(server, file, monkeypatch):
+    server.says_json(FOUND, delay_s=0.2)
+    answers = await asyncio.gather(*(ask(tools_of(server.url, file)) for _ in range(3)))
+    assert len({one.text for one in answers}) == 1 and len(server.asked) == 1
+    Path(file).with_name("tools.sqlite").unlink()  # one that had looked there before the first wrote
+    await ask(tools_of(server.url, file))
+    assert len(server.asked) == 1
+    monkeypatch.setattr(call_file_module, "USED_S", 0.0)
+    await ask(tools_of(server.url, file), "another")
+    with CallFile(file)._file.transaction() as rows:
+        assert rows.execute("SELECT count(*) FROM answers").fetchone()[0] <= 1, "what is used is not kept for ever"
+
+
+async def test_budgets_and_sizes_hold_for_what_the_broker_sends(server, file):
+    server.says_json(FOUND)
+    tools = tools_of(server.url, file, requests_per_day=1, max_body_mb=0.001)
+    assert (await ask(tools)).record.succeeded
+    assert (await ask(tools, "another")).record.outage == "quota" and len(server.asked) == 1
+    server.says_json({"results": [{"content": "x" * 5000}]})
+    assert (await ask(tools_of(server.url, file, max_body_mb=0.001), "large")).record.outage == "bad_response"
+
+
+async def test_what_has_a_way_of_its_own_or_another_host_is_not_sent_by_the_broker(server, file):
+    """The guard against private addresses is a way of its own; hosts that answers name are other hosts."""
+    asked: list[str] = []
+
+    def guarded(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(200, headers=JSON, stream=httpx.ByteStream(json.dumps(FOUND).encode()))
+
+    search = Search(server.connection("search"), transport=lambda: httpx.MockTransport(guarded))
+    cache = FileCache(Path(file).with_name("tools.sqlite"), "x", CallFile(file))
+    assert (await ask(Toolbox(ToolContext(search=search), cache=cache))).record.succeeded
+    assert len(asked) == 1 and not server.asked
+
+    class Follows:
+        """A search that fetches what it finds."""
+
+        http = server.client(Search, "search")._http
+
+        async def search(self, query: str, max_results: int = 5) -> list[Any]:
+            await self.http.request("GET", url=server.url + "/page", accept="*/*")
+            return []
+
+    server.says_json({})
+    assert (await ask(Toolbox(ToolContext(search=Follows()), cache=cache), "page")).record.succeeded
+    assert len(server.asked) == 1 and not Path(broker_process.socket_path(file)).exists()
+
+
+async def test_what_a_tool_cannot_keep_is_not_used(server, tmp_path):
+    path = tmp_path / "calls.sqlite"
+    CallFile(path).spent()
+    tools = tools_of(server.url, str(path))
+    for name in ("calls.sqlite", "calls.sqlite-wal", "calls.sqlite-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    path.write_bytes(b"not a database, and long enough to be none" * 40)
+    server.says_json(FOUND)
+    with pytest.raises(StageRefused, match="cannot be kept"):
+        await ask(tools)

@@ -1,0 +1,29 @@
+"""The tools over the services that a configuration names, with the answers that are kept beside a lake."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tasks.agent.tool_cache import FileCache
+from tasks.agent.toolbox import RESULT_CHARS, Toolbox
+from tasks.agent.tools import ToolContext
+from tasks.services import Connections
+from tasks.services.call_file import CallFile
+from tasks.services.calls import server_of
+from tasks.services.maps import Maps
+from tasks.services.tool_services import open_geocoder, open_search
+
+
+def open_toolbox(connections: Connections, state: Path | None, result_chars: int = RESULT_CHARS) -> Toolbox:
+    """The tools; answers of services are kept in the folder `state`, if there is one."""
+    geocoding = connections.tool_geocoder or connections.geocoder
+    asked = (connections.search, geocoding, connections.maps)
+    context = ToolContext(
+        search=open_search(connections.search), geocoder=open_geocoder(geocoding), maps=Maps(connections.maps)
+    )
+    if state is None:
+        return Toolbox(context, result_chars)
+    urls = (one.endpoint.base_url for one in asked)
+    services = " ".join(f"{server_of(url)} {urlsplit(url).path}" for url in urls)
+    log = connections.chat.models.calls if connections.chat.models else None
+    calls = CallFile(log.broker) if log is not None and log.broker is not None else None
+    return Toolbox(context, result_chars, FileCache(state / "tools.sqlite", services, calls))
