@@ -1,6 +1,5 @@
 """What `geofix locate` does for each picture, and how it shows it in the terminal while it happens."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +20,13 @@ from tasks.agent.asking import Sampling, SingleAgent
 from tasks.agent.environment import Environment, run_agent
 from tasks.agent.page import Located
 from tasks.agent.picture import Picture, open_picture
+from tasks.agent.readable import arguments_of, found_in
 from tasks.agent.recipe import Recipe
 from tasks.agent.thought import split_thought
 from tasks.imaging.decode import BadImage
 from tasks.reward.answer import parse_answer
 
-SHOWN_CHARS, SHOWN_RESULTS = 300, 5
+SHOWN_CHARS = 300
 _TAGS = re.compile(r"</?answer>")
 
 
@@ -86,7 +86,9 @@ class Terminal:
                 self._console.print(Text(thought, style="italic"), soft_wrap=False)
             for call in message.get("tool_calls", []):
                 function = call["function"]
-                self._console.print(Text(f"→ {function['name']} {function['arguments']}", style="bold cyan"))
+                self._console.print(
+                    Text(f"→ {function['name']} {arguments_of(function['arguments'])}", style="bold cyan")
+                )
             if said:
                 shown = _TAGS.sub("", said).strip()
                 self._console.print(Panel(Text(shown), title="answer", border_style="green", expand=False))
@@ -103,28 +105,7 @@ class Terminal:
 
 
 def result_lines(content: Any) -> list[str]:
-    """A tool's answer as a person reads it: a line for each result, its values after one another."""
+    """A tool's answer as a person reads it, a line for each thing found."""
     parts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
-    pictures = 0 if isinstance(content, str) else sum(part["type"] == "image_url" for part in content)
-    text = " ".join(part for part in parts if part)
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return [_short(text)]
-    if pictures:
-        box = found.get("bbox_2d") if isinstance(found, dict) else None
-        return [f"a picture of {box}" if box else "a picture"]
-    lists = [value for value in found.values() if isinstance(value, list)] if isinstance(found, dict) else []
-    rows = lists[0] if len(lists) == 1 else [found]
-    lines = [_short(_values(row)) for row in rows[:SHOWN_RESULTS]]
-    return [*lines, *([f"and {len(rows) - SHOWN_RESULTS} more"] if len(rows) > SHOWN_RESULTS else [])] or ["nothing"]
-
-
-def _values(row: Any) -> str:
-    if not isinstance(row, dict):
-        return str(row)
-    return " · ".join(str(value) for value in row.values() if value not in (None, "", []))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
+    lines = [entry.line() for entry in found_in(" ".join(part for part in parts if part))]
+    return [line if len(line) <= SHOWN_CHARS else line[: SHOWN_CHARS - 1] + "…" for line in lines]

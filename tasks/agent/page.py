@@ -13,6 +13,7 @@ from typing import Any
 from schemas.messages import Message, image_reference
 from tasks.agent.environment import Trajectory
 from tasks.agent.picture import Picture
+from tasks.agent.readable import Entry, arguments_of, found_in
 from tasks.agent.thought import split_thought
 from tasks.imaging.images import to_data_uri
 from tasks.reward.answer import ParsedAnswer, ParseFailure
@@ -22,9 +23,10 @@ body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding
 h2{border-top:1px solid #d0d7de;padding-top:1.5rem}.shown{position:relative}.shown img{width:100%;display:block}
 svg{position:absolute;inset:0;width:100%;height:100%}rect{fill:none;stroke:#e5484d;stroke-width:3}
 .thought{white-space:pre-wrap;color:#444;border-left:3px solid #d0d7de;padding-left:1rem;margin:.8rem 0}
-.call{font-family:ui-monospace,monospace;color:#0550ae;margin:.5rem 0;overflow-wrap:anywhere}
-.result{font-family:ui-monospace,monospace;font-size:13px;background:#f6f8fa;padding:.6rem;max-height:16rem;overflow:auto;
-overflow-wrap:anywhere}.result img{max-width:20rem;display:block;margin-top:.5rem}
+.call{color:#0550ae;margin:.5rem 0;overflow-wrap:anywhere}.call b{font-family:ui-monospace,monospace}
+.result{font-size:14px;background:#f6f8fa;padding:.2rem .8rem;max-height:22rem;overflow:auto;overflow-wrap:anywhere}
+.result p{margin:.5rem 0}.result b{font-weight:600}.result small{color:#57606a}
+.result img{max-width:100%;display:block;margin:.5rem 0}
 .answer{white-space:pre-wrap;border:1px solid #2da44e;border-radius:6px;padding:.8rem;margin:.8rem 0}"""
 
 
@@ -111,7 +113,8 @@ def _message(message: Message, pictures: dict[str, bytes]) -> str:
         parts = [f'<div class="thought">{_safe(thought)}</div>' if thought else ""]
         for call in message.get("tool_calls", []):
             function = call["function"]
-            parts.append(f'<div class="call">{_safe(function["name"])} {_safe(function["arguments"])}</div>')
+            asked = arguments_of(function["arguments"])
+            parts.append(f'<div class="call"><b>{_safe(function["name"])}</b> {_safe(asked)}</div>')
         parts.append(f'<div class="answer">{_safe(answer)}</div>' if answer else "")
         return "".join(parts)
     texts = [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
@@ -120,7 +123,14 @@ def _message(message: Message, pictures: dict[str, bytes]) -> str:
         for part in (content if isinstance(content, list) else [])
         if (reference := image_reference(part)) is not None
     )
-    return f'<div class="result">{_safe(" ".join(texts))}{shown}</div>'
+    found = "".join(_found(entry) for entry in found_in(" ".join(texts)))
+    return f'<div class="result">{found}{shown}</div>'
+
+
+def _found(entry: Entry) -> str:
+    about = " · ".join(part for part in (entry.point, entry.link) if part)
+    small = f"<small>{_safe(about)}</small>" if about else ""
+    return f"<p><b>{_safe(entry.title)}</b> {small}{f'<br>{_safe(entry.detail)}' if entry.detail else ''}</p>"
 
 
 def _boxes(messages: Sequence[Message]) -> list[list[float]]:

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from schemas.messages import Message
+from tasks.agent.readable import arguments_of, found_in
 from tasks.review.site.words import evidence
 
 _THINK = re.compile(r"<think>(.*?)(?:</think>|$)", re.S)
@@ -12,7 +13,6 @@ _ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.S)
 _CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|$)", re.S)
 _PICTURE = re.compile(r"sha256:([0-9a-f]{64})\.(jpg|png)")
 _LONGEST = 4000
-_MOST_RESULTS = 8
 
 Step = dict[str, Any]
 
@@ -46,7 +46,8 @@ def steps_of(messages_json: str, width: int | None, height: int | None) -> list[
         if role == "assistant":
             steps += _said(message, text, width, height)
         elif role == "tool":
-            steps.append({"kind": "result", "lines": _result(text), "images": images})
+            lines = [entry.line()[:_LONGEST] for entry in found_in(text)]
+            steps.append({"kind": "result", "lines": lines, "images": images})
         else:
             kind = "question" if not steps else "told"
             steps.append({"kind": kind, "text": text[:_LONGEST], "images": images})
@@ -62,7 +63,7 @@ def _said(message: Message, text: str, width: int | None, height: int | None) ->
     for call in message.get("tool_calls") or ():
         function = call.get("function", {})
         arguments = str(function.get("arguments", ""))
-        step: Step = {"kind": "call", "tool": str(function.get("name", "")), "text": evidence(arguments)}
+        step: Step = {"kind": "call", "tool": str(function.get("name", "")), "text": arguments_of(arguments)}
         box = _box(arguments, width, height)
         steps.append({**step, "box": box} if box else step)
     rest = _CALL.sub("", _ANSWER.sub("", _THINK.sub("", text))).strip()
@@ -86,20 +87,6 @@ def _content(content: Any) -> tuple[str, list[list[str]]]:
         if found:
             images.append([found.group(1), found.group(2)])
     return "\n".join(texts), images
-
-
-def _result(text: str) -> list[str]:
-    """A tool's answer as lines."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return [text[:_LONGEST]] if text else []
-    if isinstance(found, dict) and isinstance(found.get("results"), list):
-        found = found["results"]
-    if isinstance(found, list):
-        lines = [evidence(json.dumps(one)) for one in found[:_MOST_RESULTS]]
-        return lines + ([f"and {len(found) - _MOST_RESULTS} more"] if len(found) > _MOST_RESULTS else [])
-    return [evidence(text)]
 
 
 def _box(arguments: str, width: int | None, height: int | None) -> list[float] | None:

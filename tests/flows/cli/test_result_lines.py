@@ -1,12 +1,36 @@
-"""What `geofix locate` shows of a tool's answer."""
+"""What `geofix locate` shows of a tool's answer, in the terminal and on its page."""
+
+import json
 
 from flows.cli.locating import result_lines
+from tasks.agent.page import _message
+from tasks.agent.readable import arguments_of
+
+SEARCH = '{"results": [{"title": "A", "url": "http://a", "content": "words"}, {"title": "B"}]}'
+PLACES = '{"results": [{"lat": 48.85661, "lon": 2.3522, "name": "Paris", "display_name": "Paris, France"}]}'
+CAFE = {"id": "1", "name": "Café", "kind": "cafe", "address": "Rue 1", "district": "Paris", "lat": 1, "lon": 2}
 
 
-def test_a_line_for_each_result_and_a_word_for_a_picture() -> None:
-    found = '{"results": [{"title": "A", "url": "http://a", "content": ""}, {"title": "B"}]}'
-    assert result_lines(found) == ["A · http://a", "B"]
+def test_a_line_for_each_result_with_title_address_and_words() -> None:
+    assert result_lines(SEARCH) == ["A · http://a: words", "B"]
+    assert result_lines(PLACES) == ["Paris, France · 48.85661, 2.35220"]
+    for cafe in ({"pois": [CAFE]}, {"poi": CAFE}):
+        assert result_lines(json.dumps(cafe)) == ["Café · 1.00000, 2.00000: cafe · Rue 1, Paris"]
     crop = [{"type": "text", "text": '{"bbox_2d": [1, 2, 3, 4]}'}, {"type": "image_url", "image_url": {"url": "x"}}]
-    assert result_lines(crop) == ["a picture of [1, 2, 3, 4]"]
-    assert result_lines('{"results": []}') == ["nothing"] and result_lines("no JSON") == ["no JSON"]
+    assert result_lines(crop) == ["the region [1, 2, 3, 4], enlarged"]
+    assert result_lines('{"results": []}') == ["nothing found"] and result_lines("no JSON") == ["no JSON"]
     assert result_lines('{"error": "query: Field required"}') == ["query: Field required"]
+    assert result_lines(json.dumps({"tips": [{"name": "x"}] * 10}))[-1] == "and 2 more"
+    assert [len(line) for line in result_lines("x" * 5000)] == [300]
+
+
+def test_what_is_no_known_form_is_shown_too() -> None:
+    for odd in ("[]", "3", '"x"', "{}", '{"a": {"b": [1]}}', "[" * 5000, '{"results": [[1], null, {"x": {}}]}'):
+        assert isinstance(result_lines(odd), list)
+    assert arguments_of('{"query": "x"}') == "x" and arguments_of("[") == "["
+    assert arguments_of('{"keyword": "cafe", "city": "Paris"}') == "keyword cafe, city Paris"
+
+
+def test_the_page_shows_no_json_and_no_markup_of_others() -> None:
+    shown = _message({"role": "tool", "content": SEARCH.replace("words", "<script>")}, {})
+    assert "{" not in shown and "<script>" not in shown and "<b>A</b>" in shown and "&lt;script&gt;" in shown
