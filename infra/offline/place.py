@@ -149,16 +149,24 @@ def shop_text(words: SignWords, kind: str, name: str) -> str:
     return f"{words.word(kind)} {name}"
 
 
-def make_place(seed: int, index: int, city: City, copy: int, neighbours: list[tuple[City, float]] | None) -> Place:
+def make_place(
+    seed: int,
+    index: int,
+    city: City,
+    copy: int,
+    neighbours: list[tuple[City, float]] | None,
+    crowded: bool = False,
+) -> Place:
     """The place at an index of a world; depends on the seed and the gazetteer only.
 
     The index over all sign texts passes no neighbours: only the direction sign depends on them. It does without the
-    search for dry ground too, on which no sign depends.
+    search for dry ground too, on which no sign depends. A crowded city's places lie around its centre, not all over it.
     """
     rng = draws(seed, "place", city.geoname_id, copy)
     facts = countries()[city.country]
     reach_km = 0.4 + min(3.2, math.sqrt(max(city.population, 1000)) / 450) + 0.8 * min(copy, 4)
-    radius_km, angle = reach_km * math.sqrt(rng.random()), rng.random() * 2 * math.pi
+    share, angle = rng.random(), rng.random() * 2 * math.pi
+    radius_km = reach_km * (share**2 if crowded else math.sqrt(share))
     for _ in range(4):  # nearer and nearer to the centre, until it is neither in the water nor over the border
         lat = city.lat + radius_km / 111.195 * math.cos(angle)
         lon = city.lon + radius_km / (111.195 * max(0.05, math.cos(math.radians(city.lat)))) * math.sin(angle)

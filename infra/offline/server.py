@@ -252,7 +252,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     parser.add_argument("--pano-width", type=int, default=4096)
     parser.add_argument("--mixed-sizes", action="store_true", help="panoramas of 2048 to 8192 px, some of odd shape")
-    parser.add_argument("--dense", action="store_true", help="half of the imagery in the twenty largest cities")
+    parser.add_argument("--dense", action="store_true", help="half of the imagery in ten cities, thousands on a tile")
     parser.add_argument("--graded", action="store_true", help="every grade of blur and darkness, not only the worst")
     parser.add_argument(
         "--url-lifetime", type=float, default=DEFAULT_LIFETIME_S, metavar="SECONDS", help="of signed image addresses"

@@ -21,6 +21,7 @@ MILLION_PEOPLE_PER_COPY = 0.75
 MOST_COPIES = 12
 BIG_CITY = 100_000
 BIG_CITY_SHARE = 0.3
+CROWDED = 10  # cities of a dense world that have half of its imagery
 _FIRST_DAY_MS = 1_420_070_400_000  # 2015-01-01
 _DAYS = 3900
 _MAKES = (("GoPro", "GoPro Max"), ("Insta360", "Insta360 ONE X2"), ("RICOH", "RICOH THETA V"), ("Garmin", "VIRB 360"))
@@ -104,12 +105,14 @@ class World:
         row = int(self._city[index])
         near = self.gazetteer.nearest(float(self.gazetteer.lat[row]), float(self.gazetteer.lon[row]), 9)
         neighbours = [(self.gazetteer.city(i), km) for i, km in near if i != row]
-        return make_place(self.seed, index, self.gazetteer.city(row), int(self._copy[index]), neighbours)
+        return make_place(
+            self.seed, index, self.gazetteer.city(row), int(self._copy[index]), neighbours, self.modes.dense
+        )
 
     def sign_texts(self, index: int) -> Place:
         """The place without its direction sign, near where it lies: cheap enough to read the world's signs once."""
         row = int(self._city[index])
-        return make_place(self.seed, index, self.gazetteer.city(row), int(self._copy[index]), None)
+        return make_place(self.seed, index, self.gazetteer.city(row), int(self._copy[index]), None, self.modes.dense)
 
     def row_of(self, index: int) -> int:
         """The gazetteer row of a place's town."""
@@ -281,11 +284,11 @@ def _choose(cities: Gazetteer, seed: int, size: int, dense: bool) -> tuple[np.nd
 
 
 def _crowd(cities: Gazetteer, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(city row, copy) per place with half of all places in the twenty largest cities, by turns."""
+    """(city row, copy) per place with half of all places in the largest cities, by turns."""
     order = np.lexsort((cities.ids, -cities.population))
     crowded, rest = np.arange(size // 2), np.arange(size - size // 2)
-    rows = np.concatenate([order[crowded % 20], order[20 + rest % (len(order) - 20)]])
-    copy = np.concatenate([crowded // 20, rest // (len(order) - 20)])
+    rows = np.concatenate([order[crowded % CROWDED], order[CROWDED + rest % (len(order) - CROWDED)]])
+    copy = np.concatenate([crowded // CROWDED, rest // (len(order) - CROWDED)])
     return rows, copy
 
 

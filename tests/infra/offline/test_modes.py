@@ -1,6 +1,8 @@
 """Modes of the world: sizes, crowds and grades that the quick default does not have."""
 
 import io
+import math
+from collections import Counter
 
 import numpy as np
 from PIL import Image
@@ -20,14 +22,20 @@ def test_panoramas_of_every_size_are_painted_as_they_are_listed():
         assert Image.open(io.BytesIO(render_jpeg(world, record))).size == (record.width, record.height)
 
 
-def test_a_dense_world_crowds_into_cities():
+def test_a_dense_world_has_thousands_of_images_on_its_fullest_tile():
     world = World(seed=7, size=40_000, pano_width=1024, modes=Modes(dense=True))
     place = world.place(0)
     near = world.places_of_town(place.city.index)
-    assert len(near) == 1_000 and len({world.place(index).street for index in near[:200]}) > 150
-    half = 0.011  # about the side of a tile at zoom 14
-    crowd = world.images_in(place.city.lon - half, place.city.lat - half, place.city.lon + half, place.city.lat + half)
-    assert len(crowd) > 150 and len({record.image_id for record in crowd}) == len(crowd)  # 54 in the default
+    assert len(near) == 2_000 and len({world.place(index).street for index in near[:200]}) > 150
+    side = 360 / 2**14  # of a tile at zoom 14, in degrees of longitude
+
+    def tile(lat: float, lon: float) -> tuple[int, int]:
+        up = math.degrees(math.asinh(math.tan(math.radians(lat))))
+        return math.floor(lon / side), math.floor(up / side)
+
+    crowd = [record for index in near for record in world.images(index)]
+    assert len({record.image_id for record in crowd}) == len(crowd)
+    assert Counter(tile(record.lat, record.lon) for record in crowd).most_common(1)[0][1] > 2_000  # 54 in the default
 
 
 def test_a_graded_world_has_every_grade_and_the_default_only_the_ends():
