@@ -8,7 +8,7 @@ import polars as pl
 
 from schemas.settings.train import TrainSettings
 from tasks.train.chain import Link, stage_identity
-from tasks.train.job import Result
+from tasks.train.result import Result
 
 
 def model_card(link: Link, samples: pl.DataFrame, snapshot_id: str, settings: TrainSettings, result: Result) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,9 +22,13 @@ from tasks.train.fast.parts import local, part_like
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.sharding import whole_state
 
+logger = logging.getLogger(__name__)
+
 KEPT = 2  # a newer checkpoint that turns out unreadable must not be the only one
 PREFIX = "checkpoint-"
 MARGIN_BYTES = 64 * 1024 * 1024
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's share of it, the largest file allowed
+FULL_TEXTS = tuple(os.strerror(number) for number in FULL)
 
 
 @dataclass
@@ -61,8 +66,10 @@ def _write_checkpoint(
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         try:
-            torch.save(weights, fresh / "weights.pt")
-            torch.save(state, fresh / "optimizer.pt")
+            for name, value in (("weights.pt", weights), ("optimizer.pt", state)):
+                # Through a file of Python's: torch's own writer does not say why a write failed.
+                with (fresh / name).open("wb") as file:
+                    torch.save(value, file)
             (fresh / "progress.json").write_text(json.dumps(vars(progress)), encoding="utf-8")
             sync(fresh)
         except BaseException:
@@ -77,6 +84,8 @@ def _write_checkpoint(
 def load_checkpoint(path: Path, model: Any, optimizer: Any) -> Progress:
     """Put a checkpoint's weights and optimizer states where they belong."""
     weights = torch.load(path / "weights.pt", map_location="cpu", weights_only=True)
+    state = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+    progress = Progress(**json.loads((path / "progress.json").read_text(encoding="utf-8")))
     own = dict(model.named_parameters())
     for name, tensor in weights.items():
         if name not in own or own[name].shape != tensor.shape:
@@ -86,8 +95,23 @@ def load_checkpoint(path: Path, model: Any, optimizer: Any) -> Progress:
                 f"{path.parent} to train from the start"
             )
         local(own[name].detach()).copy_(part_like(tensor, own[name]))
-    optimizer.load_state_dict(torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True))
-    return Progress(**json.loads((path / "progress.json").read_text(encoding="utf-8")))
+    optimizer.load_state_dict(state)
+    return progress
+
+
+def resume(folder: Path, model: Any, optimizer: Any) -> Progress:
+    """Go on from the newest checkpoint that can be read; from the start where there is none."""
+    whole = checkpoints(folder)
+    for path in reversed(whole):
+        try:
+            return load_checkpoint(path, model, optimizer)
+        except GeofixError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a damaged file raises whatever its reader stumbles over
+            logger.warning("checkpoint %s cannot be read (%s); the one before it is tried", path, type(error).__name__)
+    if whole:
+        raise GeofixError(f"none of the checkpoints in {folder} can be read; delete the folder to train from the start")
+    return Progress()
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -123,27 +147,42 @@ def _write_model(folder: Path, model: Any, processor: Any, state: dict[str, torc
 @contextlib.contextmanager
 def room_for(folder: Path, needed: int, what: str) -> Iterator[None]:
     """Refuse to begin a write that the disk has no room for; name the full disk if it fills up meanwhile."""
-
-    def full() -> GeofixError:
-        free = shutil.disk_usage(folder).free
-        return GeofixError(
-            f"no room on the disk for {what}: it takes {needed / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB "
-            "free; free some and run again, training goes on from its last checkpoint"
-        )
-
     folder.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(folder).free < needed + MARGIN_BYTES:
-        raise full()
+        raise _full(folder, what, needed)
+    with full_disk_named(folder, what, needed):
+        yield
+
+
+@contextlib.contextmanager
+def full_disk_named(folder: Path, what: str, needed: int | None = None) -> Iterator[None]:
+    """One clear line where a write inside ends for want of room, whichever library wrote."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise full() from error
+    except GeofixError:
         raise
-    except Exception as error:  # torch and safetensors write with code of their own and name no errno
-        if "PytorchStreamWriter" in str(error) or "No space left" in str(error):
-            raise full() from error
+    except Exception as error:
+        if _is_full(error):
+            raise _full(folder, what, needed) from error
         raise
+
+
+def _is_full(error: BaseException) -> bool:
+    """Whether a full disk is behind an error, however many libraries have wrapped it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in FULL:
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return any(text in str(error) for text in FULL_TEXTS)  # safetensors names no errno
+
+
+def _full(folder: Path, what: str, needed: int | None) -> GeofixError:
+    takes = "" if needed is None else f"it takes {needed / 1e9:.1f} GB and "
+    return GeofixError(
+        f"no room on the disk for {what}: {takes}{folder} has {shutil.disk_usage(folder).free / 1e9:.1f} GB free; free "
+        "some and run again, training goes on from its last checkpoint"
+    )
 
 
 def sync(folder: Path) -> None:

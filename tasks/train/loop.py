@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
 from tasks.runtime.steps import Steps
-from tasks.train.checkpoints import Progress, checkpoints, load_checkpoint, save_checkpoint
+from tasks.train.checkpoints import Progress, resume, save_checkpoint
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.signs import Signs
@@ -64,10 +64,7 @@ class Loop:
     def run(self) -> Progress:
         """Train; returns the figures of all steps, those before a kill included."""
         optimizer = self._optimizer()
-        progress = Progress()
-        whole = checkpoints(self.output)
-        if whole:
-            progress = load_checkpoint(whole[-1], self.model, optimizer)
+        progress = resume(self.output, self.model, optimizer)
         program, steps = self.program, self.program.steps
         signs = Signs(self.settings)
         signs.replay(progress.history)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
 
 
-def run_on_workers(train: Callable[..., Any], settings: TrainSettings) -> None:
-    """Call `train(ranks)` in `train.workers` processes; returns when all are done.
+def run_on_workers(arguments: Mapping[str, Any], settings: TrainSettings) -> None:
+    """Call `train_model(**arguments, ranks)` in `train.workers` processes; returns when all are done.
 
     A worker has a GPU of its own where the cluster has GPUs. The workers read and write the lake's folder of models: on
     several machines it must be a folder that all of them share.
@@ -33,8 +33,9 @@ def run_on_workers(train: Callable[..., Any], settings: TrainSettings) -> None:
 
     def loop() -> None:
         from tasks.train.ranks import Ranks
+        from tasks.train.training import train_model
 
-        train(ranks=Ranks.joined())
+        train_model(**arguments, ranks=Ranks.joined())
 
     with tempfile.TemporaryDirectory(prefix="geofix-ray-train-") as folder:
         trainer = TorchTrainer(

@@ -19,6 +19,7 @@ from tasks.runtime.steps import StepFile
 from tasks.services import Connections
 from tasks.train.chain import Link, chain, samples_of, stage_identity
 from tasks.train.held_out import held_out
+from tasks.train.result import RESULT, Result, finished
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +64,6 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     """The trained model's row. A killed run goes on from its last whole checkpoint."""
     if not item["samples"]:
         return Rejected("no_samples", {"training_stage": item["training_stage"], "snapshot_id": item["snapshot_id"]})
-    from tasks.train.job import RESULT, finished
-    from tasks.train.on_workers import run_on_workers
-    from tasks.train.training import train_model  # torch takes seconds to import, and only workers need it
-
     settings = context.settings
     all_samples = context.lake.read("samples")
     [link] = [link for link in chain(all_samples, settings) if link.training_stage == item["training_stage"]]
@@ -80,19 +77,27 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     steps = StepFile(context.lake.state, f"train.{link.training_stage}")
     mine = samples_of(all_samples, link.training_stage, settings)
 
-    def finish(folder: Path, result: Any) -> None:
+    def finish(folder: Path, result: Result) -> None:
         from tasks.train.card import model_card
 
         card = model_card(link, mine, item["snapshot_id"], settings, result)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
-    train = functools.partial(
-        train_model, link, all_samples, settings, blobs.local(MODELS), context.lake.images,
-        held_out(context.lake, settings), context.connections, steps.write, finish,
-    )  # fmt: skip
-    if settings.workers > 1 and finished(blobs.local(MODELS) / link.model_id) is None:
-        run_on_workers(train, settings)
-    result = train()  # of several workers: what they have finished
+    arguments: dict[str, Any] = {
+        "link": link, "all_samples": all_samples, "settings": settings, "models": blobs.local(MODELS),
+        "store": context.lake.images, "held_out": held_out(context.lake, settings),
+        "connections": context.connections, "report": steps.write, "finish": finish,
+    }  # fmt: skip
+    folder = blobs.local(MODELS) / link.model_id
+    if settings.workers > 1 and finished(folder) is None:
+        from tasks.train.on_workers import run_on_workers
+
+        run_on_workers(arguments, settings)
+    result = finished(folder)
+    if result is None:
+        from tasks.train.training import train_model  # torch takes seconds to import: not where workers train
+
+        result = train_model(**arguments)
     blobs.push(f"{MODELS}/{link.model_id}", last=RESULT)
     logger.info("%s: %d steps in %.1f s", link.training_stage, result.steps, time.monotonic() - started)
     row = {
@@ -112,7 +117,7 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     return Kept({"training_steps": step_rows(link, result), "models": [row]})
 
 
-def step_rows(link: Link, result: Any) -> list[Row]:
+def step_rows(link: Link, result: Result) -> list[Row]:
     """Every step, validation and warning of a run, in order."""
     rows: list[Row] = []
     for kind, entries in (

@@ -24,12 +24,14 @@ from tasks.train.encoding import Encoder
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
 from tasks.train.fitting import forecast_stage
+from tasks.train.gpu import check_room, too_large
 from tasks.train.grpo import Grpo, Reference
-from tasks.train.job import Job, Result, finished, partial_folder, run_job
+from tasks.train.job import Job, run_job
 from tasks.train.loop import Figures, Program, Validate
 from tasks.train.opening import base_folder, check_folder
 from tasks.train.preparing import prepare
 from tasks.train.ranks import ALONE, Ranks
+from tasks.train.result import Result, finished, partial_folder
 from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer
 from tasks.train.scoring import recipe_scorer
 from tasks.train.sharding import gathered, shard
@@ -61,7 +63,8 @@ def train_model(
     def make_job() -> Job:
         rows = samples_of(all_samples, link.training_stage, settings).to_dicts()
         texts = (text for one in all_samples["messages_json"] for text in texts_of(one))
-        check_room(link, rows, settings)
+        if torch.cuda.is_available():
+            check_room(forecast_stage(pl.DataFrame(rows, infer_schema_length=None), link.training_stage, settings))
         processor, model = _open(link, texts, settings, models, ranks)
         encoder = Encoder(processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
@@ -86,7 +89,10 @@ def train_model(
             ), fast, ranks)  # fmt: skip
         return Job(model, processor, program, settings, weight_decay, validate, ranks)
 
-    return run_job(models / link.model_id, make_job, report, finish)
+    try:
+        return run_job(models / link.model_id, make_job, report, finish)
+    except torch.cuda.OutOfMemoryError as error:
+        raise GeofixError(too_large(settings, error)) from error
 
 
 def grpo_program(
@@ -137,26 +143,6 @@ def by_first(validate: Validate, fast: FastModel, ranks: Ranks) -> Validate:
             return ranks.of_first(validate() if ranks.is_first else None)
 
     return shared
-
-
-def check_room(link: Link, rows: Rows, settings: TrainSettings) -> None:
-    """Refuse a GPU that is too small, or whose memory other processes hold, before weights are loaded to it."""
-    if not torch.cuda.is_available():
-        return
-    free, total = torch.cuda.mem_get_info()
-    found = forecast_stage(pl.DataFrame(rows, infer_schema_length=None), link.training_stage, settings)
-    wanted = found.memory.total
-    if wanted > total:
-        raise GeofixError(
-            f"{link.training_stage} takes about {wanted / 2**30:.0f} GiB and the GPU has {total / 2**30:.0f}: set "
-            f"{found.advice}; `geofix train --dry-run` says what fits"
-        )
-    if wanted > free:
-        raise GeofixError(
-            f"{link.training_stage} takes about {wanted / 2**30:.0f} GiB and other processes left "
-            f"{free / 2**30:.0f} of the GPU's {total / 2**30:.0f} GiB free: end them, or name another GPU in "
-            "CUDA_VISIBLE_DEVICES"
-        )
 
 
 def _open(

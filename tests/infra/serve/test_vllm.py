@@ -1,0 +1,53 @@
+"""`geofix serve --engine vllm`: the `vllm` command with the right flags, one clear line where there is none."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from schemas.settings.train import TinySettings
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tasks.train.tiny import build_model, build_processor
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-model"
+    tiny = TinySettings(vocabulary=400, hidden=64, layers=1, intermediate=64, vision_hidden=32, vision_layers=1)
+    processor = build_processor(["Where?"], tiny, 28 * 28 * 2, 28 * 28 * 6)
+    build_model(processor, tiny, 0).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def test_a_missing_vllm_is_said_in_one_line(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = CliRunner().invoke(app, ["serve", str(checkpoint), "--engine", "vllm"])
+    assert done.exit_code == 1
+    [line] = done.stderr.splitlines()
+    assert "there is no `vllm` command here; install vLLM in an environment of its own" in line
+
+
+def test_vllm_is_started_with_the_models_files(checkpoint: Path, tmp_path: Path) -> None:
+    """A stand-in that writes down its arguments: vLLM itself needs a GPU."""
+    program, told = tmp_path / "vllm", tmp_path / "told.json"
+    program.write_text(f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open({str(told)!r}, 'w'))\n")
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "flows.cli", "serve", str(checkpoint), "--engine", "vllm", "--port", "8123"]
+    environment = {**os.environ, "PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]])}
+    done = subprocess.run([*command, "--max-context", "2048"], env=environment, check=False, timeout=120)
+    assert done.returncode == 0
+    verb, folder, *flags = json.loads(told.read_text())
+    assert (verb, folder) == ("serve", str(checkpoint))
+    assert flags[-3:] == ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    given = dict(zip(flags[:-3:2], flags[1:-3:2], strict=True))
+    assert given == {
+        "--host": "127.0.0.1", "--port": "8123", "--served-model-name": "tiny-model", "--max-model-len": "2048",
+        "--chat-template": str(checkpoint / "chat_template.jinja"), "--limit-mm-per-prompt": '{"image": 16}',
+    }  # fmt: skip
+    assert (checkpoint / "chat_template.jinja").is_file()
