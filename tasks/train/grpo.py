@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.reward.advantage import group_advantages
 from tasks.train.checkpoints import Progress
@@ -191,7 +192,9 @@ class Grpo:
         for one, advantage in zip(drawn, group_advantages(rewards, [one.group for one in drawn]).values, strict=True):
             one.advantage = float(advantage)
         self._drawn = drawn
-        self._figures = figures_of(self.ranks.of_all([one.mark for one in drawn]))
+        marks_of_all = self.ranks.of_all([one.mark for one in drawn])
+        refuse_outage(marks_of_all)
+        self._figures = figures_of(marks_of_all)
 
         def keep(name: str) -> Callable[[FastModel, list[Drawn]], None]:
             def compute(fast: FastModel, some: list[Drawn]) -> None:
@@ -273,6 +276,16 @@ def has_converged(validations: Sequence[dict[str, float]], grpo: GrpoSettings) -
     return max(rewards[-grpo.patience :]) < before + grpo.least_rise
 
 
+def refuse_outage(drawn: Sequence[Mark]) -> None:
+    """Stop where tools or services failed every rollout: a step would have nothing to learn from."""
+    if drawn and all(one.judged.reward is None for one in drawn):
+        reasons = ", ".join(sorted({one.judged.reason or "outage" for one in drawn}))
+        raise GeofixError(
+            f"a tool or service failed all {len(drawn)} rollouts of this step ({reasons}): training stopped, its last "
+            "checkpoint stays; run again when the service answers"
+        )
+
+
 def figures_of(drawn: Sequence[Mark]) -> Figures:
     """What the rollouts of a generation look like."""
     used = [one for one in drawn if one.judged.reward is not None]
@@ -287,7 +300,7 @@ def figures_of(drawn: Sequence[Mark]) -> Figures:
         "dead_groups": float(np.mean([len(set(one)) == 1 for one in by_group.values()])) if by_group else 1.0,
         "completion_tokens": float(np.mean(lengths)),
         "cut_share": float(np.mean([not one.is_finished for one in drawn])),
-        "parse_failures": float(np.mean([one.judged.reason is not None for one in drawn])),
+        "parse_failures": float(np.mean([one.judged.reason is not None for one in used])) if used else 0.0,
         "excluded": float(len(drawn) - len(used)),
         "tool_calls": float(np.mean([one.tool_calls for one in drawn])),
     }

@@ -22,7 +22,8 @@ def recipe_scorer(
         episodes, rows = [episode for episode, _ in pairs], [row for _, row in pairs]
         found = reward.many([one.answer for one in episodes], rows, [one.outage for one in episodes])
         return [
-            Judged(None) if isinstance(one, Excluded) else Judged(one.reward, one.reason, one.parts) for one in found
+            Judged(None, one.reason) if isinstance(one, Excluded) else Judged(one.reward, one.reason, one.parts)
+            for one in found
         ]
 
     return scorer

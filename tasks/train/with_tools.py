@@ -1,8 +1,11 @@
 """Rollouts with tools: the policy in the one environment of `tasks/agent`, all rollouts of a batch side by side.
 
-In each turn the engine writes the next reply of every rollout that goes on, and the tools of all of them are called at
-once, so a slow tool waits behind the others. The tokens that were drawn stay as they are; what tools answered is added
-after them, with its pictures, and bears no loss.
+Tools run in an event loop of their own while the engine writes replies of other rollouts: a rollout goes back to the
+engine as soon as its own tools have answered, and waits for nobody else's. The tokens that were drawn stay as they
+are; what tools answered is added after them, with its pictures, and bears no loss.
+
+Which replies are written side by side follows from how fast services answer, and so do the random numbers they are
+drawn with: unlike rollouts without tools, two runs need not be the same bit by bit.
 """
 
 from __future__ import annotations
@@ -10,8 +13,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -20,8 +27,9 @@ from PIL import Image
 from schemas.errors import GeofixError
 from schemas.messages import ChatReply, ToolCall, Usage, image_reference
 from schemas.settings.train import TrainSettings
-from tasks.agent.environment import TOOL_OUTAGE, Environment
+from tasks.agent.environment import TOOL_OUTAGE, TURN_BUDGET, Environment
 from tasks.agent.picture import open_picture
+from tasks.agent.recipe import Budgets
 from tasks.agent.recipes import RECIPES
 from tasks.agent.render import CONTROL, render_text
 from tasks.agent.service_tools import open_toolbox
@@ -35,10 +43,15 @@ from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Engines, Episode
 
+ASKED = {
+    "search_web": "search", "maps_geocode": "geocoder", "poi_input_tips": "maps", "poi_keyword_search": "maps",
+    "poi_detail_query": "maps", "static_map_query": "maps", "satellite_map_query": "maps",
+}  # fmt: skip
+SLACK = 4  # a quarter more than the longest: an engine is made anew, and emptied before, for what does not fit
 FOUL = "control_token"  # a tool's answer that would steer the model is no answer
 
 
-@dataclass
+@dataclass(eq=False)
 class Course:
     """One rollout on its way."""
 
@@ -50,6 +63,11 @@ class Course:
     grids: tuple[Grid, ...] = ()
     is_finished: bool = True
     outage: str | None = None
+    turns: int = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt.ids) + len(self.ids)
 
     @property
     def so_far(self) -> Sample:
@@ -69,6 +87,60 @@ class Course:
         )  # fmt: skip
 
 
+class Underway:
+    """Rollouts of one draw: those whose tools run, and those that are ready for their next reply."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_turns: int) -> None:
+        self._loop, self._max_turns = loop, max_turns
+        self._running: dict[Course, Future[None]] = {}
+        self._answered: SimpleQueue[Course] = SimpleQueue()
+        self.ready: deque[Course] = deque()
+
+    def __enter__(self) -> Underway:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for future in self._running.values():  # after an error: nobody waits for the others any more
+            future.cancel()
+
+    @property
+    def count(self) -> int:
+        return len(self._running) + len(self.ready)
+
+    def start(self, course: Course, step: Coroutine[Any, Any, None]) -> None:
+        """Take a reply and run its tools, while the caller goes on."""
+        course.turns += 1
+        future = asyncio.run_coroutine_threadsafe(step, self._loop)
+        self._running[course] = future
+        future.add_done_callback(lambda _: self._answered.put(course))
+
+    def wait(self) -> bool:
+        """Until a rollout is ready; False if none will be."""
+        self._collect(waits=True)
+        return bool(self.ready)
+
+    def next(self, longest: int, waits: bool) -> Course | None:
+        """A rollout that is ready and no longer than this."""
+        self._collect(waits)
+        for course in self.ready:
+            if course.length <= longest:
+                self.ready.remove(course)
+                return course
+        return None
+
+    def _collect(self, waits: bool) -> None:
+        while self._running:
+            try:
+                course = self._answered.get(block=waits and not self.ready)
+            except Empty:
+                return
+            self._running.pop(course).result()  # raises what its step raised
+            if course.turns >= self._max_turns:
+                course.environment.end(TURN_BUDGET)
+            if not course.environment.done:
+                self.ready.append(course)
+
+
 class ToolRollouts:
     """G conversations of each picture, of at most `max_turns` replies and `max_tokens` tokens after the prompt."""
 
@@ -85,30 +157,45 @@ class ToolRollouts:
         self._engines, self._encoder, self._make = engines, encoder, make_environment
         self._size, self._max_tokens, self._max_turns = size, max_tokens, max_turns
         self._sampling = Sampling(temperature)
+        self._tools: asyncio.AbstractEventLoop | None = None
 
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
         groups = [
             [Course(self._make(row), prompt) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)
         ]
-        every = [course for group in groups for course in group]
-        first = self._engines.generate(prompts, self._size, self._max_tokens, self._sampling)
-        replies = [(course, one.ids) for group, found in zip(groups, first, strict=True)
-                   for course, one in zip(group, found, strict=True)]  # fmt: skip
-        asyncio.run(self._step(replies))
-        for _ in range(1, self._max_turns):
-            going = [course for course in every if not course.environment.done]
-            if not going:
-                break
-            found = self._engines.generate([course.so_far for course in going], 1, self._max_tokens, self._sampling)
-            asyncio.run(self._step([(course, one.ids) for course, [one] in zip(going, found, strict=True)]))
-        for course in every:
-            course.environment.end("turn_budget")
+        with Underway(self._loop(), self._max_turns) as underway:
+            # The first replies: a group's prompt is computed once.
+            for number, found in self._engines.stream(prompts, self._size, self._max_tokens, self._sampling):
+                for course, one in zip(groups[number], found, strict=True):
+                    underway.start(course, self._take(course, one.ids))
+            while underway.wait():
+                self._go_on(underway)
         return [[course.episode() for course in group] for group in groups]
 
-    async def _step(self, replies: Sequence[tuple[Course, list[int]]]) -> None:
-        """Give every rollout its reply; the tools of all of them run at the same time."""
-        await asyncio.gather(*(self._take(course, ids) for course, ids in replies))
+    def _go_on(self, underway: Underway) -> None:
+        """Replies of rollouts whose tools have answered, until none is left that fits the engine."""
+        longest = max(course.length for course in underway.ready)
+        room = longest + longest // SLACK
+        engine = self._engines.engine(room, underway.count, 1, self._max_tokens, self._sampling)
+        taken: list[Course] = []
+
+        def take(waits: bool) -> Sample | None:
+            course = underway.next(engine.cache.prompt, waits)
+            if course is None:
+                return None
+            taken.append(course)
+            return course.so_far
+
+        for number, [one] in engine.serve(take):
+            underway.start(taken[number], self._take(taken[number], one.ids))
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the tools, in a thread of its own; services keep their connections in it between two draws."""
+        if self._tools is None:
+            self._tools = asyncio.new_event_loop()
+            threading.Thread(target=self._tools.run_forever, name="tools", daemon=True).start()
+        return self._tools
 
     async def _take(self, course: Course, ids: list[int]) -> None:
         ids = ids[: max(1, self._max_tokens - len(course.ids))]
@@ -118,7 +205,7 @@ class ToolRollouts:
         environment = course.environment
         before = len(environment.messages)
         text = self._encoder.decode(ids)
-        said, calls = split_calls(text.rstrip("\n"))
+        said, calls = self._calls(course, text)
         reply = ChatReply(
             text=said if calls else text,
             tool_calls=tuple(ToolCall(f"call_{n}", name, arguments) for n, (name, arguments) in enumerate(calls)),
@@ -135,6 +222,10 @@ class ToolRollouts:
         if len(course.ids) >= self._max_tokens:
             course.is_finished = False
             environment.end("token_budget")
+
+    def _calls(self, course: Course, text: str) -> tuple[str, list[tuple[str, str]]]:
+        """A reply's words, and the names and arguments of its calls."""
+        return split_calls(text.rstrip("\n"))
 
     def _add_responses(self, course: Course, responses: Sequence[dict[str, Any]]) -> None:
         """What the tools answered, as the chat template writes it after the reply."""
@@ -172,8 +263,14 @@ def environments(
     if connections is None:
         raise GeofixError("tools in training ask services: run it through `geofix train`")
     recipe = RECIPES[settings.recipe]
+    for service in sorted({ASKED[name] for name in recipe.tools if name in ASKED}):
+        connection = getattr(connections, service)
+        if connection.endpoint.key_env and connection.key is None:
+            raise GeofixError(
+                f"the tools of '{settings.recipe}' ask {service}: put its key into {connection.endpoint.key_env}"
+            )
     tools = open_toolbox(connections, None)
-    budgets = replace(recipe.budgets, turns=settings.grpo.max_turns)
+    budgets = budgets_of(settings)
 
     def make(row: Mapping[str, Any]) -> Environment:
         references = [
@@ -187,6 +284,11 @@ def environments(
         return Environment(picture, tools, recipe, budgets, stop_at_outage=True)
 
     return make
+
+
+def budgets_of(settings: TrainSettings) -> Budgets:
+    """The recipe's, with the turns of the settings."""
+    return replace(RECIPES[settings.recipe].budgets, turns=settings.grpo.max_turns)
 
 
 def opening_prompt(environment: Environment, encoder: Encoder) -> Sample:

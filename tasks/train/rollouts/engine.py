@@ -6,7 +6,7 @@ ended hands its place to the next prompt. Weights are read where they are: a tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -79,20 +79,36 @@ class RolloutEngine:
         self.written = torch.zeros(count, dtype=torch.long, device=self.device)
         self.graph: Any = None
 
-    @torch.no_grad()
     def generate(self, prompts: Iterable[Sample]) -> Iterator[tuple[int, list[Rollout]]]:
         """Rollouts of each prompt; only `ids`, `pixels` and `grids` of a prompt are read."""
+        waiting = iter(prompts)
+        return self.serve(lambda waits: next(waiting, None))
+
+    @torch.no_grad()
+    def serve(self, take: Callable[[bool], Sample | None]) -> Iterator[tuple[int, list[Rollout]]]:
+        """Rollouts of prompts as they come, numbered in the order they were taken.
+
+        `take(waits)` gives the next prompt. None means that there is none at the moment; with `waits`, as nothing is
+        being decoded, that there will be none.
+        """
         if self.use_graph and self.graph is None:
             self._capture()
-        waiting = iter(enumerate(prompts))
-        places: dict[int, int] = {}  # place -> index of the prompt there
+        places: dict[int, int] = {}  # place -> number of the prompt there
+        count = 0
         while True:
             free = [place for place in range(self.groups) if place not in places]
-            arrived = list(zip(free, waiting, strict=False))
+            arrived: list[tuple[int, Sample]] = []
+            while len(arrived) < len(free):
+                prompt = take(not places and not arrived)
+                if prompt is None:
+                    break
+                arrived.append((free[len(arrived)], prompt))
             for start in range(0, len(arrived), PREFILL):
                 some = arrived[start : start + PREFILL]
-                self._fill([place for place, _ in some], [prompt for _, (_, prompt) in some])
-            places.update({place: index for place, (index, _) in arrived})
+                self._fill([place for place, _ in some], [prompt for _, prompt in some])
+            for place, _ in arrived:
+                places[place] = count
+                count += 1
             if not places:
                 return
             for _ in range(CHECK):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ class Judged:
     """What a rollout is worth."""
 
     reward: float | None  # None: an outage excludes it from its group
-    reason: str | None = None  # why the answer could not be read
+    reason: str | None = None  # why the answer could not be read, or which outage excluded it
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -57,8 +57,19 @@ class Engines:
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
     ) -> list[list[Rollout]]:
         """`size` rollouts of each prompt, in the prompts' order."""
+        found = dict(self.stream(prompts, size, new_tokens, sampling))
+        return [found[number] for number in range(len(prompts))]
+
+    def stream(
+        self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
+    ) -> Iterator[tuple[int, list[Rollout]]]:
+        """(number of the prompt, its rollouts) as they end."""
         longest = max(len(one.ids) for one in prompts)
-        groups = min(max(1, self._rollouts // size), len(prompts))
+        return self.engine(longest, len(prompts), size, new_tokens, sampling).generate(prompts)
+
+    def engine(self, longest: int, prompts: int, size: int, new_tokens: int, sampling: Sampling) -> RolloutEngine:
+        """An engine for prompts of at most this length; it may hold longer ones too."""
+        groups = min(max(1, self._rollouts // size), prompts)
         key = (size, sampling)
         engine = self._engines.get(key)
         if engine is None or engine.cache.prompt < longest or engine.groups < groups or engine.new_tokens != new_tokens:
@@ -68,8 +79,7 @@ class Engines:
                 del self._engines[key], engine  # its buffers are freed before the larger ones are made
             engine = RolloutEngine(self._fast, size, groups, capacity, new_tokens, self._ends, sampling)
             self._engines[key] = engine
-        found = dict(engine.generate(prompts))
-        return [found[number] for number in range(len(prompts))]
+        return engine
 
     def clear(self) -> None:
         """Free the key caches, as a training step needs the memory."""

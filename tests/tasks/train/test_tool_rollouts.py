@@ -1,7 +1,8 @@
 """Rollouts with tools: the tokens drawn, what tools answered after them, as the chat template writes both."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,16 +39,28 @@ class Scripted:
         self._tokenizer: Any = processor.tokenizer
         self.turns, self.prompts = iter(turns), []  # type: ignore[var-annotated]
 
-    def generate(
+    def stream(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
-    ) -> list[list[Rollout]]:
+    ) -> Iterator[tuple[int, list[Rollout]]]:
         self.prompts.append(list(prompts))
         texts = iter(next(self.turns))
-        end = self._tokenizer.eos_token_id
-        return [
-            [Rollout(ids := [*self._tokenizer(next(texts))["input_ids"], end], [0.0] * len(ids), True)
-             for _ in range(size)] for _ in prompts
-        ]  # fmt: skip
+        for number in range(len(prompts)):
+            yield number, [self._rollout(next(texts)) for _ in range(size)]
+
+    def engine(self, longest: int, *_: Any) -> "Scripted":
+        self.cache = SimpleNamespace(prompt=longest)
+        return self
+
+    def serve(self, take: Callable[[bool], Sample | None]) -> Iterator[tuple[int, list[Rollout]]]:
+        number = 0
+        while (prompt := take(True)) is not None:
+            self.prompts.append([prompt])
+            yield number, [self._rollout(next(self.turns)[0])]
+            number += 1
+
+    def _rollout(self, text: str) -> Rollout:
+        ids = [*self._tokenizer(text)["input_ids"], self._tokenizer.eos_token_id]
+        return Rollout(ids, [0.0] * len(ids), True)
 
 
 @pytest.fixture

@@ -1,0 +1,182 @@
+"""GRPO's rollouts with slow tools: each goes on when its own tools have answered, against rounds that wait for all.
+
+A tiny model writes the replies with the product's engine, the calls are given, and a search on loopback answers most
+of them in 0.1 s and every eighth after 2 s. Rounds: all replies of a turn, then all tools of the turn, as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.goals import Goal, judge
+from bench.tool_server import ToolServer, tool_server
+from bench.training_lake import fill_lake, small_settings
+from schemas.settings.services import ServicesSettings
+from schemas.settings.train import GrpoSettings, TrainSettings
+from tasks.agent.environment import Environment
+from tasks.lake import Lake
+from tasks.runtime.stage import open_inputs
+from tasks.services import Connections, connect
+from tasks.train.dataset import Pictures, texts_of
+from tasks.train.encoding import Encoder
+from tasks.train.fast.packing import Sample
+from tasks.train.preparing import prepare
+from tasks.train.rollouts.source import Engines, Episode
+from tasks.train.samples import STAGE, compute
+from tasks.train.tiny import build_model, build_processor
+from tasks.train.with_tools import Course, ToolRollouts, environments, opening_prompt
+
+Call = tuple[str, dict[str, Any]]
+# The calls of a rollout's turn: (number of the rollout, turn from 1 on) -> calls; none ends it.
+Script = Callable[[int, int], Sequence[Call]]
+FAST_S, SLOW_S, EVERY = 0.1, 2.0, 8
+
+
+class Scripted(ToolRollouts):
+    """The engine draws the tokens; which tools are called is given, as a tiny model never writes a call."""
+
+    script: Script
+
+    def _calls(self, course: Course, text: str) -> tuple[str, list[tuple[str, str]]]:
+        number = course.environment.number  # type: ignore[attr-defined]
+        return "Look.", [(name, json.dumps(given)) for name, given in self.script(number, course.turns)]
+
+    async def _take(self, course: Course, ids: list[int]) -> None:
+        await super()._take(course, [*ids[:-1], self._encoder.end_tokens[0]])  # a reply that is whole
+
+
+class InRounds(Scripted):
+    """As it was before: in each turn all replies, then all tools."""
+
+    def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
+        groups = [
+            [Course(self._make(row), prompt) for _ in range(self._size)]
+            for prompt, row in zip(prompts, rows, strict=True)
+        ]
+        every = [course for group in groups for course in group]
+        first = self._engines.generate(prompts, self._size, self._max_tokens, self._sampling)
+        replies = [(course, one.ids) for group, found in zip(groups, first, strict=True)
+                   for course, one in zip(group, found, strict=True)]  # fmt: skip
+        while replies:
+            for course, _ in replies:
+                course.turns += 1
+
+            async def step(some: Sequence[tuple[Course, list[int]]]) -> None:
+                await asyncio.gather(*(self._take(course, ids) for course, ids in some))
+
+            asyncio.run_coroutine_threadsafe(step(replies), self._loop()).result()
+            going = [course for course in every if not course.environment.done and course.turns < self._max_turns]
+            if not going:
+                break
+            found = self._engines.generate([course.so_far for course in going], 1, self._max_tokens, self._sampling)
+            replies = [(course, one.ids) for course, [one] in zip(going, found, strict=True)]
+        return [[course.episode() for course in group] for group in groups]
+
+
+def settings_of(recipe: str = "geovista", group_size: int = 4, **changes: Any) -> TrainSettings:
+    grpo = GrpoSettings(
+        max_steps=1, group_size=group_size, prompts_per_generation=2, prompts_per_step=2, micro_batch=8,
+        learning_rate=1e-3, max_completion_tokens=4000, max_turns=6, kl=0.0,
+    )  # fmt: skip
+    return small_settings(
+        recipe=recipe, stages=("grpo",), pack_tokens=64_000, validation_images=0, **{"grpo": grpo, **changes}
+    )
+
+
+def services(server: ToolServer) -> Connections:
+    """Every service of the tools is the server; a failure is not tried again."""
+    here = {"base_url": server.url, "max_attempts": 1, "public_key": "none"}
+    return connect(ServicesSettings.model_validate({"search": here, "geocoder": here, "maps": here}), {}, ())
+
+
+def numbered(make: Callable[[Mapping[str, Any]], Environment]) -> Callable[[Mapping[str, Any]], Environment]:
+    """Environments that know which rollout they are of, so that a script can tell them apart."""
+    count = iter(range(1_000_000))
+
+    def made(row: Mapping[str, Any]) -> Environment:
+        environment = make(row)
+        environment.number = next(count)  # type: ignore[attr-defined]
+        return environment
+
+    return made
+
+
+def opened(kind: type[Scripted], lake: Lake, settings: TrainSettings, server: ToolServer, script: Script) -> Any:
+    """Rollouts, and the prompts and rows they are drawn of; the engine writes short replies."""
+    samples, _ = compute(open_inputs(STAGE, lake), settings)
+    rows = samples.filter(samples["training_stage"] == "grpo").to_dicts()
+    texts = [text for one in samples["messages_json"] for text in texts_of(one)]
+    processor = build_processor(texts, settings.tiny, settings.image_min_pixels, settings.image_max_pixels)
+    fast = prepare(build_model(processor, settings.tiny, 0), settings)
+    encoder = Encoder(processor, Pictures(lake.images, settings.image_min_pixels, settings.image_max_pixels))
+    make = environments(settings, lake.images, services(server))
+    prompts = [opening_prompt(make(row), encoder) for row in rows]
+    grpo = settings.grpo
+    engines = Short(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)
+    rollouts = kind(
+        engines, encoder, numbered(make), grpo.group_size, grpo.max_completion_tokens, grpo.max_turns, grpo.temperature
+    )
+    rollouts.script = script
+    return rollouts, prompts, rows
+
+
+class Short(Engines):
+    """Replies of a few tokens: what is measured is the waiting."""
+
+    TOKENS = 16
+
+    def engine(self, longest: int, prompts: int, size: int, new_tokens: int, sampling: Any) -> Any:
+        return super().engine(longest, prompts, size, self.TOKENS, sampling)
+
+
+def slow_searches(seed: int = 0, turns: int = 5) -> Script:
+    """A search in every turn, of which one in EVERY is slow; the last reply answers."""
+    rng = random.Random(seed)
+    waits = {(n, t): SLOW_S if rng.random() < 1 / EVERY else FAST_S for n in range(64) for t in range(1, turns + 1)}
+
+    def script(number: int, turn: int) -> Sequence[Call]:
+        return [("search_web", {"query": f"wait {waits[number, turn]}"})] if turn <= turns else []
+
+    return script
+
+
+def measure() -> list[Goal]:
+    torch.set_num_threads(1)
+    settings = settings_of()
+    taken: dict[str, float] = {}
+    episodes: dict[str, list[list[Episode]]] = {}
+    with tempfile.TemporaryDirectory(prefix="geofix-tools-") as name, tool_server() as server:
+        lake = Lake(Path(name) / "lake")
+        fill_lake(lake, pictures=10)
+        for kind in (InRounds, Scripted):
+            rollouts, prompts, rows = opened(kind, lake, settings, server, slow_searches())
+            rollouts.draw(prompts[:1], rows[:1])  # engines and connections are there
+            rollouts, prompts, rows = opened(kind, lake, settings, server, slow_searches())
+            began = time.monotonic()
+            episodes[kind.__name__] = rollouts.draw(prompts[:4], rows[:4])
+            taken[kind.__name__] = time.monotonic() - began
+    calls = {name: [one.tool_calls for group in found for one in group] for name, found in episodes.items()}
+    assert calls["Scripted"] == calls["InRounds"]
+    print(
+        f"   16 rollouts of 6 turns, {sum(calls['Scripted'])} searches: in rounds {taken['InRounds']:.1f} s, each on "
+        f"its own {taken['Scripted']:.1f} s", flush=True,
+    )  # fmt: skip
+    return [Goal("time in rounds, times that of rollouts on their own", taken["InRounds"] / taken["Scripted"], 1.3)]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return judge(measure())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""GRPO with tools that answer over a socket: nobody waits for another's, pictures arrive, outages exclude."""
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import tool_rollouts
+from bench.tool_rollouts import Call, Scripted, opened, services, settings_of
+from bench.tool_server import ToolServer, tool_server
+from bench.training_lake import fill_lake
+from schemas.errors import GeofixError
+from schemas.settings.services import ServicesSettings
+from schemas.settings.train import GrpoSettings
+from tasks.lake import Commit, Lake
+from tasks.runtime.runner import Kept
+from tasks.runtime.stage import open_inputs
+from tasks.services import connect
+from tasks.train import samples, training
+from tasks.train.chain import chain
+from tasks.train.rollouts.source import Episode, Judged
+from tasks.train.stage import WorkerContext, work
+from tasks.train.with_tools import environments
+
+ZOOM: Call = ("image_zoom_in_tool", {"bbox_2d": [0, 0, 20, 20]})
+
+
+def search(query: str) -> Call:
+    return "search_web", {"query": query}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ToolServer]:
+    with tool_server() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake(tmp_path_factory.mktemp("tools") / "lake")
+    fill_lake(lake)
+    return lake
+
+
+def test_a_rollout_goes_on_while_anothers_tool_is_slow(lake: Lake, server: ToolServer) -> None:
+    """The first rollout's search is answered only once the second has made its call of the turn after."""
+
+    def script(number: int, turn: int) -> Sequence[Call]:
+        calls = {(0, 1): search("hold first"), (1, 1): search("wait 0"), (1, 2): search("release first")}
+        return [calls[number, turn]] if (number, turn) in calls else []
+
+    settings = settings_of()
+    rollouts, prompts, rows = opened(Scripted, lake, settings, server, script)
+    [group] = rollouts.draw(prompts[:1], rows[:1])
+    assert server.overdue == [], "the second rollout waited for the first one's tool"
+    assert [one.tool_calls for one in group] == [1, 2, 0, 0]
+    assert all(one.outage is None for one in group)
+    again = rollouts.draw(prompts[:1], rows[:1])  # connections of the draw before are used again
+    assert [one.tool_calls for one in again[0]] == [0, 0, 0, 0]
+
+
+def test_longer_and_longer_conversations_get_larger_engines(lake: Lake, server: ToolServer) -> None:
+    def script(number: int, turn: int) -> Sequence[Call]:
+        return [ZOOM, search(f"wait 0{' far' * 40 * (number + 1)}")] if turn <= 2 else []
+
+    rollouts, prompts, rows = opened(Scripted, lake, settings_of(), server, script)
+    groups = rollouts.draw(prompts[:2], rows[:2])
+    assert [one.tool_calls for group in groups for one in group] == [4] * 8
+    assert [len(one.completion.grids) for group in groups for one in group] == [2] * 8, "a picture for each zoom"
+    assert all(len(one.completion.ids) == len(one.completion.is_policy) for group in groups for one in group)
+
+
+def by_text(*_: Any) -> Callable[[Any], list[Judged]]:
+    """Rewards that differ inside a group; an outage excludes, as the recipes' rewards have it."""
+
+    def scorer(pairs: Sequence[tuple[Episode, Any]]) -> list[Judged]:
+        return [
+            Judged(None, one.outage)
+            if one.outage
+            else Judged(zlib.crc32(bytes(str(one.completion.ids), "ascii")) / 2**32)
+            for one, _ in pairs
+        ]
+
+    return scorer
+
+
+def trained(
+    folder: Path, server: ToolServer, script: Callable[[int, int], Sequence[Call]], monkeypatch: pytest.MonkeyPatch,
+    recipe: str = "geovista",
+) -> Any:  # fmt: skip
+    """The GRPO stage's own work, with tools; only which calls a reply makes is given."""
+
+    def make(*arguments: Any) -> Scripted:
+        engines, encoder, environment, *rest = arguments
+        rollouts = Scripted(engines, encoder, tool_rollouts.numbered(environment), *rest)
+        rollouts.script = script
+        return rollouts
+
+    monkeypatch.setattr(training, "ToolRollouts", make)
+    monkeypatch.setattr(training, "Engines", tool_rollouts.Short)
+    monkeypatch.setattr(training, "recipe_scorer", by_text)
+    settings = settings_of(recipe, group_size=2)
+    lake = Lake(folder)
+    fill_lake(lake)
+    found, _ = samples.compute(open_inputs(samples.STAGE, lake), settings)
+    lake.upsert("samples", found.drop("id").to_dicts(), Commit("train.samples", 1))
+    [link] = chain(lake.read("samples"), settings)
+    item = {"id": link.model_id, "training_stage": "grpo", "snapshot_id": "s", "samples": link.samples}
+    return lake, work(item, WorkerContext(lake, settings, services(server)))
+
+
+@pytest.mark.parametrize("recipe", ["geovista", "thinking-with-map"])
+def test_training_sees_tool_pictures_and_leaves_outages_out(
+    recipe: str, tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look: Call = ZOOM if recipe == "geovista" else ("satellite_map_query", {"lat": 61.0, "lon": 9.0})
+    ask: Call = search("fail") if recipe == "geovista" else ("poi_input_tips", {"text": "fail"})
+
+    def script(number: int, turn: int) -> Sequence[Call]:
+        if turn == 1:
+            return [look]
+        return [ask] if turn == 2 and number == 3 else []
+
+    before = len(server.asked)
+    _, outcome = trained(tmp_path / "lake", server, script, monkeypatch, recipe)
+    assert isinstance(outcome, Kept)
+    [step] = [json.loads(row["figures_json"]) for row in outcome.rows["training_steps"] if row["kind"] == "step"]
+    assert step["excluded"] == 1, "the one whose service failed"
+    assert step["grad_norm"] > 0 and step["tool_calls"] == pytest.approx((4 + 1) / 4)
+    assert len(server.asked) > before
+
+
+def test_training_stops_where_services_fail_every_rollout(
+    tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(GeofixError, match=r"a tool or service failed all 4 rollouts of this step \(\w+\)") as error:
+        trained(tmp_path / "lake", server, lambda number, turn: [search("fail")], monkeypatch)
+    assert "\n" not in str(error.value)
+    assert not [path for path in (tmp_path / "lake" / "models").glob("*") if not path.name.startswith(".")]
+
+
+def test_a_missing_key_of_a_tools_service_is_said_at_once(lake: Lake) -> None:
+    needs = ServicesSettings.model_validate({"search": {"base_url": "https://search.example", "key_env": "SEARCH_KEY"}})
+    with pytest.raises(GeofixError, match="ask search: put its key into SEARCH_KEY"):
+        environments(settings_of(), lake.images, connect(needs, {}, ()))
+    with pytest.raises(GeofixError, match="'geoagent' has no tools; set it to 0"):
+        environments(settings_of("geoagent", grpo=GrpoSettings(max_turns=2)), lake.images, None)
