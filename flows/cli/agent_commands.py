@@ -1,13 +1,14 @@
 """`geofix locate` and `geofix mcp`: an agent on pictures of your own, and its tools for any other agent."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flows.cli.command import DONE, FAILED, Call
-from flows.cli.options import command
+from flows.cli.options import Snapshot, command
 from flows.cli.printing import print_json
 
 GROUP = "Use an agent"
@@ -27,6 +28,8 @@ def register(app: typer.Typer) -> None:
         "geofix trajectories --as tagged --recipe geovista",
     ]
     command(app, GROUP, shown)(trajectories)
+    given = ["geofix verl --recipe geovista", "geofix verl --model /models/Qwen2.5-VL-7B-Instruct --out /data/verl"]
+    command(app, GROUP, given)(verl)
     command(app, GROUP, ["geofix mcp", "geofix mcp street.jpg --tools thinking-with-map"])(mcp)
 
 
@@ -85,12 +88,12 @@ def mcp(
 
 def trajectories(
     call: Call,
-    form: Annotated[str, typer.Option("--as", metavar="FORM", help="trl, verl or tagged.")] = "trl",
+    form: Annotated[str, typer.Option("--as", metavar="FORM", help="trl or tagged.")] = "trl",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", show_default="RECIPE-FORM", help="The file to write.")
     ] = None,
 ) -> int:
-    """Write a recipe's kept trajectories to a file that TRL or verl reads, pictures and licences included."""
+    """Write a recipe's kept trajectories to a file that TRL reads, pictures and licences included."""
     from flows.cli.lake import existing_lake
     from tasks.synthesize.exports import export
 
@@ -101,4 +104,33 @@ def trajectories(
         print_json({"file": str(path), "trajectories": written, "form": form, "recipe": recipe})
     elif not call.quiet:
         print(f"{written:,} kept trajectories of {recipe} as {form} in {path}")
+    return DONE
+
+
+def verl(
+    call: Call,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="FOLDER", show_default="what GRPO starts from", help="Model to start from."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", show_default="RECIPE-verl", help="A new folder.")
+    ] = None,
+    snapshot: Snapshot = None,
+) -> int:
+    """Write a folder for GRPO with verl on a large cluster: questions, tools, reward and launch configuration."""
+    from flows.cli.lake import existing_lake
+    from tasks.runtime.snapshots import approved_snapshot
+    from tasks.train.verl_folder import start_of, write_verl_folder
+
+    config = call.options().resolve()
+    lake = existing_lake(call, read_only=True)
+    chosen = approved_snapshot(lake, snapshot)
+    folder = out or Path(f"{config.train.recipe}-verl")
+    done = write_verl_folder(lake, config, folder, model or start_of(lake, config.train, chosen), chosen)
+    if call.as_json:
+        print_json({**dataclasses.asdict(done), "folder": str(done.folder)})
+    elif not call.quiet:
+        print(f"{done.train:,} questions and {done.validation:,} for validation, {done.tools} tools")
+        print(f"{done.folder / 'launch.sh'} starts verl on it")
     return DONE

@@ -1,7 +1,7 @@
-"""verl's reward hook: `reward.custom_reward_function.path` is this file, `.name` is `compute_score`.
+"""verl's reward hook: `reward.custom_reward_function.path` is a file that imports `compute_score` from here.
 
-verl knows no exclusion: a rollout that an outage excludes comes back with a NaN score. `set_apart` makes of a batch's
-scores and group ids what verl's own `compute_grpo_outcome_advantage` then handles rightly.
+verl knows no exclusion: a rollout that an outage excludes comes back with a NaN score, and `verl_estimator.py`, which
+the launch configuration of `geofix verl` names, leaves it out of its group.
 """
 
 import json
@@ -16,12 +16,15 @@ from tasks.reward.outcome import Excluded
 from tasks.reward.score import Reward, reward_for
 from tasks.services import connect
 
+_LAST_RESPONSE = "</tool_response>"
+
 
 @lru_cache(maxsize=8)
 def _reward(recipe: str, config: str | None) -> Reward:
-    loaded = load_config(file=config)
-    needed = ("geocoder", "chat") if recipe == "geoagent" else ("chat",)
-    return reward_for(recipe, loaded.train.grpo.reward, connect(loaded.services, os.environ, needed))
+    loaded = load_config(recipe=recipe, file=config)
+    settings = loaded.train.grpo.reward
+    asks = {"geoagent": ("geocoder", "chat"), "geovista": ("chat",) if settings.verifier else ()}.get(recipe, ())
+    return reward_for(recipe, settings, connect(loaded.services, os.environ, asks, loaded.models, ()))
 
 
 def compute_score(
@@ -32,11 +35,15 @@ def compute_score(
     config: str | None = None,
     **_: Any,
 ) -> dict[str, Any]:
-    """The reward of one rollout. `data_source` is the recipe, `ground_truth` an object with lat, lon, country, …"""
+    """The reward of one rollout. `data_source` is the recipe, `ground_truth` an object with lat, lon, country, …
+
+    verl gives the text of all turns; the answer stands after what the last tool returned, as in our own environment.
+    """
     truth = json.loads(ground_truth) if isinstance(ground_truth, str) else dict(ground_truth)
     outage = (extra_info or {}).get("tool_outage")
     recipe = data_source.rpartition("/")[2]
-    [found] = _reward(recipe, config).many([solution_str], [truth], [str(outage) if outage else None])
+    answer = solution_str.rpartition(_LAST_RESPONSE)[2]
+    [found] = _reward(recipe, config).many([answer], [truth], [str(outage) if outage else None])
     if isinstance(found, Excluded):
         return {"score": math.nan, "excluded": True, "reason": found.reason, "unread": False}
     return {"score": found.reward, "excluded": False, "reason": found.reason or "", "unread": found.reason is not None}

@@ -1,9 +1,8 @@
 """Kept trajectories as files that trainers read by themselves, and the tagged form and back.
 
 trl: Parquet with `messages` (system, user and assistant turns, the tools in the system message, `image` parts in
-order) and `images`. verl: Parquet of its RL reader: the question as `prompt` with `<image>` marks, `images`,
-`reward_model` with the truth, `extra_info`. tagged: one JSON line a trajectory, from which `read_tagged` makes the
-stored messages again. Licence and attribution go along with every row.
+order) and `images`. tagged: one JSON line a trajectory, from which `read_tagged` makes the stored messages again.
+Licence and attribution go along with every row. verl trains by reinforcement, on questions: `geofix verl` writes them.
 """
 
 import json
@@ -34,24 +33,13 @@ _TRL = pa.schema(
         **_CREDIT,
     }
 )
-_VERL = pa.schema(
-    {
-        "data_source": pa.string(),
-        "prompt": pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])),
-        "images": _IMAGES,
-        "ability": pa.string(),
-        "reward_model": pa.struct([("style", pa.string()), ("ground_truth", pa.string())]),
-        "extra_info": pa.struct([("split", pa.string()), ("index", pa.int64()), ("need_tools_kwargs", pa.bool_())]),
-        "agent_name": pa.string(),
-        **_CREDIT,
-    }
-)
 
 
 def export(lake: Lake, recipe: str, form: str, out: Path) -> int:
     """Write the recipe's kept trajectories; returns how many. InputError if there are none, or for another form."""
     if form not in FORMS:
-        raise InputError(f"--as: there is no form '{form}'; there are {', '.join(FORMS)}")
+        verl = "; `geofix verl` writes what verl trains from" if form == "verl" else ""
+        raise InputError(f"--as: there is no form '{form}'; there are {', '.join(FORMS)}{verl}")
     rows = list(_kept(lake, recipe))
     if not rows:
         raise InputError(f"the lake holds no kept trajectories of the recipe '{recipe}'")
@@ -73,10 +61,10 @@ def read_tagged(row: Row) -> list[Message]:
 def _kept(lake: Lake, recipe: str) -> Iterator[Row]:
     wanted = (pl.col("verdict") == "kept") & (pl.col("recipe") == recipe)
     credits = lake.read("images", columns=["image_id", "licence", "attribution"])
-    truths = lake.read("labels", columns=["image_id", "lat", "lon", "country", "region", "city"])
+    live = lake.read("labels", columns=["image_id"])
     rows = lake.read("trajectories").filter(wanted).select("trajectory_id", "image_id", "messages_json", "tools_json")
     # A picture that was withdrawn is in neither table any more, and is not exported.
-    joined = rows.join(credits, on="image_id", how="inner").join(truths, on="image_id", how="inner")
+    joined = rows.join(credits, on="image_id", how="inner").join(live, on="image_id", how="inner")
     for row in joined.sort("trajectory_id").iter_rows(named=True):
         stored, tools = json.loads(row.pop("messages_json")), json.loads(row.pop("tools_json"))
         yield {**row, "recipe": recipe, "stored": stored, "tools": tools}
@@ -99,24 +87,6 @@ def _write_trl(rows: Sequence[Row], lake: Lake, path: Path) -> None:
             writer.write_table(pa.Table.from_pylist([made], _TRL))
 
 
-def _write_verl(rows: Sequence[Row], lake: Lake, path: Path) -> None:
-    with pq.ParquetWriter(path, _VERL) as writer:
-        for index, row in enumerate(rows):
-            turns = training_messages(row["stored"][:2], row["tools"])
-            truth = {name: row[name] for name in ("lat", "lon", "country", "region", "city")}
-            made = {
-                "data_source": f"geofix/{row['recipe']}",
-                "prompt": [{"role": turn["role"], "content": _marked(turn["content"])} for turn in turns],
-                "images": _images(lake, turns),
-                "ability": "geolocation",
-                "reward_model": {"style": "rule", "ground_truth": json.dumps(truth, ensure_ascii=False)},
-                "extra_info": {"split": "train", "index": index, "need_tools_kwargs": False},
-                "agent_name": "tool_agent" if row["tools"] else "single_turn_agent",
-                **_credit(row),
-            }
-            writer.write_table(pa.Table.from_pylist([made], _VERL))
-
-
 def _write_tagged(rows: Sequence[Row], lake: Lake, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
@@ -131,16 +101,11 @@ def _parts(content: Any) -> list[dict[str, str]]:
     return [{"type": "image", "text": ""} if image_reference(part) else part for part in listed]
 
 
-def _marked(content: Any) -> str:
-    return "".join("<image>" if part["type"] == "image" else part["text"] for part in _parts(content))
-
-
 def _images(lake: Lake, turns: Sequence[Message]) -> list[dict[str, Any]]:
     return [{"bytes": lake.images.read(*reference), "path": None} for reference in image_references(list(turns))]
 
 
 FORMS: dict[str, Callable[[Sequence[Row], Lake, Path], None]] = {
     "trl": _write_trl,
-    "verl": _write_verl,
     "tagged": _write_tagged,
 }

@@ -45,7 +45,7 @@ def forecast(samples: pl.DataFrame, settings: TrainSettings) -> list[Forecast]:
 
 def forecast_stage(samples: pl.DataFrame, training_stage: TrainingStage, settings: TrainSettings) -> Forecast:
     """One stage over its samples."""
-    chars, pictures = zip(*(_size(one) for one in samples.head(LOOKED_AT)["messages_json"]), strict=True)
+    chars, pictures = zip(*(size_of(one) for one in samples.head(LOOKED_AT)["messages_json"]), strict=True)
     tokens = max(1, round(max(chars) / CHARS_A_TOKEN))
     load = load_of(settings, training_stage, tokens, max(pictures), samples.height)
     memory = needed(shape_of(settings), settings, training_stage, load)
@@ -75,7 +75,7 @@ def _steps(training_stage: TrainingStage, samples: int, settings: TrainSettings)
     return steps_of(samples, min(grpo.prompts_per_step, samples), grpo.epochs, grpo.max_steps)
 
 
-def _size(messages_json: str) -> tuple[int, int]:
+def size_of(messages_json: str) -> tuple[int, int]:
     """Characters of text and pictures of a conversation."""
     chars = pictures = 0
     for message in json.loads(messages_json):

@@ -65,16 +65,6 @@ def test_trl_reads_its_export_with_every_picture(lake, tmp_path):
     assert rows[0]["licence"] == "CC BY 4.0" and rows[0]["attribution"] == "me"
 
 
-def test_verl_has_the_columns_its_reader_wants(lake, tmp_path):
-    file = tmp_path / "verl.parquet"
-    export(lake, "spotagent", "verl", file)
-    row = pl.read_parquet(file).to_dicts()[0]
-    assert "".join(turn["content"] for turn in row["prompt"]).count("<image>") == len(row["images"]) == 1
-    assert json.loads(row["reward_model"]["ground_truth"])["country"] == "Japan"
-    assert row["data_source"] == "geofix/spotagent" and row["extra_info"]["index"] == 0
-    assert [turn["role"] for turn in row["prompt"]] == ["system", "user"]
-
-
 def test_the_tagged_form_goes_back_without_loss(lake, tmp_path):
     file = tmp_path / "tagged.jsonl"
     export(lake, "spotagent", "tagged", file)
@@ -85,6 +75,8 @@ def test_the_tagged_form_goes_back_without_loss(lake, tmp_path):
 def test_what_cannot_be_exported_is_said_in_one_line(lake, tmp_path):
     with pytest.raises(InputError, match="no form 'csv'"):
         export(lake, "spotagent", "csv", tmp_path / "x")
+    with pytest.raises(InputError, match="`geofix verl` writes what verl trains from"):
+        export(lake, "spotagent", "verl", tmp_path / "x")
     with pytest.raises(InputError, match="no kept trajectories of the recipe 'geovista'"):
         export(lake, "geovista", "trl", tmp_path / "x")
 
