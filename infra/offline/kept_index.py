@@ -6,12 +6,14 @@ the user's own folder among the temporary files; without one that is the user's 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -45,6 +47,21 @@ def keep_lists(lists: dict[str, list[int]], *names: object) -> Lists:
     except OSError:
         pass  # a full or read-only disk: the next server lists the signs again
     return found
+
+
+@contextmanager
+def one_at_a_time(*names: object) -> Iterator[None]:
+    """Servers that start together do not all list the same signs: one does, the others wait and read its file."""
+    try:
+        lock = os.open(_file(*names).with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield  # nothing can be kept here, so there is nothing to wait for
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _file(*names: object) -> Path:

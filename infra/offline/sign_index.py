@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from infra.offline.gazetteer import fold
-from infra.offline.kept_index import Lists, keep_lists, kept_lists
+from infra.offline.kept_index import Lists, keep_lists, kept_lists, one_at_a_time
 from infra.offline.place import Place, Sign
 from infra.offline.seeded_random import fraction
 from infra.offline.side_streets import SideStreet
@@ -54,8 +54,9 @@ class SignIndex:
             if self._ready:
                 return
             names = ("signs", self._world.seed, self._world.size, repr(self._world.modes))
-            kept = kept_lists(*names)
-            self._places = keep_lists(self._listed(), *names) if kept is None else kept
+            with one_at_a_time(*names):
+                kept = kept_lists(*names)
+                self._places = keep_lists(self._listed(), *names) if kept is None else kept
             self._ready = True
 
     def _listed(self) -> dict[str, list[int]]:

@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tasks.curate import STAGES as CURATE
@@ -33,7 +35,7 @@ OVERRIDES = [
     ),
 ]
 ENDS = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
-WAIT_S = 500.0
+WAIT_S = 1500.0  # for life only: a busy machine takes its time
 
 
 @dataclass
@@ -66,8 +68,20 @@ class Up:
             if state["name"] in names or state["type"] in ENDS:
                 assert state["name"] in names, (state, self.log(run), self.worker_log())
                 return state
-            assert time.monotonic() < end, (state["name"], self.log(run), self.worker_log())
+            if time.monotonic() > end:
+                pytest.fail(f"{state['name']}\n{self.worker_log()}\n{self.stacks()}")
             time.sleep(0.5)
+
+    def stacks(self) -> str:
+        """Where each of our processes stands: what a run that does not end waits for."""
+        found = []
+        for process in psutil.process_iter(["pid", "cmdline"]):
+            command = " ".join(process.info["cmdline"] or [])
+            if any(name in command for name in ("prefect.engine", "infra.offline", "ray::", "broker.py")):
+                dump = [str(Path(sys.executable).parent / "py-spy"), "dump", "--pid", str(process.info["pid"])]
+                said = subprocess.run(dump, capture_output=True, text=True, check=False, timeout=60)
+                found.append(f"{command[:200]}\n{said.stdout[-4000:]}{said.stderr[-500:]}")
+        return "\n".join(found)
 
     def log(self, run: str) -> list[str]:
         wanted = {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200, "sort": "TIMESTAMP_ASC"}

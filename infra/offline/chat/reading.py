@@ -73,15 +73,20 @@ class _Pool:
     def __init__(self, size: int) -> None:
         self.free: list[_Eyes] = []
         self.turn = threading.BoundedSemaphore(size)
+        self.loading = threading.Lock()  # native libraries that two threads load at once may wait for each other
 
     @contextmanager
     def borrow(self) -> Iterator[_Eyes]:
         with self.turn:
-            eyes = self.free.pop() if self.free else _Eyes()
+            eyes = self.free.pop() if self.free else self._load()
             try:
                 yield eyes
             finally:
                 self.free.append(eyes)
+
+    def _load(self) -> _Eyes:
+        with self.loading:
+            return _Eyes()
 
 
 # One look at a time per core: more would only make each other slower.

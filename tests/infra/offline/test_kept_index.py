@@ -1,11 +1,12 @@
 """The list of signs by word that servers share through a file."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from infra.offline.kept_index import keep_lists, kept_lists
+from infra.offline.kept_index import keep_lists, kept_lists, one_at_a_time
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import World
 
@@ -51,3 +52,20 @@ def test_a_second_server_finds_the_same_streets_without_listing_them(
     assert found
     monkeypatch.setattr(second, "_listed", lambda: pytest.fail("the signs were listed again"))
     assert second.find(query) == found
+
+
+def test_servers_that_start_together_list_once(folder: Path) -> None:
+    listed = []
+
+    def start() -> None:
+        with one_at_a_time("signs", 7):
+            if kept_lists("signs", 7) is None:
+                listed.append(1)
+                keep_lists(LISTS, "signs", 7)
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert listed == [1]
