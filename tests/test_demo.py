@@ -25,7 +25,7 @@ PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "tra
 
 def geofix(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False, cwd=ROOT)
 
 
 def demo(lake: Path) -> subprocess.CompletedProcess[str]:
@@ -179,7 +179,7 @@ def test_the_notebook_runs_on_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) ->
     notebook = nbformat.read(ROOT / "notebooks" / "quickstart.ipynb", as_version=4)
     named = re.findall(r"\.venv/bin/(jupyter|geofix) (\w+)", notebook.cells[0].source)
     assert named and all((Path(sys.executable).parent / "-".join(words)).exists() for words in named)
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "notebooks")}})
+    client = NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(ROOT / "notebooks")}})
     client.execute()
     shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in shown), "the picture is shown"

@@ -84,7 +84,7 @@ def geofix(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     command = [sys.executable, "-m", "flows.cli", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=400, check=False, cwd=checkout,
+        command, capture_output=True, text=True, timeout=1500, check=False, cwd=checkout,
         env={**own, "PYTHONPATH": str(checkout)},
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ def test_it_has_a_command_settings_a_table_and_a_place_in_the_order(checkout: Pa
     # In its place in the order: after plan.
     ran = geofix(
         checkout, "run", "--to", "elevate", "--lake", str(lake), "--set", "plan.places=5",
-        "--set", "plan.countries=[DE]", "--set", "elevate.highest_m=5000",
+        "--set", "plan.countries=[DE]", "--set", "offline.size=2000", "--set", "elevate.highest_m=5000",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     kept = Lake(lake).read("places").filter(pl.col("lat") * 100 <= 5000).height
@@ -124,6 +124,6 @@ def test_it_has_a_flow_that_can_be_deployed(checkout: Path) -> None:
     )
     own = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False, cwd=checkout, env=own
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False, cwd=checkout, env=own
     )
     assert done.stdout.strip() == "elevate | Elevate: the height of every place.", done.stderr

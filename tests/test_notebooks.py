@@ -59,7 +59,7 @@ def run(name: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("GEOFIX_LAKE", str(lake.root))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
+    NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
     outputs: list[Any] = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     return "\n".join(str(output.get("text") or output.get("data")) for output in outputs)
 

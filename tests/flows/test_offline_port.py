@@ -103,11 +103,11 @@ def test_an_address_is_printed_only_once_it_answers(capsys: pytest.CaptureFixtur
     try:
         assert process.stdout is not None
         address = process.stdout.readline().split()[-1]
-        with urllib.request.urlopen(f"{address}/health", timeout=60) as answer:  # it waits, it is not refused
+        with urllib.request.urlopen(f"{address}/health", timeout=300) as answer:  # it waits, it is not refused
             assert answer.status == 200
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
 
 
 def test_the_socket_is_closed_although_the_server_was_never_needed(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_signal_ends_a_flow_with_what_is_finished_saved(tmp_path: Path) -> Non
             time.sleep(0.5)  # it waits for Ray now
             process.send_signal(number)
         for number, process in running.items():
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=600)
             assert "interrupted: finished work is saved" in said and "bug" not in said and "Traceback" not in said
             assert process.returncode == codes[number]
             lake = Lake(tmp_path / number.name)

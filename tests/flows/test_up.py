@@ -25,7 +25,12 @@ FAULTS = {"rules": [{"service": "stac", "kind": "status", "status": 503, "rate":
 OVERRIDES = [
     *("plan.places=5", "plan.countries=[DE, FR, GB]", "collect.panoramas=0", f"offline.port={PORT}"),
     *("services.stac.max_attempts=1", "services.stac.backoff_s=0", "flows.retries=1", "flows.retry_delay_s=0.1"),
-    *("curate.quality.kinds=[photo]", "curate.judge.view_max_pixels=300000", "synthesize.also=[]"),
+    *(
+        "curate.quality.kinds=[photo]",
+        "curate.judge.view_max_pixels=300000",
+        "synthesize.also=[]",
+        "review.data_docs=false",
+    ),
     *(
         "synthesize.max_images=1",
         "difficulty.max_images=1",
@@ -98,7 +103,9 @@ class Up:
 def geofix(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     command = [sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env={**own, **environment})
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=1500, check=False, env={**own, **environment}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def geofix(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complet
         env={**clean, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
 

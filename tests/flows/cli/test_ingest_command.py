@@ -81,7 +81,7 @@ def test_a_folder_of_photos(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1500,
         check=False,
     )
     assert result.returncode == 0, result.stderr

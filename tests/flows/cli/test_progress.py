@@ -43,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for(capsys: pytest.CaptureFixture[str], text: str) -> str:
-    seen, end = "", time.monotonic() + 10
+    seen, end = "", time.monotonic() + 120
     while text not in seen:
         assert time.monotonic() < end, seen
         time.sleep(0.01)

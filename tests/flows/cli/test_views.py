@@ -156,7 +156,7 @@ def test_wrong_options_are_named_before_anything_is_done(lake: Lake, given: dict
 def geofix(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flows.cli", "view", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.endswith(("_TOKEN", "_KEY"))}
-    return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=900, check=False)
 
 
 def test_as_a_user_calls_it(lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

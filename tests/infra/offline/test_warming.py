@@ -31,6 +31,6 @@ def test_pictures_build_nothing_and_the_first_question_builds_all_once() -> None
     asyncio.run(app({"type": "lifespan", "path": ""}, None, None))
     assert built == []
     ask("/v1/chat/completions", "/nominatim/search", "/mapillary/images")
-    assert all(done.acquire(timeout=30) for _ in range(2))
+    assert all(done.acquire(timeout=300) for _ in range(2))
     assert sorted(built) == ["names", "signs"] and not done.acquire(timeout=0.05)
     assert len(answered) == 9

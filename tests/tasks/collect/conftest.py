@@ -276,20 +276,6 @@ def earth(_served_earth: Earth) -> Iterator[Earth]:
     _served_earth.http.delete("/control/faults")
 
 
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stages run here, chunk after chunk: the frame as it is, without Ray's start."""
-
-    def here(todo: Any, make: Any, settings: Any, resources: Any, is_async: bool, **_: Any) -> Iterator[Any]:
-        async def all_chunks() -> list[Any]:
-            call = make()
-            return await asyncio.gather(*(call(chunk) for chunk in todo.iter_slices(resources.chunk)))
-
-        yield from asyncio.run(all_chunks()) if is_async and todo.height else []
-
-    monkeypatch.setattr("tasks.runtime.runner.spread", here)
-
-
 class Killed(BaseException):
     """Ends a run as SIGKILL would: nothing behind it is done."""
 

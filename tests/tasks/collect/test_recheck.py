@@ -1,6 +1,7 @@
 """A second run on the offline world: what was deleted ends, what changed is fetched anew, all else stays untouched."""
 
 import io
+import shutil
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,16 +37,23 @@ def collect(context: Context, settings: CollectSettings = SETTINGS) -> list[Stag
     return results
 
 
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the lake lies that was collected once, for all tests to copy; empty until the first of them is run."""
+    return tmp_path_factory.mktemp("collected") / "lake"
+
+
 @pytest.fixture
-def context(earth: Any, tmp_path: Path) -> Context:
+def context(earth: Any, collected: Path, tmp_path: Path) -> Context:
     """A lake that was collected once, and a log that starts after that."""
-    lake = Lake(tmp_path / "lake")
-    earth.plan(lake, PLACES, empty=1)
-    context = earth.context(lake)
-    collect(context)
-    assert lake.read("images").height >= 3
+    if not collected.exists():
+        lake = Lake(collected)
+        earth.plan(lake, PLACES, empty=1)
+        collect(earth.context(lake))
+        assert lake.read("images").height >= 3
+    shutil.copytree(collected, tmp_path / "lake")
     earth.forget()
-    return context
+    return earth.context(Lake(tmp_path / "lake"))
 
 
 def stripped(rows: pl.DataFrame) -> pl.DataFrame:

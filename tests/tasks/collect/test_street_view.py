@@ -405,7 +405,7 @@ async def test_a_claim_is_released_by_a_dead_holder_and_forgets_the_oldest(tmp_p
         done, _ = await asyncio.wait({waiting}, timeout=0.3)
         assert not done, "the picture is held by another process"
         holder.kill()
-        assert await asyncio.wait_for(waiting, 10)
+        assert await asyncio.wait_for(waiting, 300)
     finally:
         holder.kill()
         holder.wait()

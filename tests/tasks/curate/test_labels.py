@@ -20,6 +20,8 @@ from tasks.lake import Commit, Lake
 from tasks.runtime.runner import Context, Inputs, StageResult, run
 from tasks.services import Chat
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 COMMON = {
     "kind": "photo",
     "lat": 48.8566,

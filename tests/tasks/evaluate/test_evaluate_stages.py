@@ -27,6 +27,8 @@ from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import open_inputs
 from tasks.services import ServiceError, connect
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 MakeSnapshot = Callable[..., str]
 
 

@@ -12,7 +12,7 @@ from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import Refusal
 from tasks.ingest.room import Room
 
-WAIT_S = 30  # only ever waited for in full by a test that fails
+WAIT_S = 300  # only ever waited for in full by a test that fails
 
 
 def test_who_does_not_fit_waits() -> None:

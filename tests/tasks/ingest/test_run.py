@@ -27,6 +27,8 @@ from tasks.runtime.runner import Context, Kept, Rejected, Tick
 from tasks.services import ServiceError, connect
 from tasks.services.web import Pictures
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 WEB = {"allow_private": True, "attempts": 2, "backoff_s": 0, "timeout_s": 10, "limit_patience_s": 0}
 
 

@@ -149,7 +149,7 @@ def test_two_processes_commit_at_once_and_lose_nothing(lake: Lake, tmp_path: Pat
         )
         for writer in "ab"
     ]
-    names = {process.communicate(timeout=120)[0] for process in running}
+    names = {process.communicate(timeout=900)[0] for process in running}
     assert [process.returncode for process in running] == [0, 0] and len(names) == 1
     both = Lake(uri)
     assert sorted(both.read("places")["place_id"]) == sorted(f"{w}-{n}" for w in "ab" for n in range(1, 11))

@@ -19,7 +19,7 @@ from tasks.runtime.runner import Inputs
 
 MakeLake = Callable[..., Lake]
 Rows = dict[str, list[dict[str, Any]]]
-SETTINGS = ReviewSettings(thumbnail_px=96)
+SETTINGS = ReviewSettings(thumbnail_px=96, data_docs=False)  # test_suites.py builds the Data Docs, which take seconds
 
 
 def item_of(lake: Lake) -> dict[str, Any]:

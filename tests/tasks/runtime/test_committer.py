@@ -12,7 +12,7 @@ from tasks.runtime.chunk import ChunkResult, Failure
 from tasks.runtime.committer import Batch, Progress
 from tasks.runtime.key_hashes import KeyHashes
 
-WAIT_S = 30
+WAIT_S = 300
 
 
 class SlowLedger:

@@ -73,4 +73,4 @@ async def test_a_failed_item_gives_its_place_back():
     for _ in range(5):
         with pytest.raises(RuntimeError):
             await under_way(pace, 1, fails)
-    assert await asyncio.wait_for(under_way(pace, 3, lambda: asyncio.sleep(0)), 10) == 1
+    assert await asyncio.wait_for(under_way(pace, 3, lambda: asyncio.sleep(0)), 120) == 1

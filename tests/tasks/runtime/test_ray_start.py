@@ -33,7 +33,7 @@ def test_it_listens_on_loopback_only_and_leaves_nothing(tmp_path: Path) -> None:
 
     environment = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=900, check=True
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["listening"], "Ray listens somewhere"

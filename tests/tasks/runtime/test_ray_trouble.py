@@ -102,7 +102,7 @@ class TestStart:
         survived = other.poll() is None
         other.kill()
         other.wait()
-        assert [one.wait(10) for one in left] == [-signal.SIGKILL] * 2
+        assert [one.wait(300) for one in left] == [-signal.SIGKILL] * 2
         assert survived, "only what writes to Ray's folder is ended"
 
     @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ class TestWorkers:
         tasks.runtime.ray_workers.release_workers()
 
         holders = [ray.remote(_Holder).options(num_cpus=1).remote() for _ in range(int(ray.cluster_resources()["CPU"]))]
-        ray.get([holder.__ray_ready__.remote() for holder in holders], timeout=120)
+        ray.get([holder.__ray_ready__.remote() for holder in holders], timeout=600)
         with pytest.MonkeyPatch.context() as patch, pytest.raises(GeofixError) as caught:
             patch.setattr("tasks.runtime.ray_watch.SAY_EVERY_S", 0.5)
             self.work(SpreadSettings(workers=2, wait_s=3))
@@ -246,7 +246,7 @@ class TestWorkers:
         tasks.runtime.ray_workers.release_workers()
         monkeypatch.setattr(tasks.runtime.pool, "STARTING_S", 1.0)
         holder = ray.remote(_Holder).options(num_cpus=ray.cluster_resources()["CPU"] - 1).remote()
-        ray.get(holder.__ray_ready__.remote(), timeout=120)
+        ray.get(holder.__ray_ready__.remote(), timeout=600)
         items = pl.DataFrame({"id": [str(k) for k in range(12)]})
         try:
             assert sum(spread(items, doubled, HERE, Resources(workers=2, chunk=1))) == 24
@@ -333,7 +333,7 @@ print(json.dumps({"said": said, "rows": context.lake.read("places").height, "sta
 
 def test_a_lost_ray_ends_the_stage_in_one_line_with_what_is_done_saved(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LOSING, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", LOSING, str(tmp_path)], capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)  # Ray itself printed nothing there

@@ -390,13 +390,13 @@ def test_a_run_that_is_stopped_or_killed_is_finished_by_the_next(tmp_path: Path,
         if done >= 6:
             process.send_signal(how)
             break
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == ENDS[how]
     saved = Lake(tmp_path / "lake").read("places").height
     if how is not signal.SIGKILL:
         assert done <= saved < 60, "all that was done is saved"
         assert Lake(tmp_path / "lake").read("runs")["status"].to_list() == ["interrupted"]
     (tmp_path / "go").touch()
-    after = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    after = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
     assert after.stdout.splitlines()[-1] == f"result {60 - saved} {60 - saved} {saved}"
     assert Lake(tmp_path / "lake").read("places")["place_id"].n_unique() == 60

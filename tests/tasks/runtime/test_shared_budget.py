@@ -151,7 +151,7 @@ def test_a_cluster_asks_one_actor(tmp_path: Path) -> None:
 
         return asyncio.run(permits())
 
-    assert sum(ray.get([take.remote(5), take.remote(5)], timeout=120)) == 7
+    assert sum(ray.get([take.remote(5), take.remote(5)], timeout=600)) == 7
     standing = rate_budget.standing("x")
     assert standing.used == 7 and BudgetFile(tmp_path / "budgets.sqlite").standing("x") == standing
     rate_budget.give_back("x", standing.day, 2)

@@ -38,7 +38,7 @@ def test_a_second_run_waits_until_the_first_one_ends(
                 other.stdin.close()  # type: ignore[union-attr]
             else:
                 other.kill()
-            other.wait(60)
+            other.wait(300)
 
     with stage_lock(lake, "review", wait):
         assert waits == 0, "another stage is nobody's"

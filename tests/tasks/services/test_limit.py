@@ -135,7 +135,7 @@ class TestBudgetFile:
         """
         start_s = time.monotonic()
         workers = [self.python(script, tmp_path / "b.sqlite") for _ in range(4)]
-        counts = [tuple(map(int, worker.communicate(timeout=120)[0].split())) for worker in workers]
+        counts = [tuple(map(int, worker.communicate(timeout=900)[0].split())) for worker in workers]
         assert all(worker.returncode == 0 for worker in workers)
         assert sum(day for day, _ in counts) == 1500
         assert 0 < sum(paced for _, paced in counts) <= (time.monotonic() - start_s + 0.25 + 0.75) * 100 + 1

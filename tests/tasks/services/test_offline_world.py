@@ -66,7 +66,7 @@ class OfflineWorld:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
-        with _direct.open(request, timeout=30) as answer:
+        with _direct.open(request, timeout=300) as answer:
             return json.load(answer)
 
 
@@ -89,7 +89,7 @@ def offline() -> Iterator[OfflineWorld]:
         yield offline
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(300)
 
 
 async def no_sleep(_: float) -> None: ...

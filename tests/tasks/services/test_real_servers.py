@@ -22,7 +22,7 @@ from schemas.settings.train import TinySettings
 from tasks.services import Chat, connect
 
 pytestmark = pytest.mark.slow
-START_S = 180
+START_S = 900
 
 
 def question() -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def served(command: list[str], health: str) -> Iterator[str]:
         yield f"{url}/v1"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(300)
 
 
 async def test_transformers_serve_answers_our_client(tmp_path: Path) -> None:

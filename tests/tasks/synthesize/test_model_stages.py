@@ -38,6 +38,8 @@ from tasks.runtime.snapshots import approved_snapshot
 from tasks.services import connect
 from tasks.synthesize import STAGE as SYNTHESIZE
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 PICTURES = 8
 
 
@@ -64,7 +66,7 @@ class World:
 
     def stop(self) -> None:
         self.server.should_exit = True
-        self.thread.join(10)
+        self.thread.join(120)
 
     def services(self) -> ServicesSettings:
         quick = {"max_attempts": 2, "backoff_s": 0.0, "timeout_s": 20, "total_timeout_s": 20}

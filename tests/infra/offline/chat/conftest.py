@@ -31,12 +31,12 @@ def chat_url() -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.02)
     yield f"http://127.0.0.1:{port}/openai/v1"
     server.should_exit = True
-    thread.join(timeout=5)
+    thread.join(timeout=60)
 
 
 @pytest.fixture(scope="session")
