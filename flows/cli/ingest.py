@@ -61,8 +61,8 @@ def run_ingest(file: Path, call: Call) -> int:
         print_json({"lake": lake.uri, **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})
     elif not call.quiet:
         print_closing(result, call)
-    elif result.refused.counts:  # rows that did not come in are no summary: they are said in any case
-        _print_refused(result, Console(highlight=False, soft_wrap=True, stderr=True))
+    else:  # rows that did not come in are no summary: they are said in any case
+        _print_left_out(result, Console(highlight=False, soft_wrap=True, stderr=True))
     return FAILED_ROWS if result.stage.failed else DONE
 
 
@@ -109,10 +109,7 @@ def print_closing(result: IngestResult, call: Call) -> None:
     if result.noted.counts:
         odd = ", ".join(f"{count:,} {reason}" for reason, count in result.noted.counts.most_common())
         console.print(f"Kept, with a note: {odd}.")
-    if result.refused.counts:
-        _print_refused(result, console)
-    if result.failed.counts:
-        _print_failed(result, console)
+    _print_left_out(result, console)
     if result.refused.counts or result.failed.counts or result.noted.counts:
         console.print(f"\nAll of these rows, with what to do: {result.report}")
     lake = f" --lake {call.lake}" if call.lake else ""
@@ -128,6 +125,13 @@ def _by(result: IngestResult) -> str:
     if "panorama" in kinds:
         counted.append(f"{kinds['panorama']:,} of them panoramas")
     return f" ({', '.join(counted)})" if counted else ""
+
+
+def _print_left_out(result: IngestResult, console: Console) -> None:
+    if result.refused.counts:
+        _print_refused(result, console)
+    if result.failed.counts:
+        _print_failed(result, console)
 
 
 def _print_refused(result: IngestResult, console: Console) -> None:

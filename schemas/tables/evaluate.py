@@ -28,7 +28,9 @@ TABLES = (
             "completion_tokens": INT,
             "cost_usd": FLOAT,
             "seconds": FLOAT,
-            "messages_json": JSON,  # the whole conversation
+            "messages_json": JSON,  # the whole conversation; the view is named by its original's digest
+            "view_width": INT,  # pixels of the picture the model saw; boxes are in these
+            "view_height": INT,
         },
         required=("policy",),
         about="what was answered",

@@ -49,10 +49,11 @@ TABLES = (
             "sha256": STRING,  # of the stored file
             "extension": STRING,
             "image_id": STRING,  # the picture it was made of
-            "trajectory_id": STRING,
+            "trajectory_id": STRING,  # null: of a conversation in `predictions`
             "kind": STRING,  # view: the picture as the model is shown it; crop: what a zoom showed
         },
         required=("sha256", "extension", "image_id", "kind"),
         about="files that were cut or resized from a picture, beside the perspective views",
+        shared=True,  # synthesis and evaluation
     ),
 )

@@ -10,8 +10,8 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.messages import ChatReply, Message, ToolCall, Usage, image_part, image_reference, text_part
@@ -60,6 +60,7 @@ class Trajectory:
     end_reason: str = ANSWERED
     usage: Usage = Usage()
     observations: tuple[str, ...] = ()  # what an Observer said of each picture, where one was asked
+    pictures: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)  # shown, by digest
 
     @property
     def outage(self) -> str:
@@ -168,6 +169,7 @@ class Environment:
             self.end_reason,
             self.usage,
             tuple(observations),
+            dict(self.pictures),
         )
 
     def _used_up(self) -> str:

@@ -1,13 +1,16 @@
 """The stage that asks every policy where every benchmark picture was taken, with or without tools."""
 
 import asyncio
+import hashlib
 import json
 from dataclasses import dataclass
 
 from schemas.errors import StageRefused
+from schemas.messages import Message, image_references
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.reward import RewardSettings
 from tasks.agent.attempt import Attempt, attempt, recipe_with
+from tasks.agent.derived import derived_rows
 from tasks.agent.picture import Picture, open_picture
 from tasks.agent.policies import STAGES
 from tasks.agent.seeds import stable_seed
@@ -71,8 +74,8 @@ async def work(item: Row, context: WorkerContext) -> Kept:
         seed=stable_seed("evaluate", item["sha256"], policy),
         max_tokens=settings.max_tokens,
     )
-    row = await prediction(item, policy, item["evaluation_id"], tried, context)
-    return Kept({"predictions": [row]}, tried.trajectory.usage)
+    row, files = await prediction(item, policy, item["evaluation_id"], tried, picture, context)
+    return Kept({"derived": files, "predictions": [row]}, tried.trajectory.usage)
 
 
 def require_server(policy: str, context: WorkerContext) -> None:
@@ -88,21 +91,42 @@ async def picture_of(item: Row, context: WorkerContext) -> Picture:
     return await asyncio.to_thread(open_picture, original, settings.view_max_pixels, settings.view_min_pixels)
 
 
-async def prediction(item: Row, policy: str, evaluation: str, tried: Attempt, context: WorkerContext) -> Row:
-    """The row of one answer: what was said, at what cost, and what it is worth."""
+async def prediction(
+    item: Row, policy: str, evaluation: str, tried: Attempt, picture: Picture, context: WorkerContext
+) -> tuple[Row, list[Row]]:
+    """The row of one answer: what was said, at what cost, and what it is worth; and rows of `derived` for crops."""
     truth = Address(item["country"], item["region"], item["city"])
-    return {
+    messages = await asyncio.to_thread(_stored, item, tried, picture, context.images)
+    row = {
         "evaluation_id": evaluation,
         "image_id": item["image_id"],
         "snapshot_id": item["snapshot_id"],
         "policy": policy,
         "tools": ", ".join(context.settings.tools) or "none",
         **tried.columns(),
-        "messages_json": json.dumps(tried.trajectory.messages, ensure_ascii=False),
+        "messages_json": json.dumps(messages, ensure_ascii=False),
+        "view_width": picture.width,
+        "view_height": picture.height,
         "levels_json": await asyncio.to_thread(_levels, tried.text, truth, context),
         "address_km": await _address_km(tried.text, item["lat"], item["lon"], context),
         **judge(tried.text, item["lat"], item["lon"]),
     }
+    made = derived_rows(f"{evaluation}|{item['image_id']}", item["image_id"], messages)
+    return row, [{**one, "trajectory_id": None} for one in made if one["kind"] == "crop"]
+
+
+def _stored(item: Row, tried: Attempt, picture: Picture, images: ImageStore) -> list[Message]:
+    """The conversation with the pictures of its tools stored, and the original named for the view.
+
+    A view can be made again from the original, so a benchmark's views are not stored beside it.
+    """
+    view = f"sha256:{hashlib.sha256(picture.view).hexdigest()}.jpg"
+    written = json.dumps(tried.trajectory.messages, ensure_ascii=False)
+    messages: list[Message] = json.loads(written.replace(view, f"sha256:{item['sha256']}.{item['extension']}"))
+    for sha256, extension in image_references(messages):
+        if sha256 in tried.trajectory.pictures:
+            images.put(tried.trajectory.pictures[sha256], extension)
+    return messages
 
 
 def judge(answer_text: str, true_lat: float, true_lon: float) -> Row:
@@ -142,7 +166,7 @@ async def _address_km(text: str, lat: float, lon: float, context: WorkerContext)
 STAGE = Stage(
     name="evaluate.answers",
     reads=("labels", "images", "models"),
-    writes=("predictions",),
+    writes=("derived", "predictions"),
     items=items,
     work=work,
     open=open_context,

@@ -6,7 +6,7 @@ that what one method asks and another asks too is asked once, and a killed run g
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,12 @@ async def scale_one(item: Row, context: WorkerContext) -> Kept:
     settings, policy = context.settings, item["policy"]
     require_server(policy, context)
     chosen = settings.scaling
+    picture = await picture_of(item, context)
     found = await scaling.scale(
         context.chat,
         policy,
         chosen.verifier,
-        await picture_of(item, context),
+        picture,
         recipe_with(settings.agent_recipe, settings.tools),
         context.tools,
         chosen.n,
@@ -55,15 +56,19 @@ async def scale_one(item: Row, context: WorkerContext) -> Kept:
     answers = (
         found.attempts[0],
         _as_attempt(_told(item, found), found.verifier_answer, found.usage, found.seconds),
-        Attempt(shown.text, _with_usage(shown.trajectory, every), sum(one.seconds for one in found.attempts)),
+        Attempt(shown.text, replace(shown.trajectory, usage=every), sum(one.seconds for one in found.attempts)),
     )
-    rows, kept = [], []
+    rows: list[Row] = []
+    files: list[Row] = []
+    kept: list[Row] = []
     for name, tried in zip(ensembles.scaled_names(policy, chosen.n), answers, strict=True):
         evaluation = ensembles.scaling_evaluation(name, settings)
-        rows.append(await prediction(item, name, evaluation, tried, context))
+        row, crops = await prediction(item, name, evaluation, tried, picture, context)
+        rows.append(row)
+        files += crops
         kept.append({**_key(item, name, evaluation), "method": name.removeprefix(f"{policy} ")})
     kept[1] |= scaling.as_row(found)
-    return Kept({"deliberations": kept, "predictions": rows}, found.usage)
+    return Kept({"derived": files, "deliberations": kept, "predictions": rows}, found.usage)
 
 
 async def discuss_one(item: Row, context: SwarmContext) -> Kept:
@@ -94,7 +99,9 @@ async def discuss_one(item: Row, context: SwarmContext) -> Kept:
     for name, outcome, seconds in found:
         evaluation = ensembles.swarm_evaluation(name, settings)
         tried = _as_attempt(_discussion(item, outcome, chosen.agents), outcome.text, outcome.usage, seconds)
-        rows.append(await prediction(item, name, evaluation, tried, context.answers))
+        rows.append(
+            (await prediction(item, name, evaluation, tried, picture, context.answers))[0]
+        )  # no tools: no crops
         kept.append({**_key(item, name, evaluation), "method": outcome.how, "rounds": outcome.rounds})
         if outcome.reviews:
             kept[-1]["answers_json"] = json.dumps({"answerers": outcome.answerers, "reviews": outcome.reviews})
@@ -134,12 +141,6 @@ def _as_attempt(messages: list[Message], text: str, usage: Usage, seconds: float
     return Attempt(text, Trajectory(tuple(messages), final_text=text, usage=usage), seconds)
 
 
-def _with_usage(trajectory: Trajectory, usage: Usage) -> Trajectory:
-    return Trajectory(
-        trajectory.messages, trajectory.tools, trajectory.calls, trajectory.final_text, trajectory.end_reason, usage
-    )
-
-
 def _told(item: Row, found: scaling.Scaled) -> list[Message]:
     """The verifier's question and answer as a conversation, the picture by its digest."""
     [asked] = found.verifier_input
@@ -174,7 +175,7 @@ def open_swarm(settings: EvaluateSettings, setup: WorkerSetup) -> SwarmContext:
 SCALING = Stage(
     name="evaluate.scaling",
     reads=("labels", "images", "models"),
-    writes=("deliberations", "predictions"),
+    writes=("derived", "deliberations", "predictions"),
     items=ensembles.scaling_items,
     work=scale_one,
     open=open_context,

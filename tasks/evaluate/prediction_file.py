@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import polars as pl
 
 from schemas.errors import InputError
@@ -131,14 +132,16 @@ def _read_plain_json_lines(path: Path) -> pl.DataFrame | None:
     """
     data = path.read_bytes()
     table = _plain_table(data)
-    if table is None or data.count(b'"id":"') + data.count(b'"id": "') != table.height:
+    if table is None:
         return None
     kinds = table.schema
     if kinds.get("id") != pl.String or any(kind.is_nested() or kind == pl.Boolean for kind in kinds.values()):
         return None
     plain = all(kinds[name].is_numeric() for name in COORDINATES if name in kinds)
     # The reader turns numbers beside texts into text of its own spelling.
-    return table if plain and kinds.get("answer", pl.String) == pl.String else None
+    if not plain or kinds.get("answer", pl.String) != pl.String:
+        return None
+    return table if _all_quoted(data, table) else None
 
 
 def _plain_table(data: bytes) -> pl.DataFrame | None:
@@ -148,10 +151,27 @@ def _plain_table(data: bytes) -> pl.DataFrame | None:
             table = pl.read_ndjson(data, infer_schema_length=known_by)
         except (pl.exceptions.PolarsError, UnicodeDecodeError):
             continue  # a later row has another type
-        # Every key is followed by these two bytes: as many as cells means that no field was left out.
-        if known_by is None or data.count(b'":') == table.height * table.width:
+        cells = table.height * table.width
+        # Every key is followed by these two bytes: as many as cells means that no field was left out. One byte is
+        # counted ten times faster than two, and tells where no text holds a colon.
+        if known_by is None or _times(data, b":") == cells or data.count(b'":') == cells:
             return table
     return None
+
+
+def _all_quoted(data: bytes, table: pl.DataFrame) -> bool:
+    """Whether every id is a text in the file; where nothing is escaped the quotes of all keys and texts add up."""
+    if b"\\" not in data:
+        texts = sum(table.height - table[name].null_count() for name, kind in table.schema.items() if kind == pl.String)
+        if _times(data, b'"') == 2 * (table.height * table.width + texts):
+            return True
+    return data.count(b'"id":"') + data.count(b'"id": "') == table.height
+
+
+def _times(data: bytes, byte: bytes) -> int:
+    """How often a byte occurs, a piece that fits a cache at a time."""
+    every, wanted, piece = np.frombuffer(data, np.uint8), byte[0], 1 << 18
+    return sum(int(np.count_nonzero(every[at : at + piece] == wanted)) for at in range(0, len(every), piece))
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -226,15 +246,24 @@ class _Checks:
         warnings = []
         if ids.dtype.is_integer():
             warnings.append("ids are integers; they were taken as text, digit by digit. Store ids as text")
-        text = ids.cast(pl.String)
-        empty = text.is_null() | (text.str.strip_chars() == "")
-        if empty.any():
-            self._fail(_first(empty), "id", "is empty", "give every row the id of its picture")
-        if text.str.contains(r"^[-+]?\d").any():
+        text = ids.cast(pl.String).alias("id")
+        empty = pl.col("id").is_null() | (pl.col("id").str.strip_chars() == "")
+        # Side by side on all cores. Equal ids have equal hashes, which are counted several times faster than texts.
+        some_empty, some_numbers, hashes = (
+            text.to_frame()
+            .select(
+                empty.any().alias("empty"),
+                pl.col("id").str.contains(r"^[-+]?\d").any().alias("numbers"),
+                pl.col("id").hash().n_unique().alias("hashes"),
+            )
+            .row(0)
+        )
+        if some_empty:
+            row = _first(text.to_frame().select(empty).to_series())
+            self._fail(row, "id", "is empty", "give every row the id of its picture")
+        if some_numbers:
             self._numbers(text)
-        # Equal ids have equal hashes; hashes are counted several times faster than texts.
-        twice = text.is_duplicated() if text.hash().n_unique() < text.len() else pl.Series([False])
-        if twice.any():
+        if hashes < text.len() and (twice := text.is_duplicated()).any():
             row = _first(twice)
             again = int((text == text[row]).arg_true()[1])
             fix = "keep one prediction a picture"

@@ -1,7 +1,10 @@
 """Distance on the sphere and the one-degree grid: one formula and one radius for the whole project."""
 
 import math
+import os
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import overload
 
 import numpy as np
@@ -9,7 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 EARTH_RADIUS_KM = 6371.0  # mean radius; SpotAgent C.5, GeoAgent eq. 4
 
+_PIECE = 32_768  # pairs computed at once
+
 _CELL = re.compile(r"([NS])(\d{2})([EW])(\d{3})")
+
+Floats = NDArray[np.float64]
 
 
 @overload
@@ -25,11 +32,30 @@ def distance_km(lat1: ArrayLike, lon1: ArrayLike, lat2: ArrayLike, lon2: ArrayLi
     arguments = (lat1, lon1, lat2, lon2)
     if all(isinstance(value, int | float) for value in arguments):
         return _scalar_km(*(float(value) for value in arguments))  # type: ignore[arg-type]
-    phi1, lambda1, phi2, lambda2 = (np.radians(np.asarray(value, dtype=np.float64)) for value in arguments)
+    arrays = [np.asarray(value, dtype=np.float64) for value in arguments]
+    if len({array.shape for array in arrays}) == 1 and arrays[0].ndim == 1 and len(arrays[0]) > 8 * _PIECE:
+        return _many_km(arrays)
+    result = _array_km(*arrays)
+    return float(result) if np.ndim(result) == 0 else result
+
+
+def _many_km(arrays: Sequence[Floats]) -> Floats:
+    """The distances of long columns: in pieces that fit a cache, on all cores, since NumPy releases the GIL."""
+    found = np.empty(len(arrays[0]))
+
+    def fill(at: int) -> None:
+        found[at : at + _PIECE] = _array_km(*(array[at : at + _PIECE] for array in arrays))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(fill, range(0, len(found), _PIECE)))
+    return found
+
+
+def _array_km(lat1: Floats, lon1: Floats, lat2: Floats, lon2: Floats) -> Floats:
+    phi1, lambda1, phi2, lambda2 = (np.radians(value) for value in (lat1, lon1, lat2, lon2))
     chord = np.sin((phi2 - phi1) / 2) ** 2 + np.cos(phi1) * np.cos(phi2) * np.sin((lambda2 - lambda1) / 2) ** 2
     # Rounding can carry an antipode a hair past 1, where arcsin has no value.
-    result = 2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(chord, 1.0)))
-    return float(result) if np.ndim(result) == 0 else result
+    return np.asarray(2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(chord, 1.0))))
 
 
 def _scalar_km(lat1: float, lon1: float, lat2: float, lon2: float) -> float:

@@ -16,6 +16,7 @@ _NUMBER = re.compile(r"\d{10,25}")
 ENOUGH_ZEROS = 3  # by chance three of ten ids end in four zeros once in ten thousand million tables
 _LONG = re.compile(r"\d{17,25}")
 UNLIKELY = math.log(1e-6)  # of an undamaged table looking like this
+WORTH_A_NOTE = math.log(0.01)
 MOST = 0.95  # of the long ids being round: the whole column went through a float
 
 
@@ -83,16 +84,18 @@ class LongIds:
 
     @property
     def damaged(self) -> bool:
-        """Whether far more ids are round than chance allows (the upper tail of a Poisson variable, by Chernoff)."""
-        k, mean = self.round, self.expected
-        if k == 0 or k <= mean:
-            return False
-        return k - mean - k * math.log(k / mean) < UNLIKELY
+        """Whether far more ids are round than chance allows."""
+        return _log_chance(self.round, self.expected) < UNLIKELY
 
     @property
     def rounded_off(self) -> bool:
         """Whether most ids end in zeros: a float was printed with its first digits and filled up (818314000000000)."""
         return self.zeros >= ENOUGH_ZEROS and self.zeros * 2 > self.numbers
+
+    @property
+    def some_rounded_off(self) -> bool:
+        """Whether more ids end in four zeros than chance, one in ten thousand, explains."""
+        return _log_chance(self.zeros, self.numbers / 10_000) < WORTH_A_NOTE
 
     @property
     def whole_column(self) -> bool:
@@ -103,3 +106,8 @@ class LongIds:
     def suspect(text: str) -> bool:
         """Whether a single id may be one of the damaged ones."""
         return _LONG.fullmatch(text) is not None and chance_to_be_round(int(text)) <= 0.5 and float_can_hold(int(text))
+
+
+def _log_chance(found: int, expected: float) -> float:
+    """At most the logarithm of the chance to find so many or more: a Poisson variable's upper tail, by Chernoff."""
+    return 0.0 if found <= expected else found - expected - found * math.log(found / expected)

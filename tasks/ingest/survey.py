@@ -221,6 +221,10 @@ class _Count:
     def _hints(self) -> list[str]:
         land, rows = self._positions.land, self._positions.rows
         hints = []
+        if self._settings.check_ids and self._long.some_rounded_off and self._long.first_zeros:
+            number, text = self._long.first_zeros
+            told = f"{self._long.zeros:,} of {self._long.numbers:,} long ids end in zeros"
+            hints.append(f"{told} (first: {self._survey.table.word} {number}, {text}): did a float round them?")
         if 0 < rows < LEAST_ROWS and land.exchanged == rows and not self._settings.keep_lat_lon:
             hints.append(
                 "every point lies at sea, and on land with latitude and longitude exchanged: is --swap-lat-lon missing?"

@@ -25,9 +25,16 @@ _FINALLY = re.compile(
     r"|\banswer\s?:|最终答案|答案",
     re.IGNORECASE,
 )
+# The two forms that recipes ask for and nothing around them: read at once, as the slow path would read them.
+_PLAIN = re.compile(
+    r"\s{0,5}(?:(?P<lat>-?\d{1,2}\.\d{1,15}), ?(?P<lon>-?\d{1,3}\.\d{1,15})"
+    r"|[Ll]atitude: (?P<north>-?\d{1,2}\.\d{1,15})(?:\n|, )[Ll]ongitude: (?P<east>-?\d{1,3}\.\d{1,15}))\s{0,5}",
+    re.ASCII,
+)
 _MAX_NAME = 200
 # Characters of an answer block, of a text without one, and of a whole completion; what is longer is not read.
 MAX_ANSWER, MAX_TEXT, MAX_COMPLETION = 4_000, 30_000, 100_000
+MAX_PLAIN = 9_000  # of a text in one spelling, in which a sign such as 纬度 is a word: more is a flood of such signs
 TAIL = 6_000  # of a long text without an answer block only the end is read, where a conclusion stands
 SAME_DEGREES = 0.011  # one point written twice: rounded to two decimals, or to a minute of arc
 
@@ -123,6 +130,15 @@ def _boxed(text: str) -> str | None:
 def _read(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
     if tagged and len(body) > MAX_ANSWER:
         return ParseFailure("too_long")
+    plainly = _PLAIN.fullmatch(body)
+    if plainly is not None:
+        lat, lon = float(plainly["lat"] or plainly["north"]), float(plainly["lon"] or plainly["east"])
+        if abs(lat) <= 90 and abs(lon) <= 180:
+            return ParsedAnswer(lat, lon, Address(), body)
+    return _read_closely(body, tagged)
+
+
+def _read_closely(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
     objects = [fields for start, end in object_spans(body) if (fields := _read_object(body[start:end]))]
     placed = [fields for fields in objects if fields.keys() & {"lat", "lon", "pair", "riap"}]
     if placed:
@@ -136,6 +152,8 @@ def _read(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
             return _from_fields(fields, body)
     inner = next((fields["text"] for fields in reversed(objects) if isinstance(fields.get("text"), str)), None)
     loose = plain(body if inner is None else str(inner))
+    if len(loose) > MAX_PLAIN:
+        return ParseFailure("too_long", text=body)
     tagged = tagged or inner is not None
     found = _read_loose(loose, body, tagged)
     if isinstance(found, ParseFailure) and found.reason == "ambiguous":

@@ -4,7 +4,9 @@ What is found is a list of candidates; which of them is the answer, if any, is d
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tasks.reward.angles import Angle, Axis, angle_at, angles, check
 from tasks.reward.fields import field_of
@@ -93,7 +95,7 @@ _IN_LINK = (
 )
 _NUMBERING = re.compile(r"^(\s{0,8})\d{1,2}[.)](?=\s)", re.MULTILINE)
 
-_MOST_RUNS = 40  # a text with more lists of numbers names no one place
+_MOST_RUNS, _MOST_ANGLES = 40, 200  # a text with more lists of numbers, or more numbers, names no one place
 
 
 def without_orders(text: str) -> str:
@@ -118,8 +120,9 @@ def candidates(text: str, tagged: bool) -> list[Candidate]:
     found += [Candidate(place, at, True) for at, place in _tables(bare)]
     if any(one.strong for one in found) and not tagged:
         return found
-    runs = [run for run in _runs(bare) if len(run) > 1]
-    if len(runs) > _MOST_RUNS:
+    numbers = list(islice(angles(bare), _MOST_ANGLES + 1))
+    runs = [run for run in _runs(bare, numbers) if len(run) > 1]
+    if len(runs) > _MOST_RUNS or len(numbers) > _MOST_ANGLES:
         return [*found, Candidate("ambiguous", 0, False)]
     for run in runs:
         found += _from_run(bare, run, tagged)
@@ -131,10 +134,10 @@ def _decimal_points(match: re.Match[str]) -> str:
     return f"{a}.{b}{gap}{c}.{d}"
 
 
-def _runs(text: str) -> list[list[Angle]]:
+def _runs(text: str, numbers: Sequence[Angle]) -> list[list[Angle]]:
     """Angles that stand beside each other, parted by nothing but a separator."""
     runs: list[list[Angle]] = []
-    for angle in angles(text):
+    for angle in numbers:
         last = runs[-1][-1] if runs else None
         if last is not None and angle.start - last.end <= 12 and _JOINT.fullmatch(text, last.end, angle.start):
             runs[-1].append(angle)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import deque
+from itertools import islice
 from typing import Any
 
 # What models call the fields, spelled without case, spaces and punctuation.
@@ -136,8 +137,8 @@ def read_labels(text: str) -> tuple[Fields, bool]:
     Takes what `json` refuses: unquoted values, single quotes, trailing commas, missing braces.
     """
     found: Fields = {}
-    ambiguous = False
-    keys = list(_KEY.finditer(text))
+    keys = list(islice(_KEY.finditer(text), _MAX_NODES + 1))
+    ambiguous = len(keys) > _MAX_NODES
     ends = [key.start() for key in keys[1:]] + [len(text)]
     for key, end in zip(keys, ends, strict=False):
         field = field_of(key["quoted"] or key["bare"])

@@ -13,6 +13,7 @@ import polars as pl
 
 from schemas.messages import Usage
 from schemas.settings.synthesize import SynthesizeSettings
+from tasks.agent.derived import derived_rows
 from tasks.agent.environment import Environment, Trajectory, run_agent
 from tasks.agent.picture import Picture, open_picture
 from tasks.agent.recipe import Recipe
@@ -26,7 +27,6 @@ from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, ServiceError
 from tasks.synthesize.attempt import attempt, limits
-from tasks.synthesize.derived import derived_rows
 from tasks.synthesize.notes import read_notes
 from tasks.synthesize.rejection import Truth, Verdict, verdict
 

@@ -1,5 +1,6 @@
 """`geofix ingest FILE` as a user meets it: one line for a table that cannot be taken, an account of one that can."""
 
+import contextlib
 import io
 import os
 import subprocess
@@ -11,7 +12,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.cli.command import Call
+from schemas.settings.ingest import IngestSettings
+from schemas.settings.plan import PlanSettings
+from schemas.settings.services import ServicesSettings
+from schemas.settings.spread import SpreadSettings
+from tasks.ingest import IngestResult, Survey, ingest_table
 from tasks.lake import Lake
+from tasks.runtime.runner import Context
+from tasks.services import connect
 
 HEADER = "id,path,lat,lon,licence,creator\n"
 
@@ -103,3 +112,20 @@ def test_a_folder_of_photos(tmp_path: Path) -> None:
     rows = Lake(tmp_path / "lake").read("images")
     assert sorted(rows["attribution"]) == ['Photo a: "our trip"', 'Photo b: "our trip"']
     assert rows["licence"].unique().to_list() == ["CC BY 4.0"]
+
+
+def test_quiet_hides_the_summary_and_not_the_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jpg").write_bytes(jpeg(1))
+    (tmp_path / "t.csv").write_text(HEADER + "a,a.jpg,48.85,2.35,CC0,x\nb,b.jpg,48.86,2.35,CC0,x\n")
+
+    def without_prefect(found: Survey, call: Call) -> IngestResult:
+        context = Context(Lake(tmp_path / "lake"), connect(ServicesSettings(), {}), SpreadSettings(workers=1))
+        return ingest_table(found, "t", IngestSettings(keep_lat_lon=True), PlanSettings(), context)
+
+    monkeypatch.setattr("flows.cli.ingest._run_flow", without_prefect)
+    monkeypatch.setattr("flows.cli.running.prefect_ready", lambda lake, debug: contextlib.nullcontext())
+    options = ["ingest", str(tmp_path / "t.csv"), "--lake", str(tmp_path / "lake"), "--keep-lat-lon"]
+    result = CliRunner().invoke(app, [*options, "-q"])
+    assert result.exit_code == 0 and result.stdout == "", result.output
+    assert "1 of 2 rows were refused" in result.stderr and "'b.jpg'" in result.stderr
+    assert "Dataset" not in result.stderr

@@ -14,7 +14,9 @@ from PIL import Image
 from pydantic import ValidationError
 
 from schemas.errors import StageRefused
+from schemas.messages import image_references
 from schemas.settings.evaluate import EvaluateSettings
+from schemas.settings.review import ReviewSettings
 from schemas.settings.services import ChatEndpoint, ServicesSettings, TrainedEndpoint
 from tasks.evaluate import STAGES, report
 from tasks.evaluate.answers import STAGE as ANSWERS
@@ -22,6 +24,9 @@ from tasks.evaluate.answers import judge
 from tasks.evaluate.benchmark import evaluation_id, items
 from tasks.evaluate.scores import STAGE as SCORES
 from tasks.lake import Commit, Lake
+from tasks.lake.verify import verify
+from tasks.review.site.page import Source
+from tasks.review.site.pages.leaderboard import files as leaderboard_files
 from tasks.runtime.runner import Context, Inputs, WorkerSetup, run
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import open_inputs
@@ -33,8 +38,9 @@ MakeSnapshot = Callable[..., str]
 
 
 class Model(BaseHTTPRequestHandler):
-    """Answers as told: text by model name."""
+    """Answers as told: text by model name; a model that zooms does so once before it answers."""
 
+    zooms: ClassVar[set[str]] = {"zoomer"}
     asked: ClassVar[list[dict[str, Any]]] = []
     says: ClassVar[dict[str, str]] = {}
     status = 200
@@ -42,8 +48,12 @@ class Model(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         type(self).asked.append(body)
+        message: dict[str, Any] = {"role": "assistant", "content": self.says.get(body["model"], "")}
+        if body["model"] in self.zooms and not any(one["role"] == "tool" for one in body["messages"]):
+            call = {"name": "image_zoom_in_tool", "arguments": json.dumps({"bbox_2d": [30, 20, 150, 100]})}
+            message["tool_calls"] = [{"id": "c", "type": "function", "function": call}]
         reply = {
-            "choices": [{"message": {"role": "assistant", "content": self.says.get(body["model"], "")}}],
+            "choices": [{"message": message}],
             "usage": {"prompt_tokens": 7, "completion_tokens": 3},
         }
         data = json.dumps(reply).encode()
@@ -109,7 +119,10 @@ async def answer_all(lake: Lake, settings: EvaluateSettings, shop: WorkerSetup, 
     bench = ANSWERS.open(settings, shop)
     rows: list[dict[str, Any]] = []
     for item in items(see(lake), settings).head(only).iter_rows(named=True):
-        rows += (await ANSWERS.work(item, bench)).rows["predictions"]
+        made = (await ANSWERS.work(item, bench)).rows
+        rows += made["predictions"]
+        if made["derived"]:
+            write(lake, "derived", made["derived"])
     write(lake, "predictions", rows)
 
 
@@ -246,6 +259,38 @@ async def test_slices_pairs_and_the_report(lake: Lake, model: tuple[type[Model],
     assert {pairs["policy"], pairs["other_policy"]} == {"answerer-base", "second"} and pairs["p"] == 1.0
     text = report(lake, settings).markdown
     assert "Paired comparisons" in text and "second" in text
+
+
+async def test_a_conversation_names_only_stored_pictures_and_its_page_draws_the_boxes(
+    lake: Lake, model: tuple[type[Model], str]
+) -> None:
+    model[0].says["zoomer"] = "<answer>10.0, 20.0</answer>"
+    tools = ("image_zoom_in_tool",)
+    settings = EvaluateSettings(policies=("zoomer",), trained=False, tools=tools, view_max_pixels=41_000)
+    shop = setup(lake, model[1])
+    await answer_all(lake, settings, shop)
+    original = lake.read("images")["sha256"][0]
+    row = lake.read("predictions").filter(pl.col("image_id") == "i0").row(0, named=True)
+    assert row["tool_pattern"] == "image_zoom_in_tool" and row["tool_successes"] == 1
+    width, height = row["view_width"], row["view_height"]
+    assert width * height <= 41_000 < 300 * 200 and width > height
+    named = image_references(json.loads(row["messages_json"]))
+    assert [sha256 == original for sha256, _ in named] == [True, False]  # the picture, then what the zoom showed
+    assert [one for one in verify(lake) if one.table in ("predictions", "derived")] == []
+    crops = lake.read("derived")
+    assert set(crops["sha256"]) == {named[1][0]} and set(crops["image_id"]) == {"i0", "i1", "i3"}  # withdrawn with them
+    assert set(crops["kind"]) == {"crop"}
+    lake.blobs.delete(lake.images.key(*named[1]))
+    assert {one.table for one in verify(lake, quick=True)} >= {"predictions"}  # the check can fail
+
+    for stage in STAGES[1:]:
+        run(stage, settings, Context(lake, shop.connections))
+    snapshot = lake.read("snapshots").row(0, named=True)
+    [(_, answers)] = leaderboard_files(Source(lake, snapshot, ReviewSettings()))
+    assert len(answers) == 3
+    for found in answers.values():
+        [box] = [step["box"] for step in found["steps"] if "box" in step]
+        assert box == [round(share, 4) for share in (30 / width, 20 / height, 120 / width, 80 / height)]
 
 
 async def test_ten_refreshes_leave_a_snapshots_scores_as_they_are(

@@ -181,3 +181,20 @@ def test_the_report_reads_and_serialises(tmp_path: Path) -> None:
     again = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert again["rows"] == 4 and again["metrics"][0]["name"] == "acc@0.5km"
     assert render_report(score_file(write(tmp_path / "q.jsonl", ROWS[1:3])))  # nothing answered at all
+
+
+def test_a_number_among_quoted_ids_keeps_its_digits(tmp_path: Path) -> None:
+    """Whatever else the texts hold: colons, quotes and brackets must not make up for the quotes an id lacks."""
+    path, at = tmp_path / "p.jsonl", '"lat": 1, "lon": 2, "true_lat": 1, "true_lon": 2'
+    for note in ("a", "a: b", '\\"\\"', '\\"id\\": \\"', "{}"):
+        lines = [f'{{"id": "a{n}", {at}, "note": "x"}}' for n in range(3)]
+        path.write_text("\n".join([*lines, f'{{"id": 123456789012345678, {at}, "note": "{note}"}}']) + "\n")
+        assert score_file(path).table["id"].to_list() == ["a0", "a1", "a2", "123456789012345678"], note
+
+
+def test_a_field_that_only_later_rows_have_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    row = {"id": "", "lat": 1.0, "lon": 2.0, "true_lat": 1.0, "true_lon": 2.0}
+    rows = [{**row, "id": f"a{n}", **({"country": "Chad: x"} if n == 1500 else {})} for n in range(1501)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    assert set(score_file(path, by="country").slices) == {"(none)", "Chad: x"}

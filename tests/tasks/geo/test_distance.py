@@ -52,6 +52,18 @@ def test_scalars_and_arrays_agree() -> None:
     assert isinstance(distance_km(np.float64(1.0), 2, 3, 4), float)
 
 
+def test_long_columns_computed_in_pieces_are_the_same() -> None:
+    rng = np.random.default_rng(2)
+    lat1, lat2 = rng.uniform(-90, 90, (2, 300_001))
+    lon1, lon2 = rng.uniform(-180, 180, (2, 300_001))
+    lat1[7] = np.nan
+    some = slice(None, None, 1000)
+    whole = distance_km(lat1, lon1, lat2, lon2)
+    np.testing.assert_array_equal(whole[some], distance_km(lat1[some], lon1[some], lat2[some], lon2[some]))
+    assert np.flatnonzero(np.isnan(whole)).tolist() == [7]
+    assert whole[-1] == distance_km(lat1[-1:], lon1[-1:], lat2[-1:], lon2[-1:])[0]
+
+
 def test_nan_stays_nan() -> None:
     assert math.isnan(distance_km(math.nan, 0, 0, 0))
     assert math.isnan(distance_km(math.inf, 0, 0, 0))

@@ -1,11 +1,14 @@
 """Ids that went through a float are found; ids that did not are left alone."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.settings.ingest import IngestSettings
+from tasks.ingest import TableRefused, survey
 from tasks.ingest.ids import LongIds, chance_to_be_round, float_can_hold, written_as_float
 
 LONG = st.integers(10**17, 10**20 - 1)
@@ -75,3 +78,17 @@ def test_a_damaged_part_of_a_column_is_found_too() -> None:
     assert ids.suspect(str(int(float(123456789012345678))))
     assert not ids.suspect("123456789012345671")
     assert not ids.suspect("photo-123456789012345680")
+
+
+def test_ids_that_a_float_filled_up_with_zeros_are_refused_or_named(darkroom: Any) -> None:
+    darkroom.save("a.jpg", b"x")
+    settings = IngestSettings(keep_lat_lon=True)
+    damaged = [{"id": f"{818314 + n}000000000"} for n in range(4)]
+    with pytest.raises(TableRefused, match=r"4 of 4 ids end in zeros.*line 2, 818314000000000"):
+        survey(darkroom.plain(damaged), settings)
+    whole = [{"id": f"81831412345678{n}"} for n in range(8)]
+    notes = survey(darkroom.plain([*whole, damaged[0]]), settings).notes
+    assert [note for note in notes if "1 of 9 long ids end in zeros (first: line 10, 818314000000000)" in note]
+    assert not any("zeros" in note for note in survey(darkroom.plain(whole), settings).notes)
+    trusted = IngestSettings(keep_lat_lon=True, check_ids=False)
+    assert not any("zeros" in note for note in survey(darkroom.plain(damaged), trusted).notes)

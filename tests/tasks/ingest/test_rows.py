@@ -94,6 +94,17 @@ def test_each_defect(darkroom: Any, row: dict[str, Any], reason: str, column: st
     assert "SECRETPW" not in told and "\x1b" not in told and "\\u001b" not in told and "\\x1b" not in told
 
 
+def test_with_a_folder_of_pictures_no_address_is_asked(darkroom: Any) -> None:
+    darkroom.save("a.jpg", b"x")
+    row = {"id": "p0", "picture": "a.jpg", "url": "https://host.example/a.jpg", "lat": 48.5, "lon": 2.5}
+    path = darkroom.table([[*row.values(), "CC0", "Ana"]], [*row, "licence", "creator"])
+    assert items(path)["url"].to_list() == [row["url"]]  # without --images the address is what is known
+    found = items(path, images=str(darkroom.folder))
+    (told,) = refusals(found).values()
+    assert told["reason"] == "no_picture" and "call the column of file names path" in told["problem"]
+    assert found["url"].null_count() == found.height == 1
+
+
 def test_a_good_row_has_everything(darkroom: Any) -> None:
     file = darkroom.save("sub/a.jpg", b"12345")
     extra = {"captured_at": "2020-05-01T12:00:00+02:00", "compass_angle": -90, "split": "Test", "kind": "360"}

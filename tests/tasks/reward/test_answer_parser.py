@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.reward.answer import Address, ParsedAnswer, ParseFailure, parse_answer, parse_point
+from tasks.reward.answer import Address, ParsedAnswer, ParseFailure, _read, _read_closely, parse_answer, parse_point
 
 PARIS = '{"lat": 48.85, "lon": 2.35, "city": "Paris", "country": "France"}'
 
@@ -199,3 +199,24 @@ def assert_sound(answer: ParsedAnswer | ParseFailure) -> None:
         assert -90 <= answer.lat <= 90 and -180 <= answer.lon <= 180
     else:
         assert answer.lat is None and answer.lon is None and answer.address
+
+
+@given(
+    st.tuples(st.floats(-95, 95), st.floats(-190, 190)),
+    st.integers(1, 12),
+    st.sampled_from(["{}, {}", "{},{}", " {}, {}\n", "Latitude: {}\nLongitude: {}", "\nlatitude: {}, longitude: {}\n"]),
+    st.booleans(),
+)
+def test_plain_answers_are_read_as_the_careful_reader_reads_them(
+    place: tuple[float, float], decimals: int, form: str, tagged: bool
+) -> None:
+    body = form.format(*(f"{degrees:.{decimals}f}" for degrees in place))
+    assert _read(body, tagged) == _read_closely(body, tagged)
+
+
+def test_a_flood_of_numbers_or_labels_names_no_place_and_a_final_answer_after_it_does() -> None:
+    flood = "\n".join(f"sample {n}: {n / 7:.2f}, {n / 3:.2f}" for n in range(220))
+    assert len(flood) < 6000 and not isinstance(parse_answer(flood), ParsedAnswer)
+    assert point(f"{flood}\nFinal answer: 48.85, 2.35") == (48.85, 2.35)
+    for unit in ("+1", "1 ", "纬度", "2<", "lat: 1, lon: 2, lat: 3 "):
+        assert not isinstance(parse_answer(unit * (4000 // len(unit))), ParsedAnswer)

@@ -75,8 +75,7 @@ def files(source: Source) -> Files:
             "reasons": [row["parse_error"]] if row["parse_error"] else [],
             "error_km": None if row["error_km"] is None else round(row["error_km"], 2),
             "calls": row["tool_calls"] or 0,
-            # Predictions do not keep the size of the view: a box in the wrong place would be worse than none.
-            **conversation(row, (None, None)),
+            **conversation(row, (row["view_width"], row["view_height"])),
         }
     for number, part in parts.items():
         yield f"answers-{number}", part

@@ -1,4 +1,4 @@
-"""Which stored files of a trajectory were made of its picture: the view the model is shown, and what zooms showed."""
+"""Which stored files of a conversation were made of its picture: the view the model is shown, and what zooms showed."""
 
 from collections.abc import Sequence
 
