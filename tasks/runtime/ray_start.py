@@ -18,7 +18,14 @@ import ray
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
 from tasks.runtime.ray_cluster import join_cluster
-from tasks.runtime.ray_private import ENVIRONMENT, DriverJobConfig, listen_on_loopback, private_home, report_to
+from tasks.runtime.ray_private import (
+    ENVIRONMENT,
+    DriverJobConfig,
+    listen_on_loopback,
+    private_home,
+    report_to,
+    without_spared_servers,
+)
 from tasks.runtime.ray_watchdog import Watchdog
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", **ENVIRONMENT}
@@ -100,7 +107,7 @@ def _start_private(settings: SpreadSettings) -> None:
 def _init_private(settings: SpreadSettings, folder: Path) -> None:
     global _watchdog
     _watchdog = Watchdog(folder)
-    with private_home(folder):
+    with private_home(folder), without_spared_servers():
         ray.init(
             # At least two: training asks for two, and would wait forever on a machine of one core.
             num_cpus=max(settings.workers or 0, os.cpu_count() or 1, 2),
