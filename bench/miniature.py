@@ -136,6 +136,13 @@ def report(folder: Path, seed: int) -> int:
         print(f"   {name}: {line(found)}")
     if "passk" in parts:
         print(f"   Pass@{parts['passk']['k']} at 25 km: {parts['passk']['regimes']}")
+        for row in (*parts["passk"].get("table8", ()), *parts["passk"].get("groups", ())):
+            print("   " + ", ".join(f"{name} {value}" for name, value in row.items()))
+        goals += [
+            Goal("groups without variance after the filter, in per cent", row["share_pct"], at_most=30)
+            for row in parts["passk"].get("groups", ())
+            if row["groups"] == "kept" and row["number"]
+        ]
     if "cold" in parts:
         goals += cold_goals(rows)
     if "grpo" in parts:

@@ -7,8 +7,15 @@ import os
 import random
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import polars as pl
+
+from tasks.difficulty.regime import measure, table8
+from tasks.difficulty.report import groups
+from tasks.reward.spotagent import reward_at
 
 MORE_PATIENCE_S = 2
 
@@ -117,7 +124,6 @@ def passk(folder: Path, size: Any, seed: int) -> dict[str, Any]:
     from infra.pretrain.agent import open_agent, tried_often
     from infra.pretrain.panoramas import rows_of
     from infra.pretrain.world_tools import geocoder_of, toolbox_of
-    from tasks.difficulty.regime import measure
 
     world, train, _ = chosen(size)
     rows = rows_of(folder / "train", train)[: size.passk_places]
@@ -126,7 +132,23 @@ def passk(folder: Path, size: Any, seed: int) -> dict[str, Any]:
     regimes = [measure(one, (25.0,), (25.0,)).regimes[0] for one in errors]
     counts = {name: regimes.count(name) for name in ("mastered", "learnable", "intractable")}
     learnable = [row["image_id"] for row, name in zip(rows, regimes, strict=True) if name == "learnable"]
-    return {"k": size.k, "regimes": counts, "learnable": learnable}
+    return {"k": size.k, "regimes": counts, "learnable": learnable, **difficulty(errors)}
+
+
+def difficulty(errors: Sequence[Sequence[float | None]]) -> dict[str, Any]:
+    """SpotAgent's Table 8, and the groups without reward variance before and after the filter (eq. 8's reward)."""
+    thresholds = (1.0, 25.0, 200.0, 750.0)
+    found = [measure(one, thresholds, thresholds[:2]) for one in errors]
+    rewards = [[0.0 if error is None else reward_at(error) for error in one] for one in errors]
+    table = pl.DataFrame(
+        {
+            "threshold_km": [list(thresholds)] * len(found),
+            "regimes": [list(one.regimes) for one in found],
+            "learnable": [one.kept for one in found],
+            "reward_varies": [len(set(one)) > 1 for one in rewards],
+        }
+    ).with_columns(kept=pl.col("learnable") & pl.col("reward_varies"))
+    return {"table8": table8(table).to_dicts(), "groups": groups(table).to_dicts()}
 
 
 def grpo(folder: Path, size: Any, seed: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def report(lake: Lake, settings: DifficultySettings) -> Report:
             markdown_table(tables["table8"]),
         ]
         text += ["Pictures by trials that passed (figure 8):", markdown_table(tables["passes"])]
-        text += ["Groups, and whether their rewards differ:", markdown_table(tables["groups"])]
+        text += ["Groups, and whether their rewards differ:", markdown_table(tables["groups"]), without_variance(mine)]
         for name, table in tables.items():
             make[f"{number}-{name}.csv"] = _csv(table)
     key = digest("difficulty report", VERSION, [one.decode() for one in (make[name]() for name in sorted(make))])
@@ -65,6 +65,16 @@ def groups(regimes: pl.DataFrame) -> pl.DataFrame:
         for name, table in sets.items()
     ]
     return pl.DataFrame(rows)
+
+
+def without_variance(regimes: pl.DataFrame) -> str:
+    """The share of groups that teach nothing, among all pictures and among those kept for GRPO, in one line."""
+    told = {row["groups"]: row for row in groups(regimes).to_dicts()}
+    before, after = (
+        f"{told[name]['without_variance']:,} of {told[name]['number']:,} ({told[name]['share_pct']} %)"
+        for name in ("all", "kept")
+    )
+    return f"Groups without reward variance: {before} before the filter, {after} after it."
 
 
 def _csv(table: pl.DataFrame) -> Callable[[], bytes]:

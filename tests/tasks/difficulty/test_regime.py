@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas.settings.difficulty import DifficultySettings
+from tasks.difficulty.passes import _row as row_of
 from tasks.difficulty.regime import measure, regime, table8
+from tasks.difficulty.report import without_variance
+from tasks.geo.distance import distance_km
+from tasks.train.fast.grouped import Completion
+from tasks.train.rollouts.source import Episode
+from tasks.train.scoring import recipe_scorer
 
 THRESHOLDS = (1.0, 25.0, 200.0, 750.0)
 errors = st.lists(st.none() | st.floats(0, 20_000), min_size=8, max_size=8)
@@ -84,3 +90,31 @@ def test_table8_of_nothing_is_empty():
 def test_wrong_settings_are_explained(wrong, words):
     with pytest.raises(ValidationError, match=words):
         DifficultySettings(**wrong)
+
+
+def test_the_filter_leaves_no_group_without_variance_by_the_trainers_own_reward():
+    """Points north of the truth, in km; 300 and 900 km apart Pass@K varies, and eq. 8 pays nothing for either."""
+    tried = {
+        "near and far": [0.5, 10, 60, 900],
+        "only the country": [300, 900, 300, 900],
+        "mastered": [0.1, 0.2, 0.1, 0.3],
+        "far": [5000] * 4,
+        "unread": [None, None, 12, None],
+    }
+    scorer, settings = recipe_scorer("spotagent"), DifficultySettings(k=4)
+    truth = {"lat": 10.0, "lon": 20.0}
+    degree_km = distance_km(10.0, 20.0, 11.0, 20.0)
+    rows = []
+    for name, errors_km in tried.items():
+        texts = ["no idea" if km is None else f"<answer>{10 + km / degree_km:.6f}, 20.0</answer>" for km in errors_km]
+        judged = scorer([(Episode(Completion([], []), True, text), truth) for text in texts])
+        group = {"error_km": errors_km, "reward": [one.reward for one in judged], "snapshot_id": ["s"] * 4}
+        rows.append(row_of(name, "p", pl.DataFrame(group, strict=False), settings))
+    regimes = pl.DataFrame(rows)
+    kept = regimes.filter("kept")
+    assert kept["image_id"].to_list() == ["near and far", "unread"] and kept["reward_varies"].all()
+    reasons = dict(regimes.filter(~pl.col("kept")).select("image_id", "reason").iter_rows())
+    assert reasons == {"only the country": "no_reward_variance", "mastered": "mastered", "far": "intractable"}
+    assert without_variance(regimes) == (
+        "Groups without reward variance: 3 of 5 (60.0 %) before the filter, 0 of 2 (0.0 %) after it."
+    )

@@ -37,6 +37,9 @@ from tasks.runtime.runner import Context, StageResult, run
 from tasks.runtime.snapshots import approved_snapshot
 from tasks.services import connect
 from tasks.synthesize import STAGE as SYNTHESIZE
+from tasks.train.fast.grouped import Completion
+from tasks.train.rollouts.source import Episode
+from tasks.train.scoring import recipe_scorer
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -238,11 +241,22 @@ def test_difficulty_measures_pass_at_k_and_regimes(world, lake):
         assert row["passes"] == [mine.filter(pl.col("error_km") < limit).height for limit in row["threshold_km"]]
         assert row["reward_varies"] == (mine["reward"].n_unique() > 1)
         assert row["kept"] == (row["learnable"] and row["reward_varies"]) and (row["phase"] is None) != row["kept"]
+    # The trainer's own reward of the same answers: before the filter groups without variance, after it none.
+    labels = {row["image_id"]: row for row in lake.read("labels").to_dicts()}
+    judged = recipe_scorer("spotagent")(
+        [(Episode(Completion([], []), True, row["answer"]), labels[row["image_id"]]) for row in attempts.to_dicts()]
+    )
+    earned = attempts.select("image_id", reward=pl.Series([one.reward for one in judged], dtype=pl.Float64))
+    flat = set(earned.group_by("image_id").agg(pl.col("reward").n_unique() == 1).filter("reward")["image_id"])
+    kept = set(regimes.filter("kept")["image_id"])
+    assert flat == set(regimes.filter(~pl.col("reward_varies"))["image_id"]) and kept and flat and not flat & kept
     assert set(attempts["snapshot_id"]) == set(regimes["snapshot_id"]) == {"snapshot-1"}
     assert table8(regimes)["total"].to_list() == [8] * 4
     assert all(result.nothing_to_do for result in measure_difficulty(lake, world))
     text = report(lake, DifficultySettings()).markdown
     assert "Street (1km)" in text and "rewards differ" in text
+    share = f"{len(flat)} of 8 ({100 * len(flat) / 8:.1f} %) before the filter, 0 of {len(kept)} (0.0 %) after it"
+    assert f"Groups without reward variance: {share}." in text
     tried, found = measure_difficulty(lake, world, keep="learnable")
     assert tried.nothing_to_do and found.kept == 8, "another rule asks no model again"
     assert lake.read("regimes")["kept"].sum() == 6
