@@ -108,10 +108,11 @@ def test_geoagent_over_sockets(world_url: str) -> None:
 def test_an_outage_of_any_service_excludes_the_rollout(world_url: str) -> None:
     gold = completion("Spain", "Catalonia", "Barcelona")
     for broken in (services(CLOSED, chat=world_url), services(world_url, chat=CLOSED)):
-        assert recipe_scorer("geoagent", None, broken)([(episode(gold), BARCELONA)]) == [Judged(None)]
+        [found] = recipe_scorer("geoagent", None, broken)([(episode(gold), BARCELONA)])
+        assert found.reward is None and str(found.reason).endswith("_outage")
     for recipe in ("spotagent", "geovista", "thinking-with-map"):
         scored = recipe_scorer(recipe)([(episode(tagged(41.3888, 2.159), "search_outage"), BARCELONA)])
-        assert scored == [Judged(None)]
+        assert scored == [Judged(None, "search_outage")]
 
 
 @pytest.mark.parametrize(("recipe", "most"), [("spotagent", 1.0), ("thinking-with-map", 1.0), ("geovista", 4.0)])

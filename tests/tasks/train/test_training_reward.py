@@ -33,6 +33,7 @@ def test_the_levels_of_the_truth_reach_the_reward() -> None:
 
 
 def test_an_outage_excludes_and_an_unknown_recipe_is_refused() -> None:
-    assert recipe_scorer("spotagent")([(episode("48, 2", "search_unavailable"), ROW)]) == [Judged(None)]
+    [found] = recipe_scorer("spotagent")([(episode("48, 2", "search_unavailable"), ROW)])
+    assert found == Judged(None, "search_unavailable")
     with pytest.raises(GeofixError, match="has no reward to train with"):
         recipe_scorer("smilegeo")
