@@ -10,6 +10,17 @@ from typing import Any
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
 
+# Starting is importing: the controller and each worker are new processes, and a worker's imports take ten seconds of a
+# CPU. So nothing else is started, and a busy machine is given time.
+SETTINGS = {
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",  # its minute is too short where every core is taken
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one more process; checkpoints are ours
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon the end of a stage is noticed
+}
+
 
 def run_on_workers(arguments: Mapping[str, Any], settings: TrainSettings) -> None:
     """Call `train_model(**arguments, ranks)` in `train.workers` processes; returns when all are done.
@@ -21,7 +32,8 @@ def run_on_workers(arguments: Mapping[str, Any], settings: TrainSettings) -> Non
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    os.environ.setdefault("RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING", "0")
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     has_gpus = ray.cluster_resources().get("GPU", 0) >= settings.workers
     needed = {"CPU": float(settings.threads), **({"GPU": 1.0} if has_gpus else {})}
     for name, each in needed.items():

@@ -14,6 +14,7 @@ import asyncio
 import io
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -47,6 +48,7 @@ ASKED = {
     "search_web": "search", "maps_geocode": "geocoder", "poi_input_tips": "maps", "poi_keyword_search": "maps",
     "poi_detail_query": "maps", "static_map_query": "maps", "satellite_map_query": "maps",
 }  # fmt: skip
+GATHER_S = 0.05  # a step of the engine costs the same for one rollout as for many: few are not started alone
 SLACK = 4  # a quarter more than the longest: an engine is made anew, and emptied before, for what does not fit
 FOUL = "control_token"  # a tool's answer that would steer the model is no answer
 
@@ -95,6 +97,7 @@ class Underway:
         self._running: dict[Course, Future[None]] = {}
         self._answered: SimpleQueue[Course] = SimpleQueue()
         self.ready: deque[Course] = deque()
+        self.waited_s = 0.0  # in which there was nothing to decode
 
     def __enter__(self) -> Underway:
         return self
@@ -129,11 +132,15 @@ class Underway:
         return None
 
     def _collect(self, waits: bool) -> None:
+        """Take what has answered. An idle engine waits for the first and for those that come right behind it."""
         while self._running:
+            began = time.monotonic()
             try:
-                course = self._answered.get(block=waits and not self.ready)
+                course = self._answered.get(waits, GATHER_S if self.ready else None)
             except Empty:
                 return
+            finally:
+                self.waited_s += time.monotonic() - began
             self._running.pop(course).result()  # raises what its step raised
             if course.turns >= self._max_turns:
                 course.environment.end(TURN_BUDGET)
@@ -158,6 +165,7 @@ class ToolRollouts:
         self._size, self._max_tokens, self._max_turns = size, max_tokens, max_turns
         self._sampling = Sampling(temperature)
         self._tools: asyncio.AbstractEventLoop | None = None
+        self.waited_s = 0.0  # of the last draw: the engine idle for want of a tool's answer
 
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
         groups = [
@@ -171,6 +179,7 @@ class ToolRollouts:
                     underway.start(course, self._take(course, one.ids))
             while underway.wait():
                 self._go_on(underway)
+        self.waited_s = underway.waited_s
         return [[course.episode() for course in group] for group in groups]
 
     def _go_on(self, underway: Underway) -> None:

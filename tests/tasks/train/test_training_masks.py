@@ -7,7 +7,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from transformers import AutoProcessor
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
 from trl.chat_template_utils import get_training_chat_template
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
@@ -159,6 +161,15 @@ def test_a_tiny_model_is_the_same_for_the_same_seed_and_survives_saving(
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     opened = AutoProcessor.from_pretrained(tmp_path, trust_remote_code=True)
     assert type(opened).__name__ == "ImageOnlyProcessor", "without torchvision, from the folder alone"
+    models[0].save_pretrained(tmp_path)
+    reopened = AutoModelForImageTextToText.from_pretrained(tmp_path).eval()
+    turns = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Where?"}]}]
+    text = opened.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    inputs = opened(text=[text], images=[Image.new("RGB", (120, 80), "teal")], return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(reopened(**inputs).logits, models[0].eval()(**inputs).logits), (
+            "what is served is what it was"
+        )
     again = load_processor(str(tmp_path))
     assert again.image_processor.size == processor.image_processor.size
     assert again.tokenizer.get_vocab() == processor.tokenizer.get_vocab()

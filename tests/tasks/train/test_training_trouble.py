@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
+from typer.testing import CliRunner
 
+from flows.cli import app
 from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings
 from tasks.train import checkpoints
@@ -61,6 +63,25 @@ def test_a_base_that_cannot_be_trained_is_refused_at_once(base: Path) -> None:
     shutil.rmtree(base)
     base.mkdir()
     assert "config.json is missing" in refused(base)
+
+
+def test_the_command_says_so_in_one_line_and_writes_nothing(base: Path, tmp_path: Path) -> None:
+    def told(folder: str) -> str:
+        lake = tmp_path / "lake"
+        done = CliRunner().invoke(app, ["train", "--lake", str(lake), "--set", f"train.base={folder}"])
+        assert done.exit_code == 1 and done.stdout == "" and not lake.exists()
+        [line] = [line for line in done.stderr.splitlines() if not line.startswith("checking the settings")]
+        return line
+
+    assert "train.base=/models/Qwen2.5-VL-7B-Instruct: there is no such folder" in told(
+        "/models/Qwen2.5-VL-7B-Instruct"
+    )
+    weights = base / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    assert "the copy was cut short, copy it again" in told(str(base))
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
+    assert "holds a model of type 'llama'; training takes Qwen2.5-VL" in told(str(base))
 
 
 def optimizer_of(model: Any) -> StochasticAdamW:
