@@ -128,8 +128,17 @@ def save_model(folder: Path, model: Any, processor: Any, ranks: Ranks = ALONE) -
     """A folder that transformers opens: weights without padding and adapters, configuration, processor."""
     state = whole_state(model.state_dict(), ranks)
     if ranks.is_first:
+        _tie(model, state)
         _write_model(folder, model, processor, merged_state(model, plain_state(model, state)))
     ranks.wait()
+
+
+def _tie(model: Any, state: dict[str, torch.Tensor]) -> None:
+    """Weights that are one in the model are one in its state again: gathering has made copies of them."""
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in state and first.setdefault(id(parameter), name) != name:
+            state[name] = state[first[id(parameter)]]
 
 
 def _write_model(folder: Path, model: Any, processor: Any, state: dict[str, torch.Tensor]) -> None:

@@ -1,20 +1,25 @@
 """Several processes train one model: who has which sample, what the loss is divided by, and the same gradients."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 
 from bench import train_workers
+from bench.training_lake import small_settings
 from schemas.settings.train import TrainSettings, TunerSettings
-from tasks.train import STAGES
+from tasks.train import STAGES, checkpoints
+from tasks.train.checkpoints import save_model
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
 from tasks.train.policy_loss import token_weights
 from tasks.train.ranks import Ranks
 from tasks.train.supervised import Supervised, blank_sample, with_picture
+from tasks.train.tiny import build_model, build_processor
 
 Make = Callable[..., Sample]
 
@@ -85,6 +90,19 @@ def test_token_weights_of_a_step_count_all_processes() -> None:
     part = token_weights([3], [True], "grpo", 10, lambda *own: [3, 12])
     assert part == whole[:1]
     assert token_weights([3], [False], "dapo", 10, lambda *own: [2, 9]) == [0.0]
+
+
+def test_tied_weights_are_saved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathering the shared-out weights makes copies of them; a saved model must have the tensors of one process."""
+    small = small_settings()
+    processor = build_processor(["Where?"], small.tiny, small.image_min_pixels, small.image_max_pixels)
+    model = build_model(processor, small.tiny, 0)
+    for name in ("one", "several"):
+        save_model(tmp_path / name, model, processor)
+        monkeypatch.setattr(checkpoints, "whole_state", lambda state, _: {n: t.clone() for n, t in state.items()})
+    assert load_file(tmp_path / "one" / "model.safetensors").keys() == (
+        load_file(tmp_path / "several" / "model.safetensors").keys()
+    )
 
 
 def test_settings_of_several_workers() -> None:
