@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from infra.offline.world import World
 
 MOST_TOWNS = 60  # of all that have a name, those a search engine would look at
 MISSPELT = 0.7
+LARGE = 20_000  # places: the signs of more are listed by a process of its own
 _NONE = np.empty(0, np.int32)
 Street = Place | SideStreet
 
@@ -53,11 +56,22 @@ class SignIndex:
         with self._lock:
             if self._ready:
                 return
-            names = ("signs", self._world.seed, self._world.size, repr(self._world.modes))
-            with one_at_a_time(*names):
-                kept = kept_lists(*names)
-                self._places = keep_lists(self._listed(), *names) if kept is None else kept
+            with one_at_a_time(*self._names):
+                kept = kept_lists(*self._names)
+                if kept is None and self._world.size > LARGE:
+                    _list_elsewhere(self._world)
+                    kept = kept_lists(*self._names)
+                self._places = self.write() if kept is None else kept
             self._ready = True
+
+    @property
+    def _names(self) -> tuple[object, ...]:
+        """Under which the lists are kept."""
+        return "signs", self._world.seed, self._world.size, repr(self._world.modes)
+
+    def write(self) -> Lists:
+        """Lists the signs and keeps them, where that is possible."""
+        return keep_lists(self._listed(), *self._names)
 
     def _listed(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -128,6 +142,18 @@ class SignIndex:
         for row in sorted(rows, key=lambda row: order(row, rows[row]))[:MOST_TOWNS]:
             if row not in towns:
                 yield from side.of_town(row)
+
+
+def _list_elsewhere(world: World) -> None:
+    """Have the signs listed by another process; returns when it has written its file, or could not.
+
+    It takes half a minute of CPU, in which models and painters here would wait for Python's lock at every step.
+    """
+    command = [sys.executable, "-m", "infra.offline.list_signs", str(world.seed), str(world.asked_size)]
+    command += world.modes.names()
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as other:
+        other.wait()
 
 
 def _texts(street: Street) -> list[str]:

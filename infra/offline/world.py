@@ -88,7 +88,7 @@ class World:
             raise ValueError(f"size: {size} places; at least 1 is needed")
         if pano_width % 64 or not 512 <= pano_width <= 5760:
             raise ValueError(f"pano_width: {pano_width}; a multiple of 64 between 512 and 5760 is needed")
-        self.seed, self.pano_width, self.modes = seed, pano_width, modes or Modes()
+        self.seed, self.asked_size, self.pano_width, self.modes = seed, size, pano_width, modes or Modes()
         self.gazetteer: Gazetteer = gazetteer()
         self._city, self._copy = _choose(self.gazetteer, seed, size, self.modes.dense)
         self._order: np.ndarray | None = None

@@ -69,3 +69,13 @@ def test_servers_that_start_together_list_once(folder: Path) -> None:
     for thread in threads:
         thread.join()
     assert listed == [1]
+
+
+def test_signs_of_a_large_world_are_listed_by_another_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = SignIndex(World(7, 60))._listed()
+    monkeypatch.setenv("TMPDIR", str(folder.parent))
+    monkeypatch.setattr("infra.offline.sign_index.LARGE", 50)
+    index = SignIndex(World(7, 60))
+    monkeypatch.setattr(index, "_listed", lambda: pytest.fail("the signs were listed in the server's process"))
+    index.prepare()
+    assert as_lists(index._places) == expected
