@@ -8,10 +8,11 @@ is a failure with a reason. There is no default point. A pair without any mark i
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 
 from tasks.reward.angles import angles
 from tasks.reward.asides import spoken
-from tasks.reward.coordinates import Point, candidates, read_coordinate, without_orders
+from tasks.reward.coordinates import MOST_ANGLES, Point, candidates, read_coordinate, without_orders
 from tasks.reward.fields import CONFLICT, Fields, object_spans, read_json, read_labels
 from tasks.reward.spelling import plain
 
@@ -32,6 +33,7 @@ _PLAIN = re.compile(
     re.ASCII,
 )
 _MAX_NAME = 200
+_MOST_OBJECTS = 50  # of a flood of `{}` the last ones are read
 # Characters of an answer block, of a text without one, and of a whole completion; what is longer is not read.
 MAX_ANSWER, MAX_TEXT, MAX_COMPLETION = 4_000, 30_000, 100_000
 MAX_PLAIN = 9_000  # of a text in one spelling, in which a sign such as 纬度 is a word: more is a flood of such signs
@@ -139,7 +141,8 @@ def _read(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
 
 
 def _read_closely(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
-    objects = [fields for start, end in object_spans(body) if (fields := _read_object(body[start:end]))]
+    spans = object_spans(body)[-_MOST_OBJECTS:]
+    objects = [fields for start, end in spans if (fields := _read_object(body[start:end]))]
     placed = [fields for fields in objects if fields.keys() & {"lat", "lon", "pair", "riap"}]
     if placed:
         # A text may draft before it answers; inside an answer block two points are no answer.
@@ -225,7 +228,10 @@ def _labelled_after(text: str) -> Point | str | None:
     if not re.search(r"\d[^\n]{0,12}lat", text, re.IGNORECASE):
         return None
     found: dict[str, float | str] = {}
-    for angle in angles(text):
+    numbers = list(islice(angles(text), MOST_ANGLES + 1))
+    if len(numbers) > MOST_ANGLES:
+        return None
+    for angle in numbers:
         for axis in ("lat", "lon"):
             if _AFTER[axis].match(text, angle.end):
                 value = angle.on("lat" if axis == "lat" else "lon")

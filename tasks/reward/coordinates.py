@@ -95,7 +95,7 @@ _IN_LINK = (
 )
 _NUMBERING = re.compile(r"^(\s{0,8})\d{1,2}[.)](?=\s)", re.MULTILINE)
 
-_MOST_RUNS, _MOST_ANGLES = 40, 200  # a text with more lists of numbers, or more numbers, names no one place
+_MOST_RUNS, MOST_ANGLES = 40, 200  # a text with more lists of numbers, or more numbers, names no one place
 
 
 def without_orders(text: str) -> str:
@@ -120,9 +120,9 @@ def candidates(text: str, tagged: bool) -> list[Candidate]:
     found += [Candidate(place, at, True) for at, place in _tables(bare)]
     if any(one.strong for one in found) and not tagged:
         return found
-    numbers = list(islice(angles(bare), _MOST_ANGLES + 1))
+    numbers = list(islice(angles(bare), MOST_ANGLES + 1))
     runs = [run for run in _runs(bare, numbers) if len(run) > 1]
-    if len(runs) > _MOST_RUNS or len(numbers) > _MOST_ANGLES:
+    if len(runs) > _MOST_RUNS or len(numbers) > MOST_ANGLES:
         return [*found, Candidate("ambiguous", 0, False)]
     for run in runs:
         found += _from_run(bare, run, tagged)
