@@ -102,7 +102,7 @@ def test_geoagent_over_sockets(world_url: str) -> None:
     assert judged[0].parts["spatial"] > 0.9 and judged[0].parts["semantic"] == pytest.approx(1.0)
     assert judged[0].parts["consistency"] > 0.5 and (found[0] or 0) > 2.5
     assert (found[3] or 0) < 0.5, "another continent earns next to nothing"
-    assert max(rewards("geoagent", HACKS, connections)) < 0.2 * (found[0] or 0)
+    assert rewards("geoagent", HACKS, connections) == [0.0] * len(HACKS)
 
 
 def test_an_outage_of_any_service_excludes_the_rollout(world_url: str) -> None:
