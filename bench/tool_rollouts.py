@@ -99,7 +99,7 @@ def settings_of(recipe: str = "geovista", group_size: int = 4, **changes: Any) -
 
 def services(server: ToolServer) -> Connections:
     """Every service of the tools is the server; a failure is not tried again."""
-    here = {"base_url": server.url, "max_attempts": 1, "public_key": "none"}
+    here = {"base_url": server.url, "max_attempts": 1, "public_key": "none", "timeout_s": 300, "total_timeout_s": 300}
     return connect(ServicesSettings.model_validate({"search": here, "geocoder": here, "maps": here}), {}, ())
 
 
