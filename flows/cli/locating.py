@@ -1,6 +1,5 @@
 """What `geofix locate` does for each picture, and how it shows it in the terminal while it happens."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +19,13 @@ from tasks.agent.asking import Sampling, SingleAgent
 from tasks.agent.environment import Environment, run_agent
 from tasks.agent.page import Located
 from tasks.agent.picture import Picture, open_picture
-from tasks.agent.readable import arguments_of, found_in
+from tasks.agent.readable import answer_of, arguments_of, found_in
 from tasks.agent.recipe import Recipe
 from tasks.agent.thought import split_thought
 from tasks.imaging.decode import BadImage
 from tasks.reward.answer import parse_answer
 
 SHOWN_CHARS = 300
-_TAGS = re.compile(r"</?answer>")
 
 
 def read_picture(path: Path, config: Config, model: str | None = None) -> Picture:
@@ -90,8 +88,7 @@ class Terminal:
                     Text(f"→ {function['name']} {arguments_of(function['arguments'])}", style="bold cyan")
                 )
             if said:
-                shown = _TAGS.sub("", said).strip()
-                self._console.print(Panel(Text(shown), title="answer", border_style="green", expand=False))
+                self._console.print(Panel(Text(answer_of(said)), title="answer", border_style="green", expand=False))
         elif message["role"] == "tool":
             for line in result_lines(message["content"]):
                 self._console.print(Text(f"← {line}", style="dim"), soft_wrap=False)

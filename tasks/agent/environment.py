@@ -95,6 +95,8 @@ class Environment:
     def reset(self) -> list[Message]:
         """Begin again; returns the opening messages in stored form."""
         self.pictures: dict[str, bytes] = {}
+        self._uris: dict[str, str] = {}
+        self._offered = self.recipe.schemas() or None
         self.calls: list[CallRecord] = []
         self.usage = Usage()
         self.end_reason, self.final_text, self._turns = "", "", 0
@@ -114,11 +116,13 @@ class Environment:
 
     def offered(self) -> list[dict[str, Any]] | None:
         """The tools of the next request. The same in every turn: a prompt that changes is another prompt."""
-        return self.recipe.schemas() or None
+        return self._offered
 
     def request(self) -> list[Message]:
         """The messages as a chat server takes them: pictures as data URIs, arguments always a JSON object."""
-        return [_sent(message, self.pictures) for message in self.messages]
+        for sha256 in self.pictures.keys() - self._uris.keys():
+            self._uris[sha256] = to_data_uri(self.pictures[sha256])
+        return [_sent(message, self._uris) for message in self.messages]
 
     async def step(self, reply: ChatReply) -> Step:
         """Take a reply: run its calls, or end with its answer. Whatever it holds, this returns."""
@@ -249,21 +253,21 @@ def _plain(arguments: str) -> str:
         return arguments
 
 
-def _sent(message: Message, pictures: dict[str, bytes]) -> Message:
+def _sent(message: Message, uris: dict[str, str]) -> Message:
     content = message["content"]
     if isinstance(content, list):
-        content = [_sent_part(part, pictures) for part in content]
+        content = [_sent_part(part, uris) for part in content]
     sent = {**message, "content": content}
     if "tool_calls" in message:
         sent["tool_calls"] = [_sent_call(call) for call in message["tool_calls"]]
     return sent
 
 
-def _sent_part(part: dict[str, Any], pictures: dict[str, bytes]) -> dict[str, Any]:
+def _sent_part(part: dict[str, Any], uris: dict[str, str]) -> dict[str, Any]:
     reference = image_reference(part)
     if reference is None:
         return part
-    return {"type": "image_url", "image_url": {"url": to_data_uri(pictures[reference[0]])}}
+    return {"type": "image_url", "image_url": {"url": uris[reference[0]]}}
 
 
 def _sent_call(call: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from schemas.messages import Message, image_reference
 from tasks.agent.environment import Trajectory
 from tasks.agent.picture import Picture
-from tasks.agent.readable import Entry, arguments_of, found_in
+from tasks.agent.readable import Entry, answer_of, arguments_of, found_in
 from tasks.agent.thought import split_thought
 from tasks.imaging.images import to_data_uri
 from tasks.reward.answer import ParsedAnswer, ParseFailure
@@ -115,7 +115,7 @@ def _message(message: Message, pictures: dict[str, bytes]) -> str:
             function = call["function"]
             asked = arguments_of(function["arguments"])
             parts.append(f'<div class="call"><b>{_safe(function["name"])}</b> {_safe(asked)}</div>')
-        parts.append(f'<div class="answer">{_safe(answer)}</div>' if answer else "")
+        parts.append(f'<div class="answer">{_safe(answer_of(answer))}</div>' if answer else "")
         return "".join(parts)
     texts = [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
     shown = "".join(

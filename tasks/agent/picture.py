@@ -21,8 +21,7 @@ class Picture:
 
     def region(self, box: tuple[float, float, float, float]) -> bytes:
         """A JPEG cut from the original under a box drawn on the view; ValueError for a box outside."""
-        cut = images.crop(self.original, box, self.scale)
-        return images.model_view(cut, self.max_pixels, self.min_pixels)[0]
+        return images.region_view(self.original, box, self.scale, self.max_pixels, self.min_pixels)
 
 
 def open_picture(original: bytes, max_pixels: int = VIEW_MAX_PIXELS, min_pixels: int = VIEW_MIN_PIXELS) -> Picture:

@@ -1,12 +1,14 @@
 """Calls of tools and what they returned, as a person reads them: a title, an address or words, a point."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 MOST_ENTRIES = 8
 _TITLES = ("title", "display_name", "name")
 _ADDRESS = ("address", "district")
+_TAGS = re.compile(r"</?answer>")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,16 @@ def arguments_of(text: str) -> str:
     if len(value) == 1:
         return _plain(next(iter(value.values())))
     return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
+
+
+def answer_of(text: str) -> str:
+    """An answer without its tags; the values of one that is an object."""
+    said = _TAGS.sub("", text).strip()
+    try:
+        value = json.loads(said)
+    except (ValueError, RecursionError):
+        return said
+    return "\n".join(f"{name}: {_plain(part)}" for name, part in value.items()) if isinstance(value, dict) else said
 
 
 def _rows(value: Any) -> list[Any]:

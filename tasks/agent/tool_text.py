@@ -3,22 +3,45 @@
 import json
 from typing import Any
 
+SHORTEST = 60  # characters of a text that still tell something
 TOO_LONG = {"error": "the result is too long to show"}
 
 
 def as_text(value: dict[str, Any], max_chars: int) -> str:
     """A tool's value as JSON of at most `max_chars` characters that cannot be taken for tags.
 
-    Strings are shortened, longest first, until the text fits, so that it stays JSON. `<` is written as its escape:
-    a page that holds `</tool_response>`, `<answer>` or a control token must not become markup in a prompt.
+    Strings are shortened, longest first, until the text fits, so that it stays JSON; before they say nothing any more,
+    the last entries of a list go. `<` is written as its escape: a page that holds `</tool_response>`, `<answer>` or a
+    control token must not become markup in a prompt.
     """
-    limit = max_chars
     while True:
-        text = json.dumps(_shorten(value, limit), ensure_ascii=False).replace("<", "\\u003c")
-        if len(text) <= max_chars or limit <= 8:
+        text = _within(value, max_chars, SHORTEST)
+        fewer = _fewer(value) if text is None else None
+        if fewer is None:
             # What still does not fit has too many parts, not too long ones.
-            return text if len(text) <= max_chars else json.dumps(TOO_LONG)
+            return text or _within(value, max_chars, 8) or json.dumps(TOO_LONG)
+        value = fewer
+
+
+def _within(value: dict[str, Any], max_chars: int, shortest: int) -> str | None:
+    """The text with strings cut to one length, the longest at which it fits; None below the shortest."""
+    limit = max_chars
+    while limit >= shortest:
+        text = json.dumps(_shorten(value, limit), ensure_ascii=False).replace("<", "\\u003c")
+        if len(text) <= max_chars:
+            return text
         limit = limit * 2 // 3
+    return None
+
+
+def _fewer(value: dict[str, Any]) -> dict[str, Any] | None:
+    """Without the last entries of its longest list; None where no list has several."""
+    name, rows = max(
+        ((name, part) for name, part in value.items() if isinstance(part, list)),
+        key=lambda one: len(one[1]),
+        default=("", []),
+    )
+    return {**value, name: rows[: max(1, len(rows) * 3 // 4)]} if len(rows) > 1 else None
 
 
 def _shorten(value: Any, limit: int) -> Any:

@@ -8,6 +8,7 @@ import base64
 import math
 
 import cv2
+import numpy as np
 
 from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage, BadImageKind, Encoded, ImageFacts, Pixels, inspect, jpeg
 from tasks.imaging.metadata import strip_exif
@@ -22,10 +23,10 @@ __all__ = [
     "BadImageKind",
     "ImageFacts",
     "box_on_original",
-    "crop",
     "equirectangular",
     "inspect",
     "model_view",
+    "region_view",
     "strip_exif",
     "thumbnail",
     "to_data_uri",
@@ -75,11 +76,24 @@ def box_on_original(
     return left_px, top_px, right_px, bottom_px
 
 
-def crop(data: bytes, bbox_on_view: tuple[float, float, float, float], scale: float) -> bytes:
-    """A JPEG cut from the original picture, at its full resolution, under a box drawn on its view."""
+def region_view(
+    data: bytes,
+    bbox_on_view: tuple[float, float, float, float],
+    scale: float,
+    max_pixels: int = 2_000_000,
+    min_pixels: int = 40_000,
+) -> bytes:
+    """A JPEG cut from the original picture under a box drawn on its view, within a model's pixel budget."""
     picture = Encoded.open(data)
     left, top, right, bottom = box_on_original(bbox_on_view, scale, picture.facts.width, picture.facts.height)
-    return jpeg(picture.pixels()[top:bottom, left:right], VIEW_QUALITY)
+    cut = np.ascontiguousarray(picture.pixels()[top:bottom, left:right])
+    factor = view_scale(right - left, bottom - top, max_pixels, min_pixels)
+    size = _size(right - left, bottom - top, factor)
+    if factor > 1.0:
+        cut = resized(cut, size, cv2.INTER_CUBIC)
+    elif factor < 1.0:
+        cut = shrink(cut, size)
+    return jpeg(cut, VIEW_QUALITY)
 
 
 def thumbnail(data: bytes, max_side: int = 320, quality: int = 78, finer: int = 2) -> bytes:
@@ -95,9 +109,7 @@ def to_data_uri(jpeg: bytes) -> str:
 
 
 def _scaled(picture: Encoded, scale: float, finer: int = 2) -> Pixels:
-    # Enlarging rounds up to reach the minimum, shrinking rounds down to stay within the maximum.
-    fit = math.ceil if scale > 1.0 else math.floor
-    size = max(1, fit(picture.facts.width * scale)), max(1, fit(picture.facts.height * scale))
+    size = _size(picture.facts.width, picture.facts.height, scale)
     if scale == 1.0:
         return picture.pixels()
     if scale > 1.0:
@@ -105,3 +117,9 @@ def _scaled(picture: Encoded, scale: float, finer: int = 2) -> Pixels:
     # The decoder's own scaling is coarser than ours.
     pixels = picture.pixels(least=(finer * size[0], finer * size[1]))
     return pixels if pixels.shape[:2] == size[::-1] else shrink(pixels, size)
+
+
+def _size(width: int, height: int, scale: float) -> tuple[int, int]:
+    # Enlarging rounds up to reach the minimum, shrinking rounds down to stay within the maximum.
+    fit = math.ceil if scale > 1.0 else math.floor
+    return max(1, fit(width * scale)), max(1, fit(height * scale))

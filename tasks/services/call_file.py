@@ -5,6 +5,7 @@ under way is noted with the money it may cost at most: the sum of what was spent
 the budget. Rows move on to the table `calls` (`tasks/runtime/calls.py`).
 """
 
+import functools
 import os
 import sqlite3
 import time
@@ -235,7 +236,12 @@ class CallFile:
 
 def owner() -> str:
     """This process, as others of the machine can look it up."""
-    return f"{os.uname().nodename}:{os.getpid()}:{_started(os.getpid())}"
+    return _owner(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _owner(pid: int) -> str:
+    return f"{os.uname().nodename}:{pid}:{_started(pid)}"
 
 
 def _lives(name: str, since_s: float, now_s: float) -> bool:

@@ -8,12 +8,12 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import StageRefused
-from schemas.messages import ChatReply, Message, ToolCall, Usage
+from schemas.messages import ChatReply, ToolCall, Usage
 from schemas.settings.services import is_loopback
 from tasks.services.call_file import Begin, Begun, CallStore, End, Row, owner
 from tasks.services.chat_reply import REFUSAL
@@ -21,7 +21,6 @@ from tasks.services.errors import ServiceError
 from tasks.services.spending import spending
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5
-_NOT_IDENTITY = ("messages", "tools")
 
 
 class BudgetExhausted(StageRefused):
@@ -45,7 +44,7 @@ def identify(
     endpoint: str,
     base_url: str,
     model: str,
-    messages: Sequence[Message],
+    messages_json: bytes,
     fields: Mapping[str, Any],
     trial: int | None,
     seed: int | None,
@@ -56,13 +55,13 @@ def identify(
     where the server takes none. A sampled answer without seed and trial is meant to differ each time.
     """
     server = server_of(base_url)
-    sampling = {name: value for name, value in fields.items() if name not in _NOT_IDENTITY}
+    sampling = {name: value for name, value in fields.items() if name != "tools"}
     given = {"seed": seed, "trial": trial}
     sampling |= {name: value for name, value in given.items() if value is not None}
-    whole = [server, endpoint if server == "loopback" else "", model, list(messages), fields.get("tools"), sampling]
+    whole = [server, endpoint if server == "loopback" else "", model, fields.get("tools"), sampling]
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), default=str)
     sampled = bool(fields.get("temperature", 1))
-    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    digest = hashlib.sha256(text.encode() + b"\n" + messages_json).hexdigest()
     return Request(role, endpoint, model, digest, sampling, not sampled or seed is not None or trial is not None)
 
 
@@ -180,7 +179,7 @@ def _told(reply: ChatReply) -> Row:
 def _plain(reply: ChatReply) -> dict[str, Any]:
     return {
         "text": reply.text,
-        "tool_calls": [asdict(call) for call in reply.tool_calls],
+        "tool_calls": [vars(call) for call in reply.tool_calls],
         "finish_reason": reply.finish_reason,
         "reasoning": reply.reasoning,
         "alternatives": [_plain(one) for one in reply.alternatives],

@@ -15,13 +15,17 @@ class BadReply(ValueError):
     """A completion that breaks the protocol."""
 
 
+def part(value: Any, name: str) -> Any:
+    """A field of an object as it came, whatever its type; None where there is no object, or no such field."""
+    return value.get(name) if isinstance(value, dict) else None
+
+
 def read_reply(completion: Any, model: str, usage: Usage, with_tools: bool) -> ChatReply:
     """The reply, further choices included, or BadReply. `with_tools`: tools were offered, so text may call them."""
-    # The client believes what it is sent: absent parts are None, and wrong types stay as they came.
-    choices = getattr(completion, "choices", None)
+    choices = part(completion, "choices")
     if not isinstance(choices, list) or not choices:
         raise BadReply("no message under 'choices'")
-    served = getattr(completion, "model", None)
+    served = part(completion, "model")
     name = served if isinstance(served, str) and served else model
     first, *others = [_choice(choice, name, with_tools) for choice in choices[:MOST_CALLS]]
     return ChatReply(
@@ -31,10 +35,10 @@ def read_reply(completion: Any, model: str, usage: Usage, with_tools: bool) -> C
 
 def read_usage(completion: Any, price: Price | None, requests: int) -> Usage:
     """Tokens as the server counted them, and their price."""
-    value = getattr(completion, "usage", None)
+    value = part(completion, "usage")
 
     def count(name: str) -> int:
-        number = getattr(value, name, None)
+        number = part(value, name)
         return number if isinstance(number, int) and not isinstance(number, bool) and 0 < number < 2**40 else 0
 
     prompt, answer = count("prompt_tokens"), count("completion_tokens")
@@ -42,33 +46,33 @@ def read_usage(completion: Any, price: Price | None, requests: int) -> Usage:
 
 
 def _choice(choice: Any, model: str, with_tools: bool) -> ChatReply:
-    message = getattr(choice, "message", None)
+    message = part(choice, "message")
     if message is None:
         raise BadReply("no message under 'choices'")
-    given = getattr(message, "tool_calls", None) or []
+    given = part(message, "tool_calls") or []
     if not isinstance(given, list):
         raise BadReply("'tool_calls' is not a list")
     if len(given) > MOST_CALLS:
         raise BadReply(f"{len(given):,} tool calls in one reply")
-    text = _text(getattr(message, "content", None))
-    finish = str(getattr(choice, "finish_reason", None) or "stop")[:100]
+    text = _text(part(message, "content"))
+    finish = str(part(choice, "finish_reason") or "stop")[:100]
     calls = [_tool_call(position, call) for position, call in enumerate(given)]
     if not calls and with_tools and finish != "length":
         text, written = split_tool_calls(text)
         calls = [ToolCall(f"call_{n}", name[:MOST_NAME], arguments) for n, (name, arguments) in enumerate(written)]
         finish = "tool_calls" if calls else finish
-    refusal = getattr(message, "refusal", None)
+    refusal = part(message, "refusal")
     if not text and not calls and isinstance(refusal, str) and refusal:
         text, finish = refusal, REFUSAL
     return ChatReply(text, tuple(_with_own_ids(calls)), finish, Usage(0, 0, 0.0, 0), model, _reasoning(message))
 
 
 def _tool_call(position: int, call: Any) -> ToolCall:
-    function = getattr(call, "function", None)
-    name, arguments = getattr(function, "name", None), getattr(function, "arguments", None)
+    function = part(call, "function")
+    name, arguments = part(function, "name"), part(function, "arguments")
     if not isinstance(name, str):
         raise BadReply("a tool call without a function name")
-    given = getattr(call, "id", None)
+    given = part(call, "id")
     call_id = given[:MOST_ID] if isinstance(given, str) and given else f"call_{position}"
     return ToolCall(id=call_id, name=_whole(name[:MOST_NAME]), arguments=_whole(as_text(arguments)))
 
@@ -89,7 +93,7 @@ def _with_own_ids(calls: list[ToolCall]) -> list[ToolCall]:
 def _reasoning(message: Any) -> str:
     """What a server splits from the text: `reasoning_content` (DeepSeek, older vLLM) or `reasoning` (OpenRouter)."""
     for field in ("reasoning_content", "reasoning"):
-        found = getattr(message, field, None)
+        found = part(message, field)
         if isinstance(found, str) and found:
             return _whole(found)
     return ""

@@ -14,7 +14,7 @@ import httpx
 from schemas.settings.services import Endpoint, is_loopback
 from tasks.services import broker_client
 from tasks.services.answer import Answer
-from tasks.services.broker import KEEP_IDLE_S, SingleConnections, by_proxy
+from tasks.services.broker import KEEP_IDLE_S, SingleConnections, Way, by_proxy, send, url_of
 from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
 from tasks.services.meter import count
 from tasks.services.partial import Download, WrongPart
@@ -66,27 +66,38 @@ class Transfers:
         self._service, self._endpoint, self._secrets = service, endpoint, secrets
         self._transport = transport  # makes the way to a host, one a loop; none: httpx's own
         self._now = now
-        self._client: httpx.AsyncClient | None = None
+        self._way: Way | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._timeout = httpx.Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s, pool=None).as_dict()
 
     async def send(self, ask: Ask, answered: Callable[[float], None]) -> Answer:
         """The answer, whatever its status; `answered` is told how long its first bytes took."""
-        client = self._client_of_this_loop()
+        way = self._way_of_this_loop()
         shown = safe_url(ask.address)
         response: httpx.Response | None = None
         sent = False
         body = bytearray()
         try:
-            headers = {"Accept-Encoding": ACCEPTED, **ask.headers, **(ask.download.headers() if ask.download else {})}
+            headers = {
+                "Accept": "*/*",
+                "Accept-Encoding": ACCEPTED,
+                **ask.headers,
+                **(ask.download.headers() if ask.download else {}),
+            }
             if ask.call_id:  # a server that knows it answers a repeated request without working, and being paid, again
                 headers["Idempotency-Key"] = f"{ask.call_id}-{ask.attempt}"
             if isinstance(ask.json_body, bytes):
                 headers["Content-Type"] = "application/json"
             # httpx drops the address's own query if it is given params, even empty ones
-            request = client.build_request(
-                ask.method, ask.address, params=ask.params or None, headers=headers, **_body(ask.json_body)
+            request = httpx.Request(
+                ask.method,
+                url_of(ask.address),
+                params=ask.params or None,
+                headers=headers,
+                extensions={"timeout": self._timeout},
+                **_body(ask.json_body),
             )
-            shown = safe_url(str(request.url))
+            shown = safe_url(str(request.url)) if ask.params else shown
             # A way of our own, such as one that checks addresses, is never left: the broker has none.
             broker = ask.broker if self._transport is None else None
             late_s = broker_client.LATE_S if broker else 0.0
@@ -96,7 +107,7 @@ class Transfers:
                     limits = self._limits(ask.also_keep)
                     response = await broker_client.send(broker, ask.call_id, ask.attempt, request, limits)
                 else:
-                    response = await client.send(request, stream=True)
+                    response = await send(way, request)
                 answered(time.monotonic() - sent_at_s)
                 try:
                     if ask.download:
@@ -128,9 +139,9 @@ class Transfers:
 
     async def close(self) -> None:
         """Close the connections of the running loop."""
-        if self._client is not None and self._loop is asyncio.get_running_loop():
-            await self._client.aclose()
-        self._client = None
+        if self._way is not None and self._loop is asyncio.get_running_loop():
+            await self._way.aclose()
+        self._way = None
 
     def error(self, kind: Kind, message: str, retryable: bool) -> ServiceError:
         """An error of this service, without its secrets."""
@@ -141,33 +152,24 @@ class Transfers:
         message = f"{safe_text(what, self._secrets)}: {answer.url}"
         return ServiceError(self._service, "bad_response", message, status=answer.status, retryable=retryable)
 
-    def _client_of_this_loop(self) -> httpx.AsyncClient:
-        # A pool belongs to the loop it was made in; a worker may run each batch in a loop of its own.
+    def _way_of_this_loop(self) -> Way:
+        # Connections belong to the loop they were made in; a worker may run each batch in a loop of its own.
         loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
+        if self._way is None or self._loop is not loop:
             for name in ("httpx", "httpcore"):
                 logging.getLogger(name).addFilter(_hide_queries)
-            endpoint = self._endpoint
-            self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s, pool=None),
-                # How many at once is the gate's to say; the pool only keeps what may be used again.
-                limits=httpx.Limits(
-                    max_connections=None,
-                    max_keepalive_connections=endpoint.max_concurrency,
-                    keepalive_expiry=KEEP_IDLE_S,
-                ),
-                # A proxy from the environment cannot reach our own loopback.
-                trust_env=not is_loopback(endpoint.base_url),
-                follow_redirects=False,
-                transport=self._way(),
-            )
-            self._loop = loop
-        return self._client
+            self._way, self._loop = self._open_way(), loop
+        return self._way
 
-    def _way(self) -> httpx.AsyncBaseTransport | None:
+    def _open_way(self) -> Way:
         if self._transport is not None:
             return self._transport()
-        return None if self._by_proxy() else SingleConnections(KEEP_IDLE_S)
+        if not self._by_proxy():
+            return SingleConnections(KEEP_IDLE_S)
+        # How many at once is the limiter's to say; the pool only keeps what may be used again.
+        most = self._endpoint.max_concurrency
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=most, keepalive_expiry=KEEP_IDLE_S)
+        return httpx.AsyncClient(limits=limits, follow_redirects=False)
 
     def _by_proxy(self) -> bool:
         # A proxy from the environment cannot reach our own loopback.

@@ -4,7 +4,8 @@ import json
 
 from flows.cli.locating import result_lines
 from tasks.agent.page import _message
-from tasks.agent.readable import arguments_of
+from tasks.agent.readable import answer_of, arguments_of
+from tasks.agent.tool_text import as_text
 
 SEARCH = '{"results": [{"title": "A", "url": "http://a", "content": "words"}, {"title": "B"}]}'
 PLACES = '{"results": [{"lat": 48.85661, "lon": 2.3522, "name": "Paris", "display_name": "Paris, France"}]}'
@@ -34,3 +35,17 @@ def test_what_is_no_known_form_is_shown_too() -> None:
 def test_the_page_shows_no_json_and_no_markup_of_others() -> None:
     shown = _message({"role": "tool", "content": SEARCH.replace("words", "<script>")}, {})
     assert "{" not in shown and "<script>" not in shown and "<b>A</b>" in shown and "&lt;script&gt;" in shown
+
+
+def test_an_answer_is_shown_without_tags_and_braces() -> None:
+    assert answer_of('<answer>{"lat": 1.5, "city": "Köln"}</answer>') == "lat: 1.5\ncity: Köln"
+    assert answer_of("<answer>\nCountry: Italy\n</answer>") == "Country: Italy"
+
+
+def test_what_is_too_long_for_a_model_loses_entries_before_it_loses_its_words() -> None:
+    """Ten places used to be cut to five letters each, with which no model can do anything."""
+    places = {"pois": [{**CAFE, "name": f"Café number {number} on the long street"} for number in range(40)]}
+    kept = json.loads(as_text(places, 2000))["pois"]
+    assert 4 < len(kept) < 40 and kept == places["pois"][: len(kept)]
+    assert len(as_text({"rows": [{"x": "y" * 500}] * 100_000}, 2000)) <= 2000
+    assert "error" in as_text({f"k{number}": 1 for number in range(9999)}, 2000)

@@ -15,10 +15,10 @@ from PIL import Image
 from tasks.imaging.images import (
     BadImage,
     box_on_original,
-    crop,
     equirectangular,
     inspect,
     model_view,
+    region_view,
     strip_exif,
     thumbnail,
     to_data_uri,
@@ -195,7 +195,7 @@ def test_crop_comes_from_the_original_at_full_resolution() -> None:
     image.paste("white", (3000, 1000, 3200, 1100))
     data = encoded(image, quality=95)
     _, scale = model_view(data)
-    cut = crop(data, (3000 * scale, 1000 * scale, 3200 * scale, 1100 * scale), scale)
+    cut = region_view(data, (3000 * scale, 1000 * scale, 3200 * scale, 1100 * scale), scale, min_pixels=1)
     facts = inspect(cut)
     assert (facts.width, facts.height) == (200, 100)
     assert Image.open(io.BytesIO(cut)).convert("L").getextrema()[0] > 200  # nothing but the white patch
@@ -203,7 +203,7 @@ def test_crop_comes_from_the_original_at_full_resolution() -> None:
 
 def test_crop_is_clamped() -> None:
     data = encoded(picture(100, 80))
-    facts = inspect(crop(data, (-50, -50, 1e9, 1e9), 1.0))
+    facts = inspect(region_view(data, (-50, -50, 1e9, 1e9), 1.0, 10**9, 1))
     assert (facts.width, facts.height) == (100, 80)
 
 

@@ -69,30 +69,57 @@ def served(command: list[str], health: str) -> Iterator[str]:
         process.wait(300)
 
 
-async def test_transformers_serve_answers_our_client(tmp_path: Path) -> None:
-    """With a text model: to load the processor of Qwen2.5-VL, this server demands torchvision."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+LLAVA_TEMPLATE = """\
+{% for m in messages %}{{ m['role'] }}: {% if m['content'] is string %}{{ m['content'] }}{% else %}\
+{% for part in m['content'] %}{% if part['type'] == 'image' %}<|image_pad|>{% else %}{{ part['text'] }}{% endif %}\
+{% endfor %}{% endif %}
+{% endfor %}assistant:"""
+
+
+def tiny_llava(folder: Path) -> None:
+    """A LLaVA from random weights: this server loads the image processor of Qwen2.5-VL only with torchvision (for its
+    videos), which is not installed beside a torch without CUDA. LLaVA's has a form that needs none."""
+    from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor, Qwen2Config
+    from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
     from tasks.train.tiny import train_tokenizer
 
-    folder = tmp_path / "tiny-text"
     tokenizer = train_tokenizer(["Where was this picture taken? Latitude: 1.5"], 400)
-    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
-    tokenizer.save_pretrained(folder)
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
-    Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **sizes, **heads)).save_pretrained(folder)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    seen = CLIPVisionConfig(**sizes, image_size=56, patch_size=14)
+    text = Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=2, **sizes)
+    picture = tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    config = LlavaConfig(vision_config=seen, text_config=text, image_token_index=picture, vision_feature_layer=-1)
+    LlavaForConditionalGeneration(config).save_pretrained(folder)
+    side = {"height": 56, "width": 56}
+    LlavaProcessor(
+        LlavaImageProcessorPil(size=side, crop_size=side),
+        tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        image_token="<|image_pad|>",
+        num_additional_image_tokens=1,
+        chat_template=LLAVA_TEMPLATE,
+    ).save_pretrained(folder)
+
+
+async def test_transformers_serve_shows_our_pictures_to_a_model_that_sees(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny-llava"
+    tiny_llava(folder)
     command = [str(Path(sys.executable).parent / "transformers"), "serve", "--host", "127.0.0.1"]
     with served(command, "/health") as base_url:
         endpoint = {"base_url": base_url, "timeout_s": 170, "total_timeout_s": 170, "max_attempts": 1}
         role = {"endpoint": "hf", "model": str(folder)}
         models = ModelsSettings.model_validate({"endpoints": {"hf": endpoint}, "roles": {"answerer-base": role}})
         chat = Chat(connect(ServicesSettings(), {}, models=models).chat)
-        asked = [{"role": "user", "content": "Where?"}]
+        asked = question()
         reply = await chat.complete("answerer-base", asked, max_tokens=8, temperature=0, seed=1)
+        words = [{"role": "user", "content": asked[0]["content"][1:]}]
+        blind = await chat.complete("answerer-base", words, max_tokens=8, temperature=0, seed=1)
         await chat.close()
     assert isinstance(reply.text, str) and reply.finish_reason in ("stop", "length")
     assert reply.usage.completion_tokens > 0 and reply.cost_usd is None, "nothing says what it costs"
+    assert reply.usage.prompt_tokens == blind.usage.prompt_tokens + 16, "4 x 4 patches of the picture"
 
 
 async def test_the_openai_client_is_answered_by_our_server(checkpoint: Path) -> None:
