@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+import polars as pl
+
 from schemas.errors import LakeError
 from schemas.tables import TABLES
 from tasks.lake import Lake
@@ -11,6 +13,8 @@ from tasks.lake import Lake
 _TIMES = {"written_at", "fetched_at", "checked_at", "created_at", "reviewed_at"}
 PASSING = {"run_id", "table_versions_json", "checks_json", "seconds", "tokens_per_s"} | _TIMES
 LOGS = {"runs", "failures", "decisions", "calls"}
+MADE_FROM_TIMES = {"scores": {"made_from"}}  # a hash of predictions, seconds included
+TIMED = "seconds_mean"  # a metric: how long an answer took
 
 
 def differences(left: Lake, right: Lake) -> list[str]:
@@ -19,8 +23,8 @@ def differences(left: Lake, right: Lake) -> list[str]:
     for name in TABLES:
         if name in LOGS:
             continue
-        columns = [c for c in TABLES[name].schema.names if c not in PASSING]
-        one, other = (lake.read(name).select(columns).sort(list(TABLES[name].key)) for lake in (left, right))
+        columns = [c for c in TABLES[name].schema.names if c not in PASSING | MADE_FROM_TIMES.get(name, set())]
+        one, other = (_facts(lake, name).select(columns).sort(list(TABLES[name].key)) for lake in (left, right))
         if one.equals(other):
             continue
         if one.height != other.height:
@@ -35,6 +39,12 @@ def differences(left: Lake, right: Lake) -> list[str]:
         if rows.select(TABLES[name].key).is_duplicated().any():
             found.append(f"{name}: a key stands twice")
     return found
+
+
+def _facts(lake: Lake, name: str) -> pl.DataFrame:
+    """The table's rows without those that hold a duration."""
+    rows = lake.read(name)
+    return rows.filter(pl.col("metric") != TIMED) if name == "scores" else rows
 
 
 def stray_files(lake: Lake) -> list[str]:
