@@ -84,7 +84,7 @@ def _places(count: int) -> Iterator[dict[str, Any]]:
 
 
 def produce(pictures: int, file: Path, recipe: str = "spotagent", changes: Mapping[str, Any] | None = None) -> None:
-    """Write the trajectories of so many pictures."""
+    """Write the trajectories of n pictures."""
     settings = SynthesizeSettings.model_validate({"recipe": recipe, **(changes or {})})
     assert recipe in RECIPES
     with tempfile.TemporaryDirectory() as folder, offline_server("--size", str(SIZE)) as server:

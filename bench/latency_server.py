@@ -29,7 +29,7 @@ PLACES = [{"lat": "43.318", "lon": "11.331", "display_name": "Market Square, Sie
 
 
 def completion(step: int) -> bytes:
-    """What a model says after so many tool results."""
+    """What a model says after n tool results."""
     message: dict[str, object] = {"role": "assistant", "content": ANSWER}
     if step < len(SCRIPT):
         name, arguments = SCRIPT[step]

@@ -148,7 +148,7 @@ def haversine(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
 
 
 def made(pictures: int, folder: str) -> Path:
-    """Rows of so many pictures, made by a process of its own."""
+    """Rows of n pictures, made by a process of its own."""
     file = Path(folder) / "rows.jsonl"
     command = [sys.executable, "-m", "bench.agent_pictures", str(pictures), str(file), "spotagent", f"require={RULES}"]
     subprocess.run(command, check=True)

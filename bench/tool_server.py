@@ -31,7 +31,7 @@ class ToolServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[str] = []
         self.released: dict[str, threading.Event] = defaultdict(threading.Event)
-        self.overdue: list[str] = []  # held requests that nobody released
+        self.overdue: list[str] = []  # held requests that were never released
 
     @property
     def url(self) -> str:

@@ -4,11 +4,13 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from schemas.settings.train import TinySettings
 from tasks.lake import Commit, Lake
 
 # A busy machine is slow: how long an example takes says nothing about whether it is right.
@@ -31,6 +33,19 @@ def same_names_every_time() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tasks.lake.names.new_key", lambda: "5eed" * 16)
         yield
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny vision-language model with random weights."""
+    from tasks.train.tiny import build_model, build_processor
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-model"
+    tiny = TinySettings(vocabulary=400, hidden=64, layers=1, intermediate=64, vision_hidden=32, vision_layers=1)
+    processor = build_processor(["Where was this picture taken? Latitude: 1.5"], tiny, 28 * 28 * 2, 28 * 28 * 6)
+    build_model(processor, tiny, 0).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

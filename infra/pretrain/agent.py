@@ -142,7 +142,7 @@ def reinforce(
     tokens: int,
     say: Callable[[dict[str, float]], None],
 ) -> None:
-    """GRPO with tools, by the trainer of the pipeline, on these rows for so many steps."""  # fmt: skip
+    """GRPO with tools, by the trainer of the pipeline, on these rows for n steps."""  # fmt: skip
     settings = TrainSettings(
         seed=seed, image_max_pixels=MAX_PIXELS, image_min_pixels=MIN_PIXELS, loader_threads=0,
         grpo=GrpoSettings(

@@ -212,7 +212,7 @@ class Pool:
         self._parts: dict[str, list[torch.Tensor]] = {}
 
     def refresh(self, seconds: float = 1.0) -> int:
-        """Read new files for at most so many seconds; returns how many pictures there are."""
+        """Read new files for at most n seconds; returns how many pictures there are."""
         until = time.monotonic() + seconds
         for path in sorted(self._folder.glob("*.npz")):
             if path.name in self._read or path.name.endswith(".partial.npz"):
@@ -233,7 +233,7 @@ class Pool:
         return sum(len(listed) for listed in self.facts.values())
 
     def keys(self, kind: str, least: int) -> list[str]:
-        """The groups of a kind ("view" or "zoom") with at least so many pictures."""
+        """The groups of a kind ("view" or "zoom") with at least n pictures."""
         return [key for key, listed in self.facts.items() if key.startswith(kind + "_") and len(listed) >= least]
 
     @staticmethod

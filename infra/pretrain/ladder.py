@@ -60,7 +60,7 @@ def tune(
     seed: int,
     steps: int | None = None,
 ) -> list[dict[str, float]]:
-    """Train on the pool's views for so many seconds or steps; returns loss over time."""
+    """Train on the pool's views for n seconds or steps; returns loss over time."""
     rng = random.Random(seed)
     started, step = time.monotonic(), 0
     log: list[dict[str, float]] = []

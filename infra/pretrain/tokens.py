@@ -59,7 +59,7 @@ class Tokens:
     def sequence(
         self, pictures: int, question: str, answer: list[int], length: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids, labels) of one exchange about a picture of so many tokens, padded; None where it does not fit."""
+        """(ids, labels) of one exchange about a picture of n tokens, padded; None where it does not fit."""
         before = [*self.opening, *[self.image] * pictures, *self.asked(question)]
         whole = [*before, *answer, self.end]
         if len(answer) >= ANSWER or len(whole) > length:
@@ -100,5 +100,5 @@ class Tokens:
         return ids, labels
 
     def length(self, pictures: int) -> int:
-        """The padded length of exchanges about a picture of so many tokens."""
+        """The padded length of exchanges about a picture of n tokens."""
         return -(-(len(self.opening) + pictures + 16 + ANSWER) // 8) * 8

@@ -35,7 +35,7 @@ class Plan:
     """How much of what is done."""
 
     seconds: float
-    steps: int | None = None  # stop after so many steps, for a trial
+    steps: int | None = None  # stop after n steps, for a trial
     seed: int = 0
     world_seed: int = 7
     world_size: int = 200_000

@@ -23,7 +23,7 @@ class DuplicatesSettings(Settings):
     """When two pictures are too alike or too near for both to stay."""
 
     hash_distance: int = Field(
-        6, ge=0, le=12, description="pictures whose hashes differ in at most so many of 64 bits may be near-duplicates"
+        6, ge=0, le=12, description="pictures whose hashes differ in at most n of 64 bits may be near-duplicates"
     )
     least_cosine: float = Field(
         0.98, ge=0, le=1, description="and are near-duplicates if their embeddings are at least that alike"

@@ -22,7 +22,7 @@ from tasks.imaging.near_hashes import near_pairs
 
 # Where two splits share something, the later one keeps it: evaluation data is scarcer than training data.
 SPLIT_ORDER = {"train": 0, "validation": 1, "benchmark": 2}
-SURE_SEQUENCE = 8  # a sequence's id of so many letters is the same drive through whatever source it came
+SURE_SEQUENCE = 8  # a sequence's id of at least n letters is the same drive through whatever source it came
 
 Ints = NDArray[np.int64]
 

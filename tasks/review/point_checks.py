@@ -5,7 +5,7 @@ import polars as pl
 from tasks.geo.labels import labels_of
 from tasks.geo.names import same_city, same_region
 
-MONTHS_AROUND = 6  # a month is compared with so many before and after it
+MONTHS_AROUND = 6  # a month is compared with n before and after it
 LEAST_PICTURES, LEAST_IN_MONTH = 200, 20  # fewer say nothing about a distribution
 TIMES, SIGMAS = 3.0, 8.0  # a month stands out that holds that many times what its neighbours do, beyond chance
 

@@ -1,7 +1,7 @@
 """Rollouts with tools: the policy in the one environment of `tasks/agent`, all rollouts of a batch side by side.
 
 Tools run in an event loop of their own while the engine writes replies of other rollouts: a rollout goes back to the
-engine as soon as its own tools have answered, and waits for nobody else's. The tokens that were drawn stay as they
+engine as soon as its own tools have answered, and waits for no other's. The tokens that were drawn stay as they
 are; what tools answered is added after them, with its pictures, and bears no loss.
 
 Which replies are written side by side follows from how fast services answer, and so do the random numbers they are
@@ -103,7 +103,7 @@ class Underway:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for future in self._running.values():  # after an error: nobody waits for the others any more
+        for future in self._running.values():  # after an error: none waits for the others any more
             future.cancel()
 
     @property

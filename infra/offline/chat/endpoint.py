@@ -143,7 +143,7 @@ class _Limits:
         self.began, self.requests, self.tokens = time.monotonic(), 0, 0
 
     def after(self, tokens: int) -> dict[str, str]:
-        """The headers once a request with so many tokens is counted."""
+        """The headers once a request of n tokens is counted."""
         spent = time.monotonic() - self.began
         if spent >= self.WINDOW_S:
             self.began, self.requests, self.tokens, spent = time.monotonic(), 0, 0, 0.0

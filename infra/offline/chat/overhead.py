@@ -130,7 +130,7 @@ def _patchwork(light: NDArray[np.float32]) -> Mask:
 
 
 def _parts(mask: Mask, least_px: int) -> int:
-    """Separate areas of at least so many pixels."""
+    """Separate areas of at least n pixels."""
     labels, count = ndimage.label(mask)
     return int((np.bincount(labels.ravel())[1:] >= least_px).sum()) if count else 0
 

@@ -18,7 +18,6 @@ from PIL import Image
 
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
-from schemas.settings.train import TinySettings
 from tasks.services import Chat, connect
 
 pytestmark = pytest.mark.slow
@@ -31,18 +30,6 @@ def question() -> list[dict[str, Any]]:
     url = "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
     picture = {"type": "image_url", "image_url": {"url": url}}
     return [{"role": "user", "content": [picture, {"type": "text", "text": "Where was this picture taken?"}]}]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tasks.train.tiny import build_model, build_processor
-
-    folder = tmp_path_factory.mktemp("models") / "tiny-model"
-    tiny = TinySettings(vocabulary=400, hidden=64, layers=1, intermediate=64, vision_hidden=32, vision_layers=1)
-    processor = build_processor(["Where was this picture taken? Latitude: 1.5"], tiny, 28 * 28 * 2, 28 * 28 * 6)
-    build_model(processor, tiny, 0).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
 
 
 @contextmanager
