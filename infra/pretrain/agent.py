@@ -145,9 +145,10 @@ def reinforce(
     """GRPO with tools, by the trainer of the pipeline, on these rows for n steps."""  # fmt: skip
     settings = TrainSettings(
         seed=seed, image_max_pixels=MAX_PIXELS, image_min_pixels=MIN_PIXELS, loader_threads=0,
+        pack_tokens=65_536,
         grpo=GrpoSettings(
             group_size=size, prompts_per_generation=prompts, prompts_per_step=prompts, learning_rate=rate,
-            max_turns=RECIPE.budgets.turns, max_completion_tokens=tokens, max_steps=steps, kl=0.01,
+            max_turns=RECIPE.budgets.turns, max_completion_tokens=tokens, max_steps=steps, kl=0.01, micro_batch=64,
         ),
     )  # fmt: skip
     made: list[Environment] = []

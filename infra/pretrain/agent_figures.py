@@ -58,7 +58,7 @@ def attempts(
     """`count` attempts at each picture; `files` shows other pictures than the rows' own."""
     fast.model.eval()
     scorer = recipe_scorer("spotagent")
-    at_once = 64 if fast.device.type == "cuda" else 8
+    at_once = 256 if fast.device.type == "cuda" else 8
     engines = Engines(fast, encoder.end_tokens, at_once)
     found: list[list[Tried]] = []
     step = max(1, at_once // count)

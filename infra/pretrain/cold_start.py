@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from infra.pretrain.quoting import padded, record, repeat
+from infra.pretrain.quoting import padded, record, repeat, text_batch
 from infra.pretrain.sight import SeeingEncoder
 from infra.pretrain.teacher import Taught
 from infra.pretrain.tokens import IGNORED, Tokens
@@ -88,14 +88,8 @@ def packed_lessons(lessons: Sequence[Lesson], fast: FastModel) -> Packed:
 
 def packed_texts(exchanges: Sequence[tuple[list[int], list[int]]], pad: int, device: torch.device) -> Packed:
     """Short exchanges without pictures, padded to one length."""
-    ids, labels = (torch.tensor(one) for one in padded(exchanges, pad))
-    count, length = ids.shape
-    flat, targets = ids.flatten(), labels.flatten()
-    at = torch.nonzero(targets != IGNORED).flatten()
-    return Packed(
-        flat, torch.arange(length).repeat(count).expand(3, -1), (length,) * count, torch.zeros(0, dtype=torch.long), (),
-        None, at - 1, targets[at],
-    ).to(device)  # fmt: skip
+    ids, labels = padded(exchanges, pad)
+    return text_batch(torch.tensor(ids), torch.tensor(labels), device)
 
 
 class Pupil:

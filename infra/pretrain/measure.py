@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from itertools import pairwise
@@ -12,6 +13,7 @@ import torch
 from infra.pretrain.feed import Pool
 from infra.pretrain.model import Learner
 from infra.pretrain.questions import ATTRIBUTES, BOX, READ
+from infra.pretrain.quoting import padded, record, text_batch
 from infra.pretrain.tokens import IGNORED, Tokens
 
 BINS = (7.5, 10.0, 12.0, 16.0, 24.0, 1e9)  # letter heights in pixels of the original
@@ -49,6 +51,20 @@ def read_signs(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = Fal
             exact = learner.exact(learner.logits(batch), together).tolist()
             rows += [{**part[number], "exact": bool(right)} for number, right in zip(kept, exact, strict=True)]
     return rows
+
+
+@torch.no_grad()
+def quotes_right(learner: Learner, tokens: Tokens, count: int = 256) -> dict[str, float]:
+    """How often a record of an invented place is answered with exactly its own words."""
+    rng = random.Random("measure")
+    ids, labels = (torch.tensor(one) for one in padded([record(tokens, rng) for _ in range(count)], tokens.pad))
+    batch = text_batch(ids, labels, learner.device)
+    logits = learner.logits(batch)
+    return {
+        "records": count,
+        "exact": round(float(learner.exact(logits, labels).float().mean()), 4),
+        "tokens": round(float((logits.argmax(-1) == batch.targets).float().mean()), 4),
+    }
 
 
 def others(places: list[int]) -> list[int]:

@@ -1,7 +1,7 @@
-"""Panoramas of the offline world for an agent to locate: the original as a file, its truth and its street plate beside.
+"""Panoramas of the offline world for an agent to locate: the original in tiles, its truth and its street plate beside.
 
 The street plate's words and box serve a teacher and the figures; a policy is shown pixels alone. Every picture is a
-JPEG and a row, for training also a trajectory; a picture whose row is there is not painted again.
+file and a row, for training also a trajectory; a picture whose row is there is not painted again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from infra.offline.render import encode, paint
 from infra.offline.render.labels import SeenSign
 from infra.offline.world import ImageRecord, World
 from infra.pretrain.pictures import FREE, clear_images, is_held_out, readable
-from infra.pretrain.teacher import Taught, is_placed, teach
+from infra.pretrain.teacher import MAX_PIXELS, MIN_PIXELS, Taught, is_placed, teach
+from infra.pretrain.tiles import SUFFIX, write_tiles
 from tasks.agent.toolbox import Toolbox
+from tasks.imaging import images
 
 WORLD_SEED, WORLD_SIZE = 7, 20_000  # the first 20,000 places of the world that the packaged base was taught in
 LEAST_LETTERS_PX = 14.0
@@ -80,7 +82,7 @@ def rows_of(folder: Path, records: Sequence[ImageRecord]) -> list[Row]:
     for one in records:
         row: Row = json.loads(_row_file(folder, one.image_id).read_text(encoding="utf-8"))
         if row["outcome"] != "too_far":
-            found.append({**row, "file": str(folder / f"{one.image_id}.jpg")})
+            found.append({**row, "file": str(folder / f"{one.image_id}{SUFFIX}")})
     return found
 
 
@@ -108,13 +110,15 @@ def _paint(task: tuple[str, str, bool]) -> None:
     row: Row = {
         "image_id": image_id, "lat": record.lat, "lon": record.lon, "country": countries()[place.country].name,
         "region": place.city.admin1, "city": place.city.name, "street": place.street, "plate": None, "outcome": "asked",
-        "file": str(folder / f"{image_id}.jpg"),
+        "file": str(folder / f"{image_id}{SUFFIX}"),
     }  # fmt: skip
     if _TOOLS is not None and not is_placed(row, _TOOLS):
         row["outcome"] = "too_far"
     else:
         signs: list[SeenSign] = []
-        Path(row["file"]).write_bytes(encode(paint(_WORLD, record, signs, text=text)))
+        painted = paint(_WORLD, record, signs, text=text)
+        view, scale = images.model_view(encode(painted), MAX_PIXELS, MIN_PIXELS)
+        write_tiles(Path(row["file"]), painted, view, scale)
         plates = [one for one in signs if one.lines == (place.street,) and one.free >= FREE]
         plate = max(plates, key=lambda one: one.letters_px[0], default=None)
         if plate is not None and plate.letters_px[0] >= LEAST_LETTERS_PX:

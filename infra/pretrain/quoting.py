@@ -9,44 +9,17 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import torch
 
 from infra.pretrain.tokens import IGNORED, Tokens
+from tasks.train.fast.packing import Packed
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-_SYLLABLES = [
-    "ba",
-    "ce",
-    "di",
-    "fo",
-    "gu",
-    "ha",
-    "je",
-    "ki",
-    "lo",
-    "mu",
-    "na",
-    "pe",
-    "ri",
-    "so",
-    "tu",
-    "va",
-    "we",
-    "xi",
-    "yo",
-    "za",
-    "ar",
-    "el",
-    "in",
-    "or",
-    "un",
-    "st",
-    "kr",
-    "dr",
-    "ll",
-    "nn",
-]
+_SYLLABLES = ["bacedifoguhajekilomunaperisotuvawexiyozaarelinorunstkrdrllnn"[k : k + 2] for k in range(0, 60, 2)]
 Exchange = tuple[list[int], list[int]]  # ids and labels
+RECORDS = 1  # the level from which records come
 
 
 def repeat(tokens: Tokens, rng: random.Random, count: int) -> Exchange:
@@ -82,6 +55,26 @@ def _name(rng: random.Random) -> str:
     return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randrange(2, 5))).capitalize()
 
 
+class Quotes(torch.utils.data.IterableDataset[tuple[int, torch.Tensor, torch.Tensor]]):
+    """Endless (level, ids, labels) of lessons in quoting, at the level that `level` says; all processes share it."""
+
+    def __init__(self, tokens: Tokens, level: torch.Tensor, batch: int, seed: int) -> None:
+        self.tokens, self.level, self.batch, self.seed = tokens, level, batch, seed
+
+    def __iter__(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        worker = torch.utils.data.get_worker_info()
+        rng = random.Random(f"quotes {self.seed} {worker.id if worker else 0}")
+        while True:
+            level = int(self.level[0])
+            if level < RECORDS or rng.random() < 0.3:
+                count = rng.randrange(6, 40)
+                exchanges = [repeat(self.tokens, rng, count) for _ in range(self.batch)]
+            else:
+                exchanges = [record(self.tokens, rng) for _ in range(max(1, self.batch // 4))]
+            ids, labels = padded(exchanges, self.tokens.pad)
+            yield level, torch.tensor(ids), torch.tensor(labels)
+
+
 def padded(exchanges: Sequence[Exchange], pad: int) -> tuple[list[list[int]], list[list[int]]]:
     """Ids and labels, all as long as the longest."""
     length = max(len(ids) for ids, _ in exchanges)
@@ -89,3 +82,14 @@ def padded(exchanges: Sequence[Exchange], pad: int) -> tuple[list[list[int]], li
         [[*ids, *[pad] * (length - len(ids))] for ids, _ in exchanges],
         [[*labels, *[IGNORED] * (length - len(labels))] for _, labels in exchanges],
     )
+
+
+def text_batch(ids: torch.Tensor, labels: torch.Tensor, device: torch.device) -> Packed:
+    """Rows of equally long exchanges without pictures, as the trainer takes them."""
+    count, length = ids.shape
+    flat, targets = ids.flatten(), labels.flatten()
+    at = torch.nonzero(targets != IGNORED).flatten()
+    return Packed(
+        flat, torch.arange(length).repeat(count).expand(3, -1), (length,) * count, torch.zeros(0, dtype=torch.long), (),
+        None, at - 1, targets[at],
+    ).to(device)  # fmt: skip

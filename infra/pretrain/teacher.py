@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.pretrain.quoting import shortened
+from infra.pretrain.tiles import SUFFIX, read_tiles
 from schemas.messages import ChatReply, Message, ToolCall
 from tasks.agent.environment import Environment
 from tasks.agent.picture import Picture, open_picture
@@ -44,6 +45,8 @@ class Taught:
 @lru_cache(maxsize=2048)
 def opened(file: str) -> Picture:
     """The picture with the view that the model sees."""
+    if file.endswith(SUFFIX):
+        return read_tiles(Path(file), MAX_PIXELS, MIN_PIXELS)
     return open_picture(Path(file).read_bytes(), MAX_PIXELS, MIN_PIXELS)
 
 

@@ -7,7 +7,7 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from infra.offline.place import Place
 from infra.offline.world import World
 from infra.pretrain.feed import Boards, Pool, Replay, paint_forever, write_shard
 from infra.pretrain.lessons import LEVELS, letters_of
-from infra.pretrain.measure import attributes, boxes, read_signs, reading_report
+from infra.pretrain.measure import attributes, boxes, quotes_right, read_signs, reading_report
 from infra.pretrain.model import Learner
 from infra.pretrain.pictures import clear_images, is_held_out, original, readable
 from infra.pretrain.questions import BOX, READ
+from infra.pretrain.quoting import Quotes, text_batch
 from infra.pretrain.tokens import Tokens
 
 PASS_EXACT = (0.75, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 2.0)  # share read exactly at which the next lesson begins
@@ -49,6 +50,9 @@ class Plan:
     shard: int = 24
     replay: int = 1200  # batches of boards that are kept, to be seen again
     first_level: int = 0
+    quote_processes: int = 0  # that write lessons in quoting; none: no such lessons
+    quote_share: float = 0.35  # of the steps
+    quote_batch: int = 256
     decay_from: float = 0.7  # share of the time after which the learning rate falls
     rate: float = 1e-3
 
@@ -158,13 +162,26 @@ def run(start: Path, plan: Plan, scratch: Path, output: Path, then: Callable[[Ma
         multiprocessing_context=context if plan.board_processes else None,
     )
     source = iter(loader)
+    quote_level = torch.zeros(1, dtype=torch.int64).share_memory_()
+    quotes = iter(
+        torch.utils.data.DataLoader(
+            Quotes(tokens, quote_level, plan.quote_batch, plan.seed),
+            batch_size=None,
+            num_workers=plan.quote_processes,
+            prefetch_factor=4 if plan.quote_processes else None,
+            multiprocessing_context=context if plan.quote_processes else None,
+        )
+        if plan.quote_processes
+        else ()
+    )
     learner = Learner(start, len(letters), plan.seed, weights=(start / WEIGHTS).is_file(), rate=plan.rate)
     say(began, f"{sum(one.numel() for one in learner.masters) / 1e6:.2f} M parameters on {learner.device}")
     held_pool, pool = Pool(held_folder, learner.device), Pool(train_folder, learner.device)
     held_pool.refresh(1e9)
     log = _loop(
-        learner, Replay(source, learner.device, plan.replay, plan.seed), pool, held_pool, tokens, level, plan, began
-    )
+        learner, Replay(source, learner.device, plan.replay, plan.seed), pool, held_pool, tokens, level, plan, began,
+        Quoting(quotes, quote_level, plan.quote_share if plan.quote_processes else 0.0),
+    )  # fmt: skip
     report = {"plan": asdict(plan), "letters": letters, "parameters": sum(m.numel() for m in learner.masters),
               "log": log, **figures(learner, held_pool, tokens), "painted": len(pool.facts.get("view_9x13", []))
               + len(pool.facts.get("view_8x16", [])), "seconds": round(time.monotonic() - began, 1)}  # fmt: skip
@@ -187,6 +204,7 @@ def figures(learner: Learner, held: Pool, tokens: Tokens) -> dict[str, Any]:
         "attributes_shuffled": attributes(learner, held, tokens, shuffle=True),
         "boxes": boxes(learner, held, tokens),
         "boxes_shuffled": boxes(learner, held, tokens, shuffle=True),
+        "quotes": quotes_right(learner, tokens),
         "misread": [row["text"] for row in rows if not row["exact"] and row["latin"] and row["letters_px"] >= 12][:40],
     }
 
@@ -200,6 +218,7 @@ def _loop(
     level: torch.Tensor,
     plan: Plan,
     began: float,
+    quoting: Quoting,
 ) -> list[dict[str, float]]:
     rng = random.Random(plan.seed + 3)
     log: list[dict[str, float]] = []
@@ -213,6 +232,9 @@ def _loop(
         falling = min(1.0, max(0.03, (1 - spent) / (1 - plan.decay_from)))
         rate = plan.rate * min(1.0, (step + 1) / 300) * falling
         step += 1
+        if rng.random() < quoting.share:
+            quoting.step(learner, rate)
+            continue
         if step % 100 == 1:
             pool.refresh(0.5)
             ready_views, ready_zooms = pool.keys("view", 200), pool.keys("zoom", plan.batch)
@@ -241,9 +263,35 @@ def _loop(
             exact = reading_report(read_signs(learner, held, tokens))["latin_exact"]
             log.append({"seconds": round(time.monotonic() - started, 1), "step": step, "boards": seen,
                         "level": LEVELS[number], "loss": round(float(loss.detach()), 4),
-                        "letters": round(float(where.detach()), 4),
+                        "letters": round(float(where.detach()), 4), "quotes": quoting.level + quoting.right,
                         "held_exact": exact})  # fmt: skip
             say(began, json.dumps(log[-1]), f"batches new {source.new}, again {source.again}, zooms {len(ready_zooms)}")
+
+
+class Quoting:
+    """Steps of quoting: random letters said again, then records; the level rises when the letters are mostly right."""
+
+    PASS = 0.9
+
+    def __init__(self, source: Iterator[tuple[int, torch.Tensor, torch.Tensor]], level: torch.Tensor, share: float):
+        self._source, self._level, self.share = source, level, share
+        self.right, self._steps = 0.0, 0
+
+    @property
+    def level(self) -> int:
+        return int(self._level[0])
+
+    def step(self, learner: Learner, rate: float) -> None:
+        level, ids, labels = next(self._source)
+        batch = text_batch(ids, labels, learner.device)
+        logits = learner.logits(batch)
+        learner.update(F.cross_entropy(logits, batch.targets), rate)
+        self._steps += 1
+        if self._steps % 10 == 0:
+            right = float((logits.detach().argmax(-1) == batch.targets).float().mean())
+            self.right = round(0.8 * self.right + 0.2 * right, 4)
+            if level == self.level == 0 and self.right > self.PASS:
+                self._level[0], self.right = 1, 0.0
 
 
 def view_step(

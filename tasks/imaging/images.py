@@ -23,6 +23,7 @@ __all__ = [
     "BadImageKind",
     "ImageFacts",
     "box_on_original",
+    "cut_view",
     "equirectangular",
     "inspect",
     "model_view",
@@ -86,9 +87,14 @@ def region_view(
     """A JPEG cut from the original picture under a box drawn on its view, within a model's pixel budget."""
     picture = Encoded.open(data)
     left, top, right, bottom = box_on_original(bbox_on_view, scale, picture.facts.width, picture.facts.height)
-    cut = np.ascontiguousarray(picture.pixels()[top:bottom, left:right])
-    factor = view_scale(right - left, bottom - top, max_pixels, min_pixels)
-    size = _size(right - left, bottom - top, factor)
+    return cut_view(np.ascontiguousarray(picture.pixels()[top:bottom, left:right]), max_pixels, min_pixels)
+
+
+def cut_view(cut: Pixels, max_pixels: int, min_pixels: int) -> bytes:
+    """A JPEG of pixels cut from a picture, within a model's pixel budget."""
+    height, width = cut.shape[:2]
+    factor = view_scale(width, height, max_pixels, min_pixels)
+    size = _size(width, height, factor)
     if factor > 1.0:
         cut = resized(cut, size, cv2.INTER_CUBIC)
     elif factor < 1.0:

@@ -21,7 +21,7 @@ from tasks.train.rollouts.cache import GroupCache
 from tasks.train.rollouts.sampling import Sampling, draw
 
 CHECK = 16  # decoding steps between two looks at which rollouts have ended
-PREFILL = 2  # prompts computed together
+PREFILL = 6144  # tokens of prompts computed together: two of 2 megapixels, more of small ones
 
 
 # Functions of their own: torch.compile keeps graphs by function, and the few rows of decoding need theirs.
@@ -33,6 +33,20 @@ def _before(
 
 def _after(x: torch.Tensor, attended: torch.Tensor, weights: Weights, epsilon: float) -> torch.Tensor:
     return text_after(x, attended, weights, epsilon)
+
+
+def together(arrived: list[tuple[int, Sample]]) -> Iterator[list[tuple[int, Sample]]]:
+    """Prompts in parts that are computed at once: as many as fit, at least one."""
+    some: list[tuple[int, Sample]] = []
+    tokens = 0
+    for place, prompt in arrived:
+        if some and tokens + len(prompt.ids) > PREFILL:
+            yield some
+            some, tokens = [], 0
+        some.append((place, prompt))
+        tokens += len(prompt.ids)
+    if some:
+        yield some
 
 
 @dataclass(frozen=True)
@@ -103,8 +117,7 @@ class RolloutEngine:
                 if prompt is None:
                     break
                 arrived.append((free[len(arrived)], prompt))
-            for start in range(0, len(arrived), PREFILL):
-                some = arrived[start : start + PREFILL]
+            for some in together(arrived):
                 self._fill([place for place, _ in some], [prompt for _, prompt in some])
             for place, _ in arrived:
                 places[place] = count
