@@ -1,142 +1,156 @@
-"""The pieces of the miniature after its base: data, SFT, cold start, Pass@K, GRPO. Each returns its figures."""
+"""The pieces of the miniature after its base: data, SFT, cold start, controls, Pass@K, GRPO. Each returns figures."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import shutil
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
+from PIL import Image
 
-from tasks.difficulty.regime import measure, table8
-from tasks.difficulty.report import groups
+from infra.offline.world import World
+from infra.pretrain.agent import (
+    Agent,
+    measured,
+    of_others,
+    open_agent,
+    reading_lessons,
+    reinforce,
+    save_agent,
+    tried_often,
+)
+from infra.pretrain.agent_figures import ceiling
+from infra.pretrain.cold_start import Pupil, answer_lesson, lesson_of, quotes, study
+from infra.pretrain.panoramas import WORLD_SEED, WORLD_SIZE, choose, outcomes, paint_all, rows_of, trajectory_of
+from infra.pretrain.teacher import opened
+from infra.pretrain.world_tools import WrongGeocoder, geocoder_of, toolbox_of
+from tasks.agent.recipes.spotsft import RECIPE as AT_ONCE
+from tasks.agent.tools import Geocodes
 from tasks.reward.spotagent import reward_at
 
-MORE_PATIENCE_S = 2
+if TYPE_CHECKING:
+    from bench.miniature import Size
+
+Rows = list[dict[str, Any]]
 
 
-def data(folder: Path, size: Any, seed: int) -> dict[str, Any]:
+class Ground:
+    """The world with its geocoder, and which pictures serve what; made once for all pieces of a run."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self.world = World(WORLD_SEED, WORLD_SIZE)
+        self.geocoder: Geocodes = geocoder_of(self.world, ready=True)  # before processes are forked: they share it
+        self.tools = toolbox_of(self.geocoder)
+        asked = choose(self.world, size.train + size.practice, False, 0)
+        self.train, self.practice = asked[: size.train], asked[size.train :]  # GRPO practises on places of its own
+        self.held = choose(self.world, size.held_out, True, 0)
+
+    def rows(self, folder: Path, name: str) -> Rows:
+        records = {"train": self.train, "practice": self.practice, "held": self.held, "blank": self.held}
+        return rows_of(folder / name, records[name])
+
+    @property
+    def places(self) -> list[Any]:
+        return [self.world.place(one.place) for one in self.train]
+
+
+def data(folder: Path, ground: Ground) -> dict[str, Any]:
     """Panoramas with their truth, painted on all cores; for training places the teacher's trajectories."""
-    from infra.pretrain.panoramas import outcomes, paint_all
-    from infra.pretrain.world_tools import geocoder_of, toolbox_of
-
-    world, train, held = chosen(size)
     cores = os.cpu_count() or 1
-    geocoder = geocoder_of(world, ready=True)  # before processes are forked: they share its index
-    paint_all(world, train, folder / "train", cores, toolbox_of(geocoder))
-    paint_all(world, held, folder / "held", cores)
-    paint_all(world, held, folder / "blank", cores, text=False)
-    return {"asked": len(train), "held_out": len(held), "trajectories": outcomes(folder / "train", train)}
+    paint_all(ground.world, ground.train, folder / "train", cores, ground.tools)
+    paint_all(ground.world, ground.practice, folder / "practice", cores)
+    paint_all(ground.world, ground.held, folder / "held", cores)
+    paint_all(ground.world, ground.held, folder / "blank", cores, text=False)
+    return {"asked": len(ground.train), "practice": len(ground.practice), "held_out": len(ground.held),
+            "trajectories": outcomes(folder / "train", ground.train)}  # fmt: skip
 
 
-def chosen(size: Any) -> tuple[Any, list[Any], list[Any]]:
-    """The world, and the pictures of training and held-out places."""
-    from infra.offline.world import World
-    from infra.pretrain.panoramas import WORLD_SEED, WORLD_SIZE, choose
-
-    world = World(WORLD_SEED, WORLD_SIZE)
-    return world, choose(world, size.train, False, 0), choose(world, size.held_out, True, 0)
-
-
-def sft(folder: Path, size: Any, seed: int) -> dict[str, Any]:
-    """SFT from the base and from noise on the same pictures for the same time, each with its controls."""
-    from infra.offline.world import World
-    from infra.pretrain.feed import Pool
-    from infra.pretrain.ladder import Prompt, accuracy, constant_rows, locate, tune
-    from infra.pretrain.model import Learner
-    from infra.pretrain.training import Made, Plan, choose_places, paint_held_out, run
-    from tasks.agent.recipes.spotsft import RECIPE
-
-    base, scratch = folder / "base", folder / f"sft-{seed}-scratch"
-    processes = max(2, (os.cpu_count() or 2) - 1)
-    plan = Plan(seconds=1, steps=0, board_processes=1, paint_processes=processes - 1, seed=seed)
-    found: dict[str, Any] = {}
-    world = World(plan.world_seed, plan.world_size)  # painted before the GPU is touched: then no process is forked
-    paint_held_out(world, choose_places(world, plan)[1], plan, scratch / "blank", text=False)
-
-    def measured(made: Made) -> None:
-        blank = Pool(scratch / "blank", made.learner.device)
-        blank.refresh(1e9)
-        while made.pool.refresh(10.0) < size.sft_pictures:
-            time.sleep(MORE_PATIENCE_S)
-        prompt = Prompt.of(made.tokens, RECIPE.system, RECIPE.question)
-        found["constant"] = accuracy(constant_rows(made.pool, made.held, made.world))
-        noise = Learner(base, 1, 1)  # the same shape and tokenizer, its weights drawn anew
-        for name, learner, rate in (("base", made.learner, 5e-4), ("noise", noise, 1e-3)):
-            found[f"{name} before"] = accuracy(locate(learner, made.held, made.world, made.tokens, prompt))
-            tune(learner, made.pool, made.world, made.tokens, prompt, size.sft_s, rate, 128, 0)
-            found[name] = accuracy(locate(learner, made.held, made.world, made.tokens, prompt))
-            found[f"{name} shuffled"] = accuracy(
-                locate(learner, made.held, made.world, made.tokens, prompt, shuffle=True)
-            )
-            found[f"{name} no text"] = accuracy(locate(learner, blank, made.world, made.tokens, prompt))
-
-    run(base, plan, scratch, folder, measured)
-    shutil.rmtree(scratch, ignore_errors=True)
-    return {"rows": found}
+def sft(folder: Path, ground: Ground, seed: int, say: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+    """SFT: a picture is answered at once, with its truth as the answer."""
+    size = ground.size
+    rows, held = ground.rows(folder, "train"), ground.rows(folder, "held")
+    agent = open_agent(folder / "base", seed)
+    found = {"base, with tools": measured(agent, held, ground.tools, size.tokens)}
+    found["base, at once"] = measured(agent, held, ground.tools, size.tokens, AT_ONCE)
+    lessons = [answer_lesson(row, agent.encoder) for row in rows]
+    study(Pupil(agent.fast, 5e-4, seed), lessons, size.sft_s, 2 * size.batch, rehearsed(agent, ground, rows, seed), say)
+    found["sft, at once"] = measured(agent, held, ground.tools, size.tokens, AT_ONCE)
+    found["sft, with tools"] = measured(agent, held, ground.tools, size.tokens)
+    found["sft, pictures of other places"] = measured(
+        agent, held, ground.tools, size.tokens, AT_ONCE, files=of_others(held)
+    )
+    keep(agent, folder / f"sft-{seed}")
+    return {"rows": found, "pictures": len(lessons)}
 
 
-def cold(folder: Path, size: Any, seed: int) -> dict[str, Any]:
-    """Lessons in quoting, then the cold start on trajectories; measured before and after each, with controls."""
-    from infra.pretrain.agent import measured, open_agent, reading_lessons, save_agent
-    from infra.pretrain.agent_figures import ceiling
-    from infra.pretrain.cold_start import Pupil, cold_start, lesson_of, practise
-    from infra.pretrain.panoramas import rows_of, trajectory_of
-    from infra.pretrain.teacher import opened
-    from infra.pretrain.world_tools import WrongGeocoder, geocoder_of, toolbox_of
-
-    world, train, held = chosen(size)
-    geocoder = geocoder_of(world)
-    tools, wrong = toolbox_of(geocoder), toolbox_of(WrongGeocoder(geocoder, world, seed))
-    rows, held_rows = rows_of(folder / "train", train), rows_of(folder / "held", held)
-    taught = [trajectory_of(row) for row in rows if row["outcome"] == "kept"]
+def cold(folder: Path, ground: Ground, seed: int, say: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+    """The cold start on kept trajectories, from the model after SFT."""
+    size = ground.size
+    rows, held = ground.rows(folder, "train"), ground.rows(folder, "held")
+    taught = [row for row in rows if row["outcome"] == "kept"]
     if not taught:
         raise SystemExit("no trajectory was kept: more places are needed")
-    log: list[dict[str, Any]] = []
-
-    def say(stage: str) -> Any:
-        return lambda found: log.append({"stage": stage, **found})
-
-    agent = open_agent(folder / "base", seed)
-    found = {"ceiling": ceiling(held_rows, geocoder)}
-    found["before"] = measured(agent, held_rows, tools, size.tokens)["agent"]
-    lessons = [lesson_of(one, agent.encoder, agent.tokens) for one in taught]
-    backgrounds = [_picture(opened(row["file"]).view) for row in rows[:24]]
-    reading = reading_lessons(agent, [world.place(one.place) for one in train], backgrounds, size.boards, seed)
-    practise(Pupil(agent.fast, 1e-3, seed), agent.tokens, reading, size.quote_s, say("quote"))
-    found["after quoting"] = measured(agent, held_rows, tools, size.tokens)["agent"]
-    cold_start(Pupil(agent.fast, 5e-4, seed), lessons, agent.tokens, size.cold_s, size.batch, True, say("cold"))
-    blank = [row["file"] for row in rows_of(folder / "blank", held)]
-    found |= measured(agent, held_rows, tools, size.tokens, wrong, blank)
-    shutil.rmtree(folder / f"agent-{seed}", ignore_errors=True)
-    save_agent(agent, folder / f"agent-{seed}")
-    (folder / f"cold-{seed}-log.json").write_text(json.dumps(log), encoding="utf-8")
+    agent = open_agent(folder / f"sft-{seed}", seed)
+    lessons = [lesson_of(trajectory_of(row), agent.encoder, agent.tokens) for row in taught]
+    study(Pupil(agent.fast, 5e-4, seed), lessons, size.cold_s, size.batch, rehearsed(agent, ground, rows, seed), say)
+    keep(agent, folder / f"cold-{seed}")
+    found = {"ceiling": ceiling(held, ground.geocoder), **both(agent, held, ground)}
     return {"rows": found, "trajectories": len(lessons)}
 
 
-def passk(folder: Path, size: Any, seed: int) -> dict[str, Any]:
-    """K attempts at pictures of training places; learnable are those that succeed sometimes (SpotAgent 3.3.1)."""
-    from infra.pretrain.agent import open_agent, tried_often
-    from infra.pretrain.panoramas import rows_of
-    from infra.pretrain.world_tools import geocoder_of, toolbox_of
+def both(agent: Agent, held: Rows, ground: Ground) -> dict[str, Any]:
+    """Figures of the likeliest replies, and of sampled ones as GRPO draws them."""
+    tokens = ground.size.tokens
+    return {
+        "agent": measured(agent, held, ground.tools, tokens),
+        "agent, sampled": measured(agent, held, ground.tools, tokens, temperature=1.0),
+    }
 
-    world, train, _ = chosen(size)
-    rows = rows_of(folder / "train", train)[: size.passk_places]
-    agent = open_agent(folder / f"agent-{seed}", seed)
-    errors = tried_often(agent, rows, toolbox_of(geocoder_of(world)), size.k, size.tokens)
-    regimes = [measure(one, (25.0,), (25.0,)).regimes[0] for one in errors]
-    counts = {name: regimes.count(name) for name in ("mastered", "learnable", "intractable")}
-    learnable = [row["image_id"] for row, name in zip(rows, regimes, strict=True) if name == "learnable"]
-    return {"k": size.k, "regimes": counts, "learnable": learnable, **difficulty(errors)}
+
+def controls(folder: Path, ground: Ground, seed: int, name: str = "cold") -> dict[str, Any]:
+    """What a trained agent finds with other pictures, boards without a word, no tools, tools that answer wrongly."""
+    tokens, held = ground.size.tokens, ground.rows(folder, "held")
+    agent = open_agent(folder / f"{name}-{seed}", seed)
+    wrong = toolbox_of(WrongGeocoder(ground.geocoder, ground.world, seed))
+    blank = [row["file"] for row in ground.rows(folder, "blank")]
+    return {
+        "rows": {
+            "pictures of other places": measured(agent, held, ground.tools, tokens, files=of_others(held)),
+            "boards without a word": measured(agent, held, ground.tools, tokens, files=blank),
+            "no tools": measured(agent, held, ground.tools, tokens, AT_ONCE),
+            "tools that answer wrongly": measured(agent, held, wrong, tokens),
+        }
+    }
+
+
+def passk(folder: Path, ground: Ground, seed: int, part: int = 0, parts: int = 1) -> dict[str, Any]:
+    """K attempts at each practice picture; learnable are those that succeed sometimes (SpotAgent 3.3.1)."""
+    rows = ground.rows(folder, "practice")[part::parts]
+    agent = open_agent(folder / f"cold-{seed}", seed)
+    errors = tried_often(agent, rows, ground.tools, ground.size.k, ground.size.tokens)
+    return {"errors": {row["image_id"]: one for row, one in zip(rows, errors, strict=True)}}
+
+
+def learnable(errors: Mapping[str, Sequence[float | None]]) -> list[str]:
+    """Pictures that some attempts place within 25 km and some do not, by the pipeline's own filter."""
+    from tasks.difficulty.regime import measure
+
+    return [name for name, one in errors.items() if measure(one, (25.0,), (25.0,)).kept]
 
 
 def difficulty(errors: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     """SpotAgent's Table 8, and the groups without reward variance before and after the filter (eq. 8's reward)."""
+    import polars as pl
+
+    from tasks.difficulty.regime import measure, table8
+    from tasks.difficulty.report import groups
+
     thresholds = (1.0, 25.0, 200.0, 750.0)
     found = [measure(one, thresholds, thresholds[:2]) for one in errors]
     rewards = [[0.0 if error is None else reward_at(error) for error in one] for one in errors]
@@ -151,35 +165,42 @@ def difficulty(errors: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     return {"table8": table8(table).to_dicts(), "groups": groups(table).to_dicts()}
 
 
-def grpo(folder: Path, size: Any, seed: int) -> dict[str, Any]:
-    """GRPO with tools on learnable and on random pictures, equal steps; measured on held-out places."""
-    from infra.pretrain.agent import measured, open_agent, reinforce, save_agent
-    from infra.pretrain.panoramas import rows_of
-    from infra.pretrain.world_tools import geocoder_of, toolbox_of
-
-    world, train, held = chosen(size)
-    tools = toolbox_of(geocoder_of(world))
-    rows, held_rows = rows_of(folder / "train", train)[: size.passk_places], rows_of(folder / "held", held)
-    wanted = set(json.loads((folder / f"passk-{seed}.json").read_text(encoding="utf-8"))["learnable"])
-    learnable = [row for row in rows if row["image_id"] in wanted]
-    drawn = random.Random(seed).sample(rows, min(len(rows), max(len(learnable), size.grpo_prompts)))
-    found: dict[str, Any] = {}
-    for name, used in (("filtered", learnable or drawn), ("random", drawn)):
-        agent = open_agent(folder / f"agent-{seed}", seed)
-        log: list[dict[str, float]] = []
-        reinforce(
-            agent, used, tools, size.grpo_steps, size.group, size.grpo_prompts, 5e-6, seed, size.tokens, log.append
-        )
-        found[name] = measured(agent, held_rows, tools, size.tokens)["agent"]
-        shutil.rmtree(folder / f"grpo-{seed}-{name}", ignore_errors=True)
-        save_agent(agent, folder / f"grpo-{seed}-{name}")
-        (folder / f"grpo-{seed}-{name}-log.json").write_text(json.dumps(log), encoding="utf-8")
-    return {"rows": found, "learnable": len(learnable), "random": len(drawn)}
+def grpo(
+    folder: Path, ground: Ground, seed: int, filtered: bool, wanted: Sequence[str],
+    say: Callable[[Mapping[str, Any]], None],
+) -> dict[str, Any]:  # fmt: skip
+    """GRPO with tools on the learnable pictures, or as many steps on random ones; measured on held-out places."""
+    size = ground.size
+    rows, held = ground.rows(folder, "practice"), ground.rows(folder, "held")
+    used = [row for row in rows if row["image_id"] in set(wanted)] if filtered and wanted else rows
+    random.Random(seed).shuffle(used)
+    agent = open_agent(folder / f"cold-{seed}", seed)
+    reinforce(
+        agent, used, ground.tools, size.grpo_steps, size.group, size.grpo_prompts, size.grpo_rate, seed, size.tokens,
+        say,
+    )  # fmt: skip
+    keep(agent, folder / f"{'grpo' if filtered else 'random'}-{seed}")
+    return {"rows": both(agent, held, ground), "pictures": len(used)}
 
 
-def _picture(jpeg: bytes) -> Any:
-    import io
+def rehearsed(agent: Agent, ground: Ground, rows: Rows, seed: int) -> list[Any]:
+    """What is practised among new lessons: reading boards and quoting records, as a base's own data would be."""
+    backgrounds = [Image.open(io.BytesIO(opened(row["file"]).view)).convert("RGB") for row in rows[:24]]
+    reading = reading_lessons(agent, ground.places, backgrounds, ground.size.boards, seed)
+    return [reading, quotes(agent.tokens, agent.fast.device, random.Random(seed))]
 
-    from PIL import Image
 
-    return Image.open(io.BytesIO(jpeg)).convert("RGB")
+def keep(agent: Agent, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    save_agent(agent, folder)
+
+
+def appended(file: Path) -> Callable[[Mapping[str, Any]], None]:
+    """Writes curves as JSON lines."""
+    file.unlink(missing_ok=True)
+
+    def say(found: Mapping[str, Any]) -> None:
+        with file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(found) + "\n")
+
+    return say

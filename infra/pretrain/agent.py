@@ -23,7 +23,6 @@ from infra.pretrain.tokens import IGNORED, Tokens
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.agent.environment import Environment
 from tasks.agent.recipe import Recipe
-from tasks.agent.recipes.spotsft import RECIPE as AT_ONCE
 from tasks.agent.render import chat_template
 from tasks.agent.toolbox import Toolbox
 from tasks.imaging.processor import load_processor
@@ -109,25 +108,22 @@ def measured(
     rows: Sequence[Row],
     tools: Toolbox,
     tokens: int,
-    wrong: Toolbox | None = None,
-    blank: Sequence[str] | None = None,
+    recipe: Recipe = RECIPE,
+    files: Sequence[str] | None = None,
+    temperature: float = 0.0,
 ) -> dict[str, Any]:
-    """The agent on held-out places, and beside it controls: other pictures, no or wrong tools, boards without text."""
+    """The agent's figures on these places, one attempt each; `files` shows other pictures than the rows' own."""
+    with torch.no_grad():
+        tried = attempts(
+            agent.fast, agent.encoder, rows, tools, recipe, files=files, tokens=tokens, temperature=temperature
+        )
+    return figures([one for [one] in tried], rows)
 
-    def of(tools: Toolbox, recipe: Recipe = RECIPE, files: Sequence[str] | None = None) -> dict[str, Any]:
-        with torch.no_grad():
-            tried = attempts(agent.fast, agent.encoder, rows, tools, recipe, files=files, tokens=tokens)
-        return figures([one for [one] in tried], rows)
 
+def of_others(rows: Sequence[Row]) -> list[str]:
+    """For each row the picture of another place: the one half of the list away."""
     files = [row["file"] for row in rows]
-    found = {"agent": of(tools)}
-    if wrong is not None:
-        found["pictures of other places"] = of(tools, files=[*files[len(files) // 2 :], *files[: len(files) // 2]])
-        found["no tools"] = of(tools, AT_ONCE)
-        found["tools that answer wrongly"] = of(wrong)
-    if blank is not None:
-        found["boards without a word"] = of(tools, files=blank)
-    return found
+    return [*files[len(files) // 2 :], *files[: len(files) // 2]]
 
 
 def reinforce(
@@ -142,7 +138,7 @@ def reinforce(
     tokens: int,
     say: Callable[[dict[str, float]], None],
 ) -> None:
-    """GRPO with tools, by the trainer of the pipeline, on these rows for n steps."""  # fmt: skip
+    """GRPO with tools, by the trainer of the pipeline, on these rows for n steps; `rate` falls to a tenth."""
     settings = TrainSettings(
         seed=seed, image_max_pixels=MAX_PIXELS, image_min_pixels=MIN_PIXELS, loader_threads=0,
         pack_tokens=65_536,
@@ -169,6 +165,8 @@ def reinforce(
         made.clear()
         seed_step(seed, step)
         found = program.gradients(step, progress)
+        for group in pupil.optimizer.param_groups:
+            group["lr"] = rate * min(1.0, (step + 1) / 4) * (1.0 - 0.9 * step / steps)
         pupil.optimizer.step()
         pupil.optimizer.zero_grad(set_to_none=True)
         say({"step": step + 1, **{name: float(value) for name, value in found.items()}})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from infra.pretrain.ladder import wilson
 from infra.pretrain.teacher import GEOCODE, RECIPE, opened
 from tasks.agent.environment import ANSWERED, Environment
 from tasks.agent.recipe import Recipe
@@ -126,6 +126,16 @@ def figures(tried: Sequence[Tried], rows: Sequence[Row]) -> dict[str, Any]:
         "call_success": wilson(sum(one.successes for one in tried), calls) if calls else None,
         "read_exactly": share(read),
     }
+
+
+def wilson(hits: int, n: int, z: float = 1.96) -> list[float]:
+    """[share, low, high] of a proportion."""
+    if not n:
+        return [0.0, 0.0, 1.0]
+    p = hits / n
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return [round(p, 4), round(middle - half, 4), round(middle + half, 4)]
 
 
 def interval(values: Sequence[float]) -> list[float]:

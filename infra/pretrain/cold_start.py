@@ -1,15 +1,15 @@
-"""The cold start of a small model: trajectories after a shared beginning, on top of the lessons that come before it.
+"""How a small model is tuned: answers at once (SFT), then trajectories (cold start), each after a shared beginning.
 
-All trajectories begin with the same words and tools, so these are computed once for a batch (`fast/grouped.py`).
+All lessons of a kind begin with the same words and tools, so these are computed once for a batch (`fast/grouped.py`).
 Names are spelled as the base reads them, letter by letter, whatever words the tokenizer has.
 """
 
 from __future__ import annotations
 
-import json
+import io
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from infra.pretrain.quoting import padded, record, repeat, text_batch
+from infra.pretrain.quoting import padded, record, text_batch
 from infra.pretrain.sight import SeeingEncoder
-from infra.pretrain.teacher import Taught
+from infra.pretrain.teacher import Taught, opened
 from infra.pretrain.tokens import IGNORED, Tokens
+from tasks.agent.recipes.spotsft import answer_lines, direct_messages
 from tasks.agent.render import training_messages
 from tasks.train.fast.grouped import Completion, Group, pack_groups
 from tasks.train.fast.model import FastModel
@@ -39,17 +40,30 @@ class Lesson:
     rest: Completion
 
 
+def answer_lesson(row: Mapping[str, Any], encoder: SeeingEncoder) -> Lesson:
+    """A picture and where it was taken, as SpotSFT asks and answers: at once, without tools."""
+    view = opened(row["file"]).view
+    picture = {"type": "image_url", "image_url": {"url": "view.jpg"}}
+    said = answer_lines(row["country"], row["city"], row["lat"], row["lon"], 1)
+    messages = training_messages([*direct_messages(picture), {"role": "assistant", "content": said}])
+    return _lesson(encoder.whole(messages, [Image.open(io.BytesIO(view)).convert("RGB")]), encoder)
+
+
 def lesson_of(taught: Taught, encoder: SeeingEncoder, tokens: Tokens) -> Lesson:
     """The trajectory as the trainer sees it: trained are the assistant's tokens alone."""
-    shown = [Image.open(_file(jpeg)).convert("RGB") for jpeg in taught.pictures]
+    shown = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in taught.pictures]
     messages = training_messages(taught.messages, taught.tools)
     sample = encoder.whole(messages, shown)
     ids, labels = spelled(list(sample.ids), list(sample.labels), tokens)
-    first = ids.index(encoder.image_token)
+    return _lesson(Sample(ids, labels, sample.pixels, sample.grids), encoder)
+
+
+def _lesson(sample: Sample, encoder: SeeingEncoder) -> Lesson:
+    first = list(sample.ids).index(encoder.image_token)  # the picture's opening mark stays with the shared words
     rest = Completion(
-        ids[first:], [label != IGNORED for label in labels[first:]], sample.pixels, sample.grids
-    )  # the picture's opening mark stays with the shared words
-    return Lesson(tuple(ids[:first]), rest)
+        list(sample.ids[first:]), [label != IGNORED for label in sample.labels[first:]], sample.pixels, sample.grids
+    )
+    return Lesson(tuple(sample.ids[:first]), rest)
 
 
 def spelled(ids: list[int], labels: list[int], tokens: Tokens) -> tuple[list[int], list[int]]:
@@ -118,53 +132,32 @@ class Pupil:
         return float(loss.detach()), float((logits.argmax(-1) == batch.targets).float().mean())
 
 
-def practise(pupil: Pupil, tokens: Tokens, readings: Callable[[], Packed] | None, seconds: float, say: Say) -> None:
-    """Lessons in quoting, from random letters to a geocoder's records, with reading among them against forgetting."""
-    began, level, average, said = time.monotonic(), 0, 0.0, 0.0
-    while (spent := time.monotonic() - began) < seconds:
-        rng = pupil.rng
-        if readings is not None and pupil.steps % 3 == 2:
-            pupil.learn(readings())
-            continue
-        count = rng.randrange(6, 24)
-        exchanges = (
-            [record(tokens, rng) for _ in range(16)] if level else [repeat(tokens, rng, count) for _ in range(48)]
-        )
-        loss, right = pupil.learn(
-            packed_texts(exchanges, tokens.pad, pupil.fast.device), min(1.0, 3 * (1 - spent / seconds))
-        )
-        average = 0.9 * average + 0.1 * right
-        if not level and average > 0.85:
-            level, average = 1, 0.0
-        if spent - said > 15 or pupil.steps == 1:
-            said = spent
-            say({"seconds": round(spent, 1), "step": pupil.steps, "level": level, "loss": loss, "right": right})
+def quotes(tokens: Tokens, device: torch.device, rng: random.Random, count: int = 16) -> Callable[[], Packed]:
+    """Batches of records to quote, so that quoting is not forgotten."""
+    return lambda: packed_texts([record(tokens, rng) for _ in range(count)], tokens.pad, device)
 
 
-def cold_start(
-    pupil: Pupil, lessons: Sequence[Lesson], tokens: Tokens, seconds: float, batch: int, quotes: bool, say: Say
+def study(
+    pupil: Pupil,
+    lessons: Sequence[Lesson],
+    seconds: float,
+    batch: int,
+    rehearsals: Sequence[Callable[[], Packed]],
+    say: Say,
+    every: int = 4,
 ) -> None:
-    """Trajectories in random order for this long; every fourth step is a lesson in quoting where `quotes`."""
-    began, said = time.monotonic(), 0.0
+    """Lessons in random order for this long; one step in `every` is a rehearsal of what was learned before."""
+    began, said, order = time.monotonic(), -1e9, list[int]()
     while (spent := time.monotonic() - began) < seconds:
         share = min(1.0, 2 * (1 - spent / seconds))
-        if quotes and pupil.steps % 4 == 3:
-            exchanges = [record(tokens, pupil.rng) for _ in range(16)]
-            pupil.learn(packed_texts(exchanges, tokens.pad, pupil.fast.device), share)
+        turn, is_rehearsal = divmod(pupil.steps + 1, every)
+        if rehearsals and not is_rehearsal:
+            pupil.learn(rehearsals[turn % len(rehearsals)](), share)
             continue
-        chosen = [lessons[pupil.rng.randrange(len(lessons))] for _ in range(batch)]
+        while len(order) < batch:
+            order += pupil.rng.sample(range(len(lessons)), len(lessons))
+        chosen = [lessons[order.pop()] for _ in range(batch)]
         loss, right = pupil.learn(packed_lessons(chosen, pupil.fast), share)
-        if spent - said > 15 or pupil.steps == 1:
+        if spent - said > 15:
             said = spent
             say({"seconds": round(spent, 1), "step": pupil.steps, "loss": loss, "right": right})
-
-
-def _file(jpeg: bytes) -> Any:
-    import io
-
-    return io.BytesIO(jpeg)
-
-
-def as_json(taught: Taught) -> str:
-    """The text part of a trajectory, to be kept in a file."""
-    return json.dumps({"messages": taught.messages, "tools": taught.tools}, ensure_ascii=False)

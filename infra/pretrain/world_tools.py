@@ -31,6 +31,19 @@ def geocoder_of(world: World, ready: bool = False) -> Geocoder:
     return Geocoder(Connection("geocoder", endpoint), transport=lambda: httpx.ASGITransport(application))
 
 
+class Remembering:
+    """A geocoder that looks up each name once: the rollouts of a group mostly ask for the same."""
+
+    def __init__(self, inner: Geocodes) -> None:
+        self._inner = inner
+        self._known: dict[tuple[str, int], list[GeocodeCandidate]] = {}
+
+    async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        if (query, limit) not in self._known:
+            self._known[query, limit] = await self._inner.search(query, limit)
+        return self._known[query, limit]
+
+
 class WrongGeocoder:
     """A control: finds some other place instead, in the same form."""
 
@@ -48,4 +61,4 @@ class WrongGeocoder:
 
 def toolbox_of(geocoder: Geocodes) -> Toolbox:
     """Zoom and geocoder."""
-    return Toolbox(ToolContext(geocoder=geocoder, max_results=RESULTS))
+    return Toolbox(ToolContext(geocoder=Remembering(geocoder), max_results=RESULTS))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-NAME = "sees-1"  # its weights never change: other weights get another name, because models are named after it
+NAME = "sees-2"  # its weights never change: other weights get another name, because models are named after it
 FILE = Path(__file__).parent / "data" / f"{NAME}.safetensors"
 WEIGHTS = "model.safetensors"
 _SCALE = ".scale"

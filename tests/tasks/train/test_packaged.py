@@ -21,9 +21,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(cache))
-        check_base(TrainSettings(base="sees-1"))
-        found = base_folder("sees-1")
-        assert found == base_folder("sees-1") and found.is_relative_to(cache)
+        check_base(TrainSettings(base="sees-2"))
+        found = base_folder("sees-2")
+        assert found == base_folder("sees-2") and found.is_relative_to(cache)
         assert not list(found.parent.glob(".*"))  # nothing half unpacked is left
     return found
 

@@ -1,0 +1,90 @@
+"""What the miniature's pieces found, as tables, judged against the goals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from bench.goals import Goal, judge
+from bench.miniature_pieces import difficulty, learnable
+
+LADDER = (
+    ("base", "sft", "base, with tools"),
+    ("+ SFT", "sft", "sft, at once"),
+    ("+ cold start", "cold", "agent"),
+    ("+ GRPO", "grpo", "agent"),
+)
+
+
+def report(folder: Path, seeds: Sequence[int]) -> int:
+    """Print what is there and judge it."""
+    parts = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    goals: list[Goal] = []
+    if "signs" in parts.get("base", {}):
+        signs, shuffled = parts["base"]["signs"], parts["base"]["signs_shuffled"]
+        print(f"   signs read exactly {signs['latin_exact']:.1%}, with other pictures {shuffled['latin_exact']:.2%}")
+        goals += [
+            Goal("signs read exactly", signs["latin_exact"], at_least=0.8),
+            Goal("signs with other pictures", shuffled["latin_exact"], at_most=0.01),
+        ]
+    for seed in seeds:
+        print(f"   seed {seed}")
+        for piece in ("sft", "cold", "controls", "random", "grpo"):
+            for name, found in parts.get(f"{piece}-{seed}", {}).get("rows", {}).items():
+                print(f"      {piece} | {name}: {line(found)}")
+        goals += ladder_goals(parts, seed)
+        tried = [one for name, one in parts.items() if name.startswith(f"passk-{seed}-")]
+        errors = {name: one for part in tried for name, one in part["errors"].items()}
+        if errors:
+            found = difficulty(list(errors.values()))
+            print(f"      Pass@K: {len(errors)} pictures, {len(learnable(errors))} learnable at 25 km")
+            for row in (*found["table8"], *found["groups"]):
+                print("      " + ", ".join(f"{name} {value}" for name, value in row.items()))
+            goals += [
+                Goal(
+                    f"seed {seed}: groups without variance after the filter, in per cent", row["share_pct"], at_most=30
+                )
+                for row in found["groups"]
+                if row["groups"] == "kept" and row["number"]
+            ]
+    both = [(parts[f"grpo-{seed}"], parts[f"random-{seed}"]) for seed in seeds if f"random-{seed}" in parts]
+    if both:
+        rewards = [[mean(arm["rows"][name]["reward"] for arm in arms) for arms in zip(*both, strict=True)]
+                   for name in ("agent", "agent, sampled")]  # fmt: skip
+        print(f"   mean reward, filtered and random: {rewards[0]}; of sampled replies {rewards[1]}")
+        goals.append(Goal("reward of sampled replies, filtered against random", rewards[1][0], at_least=rewards[1][1]))
+    return judge(goals)
+
+
+def ladder_goals(parts: dict[str, Any], seed: int) -> list[Goal]:
+    """Each stage beats the one before outside the intervals, in reward; a cold start beats its controls."""
+    steps = [(name, parts[f"{piece}-{seed}"]["rows"][row]) for name, piece, row in LADDER if f"{piece}-{seed}" in parts]
+    goals = [
+        Goal(f"seed {seed}: reward {name}, low end", after["reward_interval"][0], at_least=before["reward_interval"][1])
+        for (_, before), (name, after) in pairwise(steps)
+    ]
+    cold, controls = parts.get(f"cold-{seed}"), parts.get(f"controls-{seed}")
+    if cold and controls:
+        low, success = cold["rows"]["agent"]["acc_25km"][1], cold["rows"]["agent"]["call_success"]
+        goals += [
+            Goal(f"seed {seed}: Acc@25 km, low end, against {name}", low, at_least=found["acc_25km"][2])
+            for name, found in controls["rows"].items()
+        ]
+        goals.append(Goal(f"seed {seed}: calls that succeed", success[0] if success else 0.0, at_least=0.9))
+    return goals
+
+
+def line(found: dict[str, Any]) -> str:
+    """One line of an agent's figures."""
+    at_25, success, (low, high) = found["acc_25km"], found["call_success"], found["reward_interval"]
+    return (
+        f"25 km {at_25[0]:.1%} ({at_25[1]:.1%}-{at_25[2]:.1%}), 750 km {found['acc_750km'][0]:.1%}, reward "
+        f"{found['reward']:.3f} ({low:.3f}-{high:.3f}), street read {found['read_exactly'][0]:.1%}, "
+        f"with calls {found['with_calls'][0]:.1%}, calls that succeed "
+        + ("none" if success is None else f"{success[0]:.1%}")
+        + f", {found['places']} places"
+    )
