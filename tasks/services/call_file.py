@@ -6,6 +6,7 @@ the budget. Rows move on to the table `calls` (`tasks/runtime/calls.py`).
 """
 
 import functools
+import operator
 import os
 import sqlite3
 import time
@@ -37,6 +38,10 @@ _TABLES = (
     "body BLOB, PRIMARY KEY (call_id, attempt))",
     "CREATE TABLE IF NOT EXISTS used (call_id TEXT PRIMARY KEY, used_s REAL)",  # answers that are kept elsewhere
 )
+
+_OURS = "call_id = ? AND token = ?"
+_INSERT = f"INSERT OR REPLACE INTO calls VALUES ({', '.join('?' * (len(COLUMNS) + 1))})"
+_values = operator.itemgetter(*COLUMNS)
 
 Row = dict[str, Any]
 
@@ -175,7 +180,7 @@ class CallFile:
         if same:
             self._lose(file, step.call_id)
             _add(file, "abandoned", 1)
-        usd = step.most_usd * max(1.0, _sum(file, f"ratio {step.role}"))
+        usd = step.most_usd * max(1.0, _sum(file, f"ratio {step.role}")) if step.most_usd else 0.0
         if step.budget_usd is not None:
             open_usd = self._open_usd(file, now_s)
             spent = _sum(file, "spent") + _lost(file)
@@ -212,24 +217,22 @@ class CallFile:
 
     def _end(self, file: sqlite3.Connection, step: End) -> Begun | None:
         ours = (step.call_id, step.token)
-        noted = file.execute("SELECT usd FROM under_way WHERE call_id = ? AND token = ?", ours).fetchone()
         if step.row is None:
-            if noted and step.was_sent:
+            if step.was_sent and file.execute(f"SELECT 1 FROM under_way WHERE {_OURS}", ours).fetchone():
                 self._lose(file, step.call_id)
-            file.execute("DELETE FROM under_way WHERE call_id = ? AND token = ?", ours)
+            file.execute(f"DELETE FROM under_way WHERE {_OURS}", ours)
             return None
+        noted = file.execute(f"DELETE FROM under_way WHERE {_OURS} RETURNING usd", ours).fetchone()
         usd, cost = noted[0] if noted else 0.0, step.row["cost_usd"]
         if usd and cost:
             # A server may count more tokens than a question was taken for: the next ones are taken for so much more.
             name = f"ratio {step.row['role']}"
             _set(file, name, max(0.0, _sum(file, name), max(1.0, _sum(file, name)) * cost / usd))
-        file.execute("DELETE FROM under_way WHERE call_id = ? AND token = ?", ours)
         # An answer to a request that was sent before its asker was lost: what was lost is found, and counts as it is.
         found = "lost_s > (SELECT min(sent_s) FROM answers WHERE call_id = ?1)"
         file.execute(f"DELETE FROM lost WHERE call_id = ?1 AND {found}", (step.call_id,))
         file.execute("DELETE FROM answers WHERE call_id = ?", (step.call_id,))
-        marks = ", ".join("?" * (len(COLUMNS) + 1))
-        file.execute(f"INSERT OR REPLACE INTO calls VALUES ({marks})", (*(step.row[name] for name in COLUMNS), None))
+        file.execute(_INSERT, (*_values(step.row), None))
         _add(file, "spent", cost or 0.0)
         return None
 

@@ -1,6 +1,7 @@
 """One request to a model, made at most once: found among earlier replies, or asked, written down and then used."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import threading
@@ -223,17 +224,27 @@ class _Writer:
 
     async def do(self, step: Begin | End) -> Begun | None:
         """Returns when the step is in the file."""
-        done: asyncio.Future[Begun | None] = asyncio.get_running_loop().create_future()
-        self.begin(step, done)
-        return await done
-
-    def begin(self, step: Begin | End, done: "asyncio.Future[Begun | None] | None" = None) -> None:
-        """Without waiting for it."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Begun | None] = loop.create_future()
         with self._lock:
             self._waiting.append((step, done))
-            if not self._is_running:
-                self._is_running = True
-                self._thread.submit(self._run)
+            is_running = self._is_running
+        if not is_running:
+            loop.call_soon(self._start)  # with the steps of all else that is ready in this loop now
+        return await done
+
+    def begin(self, step: Begin | End) -> None:
+        """Without waiting for it."""
+        with self._lock:
+            self._waiting.append((step, None))
+        self._start()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._is_running or not self._waiting:
+                return
+            self._is_running = True
+        self._thread.submit(self._run)
 
     def _run(self) -> None:
         while True:
@@ -247,20 +258,22 @@ class _Writer:
                 failed: Exception | None = None
             except Exception as error:  # noqa: BLE001 - whatever it is belongs to those that wait for it
                 results, failed = [None] * len(taken), error
+            told: dict[asyncio.AbstractEventLoop, list[_Done]] = {}
             for (_, done), result in zip(taken, results, strict=True):
                 if done is not None:
-                    _tell(done, result, failed)
+                    told.setdefault(done.get_loop(), []).append((done, result))
+            for loop, ended in told.items():
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(_tell, ended, failed)
 
 
-def _tell(done: "asyncio.Future[Begun | None]", result: Begun | None, failed: Exception | None) -> None:
-    def tell() -> None:
+_Done = tuple["asyncio.Future[Begun | None]", Begun | None]
+
+
+def _tell(ended: list[_Done], failed: Exception | None) -> None:
+    for done, result in ended:
         if not done.done():  # its asker was cancelled
             done.set_exception(failed) if failed is not None else done.set_result(result)
-
-    try:
-        done.get_loop().call_soon_threadsafe(tell)
-    except RuntimeError:
-        return  # the loop has ended
 
 
 _writers: dict[int, _Writer] = {}

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tasks.imaging import images
 from tasks.imaging.images import (
     BadImage,
     box_on_original,
@@ -205,6 +206,18 @@ def test_crop_is_clamped() -> None:
     data = encoded(picture(100, 80))
     facts = inspect(region_view(data, (-50, -50, 1e9, 1e9), 1.0, 10**9, 1))
     assert (facts.width, facts.height) == (100, 80)
+
+
+def test_regions_are_the_same_whether_or_not_their_picture_was_just_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = encoded(picture(300, 200)), encoded(picture(200, 300))
+    boxes = [(0, 0, 300, 200), (10, 20, 190, 180), (10, 20, 190, 180), (0, 0, 300, 200)]
+    views = []
+    for most_bytes in (images.RECENT_BYTES, 300 * 200 * 3, 0):  # all are kept, the last one, none
+        monkeypatch.setattr(images, "_recent", recent := images._Recent(most_bytes))
+        views.append([region_view(data, box, 1.0, 5_000, 1) for box in boxes for data in (one, other)])
+        assert sum(pixels.nbytes for pixels in recent._pixels.values()) == recent._held <= most_bytes
+    assert views[0] == views[1] == views[2]
+    assert views[0][0] != views[0][1]
 
 
 def test_equirectangular_is_exact_or_refused() -> None:
