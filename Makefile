@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LAKE ?= lake
+# Compiled modules are kept although images for containers often say otherwise: every worker and server is a process
+# of its own, and would compile all it imports again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow lint bench chaos campaign clean clean-demo lock
 

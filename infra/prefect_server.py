@@ -21,6 +21,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     # What Prefect sets for its own temporary server: no pages, no schedulers, only the API.
     os.environ.update({"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"})
+    # We use no blocks; registering the fifty kinds it knows takes seconds with every new lake.
+    os.environ.setdefault("PREFECT_API_BLOCKS_REGISTER_ON_START", "0")
     if options.lifeline:
         exit_when_stdin_closes()
     config = uvicorn.Config(

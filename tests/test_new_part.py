@@ -1,6 +1,7 @@
 """A new part is three new files and one line: then there is a command, a flow, settings and a table."""
 
 import contextlib
+import json
 import os
 import shutil
 import sqlite3
@@ -8,10 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 
-from tasks.lake import Lake
+from tasks.lake import Commit, Lake
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -89,24 +89,20 @@ def geofix(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_it_has_a_command_settings_a_table_and_a_place_in_the_order(checkout: Path, tmp_path: Path) -> None:
+def test_it_has_a_command_settings_and_a_table(checkout: Path, tmp_path: Path) -> None:
     helped = geofix(checkout, "elevate", "--help")
     assert helped.returncode == 0 and "height of every place" in helped.stdout, helped.stderr
-    lake = tmp_path / "lake"
-    # In its place in the order: after plan.
-    ran = geofix(
-        checkout, "run", "--to", "elevate", "--lake", str(lake), "--set", "plan.places=5",
-        "--set", "plan.countries=[DE]", "--set", "offline.size=2000", "--set", "elevate.highest_m=5000",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    kept = Lake(lake).read("places").filter(pl.col("lat") * 100 <= 5000).height
-    assert f"elevate: 5 in = {kept} kept + {5 - kept} rejected + 0 failed" in _log(lake)
-    # By itself, with another setting: everything is kept now.
-    alone = geofix(checkout, "elevate", "--lake", str(lake), "--json")
+    folder = tmp_path / "lake"
+    rows = [{"place_id": f"p{n}", "country": "DE", "lat": 48.0 + n, "lon": 9.0, "split": "train"} for n in range(5)]
+    Lake(folder).upsert("places", rows, Commit("test", 1))
+    alone = geofix(checkout, "elevate", "--lake", str(folder), "--set", "elevate.highest_m=5000", "--json")
     assert alone.returncode == 0, alone.stderr
-    shown = geofix(checkout, "show", "elevations", "--lake", str(lake), "--json")
+    [stage] = json.loads(alone.stdout)["stages"]
+    assert [stage[name] for name in ("stage", "items_in", "kept", "rejected", "failed")] == ["elevate", 5, 3, 2, 0]
+    assert "elevate: 5 in = 3 kept + 2 rejected + 0 failed" in _log(folder)
+    shown = geofix(checkout, "show", "elevations", "--lake", str(folder), "--json")
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.count('"elevation_m"') == 5
+    assert shown.stdout.count('"elevation_m"') == 3
 
 
 def _log(lake: Path) -> str:
@@ -116,14 +112,16 @@ def _log(lake: Path) -> str:
         return "\n".join(line for (line,) in lines)
 
 
-def test_it_has_a_flow_that_can_be_deployed(checkout: Path) -> None:
+def test_it_has_a_flow_that_can_be_deployed_and_a_place_in_the_order(checkout: Path) -> None:
     code = (
         "from prefect.flows import load_flow_from_entrypoint as load\n"
-        "flow = load('flows/single.py:elevate')\n"
+        "from flows.order import parts_of_flow\n"
+        "flow, whole = load('flows/single.py:elevate'), load('flows/pipeline.py:pipeline')\n"
         "print(flow.name, '|', flow.description)\n"
+        "print(*parts_of_flow(whole.name, last=whole.validate_parameters({'last': 'elevate'})['last']))\n"
     )
     own = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False, cwd=checkout, env=own
     )
-    assert done.stdout.strip() == "elevate | Elevate: the height of every place.", done.stderr
+    assert done.stdout.splitlines() == ["elevate | Elevate: the height of every place.", "plan elevate"], done.stderr
