@@ -11,38 +11,46 @@ One broker serves a file; a lock tells. It ends by itself when nothing was asked
 keys included, comes over the socket, which is its user's alone; nothing of it stands on a command line or in the file.
 
 Protocol: a line of JSON and a body of `length` bytes, in either direction; then the connection closes.
-It imports nothing of geofix, so that it starts quickly.
+It imports nothing of geofix but `connections.py`, so that it starts quickly.
 """
 
 import asyncio
 import fcntl
 import functools
+import importlib.util
 import json
 import os
 import socket
 import sqlite3
-import ssl
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h11
 import httpx
 
 IDLE_S = 10.0
 KEEP_IDLE_S = 4.0  # many servers close an idle connection after 5 s; to send on one they are closing is an outage
-LONGEST_LINE, LONGEST_HEAD, MOST_UNREAD = 1_000_000, 100_000, 256_000  # bytes
+LONGEST_LINE = 1_000_000  # bytes
 BUSY_S = 60.0
 RUNS_ALREADY = 3  # exit code
 
-Way = httpx.AsyncBaseTransport | httpx.AsyncClient  # to hosts; a client where there is a proxy
+if TYPE_CHECKING or __package__:
+    from tasks.services.connections import Reply, SingleConnections, framed, url_of
+else:  # as a process of its own: the package around it would import all services
+    _spec = importlib.util.spec_from_file_location("connections", Path(__file__).with_name("connections.py"))
+    _module = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(_module)
+    Reply, SingleConnections, framed, url_of = (
+        _module.Reply,
+        _module.SingleConnections,
+        _module.framed,
+        _module.url_of,
+    )
+
+Way = SingleConnections | httpx.AsyncClient  # to hosts; a client where there is a proxy
 Answer = tuple[dict[str, Any], bytes]  # what the line holds, and the body
-
-
-url_of = functools.lru_cache(maxsize=64)(httpx.URL)  # most requests go to the same few addresses
 
 
 @functools.cache
@@ -53,188 +61,6 @@ def socket_path(file: str) -> str:
         return path
     folder = os.open(Path(file).parent, os.O_RDONLY | os.O_DIRECTORY)  # kept open as long as the process
     return f"/proc/self/fd/{folder}/{Path(path).name}"
-
-
-@functools.cache
-def certificates() -> ssl.SSLContext:
-    """Of all connections: it takes 20 ms."""
-    context = httpx.create_ssl_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-class SingleConnections(httpx.AsyncBaseTransport):
-    """A way to hosts with a free list of connections.
-
-    httpx's own goes through two further libraries and looks at all connections for every request: 2 ms of CPU a
-    request, with a hundred under way 15 ms. What is read is parsed by the same parser (h11).
-    """
-
-    def __init__(self, keep_idle_s: float) -> None:
-        self._keep_idle_s = keep_idle_s
-        self._free: dict[tuple[str, str, int], list[_Connection]] = {}
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        if url.scheme not in ("http", "https"):
-            raise httpx.UnsupportedProtocol(f"no way to {url.scheme!r}", request=request)
-        port = url.port or (443 if url.scheme == "https" else 80)
-        free = self._free.setdefault((url.scheme, url.host, port), [])
-        limits: dict[str, float | None] = request.extensions.get("timeout", {})
-        while free and not free[-1].is_usable(self._keep_idle_s):
-            free.pop().close()
-        connection = free.pop() if free else await self._connect(request, port, limits.get("connect"))
-        try:
-            return await connection.ask(request, limits.get("read"), free)
-        except BaseException:
-            connection.close()
-            raise
-
-    async def _connect(self, request: httpx.Request, port: int, limit_s: float | None) -> "_Connection":
-        host, secure = request.url.raw_host.decode(), certificates() if request.url.scheme == "https" else None
-        try:
-            async with asyncio.timeout(limit_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    _Connection, host, port, ssl=secure, happy_eyeballs_delay=0.25
-                )
-        except TimeoutError:
-            raise httpx.ConnectTimeout("not connected in time", request=request) from None
-        except (OSError, UnicodeError) as error:  # no such host, refused, or a certificate that does not hold
-            raise httpx.ConnectError(type(error).__name__, request=request) from error
-        return connection
-
-    async def aclose(self) -> None:
-        for connection in [one for free in self._free.values() for one in free]:
-            connection.close()
-        self._free.clear()
-
-
-class _Connection(asyncio.Protocol):
-    """One connection: a request and its answer, then the next."""
-
-    def __init__(self) -> None:
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
-        self._came, self._size = list[bytes](), 0  # bytes that are not parsed yet
-        self._awaited: asyncio.Future[None] | None = None  # bytes, or the end
-        self._is_over, self._idle_since_s = False, 0.0
-        self._error: Exception | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport: asyncio.Transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._came.append(data)
-        self._size += len(data)
-        if self._size > MOST_UNREAD:
-            self._transport.pause_reading()
-        _wake(self._awaited)
-
-    def eof_received(self) -> None:
-        self.connection_lost(None)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._is_over, self._error = True, self._error or error
-        _wake(self._awaited)
-
-    async def ask(self, request: httpx.Request, limit_s: float | None, free: "list[_Connection]") -> httpx.Response:
-        """The answer without its body, which is read by who wants it; then the connection goes to the free list."""
-        try:
-            await self._send(request)
-            while isinstance(head := await self.next_event(request, limit_s), h11.InformationalResponse):
-                pass
-        except h11.LocalProtocolError as error:
-            raise httpx.LocalProtocolError(str(error), request=request) from None
-        if not isinstance(head, h11.Response):
-            raise httpx.RemoteProtocolError("no head of an answer", request=request)
-        body = _Body(self, request, limit_s, free)
-        return httpx.Response(head.status_code, headers=list(head.headers.raw_items()), stream=body)
-
-    async def _send(self, request: httpx.Request) -> None:
-        start = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
-        pieces = [self._http.send(start) or b""]
-        assert isinstance(request.stream, httpx.AsyncByteStream)
-        async for piece in request.stream:
-            pieces.append(self._http.send(h11.Data(data=piece)) or b"")
-        pieces.append(self._http.send(h11.EndOfMessage()) or b"")
-        # All at once: it is in memory already. A host that does not take it is one that does not answer in time.
-        self._transport.writelines(pieces)
-
-    async def next_event(self, request: httpx.Request, limit_s: float | None) -> Any:
-        try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                data = await self._read(limit_s)
-                if not data and self._http.their_state is h11.SEND_RESPONSE:
-                    raise httpx.RemoteProtocolError("closed without an answer", request=request)
-                self._http.receive_data(data)
-            return event
-        except h11.RemoteProtocolError as error:
-            raise httpx.RemoteProtocolError(str(error), request=request) from None
-        except TimeoutError:
-            raise httpx.ReadTimeout("nothing came in time", request=request) from None
-        except OSError as error:
-            raise httpx.ReadError(type(error).__name__, request=request) from error
-
-    async def _read(self, limit_s: float | None) -> bytes:
-        """What came, or nothing at the end."""
-        if not self._came and not self._is_over:
-            self._awaited = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(limit_s):
-                    await self._awaited
-            finally:
-                self._awaited = None
-        if not self._came and self._error is not None:
-            raise self._error
-        data, self._came = b"".join(self._came), []
-        if self._size > MOST_UNREAD:
-            self._transport.resume_reading()
-        self._size = 0
-        return data
-
-    def answered(self, free: "list[_Connection]") -> None:
-        """Free again, if the answer was read to its end and nothing came after it."""
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._size:
-            self._http.start_next_cycle()
-            self._idle_since_s = time.monotonic()
-            free.append(self)
-        else:
-            self.close()
-
-    def is_usable(self, keep_idle_s: float) -> bool:
-        """Whether it can be sent on: not idle for too long, not closed, and nothing came that was not asked for."""
-        return not self._is_over and not self._size and time.monotonic() - self._idle_since_s <= keep_idle_s
-
-    def close(self) -> None:
-        self._transport.close()
-
-
-def _wake(waiting: "asyncio.Future[None] | None") -> None:
-    if waiting is not None and not waiting.done():
-        waiting.set_result(None)
-
-
-class _Body(httpx.AsyncByteStream):
-    """The body of an answer, as it comes."""
-
-    def __init__(self, connection: _Connection, request: httpx.Request, limit_s: float | None, free: Any) -> None:
-        self._connection, self._request, self._limit_s = connection, request, limit_s
-        self._free: list[_Connection] | None = free
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while isinstance(event := await self._connection.next_event(self._request, self._limit_s), h11.Data):
-            yield bytes(event.data)
-
-    async def aclose(self) -> None:
-        free, self._free = self._free, None  # closed twice, it must not be free twice
-        if free is not None:
-            self._connection.answered(free)
-
-
-async def send(way: Way, request: httpx.Request) -> httpx.Response:
-    """By a transport alone where there is no proxy: a client around it takes 0.5 ms of CPU a request."""
-    if isinstance(way, httpx.AsyncClient):
-        return await way.send(request, stream=True)
-    return await way.handle_async_request(request)
 
 
 def by_proxy() -> bool:
@@ -309,15 +135,16 @@ class Broker:
         return head, answer
 
     async def _send(self, asked: dict[str, Any], body: bytes) -> Answer:
-        timeout = httpx.Timeout(asked["timeout_s"], connect=asked["connect_timeout_s"], pool=None).as_dict()
-        request = httpx.Request(
-            asked["method"],
-            url_of(asked["url"]),
-            headers=asked["headers"],
-            content=body,
-            extensions={"timeout": timeout},
-        )
-        response = await send(self._way(asked["by_proxy"]), request)
+        way, method, url = self._way(asked["by_proxy"]), asked["method"], url_of(asked["url"])
+        timeout = httpx.Timeout(asked["timeout_s"], connect=asked["connect_timeout_s"], pool=None)
+        response: Reply | httpx.Response
+        if isinstance(way, SingleConnections):
+            headers = framed(method, url, (one for one in asked["headers"] if one[0] != "host"), body)
+            response = await way.ask(method, url, headers, body, timeout.as_dict())
+        else:
+            extensions = {"timeout": timeout.as_dict()}
+            request = httpx.Request(method, url, headers=asked["headers"], content=body, extensions=extensions)
+            response = await way.send(request, stream=True)
         try:
             answer = bytearray()
             async for piece in response.aiter_raw():
@@ -326,7 +153,7 @@ class Broker:
                     break  # the client counts as well, and says that it is too much
         finally:
             await response.aclose()
-        return {"status": response.status_code, "headers": response.headers.multi_items()}, bytes(answer)
+        return {"status": response.status_code, "headers": list(response.headers.items())}, bytes(answer)
 
     def _way(self, by_proxy: bool) -> Way:
         if by_proxy not in self._ways:

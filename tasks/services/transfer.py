@@ -1,6 +1,7 @@
 """One request and its whole answer, or the one error that says why there is none."""
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,13 +15,15 @@ import httpx
 from schemas.settings.services import Endpoint, is_loopback
 from tasks.services import broker_client
 from tasks.services.answer import Answer
-from tasks.services.broker import KEEP_IDLE_S, SingleConnections, Way, by_proxy, send, url_of
+from tasks.services.broker import KEEP_IDLE_S, by_proxy
+from tasks.services.connections import Reply, SingleConnections, framed, url_of
 from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
 from tasks.services.meter import count
 from tasks.services.partial import Download, WrongPart
 from tasks.services.unpack import ACCEPTED, CannotUnpack, Unpacker
 
 Params = Mapping[str, str | int | float | bool]
+_Way = httpx.AsyncBaseTransport | httpx.AsyncClient  # to hosts; a client where there is a proxy
 
 
 class _HideQueries(logging.Filter):
@@ -66,7 +69,7 @@ class Transfers:
         self._service, self._endpoint, self._secrets = service, endpoint, secrets
         self._transport = transport  # makes the way to a host, one a loop; none: httpx's own
         self._now = now
-        self._way: Way | None = None
+        self._way: _Way | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timeout = httpx.Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s, pool=None).as_dict()
 
@@ -74,7 +77,7 @@ class Transfers:
         """The answer, whatever its status; `answered` is told how long its first bytes took."""
         way = self._way_of_this_loop()
         shown = safe_url(ask.address)
-        response: httpx.Response | None = None
+        response: httpx.Response | Reply | None = None
         sent = False
         body = bytearray()
         try:
@@ -86,28 +89,30 @@ class Transfers:
             }
             if ask.call_id:  # a server that knows it answers a repeated request without working, and being paid, again
                 headers["Idempotency-Key"] = f"{ask.call_id}-{ask.attempt}"
-            if isinstance(ask.json_body, bytes):
+            body_sent = _body(ask.json_body)
+            if body_sent is not None:
                 headers["Content-Type"] = "application/json"
             # httpx drops the address's own query if it is given params, even empty ones
-            request = httpx.Request(
-                ask.method,
-                url_of(ask.address),
-                params=ask.params or None,
-                headers=headers,
-                extensions={"timeout": self._timeout},
-                **_body(ask.json_body),
-            )
-            shown = safe_url(str(request.url)) if ask.params else shown
+            url = httpx.URL(ask.address, params=ask.params) if ask.params else url_of(ask.address)
+            shown = safe_url(str(url)) if ask.params else shown
             # A way of our own, such as one that checks addresses, is never left: the broker has none.
             broker = ask.broker if self._transport is None else None
             late_s = broker_client.LATE_S if broker else 0.0
             async with asyncio.timeout(self._endpoint.total_timeout_s + late_s):
                 sent_at_s, sent = time.monotonic(), True
-                if broker:
-                    limits = self._limits(ask.also_keep)
-                    response = await broker_client.send(broker, ask.call_id, ask.attempt, request, limits)
+                if isinstance(way, SingleConnections) and not broker:
+                    framing = framed(ask.method, url, headers.items(), body_sent or b"")
+                    response = await way.ask(ask.method, url, framing, body_sent or b"", self._timeout)
                 else:
-                    response = await send(way, request)
+                    extensions = {"timeout": self._timeout}
+                    request = httpx.Request(ask.method, url, headers=headers, content=body_sent, extensions=extensions)
+                    if broker:
+                        limits = self._limits(ask.also_keep)
+                        response = await broker_client.send(broker, ask.call_id, ask.attempt, request, limits)
+                    elif isinstance(way, httpx.AsyncClient):
+                        response = await way.send(request, stream=True)
+                    else:
+                        response = await way.handle_async_request(request)
                 answered(time.monotonic() - sent_at_s)
                 try:
                     if ask.download:
@@ -152,7 +157,7 @@ class Transfers:
         message = f"{safe_text(what, self._secrets)}: {answer.url}"
         return ServiceError(self._service, "bad_response", message, status=answer.status, retryable=retryable)
 
-    def _way_of_this_loop(self) -> Way:
+    def _way_of_this_loop(self) -> _Way:
         # Connections belong to the loop they were made in; a worker may run each batch in a loop of its own.
         loop = asyncio.get_running_loop()
         if self._way is None or self._loop is not loop:
@@ -161,7 +166,7 @@ class Transfers:
             self._way, self._loop = self._open_way(), loop
         return self._way
 
-    def _open_way(self) -> Way:
+    def _open_way(self) -> _Way:
         if self._transport is not None:
             return self._transport()
         if not self._by_proxy():
@@ -186,7 +191,7 @@ class Transfers:
             also_keep=also_keep,
         )
 
-    async def _read(self, response: httpx.Response, body: bytearray, held: int, shown: str) -> None:
+    async def _read(self, response: httpx.Response | Reply, body: bytearray, held: int, shown: str) -> None:
         limit = int(self._endpoint.max_body_mb * 1_000_000) - held
 
         def add(pieces: Iterable[bytes]) -> None:
@@ -201,7 +206,7 @@ class Transfers:
         if body:
             add(unpacker.end())
 
-    def _whole(self, ask: Ask, response: httpx.Response, body: bytes, shown: str) -> Answer:
+    def _whole(self, ask: Ask, response: httpx.Response | Reply, body: bytes, shown: str) -> Answer:
         answer = Answer(
             response.status_code,
             response.headers.get("content-type", ""),
@@ -233,11 +238,13 @@ class Transfers:
         return max(0.0, aware.timestamp() - self._now())
 
 
-def _body(json_body: Any) -> dict[str, Any]:
-    """A value to be written as JSON, or bytes that are JSON."""
-    return {"content": json_body} if isinstance(json_body, bytes) else {"json": json_body}
+def _body(json_body: Any) -> bytes | None:
+    """A value written as JSON, as httpx writes it, or bytes that are JSON."""
+    if json_body is None or isinstance(json_body, bytes):
+        return json_body
+    return json.dumps(json_body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _keep_part(ask: Ask, response: httpx.Response | None, body: bytes | bytearray) -> None:
+def _keep_part(ask: Ask, response: httpx.Response | Reply | None, body: bytes | bytearray) -> None:
     if ask.download is not None and response is not None:
         ask.download.broke_off(response.status_code, response.headers, bytes(body))

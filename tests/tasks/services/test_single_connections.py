@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from tasks.services.broker import SingleConnections
+from tasks.services.connections import SingleConnections
 
 
 class Counting:
@@ -64,3 +64,85 @@ async def test_a_host_that_refuses_leaves_nothing_behind() -> None:
     with pytest.raises(httpx.ConnectError):
         await transport.handle_async_request(httpx.Request("GET", "http://127.0.0.1:9"))
     assert not any(transport._free.values())
+
+
+ANSWERS = {
+    "plain": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\nx-a: 2\r\n\r\nhello",
+    "no body": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "in chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n",
+    "both lengths": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n1\r\no\r\n0\r\n\r\n",
+    "to the end": b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nhello",
+    "old": b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    "to be closed": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: Close\r\n\r\nhello",
+    "after a notice": b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    "without a reason": b"HTTP/1.1 404\r\nContent-Length: 2\r\n\r\nno",
+    "unchanged": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n",
+    "Latin-1": b"HTTP/1.1 200 OK\r\nX-A: caf\xe9\r\nContent-Length: 1\r\n\r\na",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+    "no number": b"HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\nhello",
+    "a header without a name": b"HTTP/1.1 200 OK\r\n: 1\r\nContent-Length: 5\r\n\r\nhello",
+    "a space before the colon": b"HTTP/1.1 200 OK\r\nContent-Length : 5\r\n\r\nhello",
+    "a folded header": b"HTTP/1.1 200 OK\r\nX-A: 1\r\n  2\r\nContent-Length: 5\r\n\r\nhello",
+    "only line feeds": b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello",
+    "broken off": b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello",
+    "broken off in its head": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "nothing": b"",
+    "something else": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+    "a head without end": b"HTTP/1.1 200 OK\r\n" + b"X-A: 1\r\n" * 30_000,
+}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_answers_are_read_as_httpx_reads_them(method: str, at_once: bool) -> None:
+    answer = b""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        pieces = [answer] if at_once or len(answer) > 1000 else [answer[at : at + 7] for at in range(0, len(answer), 7)]
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+
+    async def read(transport: httpx.AsyncBaseTransport) -> object:
+        async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=120) as client:
+            try:
+                got = await client.request(method, url)
+            except httpx.HTTPError as error:
+                return type(error)
+            return got.status_code, sorted(got.headers.items()), got.content
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    for name, answer in ANSWERS.items():  # noqa: B007 - read by the server
+        assert await read(SingleConnections(60)) == await read(httpx.AsyncHTTPTransport()), name
+    listener.close()
+
+
+@pytest.mark.parametrize("more", [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", b"x"])
+@pytest.mark.parametrize("kind", ["plain", "in chunks"])
+async def test_what_comes_after_an_answer_is_not_taken_for_the_next(kind: str, more: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(ANSWERS[kind] + more)
+        await reader.read()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    transport = SingleConnections(60)
+    async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+        for _ in range(2):
+            assert (await client.get(url)).text == "hello"
+            assert not any(transport._free.values())
+    listener.close()
+
+
+@pytest.mark.parametrize("headers", [{"X-A": "1\r\nX-B: 2"}, {"X A": "1"}, {"X-A": "1\x00"}])
+async def test_headers_that_would_be_others_are_not_sent(counting: Counting, headers: dict[str, str]) -> None:
+    async with httpx.AsyncClient(transport=SingleConnections(60), trust_env=False) as client:
+        with pytest.raises(httpx.LocalProtocolError):
+            await client.get(counting.url, headers=headers)
+    assert counting.requests == 0
