@@ -91,8 +91,8 @@ async def serve(port: int, latency_s: float) -> None:
 
 
 @contextlib.contextmanager
-def latency_server(latency_s: float) -> Iterator[str]:
-    """Its address, until the block ends."""
+def latency_server(latency_s: float) -> Iterator[tuple[str, int]]:
+    """Its address and process, until the block ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -102,7 +102,7 @@ def latency_server(latency_s: float) -> Iterator[str]:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", process.pid
     finally:
         process.terminate()
         process.wait(30)

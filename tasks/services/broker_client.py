@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -98,6 +99,15 @@ def _as_httpx(name: str, request: httpx.Request) -> Exception:
     return TimeoutError(name) if name == "TimeoutError" else httpx.ConnectError(name, request=request)
 
 
+def _listens(file: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(broker.socket_path(file))
+        except OSError:
+            return False
+        return True
+
+
 # Keys of services are sent with each request; what the broker's own process is given holds none.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -109,6 +119,8 @@ def start(file: str, idle_s: float = broker.IDLE_S) -> None:
     command = [sys.executable, "-P", broker.__file__, file, str(idle_s)]
     given = {name: os.environ[name] for name in os.environ if name in _ENVIRONMENT or name.lower() in _PROXIES}
     with _starting:
+        if _listens(file):  # as another of the requests that found none has started it
+            return
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_S, check=False, text=True, env=given
         )

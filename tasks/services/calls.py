@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 import threading
@@ -66,6 +67,7 @@ def identify(
     return Request(role, endpoint, model, digest, sampling, not sampled or seed is not None or trial is not None)
 
 
+@functools.lru_cache(maxsize=64)
 def server_of(base_url: str) -> str:
     """A server as answers of it are told from those of others, in a run as in the next."""
     address = urlsplit(base_url)

@@ -123,6 +123,7 @@ class Chat:
         self._models = replace(models, endpoints={**models.endpoints, **own})
         self._http_options = http_options
         self._servers: dict[str, Server] = {}
+        self._targets: dict[str, Target] = {}  # by role
 
     async def complete(
         self,
@@ -146,7 +147,8 @@ class Chat:
         that was answered before is answered from there; `trial` is not sent, and tells apart requests that are meant
         to be answered several times. A sampled one without seed and trial is always sent.
         """
-        target = self._models.target(role, self._default)
+        target = self._targets.get(role) or self._models.target(role, self._default)
+        self._targets[role] = target
         asked: dict[str, Any] = {
             "tools": list(tools) if tools else None,
             "response_format": response_format,

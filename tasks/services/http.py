@@ -132,13 +132,13 @@ class Http:
         while True:
             try:
                 async with self._place(host, kind, ask.address, weight) as passage:
-                    tried_now = replace(ask, attempt=sent)
+                    tried_now = replace(ask, attempt=sent) if sent else ask
                     answer, failed = await self._try(tried_now, host, passage, accept, also, classify, check)
             except Suspended as limit:
                 raise self._over_limit(limit, ask.address, failed) from None
             sent += 1
             if failed is None:
-                return replace(answer, attempts=sent)
+                return replace(answer, attempts=sent) if sent > 1 else answer
             failed.attempts = sent
             if failed.retryable and failed.kind == "rate_limit" and host.limit.open:
                 # The next attempt waits for the limit's end: patience ends that, not a number of tries. Only a request
