@@ -1,10 +1,11 @@
 """A miniature that learns: a base that sees, answers at once, then zoom, read, geocode and answer, Pass@K and GRPO.
 
-`python -m bench.miniature [--size tiny|gpu] [--base sees-2] [--seeds 0,1,2] [--minutes 25]`: base and data once,
-then for each seed sft, cold, controls, passk, grpo (learnable pictures) and random (as many steps on random ones). A
-piece is a process of its own, several run side by side; each is kept when it is done (folder `geofix-miniature` among
-the temporary files, or GEOFIX_MINIATURE) and left out the next time, and none is begun after `--minutes`. `--size tiny`
-runs on a CPU and shows that the pieces work, not that anything is learned. docs/it-learns.md has the figures.
+`python -m bench.miniature [--size tiny|gpu] [--base sees-2] [--seeds 0,1,2] [--minutes 25]`: base and pictures once,
+then for each seed stages (SFT, cold start), passk, grpo (learnable pictures), random (any pictures), and what each
+model finds. A piece is a process of its own, several run side by side; each is kept when it is done (folder
+`geofix-miniature` among the temporary files, or GEOFIX_MINIATURE) and left out the next time. None is begun after
+`--minutes`, and GRPO ends its steps before. `--size tiny` runs on a CPU and shows that the pieces work, not that
+anything is learned. docs/it-learns.md has the figures.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ class Size:
 
 SIZES = {
     "tiny": Size("tiny", 8, 2, 2, 0, 2, 2, 2, 4, 2, 1, 1, 1, 2, 1e-4, 40),
-    "gpu": Size("gpu", 4000, 480, 600, 480, 45, 120, 32, 1500, 8, 3, 40, 16, 8, 1e-4, 640),
+    "gpu": Size("gpu", 3000, 360, 500, 480, 14, 25, 32, 600, 8, 3, 40, 16, 8, 2e-4, 640),
 }
 PACKAGED = "sees-2"
 
@@ -82,50 +84,42 @@ def main(arguments: Sequence[str] = ()) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * options.minutes
     done = work(
-        folder, pieces(folder, size, seeds, options.base), options.processes or (9 if size.base_s else 1), until
+        folder, pieces(folder, size, seeds, options.base, until), options.processes or (9 if size.base_s else 1), until
     )
     return report(folder, seeds) if done else 1
 
 
-def pieces(folder: Path, size: Size, seeds: Sequence[int], named: str | None) -> list[Piece]:
+def pieces(folder: Path, size: Size, seeds: Sequence[int], named: str | None, until: float) -> list[Piece]:
     """Everything there is to do, in an order in which it can be done."""
     from bench import miniature_pieces as its
 
-    ground = its.Ground(size)
+    ground = its.Ground(size, until)
     found = [
-        Piece("base", (), lambda: base(folder, size, named)),
-        Piece("data", (), lambda: its.data(folder, ground)),
+        Piece("base", (), partial(base, folder, size, named)),
+        Piece("train", (), partial(its.train, folder, ground)),
+        *(
+            Piece(name, (before,), partial(its.pictures, folder, ground, name))
+            for before, name in (("train", "held"), ("held", "practice"), ("practice", "blank"))
+        ),
     ]
-
-    def errors(seed: int) -> dict[str, Any]:
-        parts = [json.loads((folder / f"passk-{seed}-{part}.json").read_text()) for part in range(size.parts)]
-        return {name: one for part in parts for name, one in part["errors"].items()}
-
-    def curve(name: str) -> Any:
-        return its.appended(folder / f"{name}.curve.jsonl")
-
+    # Those that others wait for come first: they are begun first.
+    found += [Piece(f"stages-{seed}", ("base", "train"), partial(its.stages, folder, ground, seed)) for seed in seeds]
     for seed in seeds:
-        sft, cold = f"sft-{seed}", f"cold-{seed}"
         tried = tuple(f"passk-{seed}-{part}" for part in range(size.parts))
         found += [
-            Piece(sft, ("base", "data"), lambda s=seed, n=sft: its.sft(folder, ground, s, curve(n))),
-            Piece(cold, (sft,), lambda s=seed, n=cold: its.cold(folder, ground, s, curve(n))),
-            *(
-                Piece(name, (cold,), lambda s=seed, p=part: its.passk(folder, ground, s, p, size.parts))
-                for part, name in enumerate(tried)
-            ),
-            *(
-                Piece(
-                    f"{name}-{seed}",
-                    tried,
-                    lambda s=seed, n=name: its.grpo(
-                        folder, ground, s, n == "grpo", its.learnable(errors(s)), curve(f"{n}-{s}")
-                    ),
-                )
-                for name in ("grpo", "random")
-            ),
-            Piece(f"controls-{seed}", (cold,), lambda s=seed: its.controls(folder, ground, s)),
+            Piece(name, (f"stages-{seed}", "practice"), partial(its.passk, folder, ground, seed, part))
+            for part, name in enumerate(tried)
         ]
+        found += [
+            Piece(f"{name}-{seed}", (*tried, "held"), partial(its.grpo, folder, ground, seed, name))
+            for name in ("grpo", "random")
+        ]
+    measures = (("cold", its.cold, "held"), ("controls", its.controls, "blank"), ("sft", its.sft, "held"))
+    for name, measure, needs in measures:
+        found += [
+            Piece(f"{name}-{seed}", (f"stages-{seed}", needs), partial(measure, folder, ground, seed)) for seed in seeds
+        ]
+    found.append(Piece("untrained", ("base", "held"), partial(its.untrained, folder, ground)))
     return found
 
 
@@ -164,9 +158,9 @@ def _run(folder: Path, piece: Piece) -> None:
 
     torch.set_num_threads(1)
     found = {**piece.run(), "seconds": round(time.monotonic() - began, 1)}
-    partial = folder / f"{piece.name}.partial"
-    partial.write_text(json.dumps(found), encoding="utf-8")
-    partial.rename(folder / f"{piece.name}.json")
+    unfinished = folder / f"{piece.name}.partial"
+    unfinished.write_text(json.dumps(found), encoding="utf-8")
+    unfinished.rename(folder / f"{piece.name}.json")
 
 
 def base(folder: Path, size: Size, named: str | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,14 +37,16 @@ from tasks.reward.spotagent import reward_at
 if TYPE_CHECKING:
     from bench.miniature import Size
 
+MEASURING_S = 75  # after GRPO's last step
 Rows = list[dict[str, Any]]
+Say = Callable[[Mapping[str, Any]], None]
 
 
 class Ground:
     """The world with its geocoder, and which pictures serve what; made once for all pieces of a run."""
 
-    def __init__(self, size: Size) -> None:
-        self.size = size
+    def __init__(self, size: Size, until: float) -> None:
+        self.size, self.until = size, until
         self.world = World(WORLD_SEED, WORLD_SIZE)
         self.geocoder: Geocodes = geocoder_of(self.world, ready=True)  # before processes are forked: they share it
         self.tools = toolbox_of(self.geocoder)
@@ -60,48 +63,65 @@ class Ground:
         return [self.world.place(one.place) for one in self.train]
 
 
-def data(folder: Path, ground: Ground) -> dict[str, Any]:
-    """Panoramas with their truth, painted on all cores; for training places the teacher's trajectories."""
-    cores = os.cpu_count() or 1
-    paint_all(ground.world, ground.train, folder / "train", cores, ground.tools)
-    paint_all(ground.world, ground.practice, folder / "practice", cores)
-    paint_all(ground.world, ground.held, folder / "held", cores)
-    paint_all(ground.world, ground.held, folder / "blank", cores, text=False)
-    return {"asked": len(ground.train), "practice": len(ground.practice), "held_out": len(ground.held),
-            "trajectories": outcomes(folder / "train", ground.train)}  # fmt: skip
+def train(folder: Path, ground: Ground) -> dict[str, Any]:
+    """Panoramas of training places, painted on all cores, with the teacher's trajectories."""
+    paint_all(ground.world, ground.train, folder / "train", os.cpu_count() or 1, ground.tools)
+    return {"asked": len(ground.train), "trajectories": outcomes(folder / "train", ground.train)}
 
 
-def sft(folder: Path, ground: Ground, seed: int, say: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """SFT: a picture is answered at once, with its truth as the answer."""
-    size = ground.size
-    rows, held = ground.rows(folder, "train"), ground.rows(folder, "held")
-    agent = open_agent(folder / "base", seed)
-    found = {"base, with tools": measured(agent, held, ground.tools, size.tokens)}
-    found["base, at once"] = measured(agent, held, ground.tools, size.tokens, AT_ONCE)
-    lessons = [answer_lesson(row, agent.encoder) for row in rows]
-    study(Pupil(agent.fast, 5e-4, seed), lessons, size.sft_s, 2 * size.batch, rehearsed(agent, ground, rows, seed), say)
-    found["sft, at once"] = measured(agent, held, ground.tools, size.tokens, AT_ONCE)
-    found["sft, with tools"] = measured(agent, held, ground.tools, size.tokens)
-    found["sft, pictures of other places"] = measured(
-        agent, held, ground.tools, size.tokens, AT_ONCE, files=of_others(held)
-    )
-    keep(agent, folder / f"sft-{seed}")
-    return {"rows": found, "pictures": len(lessons)}
+def pictures(folder: Path, ground: Ground, name: str) -> dict[str, Any]:
+    """Panoramas to measure with (`held`, and `blank`: the same without a word) or to practise on, with their truth."""
+    records = ground.practice if name == "practice" else ground.held
+    paint_all(ground.world, records, folder / name, os.cpu_count() or 1, text=name != "blank")
+    return {"pictures": len(records)}
 
 
-def cold(folder: Path, ground: Ground, seed: int, say: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """The cold start on kept trajectories, from the model after SFT."""
-    size = ground.size
-    rows, held = ground.rows(folder, "train"), ground.rows(folder, "held")
+def untrained(folder: Path, ground: Ground) -> dict[str, Any]:
+    """The base before any stage, and what an agent would find that reads every plate."""
+    held, tokens = ground.rows(folder, "held"), ground.size.tokens
+    agent = open_agent(folder / "base")
+    return {
+        "rows": {
+            "ceiling": ceiling(held, ground.geocoder),
+            "base, with tools": measured(agent, held, ground.tools, tokens),
+            "base, at once": measured(agent, held, ground.tools, tokens, AT_ONCE),
+        }
+    }
+
+
+def stages(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
+    """SFT (answers at once), then the cold start on kept trajectories, in one process: it sees each picture once."""
+    size, rows = ground.size, ground.rows(folder, "train")
     taught = [row for row in rows if row["outcome"] == "kept"]
     if not taught:
         raise SystemExit("no trajectory was kept: more places are needed")
-    agent = open_agent(folder / f"sft-{seed}", seed)
+    agent = open_agent(folder / "base", seed)
+    rehearsals = rehearsed(agent, ground, rows, seed)
+    answers = [answer_lesson(row, agent.encoder) for row in rows]
+    study(Pupil(agent.fast, 5e-4, seed), answers, size.sft_s, 2 * size.batch, rehearsals, curve(folder, f"sft-{seed}"))
+    keep(agent, folder / f"sft-{seed}")
     lessons = [lesson_of(trajectory_of(row), agent.encoder, agent.tokens) for row in taught]
-    study(Pupil(agent.fast, 5e-4, seed), lessons, size.cold_s, size.batch, rehearsed(agent, ground, rows, seed), say)
+    study(Pupil(agent.fast, 5e-4, seed), lessons, size.cold_s, size.batch, rehearsals, curve(folder, f"cold-{seed}"))
     keep(agent, folder / f"cold-{seed}")
-    found = {"ceiling": ceiling(held, ground.geocoder), **both(agent, held, ground)}
-    return {"rows": found, "trajectories": len(lessons)}
+    return {"pictures": len(answers), "trajectories": len(lessons)}
+
+
+def sft(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
+    """What the model after SFT finds."""
+    tokens, held = ground.size.tokens, ground.rows(folder, "held")
+    agent = open_agent(folder / f"sft-{seed}", seed)
+    return {
+        "rows": {
+            "at once": measured(agent, held, ground.tools, tokens, AT_ONCE),
+            "pictures of other places": measured(agent, held, ground.tools, tokens, AT_ONCE, files=of_others(held)),
+            "with tools": measured(agent, held, ground.tools, tokens),
+        }
+    }
+
+
+def cold(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
+    """What the agent after its cold start finds."""
+    return {"rows": both(open_agent(folder / f"cold-{seed}", seed), ground.rows(folder, "held"), ground)}
 
 
 def both(agent: Agent, held: Rows, ground: Ground) -> dict[str, Any]:
@@ -129,12 +149,18 @@ def controls(folder: Path, ground: Ground, seed: int, name: str = "cold") -> dic
     }
 
 
-def passk(folder: Path, ground: Ground, seed: int, part: int = 0, parts: int = 1) -> dict[str, Any]:
-    """K attempts at each practice picture; learnable are those that succeed sometimes (SpotAgent 3.3.1)."""
-    rows = ground.rows(folder, "practice")[part::parts]
+def passk(folder: Path, ground: Ground, seed: int, part: int) -> dict[str, Any]:
+    """K attempts at each practice picture of a part; learnable are those that succeed sometimes (SpotAgent 3.3.1)."""
+    rows = ground.rows(folder, "practice")[part :: ground.size.parts]
     agent = open_agent(folder / f"cold-{seed}", seed)
     errors = tried_often(agent, rows, ground.tools, ground.size.k, ground.size.tokens)
     return {"errors": {row["image_id"]: one for row, one in zip(rows, errors, strict=True)}}
+
+
+def attempts_of(folder: Path, seed: int) -> dict[str, list[float | None]]:
+    """The errors in km of all attempts, by picture."""
+    parts = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"passk-{seed}-*.json"))]
+    return {name: one for part in parts for name, one in part["errors"].items()}
 
 
 def learnable(errors: Mapping[str, Sequence[float | None]]) -> list[str]:
@@ -165,22 +191,20 @@ def difficulty(errors: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     return {"table8": table8(table).to_dicts(), "groups": groups(table).to_dicts()}
 
 
-def grpo(
-    folder: Path, ground: Ground, seed: int, filtered: bool, wanted: Sequence[str],
-    say: Callable[[Mapping[str, Any]], None],
-) -> dict[str, Any]:  # fmt: skip
-    """GRPO with tools on the learnable pictures, or as many steps on random ones; measured on held-out places."""
+def grpo(folder: Path, ground: Ground, seed: int, arm: str) -> dict[str, Any]:
+    """GRPO with tools on the learnable pictures (`grpo`) or on any (`random`); measured on held-out places."""
     size = ground.size
     rows, held = ground.rows(folder, "practice"), ground.rows(folder, "held")
-    used = [row for row in rows if row["image_id"] in set(wanted)] if filtered and wanted else rows
+    wanted = set(learnable(attempts_of(folder, seed)))
+    used = [row for row in rows if row["image_id"] in wanted or arm == "random"] or rows
     random.Random(seed).shuffle(used)
     agent = open_agent(folder / f"cold-{seed}", seed)
-    reinforce(
+    steps = reinforce(
         agent, used, ground.tools, size.grpo_steps, size.group, size.grpo_prompts, size.grpo_rate, seed, size.tokens,
-        say,
+        curve(folder, f"{arm}-{seed}"), max(1.0, ground.until - time.monotonic() - MEASURING_S),
     )  # fmt: skip
-    keep(agent, folder / f"{'grpo' if filtered else 'random'}-{seed}")
-    return {"rows": both(agent, held, ground), "pictures": len(used)}
+    keep(agent, folder / f"{arm}-{seed}")
+    return {"rows": both(agent, held, ground), "pictures": len(used), "steps": steps}
 
 
 def rehearsed(agent: Agent, ground: Ground, rows: Rows, seed: int) -> list[Any]:
@@ -195,8 +219,9 @@ def keep(agent: Agent, folder: Path) -> None:
     save_agent(agent, folder)
 
 
-def appended(file: Path) -> Callable[[Mapping[str, Any]], None]:
-    """Writes curves as JSON lines."""
+def curve(folder: Path, name: str) -> Say:
+    """Writes figures as they come, one JSON line each."""
+    file = folder / f"{name}.curve.jsonl"
     file.unlink(missing_ok=True)
 
     def say(found: Mapping[str, Any]) -> None:

@@ -10,13 +10,13 @@ from statistics import mean
 from typing import Any
 
 from bench.goals import Goal, judge
-from bench.miniature_pieces import difficulty, learnable
+from bench.miniature_pieces import attempts_of, difficulty, learnable
 
 LADDER = (
-    ("base", "sft", "base, with tools"),
-    ("+ SFT", "sft", "sft, at once"),
-    ("+ cold start", "cold", "agent"),
-    ("+ GRPO", "grpo", "agent"),
+    ("base", "untrained", "base, at once"),
+    ("+ SFT", "sft-{}", "at once"),
+    ("+ cold start", "cold-{}", "agent"),
+    ("+ GRPO", "grpo-{}", "agent"),
 )
 
 
@@ -31,14 +31,15 @@ def report(folder: Path, seeds: Sequence[int]) -> int:
             Goal("signs read exactly", signs["latin_exact"], at_least=0.8),
             Goal("signs with other pictures", shuffled["latin_exact"], at_most=0.01),
         ]
+    for name, found in parts.get("untrained", {}).get("rows", {}).items():
+        print(f"   {name}: {line(found)}")
     for seed in seeds:
         print(f"   seed {seed}")
         for piece in ("sft", "cold", "controls", "random", "grpo"):
             for name, found in parts.get(f"{piece}-{seed}", {}).get("rows", {}).items():
                 print(f"      {piece} | {name}: {line(found)}")
         goals += ladder_goals(parts, seed)
-        tried = [one for name, one in parts.items() if name.startswith(f"passk-{seed}-")]
-        errors = {name: one for part in tried for name, one in part["errors"].items()}
+        errors = attempts_of(folder, seed)
         if errors:
             found = difficulty(list(errors.values()))
             print(f"      Pass@K: {len(errors)} pictures, {len(learnable(errors))} learnable at 25 km")

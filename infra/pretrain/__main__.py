@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     from infra.pretrain.saving import save
     from infra.pretrain.training import Plan, run  # torch takes seconds to import; a wrong option is told at once
 
-    boards = options.processes * 3 // 5
+    boards, quotes = options.processes * 3 // 5, options.processes // 5
     with tempfile.TemporaryDirectory() as scratch:
         start = options.start
         if start is None:
@@ -50,7 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
             batch=options.batch,
             view_batch=max(2, options.batch // 4),
             board_processes=boards,
-            paint_processes=options.processes - boards,
+            paint_processes=options.processes - boards - quotes,
+            quote_processes=quotes,
+            quote_batch=max(2, options.batch * 2 // 3),
         )
         partial = options.output.with_name(options.output.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,8 +139,12 @@ def reinforce(
     seed: int,
     tokens: int,
     say: Callable[[dict[str, float]], None],
-) -> None:
-    """GRPO with tools, by the trainer of the pipeline, on these rows for n steps; `rate` falls to a tenth."""
+    seconds: float = math.inf,
+) -> int:
+    """GRPO with tools, by the trainer of the pipeline, on these rows for n steps or seconds; how many steps it was.
+
+    The rate falls to a tenth.
+    """
     settings = TrainSettings(
         seed=seed, image_max_pixels=MAX_PIXELS, image_min_pixels=MIN_PIXELS, loader_threads=0,
         pack_tokens=65_536,
@@ -161,7 +167,10 @@ def reinforce(
     reference.fast.pictures = agent.fast.pictures  # type: ignore[method-assign]
     program = Grpo(agent.fast, encode, rows, settings, rollouts, recipe_scorer("spotagent"), reference)
     pupil, progress = Pupil(agent.fast, rate, seed), Progress()
+    began = time.monotonic()
     for step in range(steps):
+        if time.monotonic() - began > seconds:
+            return step
         made.clear()
         seed_step(seed, step)
         found = program.gradients(step, progress)
@@ -169,7 +178,9 @@ def reinforce(
             group["lr"] = rate * min(1.0, (step + 1) / 4) * (1.0 - 0.9 * step / steps)
         pupil.optimizer.step()
         pupil.optimizer.zero_grad(set_to_none=True)
-        say({"step": step + 1, **{name: float(value) for name, value in found.items()}})
+        say({"step": step + 1, "seconds": round(time.monotonic() - began, 1),
+             **{name: float(value) for name, value in found.items()}})  # fmt: skip
+    return steps
 
 
 def tried_often(agent: Agent, rows: Sequence[Row], tools: Toolbox, k: int, tokens: int) -> list[list[float | None]]:

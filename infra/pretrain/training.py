@@ -50,8 +50,8 @@ class Plan:
     shard: int = 24
     replay: int = 1200  # batches of boards that are kept, to be seen again
     first_level: int = 0
-    quote_processes: int = 0  # that write lessons in quoting; none: no such lessons
-    quote_share: float = 0.35  # of the steps
+    quote_processes: int = 0  # that write lessons in quoting
+    quote_share: float = 0.4  # of the steps from the last but one lesson on
     quote_batch: int = 256
     decay_from: float = 0.7  # share of the time after which the learning rate falls
     rate: float = 1e-3
@@ -163,24 +163,21 @@ def run(start: Path, plan: Plan, scratch: Path, output: Path, then: Callable[[Ma
     )
     source = iter(loader)
     quote_level = torch.zeros(1, dtype=torch.int64).share_memory_()
-    quotes = iter(
-        torch.utils.data.DataLoader(
-            Quotes(tokens, quote_level, plan.quote_batch, plan.seed),
-            batch_size=None,
-            num_workers=plan.quote_processes,
-            prefetch_factor=4 if plan.quote_processes else None,
-            multiprocessing_context=context if plan.quote_processes else None,
-        )
-        if plan.quote_processes
-        else ()
+    quotes: Any = torch.utils.data.DataLoader(
+        Quotes(tokens, quote_level, plan.quote_batch, plan.seed),
+        batch_size=None,
+        num_workers=plan.quote_processes,
+        prefetch_factor=4 if plan.quote_processes else None,
+        multiprocessing_context=context if plan.quote_processes else None,
     )
+    quote_source = iter(quotes)
     learner = Learner(start, len(letters), plan.seed, weights=(start / WEIGHTS).is_file(), rate=plan.rate)
     say(began, f"{sum(one.numel() for one in learner.masters) / 1e6:.2f} M parameters on {learner.device}")
     held_pool, pool = Pool(held_folder, learner.device), Pool(train_folder, learner.device)
     held_pool.refresh(1e9)
     log = _loop(
         learner, Replay(source, learner.device, plan.replay, plan.seed), pool, held_pool, tokens, level, plan, began,
-        Quoting(quotes, quote_level, plan.quote_share if plan.quote_processes else 0.0),
+        Quoting(quote_source, quote_level, plan.quote_share),
     )  # fmt: skip
     report = {"plan": asdict(plan), "letters": letters, "parameters": sum(m.numel() for m in learner.masters),
               "log": log, **figures(learner, held_pool, tokens), "painted": len(pool.facts.get("view_9x13", []))
@@ -232,7 +229,7 @@ def _loop(
         falling = min(1.0, max(0.03, (1 - spent) / (1 - plan.decay_from)))
         rate = plan.rate * min(1.0, (step + 1) / 300) * falling
         step += 1
-        if rng.random() < quoting.share:
+        if number >= len(LEVELS) - 2 and rng.random() < quoting.share:
             quoting.step(learner, rate)
             continue
         if step % 100 == 1:
@@ -259,7 +256,7 @@ def _loop(
                 number, average = number + 1, 0.0
                 level[0] = number
                 say(began, f"level {LEVELS[number]} at step {step}, {seen} boards")
-        if step % 400 == 1 or step in (4, 52):
+        if not log or step >= log[-1]["step"] + 400:
             exact = reading_report(read_signs(learner, held, tokens))["latin_exact"]
             log.append({"seconds": round(time.monotonic() - started, 1), "step": step, "boards": seen,
                         "level": LEVELS[number], "loss": round(float(loss.detach()), 4),

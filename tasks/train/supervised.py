@@ -141,6 +141,9 @@ def on_device(encode: Callable[[int], Sample], fast: FastModel) -> Callable[[int
         one = encode(number)
         if one.pixels is None:
             return one
-        return replace(one, pixels=one.pixels.to(kind).pin_memory().to(fast.device, non_blocking=True))
+        pixels = one.pixels.to(kind)
+        if not pixels.is_cuda:
+            pixels = pixels.pin_memory()
+        return replace(one, pixels=pixels.to(fast.device, non_blocking=True))
 
     return sent

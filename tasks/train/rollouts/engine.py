@@ -202,7 +202,8 @@ class RolloutEngine:
                 self._step()
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        # Other threads may prepare what tools returned meanwhile; only this one is being recorded.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self._step()
 
     def _collect(self, place: int) -> list[Rollout]:

@@ -11,14 +11,15 @@ from PIL import Image
 
 from infra.pretrain import quoting, teacher
 from infra.pretrain.agent import Agent, open_agent
-from infra.pretrain.cold_start import Pupil, lesson_of, packed_lessons, packed_texts
+from infra.pretrain.cold_start import Lesson, Pupil, answer_lesson, lesson_of, packed_lessons, packed_texts, study
 from infra.pretrain.tokens import IGNORED, Tokens
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
 from tasks.services.geocoder import GeocodeCandidate
 from tasks.train.encoding import Encoder
+from tasks.train.fast.grouped import Completion
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import pack
+from tasks.train.fast.packing import Packed, pack
 from tasks.train.packaged import packaged_folder
 
 FOUND = GeocodeCandidate(-37.3809, 5.0019, "Rue Été", "Rue Été, Aville, Bland", "Bland", "BL", "", "Aville", 0.35)
@@ -131,11 +132,52 @@ def test_seen_pictures_give_the_loss_of_patches(agent: Agent, taught: teacher.Ta
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_a_few_steps_lower_the_loss(agent: Agent, tokens: Tokens) -> None:
-    pupil = Pupil(agent.fast, 3e-3, 0)
-    batch = packed_texts([quoting.record(tokens, random.Random(5)) for _ in range(2)], tokens.pad, agent.fast.device)
-    losses = [pupil.learn(batch)[0] for _ in range(6)]
-    assert losses[-1] < losses[0] - 0.5
+def test_the_packaged_base_quotes_records_it_never_saw(agent: Agent, tokens: Tokens) -> None:
+    """Without it a cold start memorises: an agent that cannot copy a tool's answer cannot profit from tools."""
+    batch = packed_texts([quoting.record(tokens, random.Random(k)) for k in range(8)], tokens.pad, agent.fast.device)
+    with torch.no_grad():
+        x = agent.fast.norm(agent.fast.hidden(batch)[batch.predict_at])
+        right = (x @ agent.fast.model.lm_head.weight.T).argmax(-1) == batch.targets
+    assert float(right.float().mean()) > 0.98
+
+
+def test_quotes_come_at_the_level_that_all_processes_share(tokens: Tokens) -> None:
+    level = torch.zeros(1, dtype=torch.int64)
+    source = iter(quoting.Quotes(tokens, level, 8, 0))
+    assert next(source)[0] == 0
+    level[0] = quoting.RECORDS
+    shapes = [tuple(ids.shape) for found, ids, _ in (next(source) for _ in range(12)) if found == quoting.RECORDS]
+    assert {8, 2} == {rows for rows, _ in shapes}  # strings and, in smaller batches, records
+
+
+def test_an_answer_at_once_is_asked_as_spotsft_asks(agent: Agent, row: dict[str, object]) -> None:
+    lesson = answer_lesson({**row, "country": "Bland", "city": "Aville"}, agent.encoder)
+    said = [token for token, mine in zip(lesson.rest.ids, lesson.rest.is_policy, strict=True) if mine]
+    assert "Country: Bland\nCity: Aville\nLatitude: -37.4\nLongitude: 5.0" in agent.tokens.decode(said)
+    shown = agent.tokens.decode([one for one in lesson.rest.ids if one != agent.fast.image_token])
+    assert "tool" not in agent.tokens.decode(list(lesson.shared)) and "Bland" not in shown.partition("assistant")[0]
+
+
+def test_study_sees_every_lesson_and_rehearses_between(agent: Agent, tokens: Tokens) -> None:
+    rng = random.Random(5)
+
+    def invented() -> Lesson:
+        ids = [tokens.encode(rng.choice(quoting.LETTERS))[0] for _ in range(12)]
+        return Lesson((7, 8), Completion(ids, [k > 3 for k in range(12)]))
+
+    pupil, rehearsed, said = Pupil(agent.fast, 3e-3, 0), [], list[dict[str, float]]()
+
+    def rehearse() -> Packed:
+        rehearsed.append(pupil.steps)
+        return packed_texts([quoting.record(tokens, random.Random(1))], tokens.pad, agent.fast.device)
+
+    lessons = [invented() for _ in range(2)]
+    clock = iter([0.0, *[k * 8.0 for k in range(40)]])  # figures are said every 15 seconds
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("infra.pretrain.cold_start.time.monotonic", lambda: next(clock))
+        study(pupil, lessons, 256.0, 2, [rehearse], said.append)
+    assert pupil.steps == 32 and rehearsed == [3, 7, 11, 15, 19, 23, 27, 31]
+    assert said[-1]["loss"] < said[0]["loss"] - 0.5
     assert all(weight.grad is None for weight in agent.fast.vision.parameters())
 
 
@@ -146,11 +188,15 @@ def test_the_miniature_runs_in_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from bench.miniature import main
 
     monkeypatch.setenv("GEOFIX_MINIATURE", str(tmp_path))
-    assert main(["--size", "tiny", "base", "data", "cold", "passk", "grpo"]) == 0
-    cold = json.loads((tmp_path / "tiny" / "cold-0.json").read_text())
-    assert {"ceiling", "before", "after quoting", "agent", "no tools", "boards without a word"} <= set(cold["rows"])
-    assert (tmp_path / "tiny" / "agent-0" / "config.json").is_file()
-    assert main(["--size", "tiny", "report"]) == 1  # nothing is learned in two seconds, and it says so
+    assert main(["--size", "tiny", "--seeds", "0"]) == 1  # nothing is learned in two seconds, and it says so
+    found = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "tiny").glob("*.json")}
+    assert {"at once", "with tools"} <= set(found["sft-0"]["rows"])
+    assert {"agent", "agent, sampled"} == set(found["cold-0"]["rows"]) == set(found["grpo-0"]["rows"])
+    assert {"no tools", "boards without a word"} <= set(found["controls-0"]["rows"])
+    assert (tmp_path / "tiny" / "grpo-0" / "config.json").is_file()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").glob("*.json")}
+    assert main(["--size", "tiny", "--seeds", "0"]) == 1
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").glob("*.json")}
 
 
 @pytest.mark.slow
