@@ -1,5 +1,6 @@
 """SIGTERM and SIGINT end a command alike: what was finished is saved, one line, and a code that tells which it was."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from tasks.lake import Lake
 
 # A flow as the commands run it, with a stage whose second item never ends.
 PROGRAM = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 import polars as pl
 from ray import cloudpickle
@@ -41,6 +42,7 @@ def action():
     with prefect_ready(lake):
         from prefect import flow, task
 
+        print(os.environ["PREFECT_API_URL"], flush=True)
         progress = lambda tick: print("done" if tick.done else "begun", flush=True)
         context = Context(lake, connect(ServicesSettings(), {}), progress=progress)
         stay = task(lambda: run(STAGE, Nothing(), context), name="stay")
@@ -56,26 +58,33 @@ def ignoring_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def start(lake: Path) -> subprocess.Popen[str]:
+def start(lake: Path, **environment: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PROGRAM, str(lake)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe, preexec_fn=ignoring_sigint)
+    return subprocess.Popen(
+        command, text=True, stdout=pipe, stderr=pipe, preexec_fn=ignoring_sigint, env={**os.environ, **environment}
+    )
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def test_a_signal_ends_a_flow_with_what_is_finished_saved(tmp_path: Path) -> None:
-    codes = {signal.SIGTERM: 143, signal.SIGINT: 130}
-    running = {number: start(tmp_path / number.name) for number in codes}  # both at once: their start takes long
+    # The second uses the first one's Prefect server, and so ends first.
+    running = {signal.SIGTERM: start(tmp_path / "SIGTERM")}
     try:
-        for number, process in running.items():
-            assert process.stdout is not None
-            while process.stdout.readline() not in ("done\n", ""):
+        running[signal.SIGINT] = start(tmp_path / "SIGINT", PREFECT_API_URL=said(running[signal.SIGTERM]))
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            process = running[number]
+            while said(process) not in ("done", ""):
                 pass
             time.sleep(0.5)  # it waits for Ray now
             process.send_signal(number)
-        for number, process in running.items():
-            _, said = process.communicate(timeout=600)
-            assert "interrupted: finished work is saved" in said and "bug" not in said and "Traceback" not in said
-            assert process.returncode == codes[number]
+            _, words = process.communicate(timeout=600)
+            assert "interrupted: finished work is saved" in words and "bug" not in words and "Traceback" not in words
+            assert process.returncode == code
             lake = Lake(tmp_path / number.name)
             assert lake.read("places")["place_id"].to_list() == ["quick"]
             assert lake.read("runs")["status"].to_list() == ["interrupted"]

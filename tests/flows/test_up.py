@@ -16,6 +16,8 @@ import httpx
 import psutil
 import pytest
 
+from infra.derive.prefect_tables import tables_of
+from infra.prefect_server import prepare
 from tasks.curate import STAGES as CURATE
 from tasks.lake import Lake
 
@@ -23,7 +25,8 @@ PORT = 8792
 # The smallest run that does real work in every part. No scene can be had: every satellite row fails, after a retry.
 FAULTS = {"rules": [{"service": "stac", "kind": "status", "status": 503, "rate": 1.0, "retry_after": 0}]}
 OVERRIDES = [
-    *("plan.places=5", "plan.countries=[DE, FR, GB]", "collect.panoramas=0", f"offline.port={PORT}"),
+    *("plan.places=5", "plan.countries=[DE, FR, GB]", "collect.panoramas=0"),
+    *(f"offline.port={PORT}", "offline.size=2000"),
     *("services.stac.max_attempts=1", "services.stac.backoff_s=0", "flows.retries=1", "flows.retry_delay_s=0.1"),
     *(
         "curate.quality.kinds=[photo]",
@@ -132,7 +135,7 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def up(tmp_path_factory: pytest.TempPathFactory, webhook: tuple[str, list[dict[str, Any]]]) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("up")
     settings = folder / "own.yaml"
-    settings.write_text(f"offline: {{port: {PORT}}}\n")
+    settings.write_text(f"offline: {{port: {PORT}, size: 2000}}\n")
     url, told = webhook
     started = geofix(
         "up", "--lake", str(folder / "lake"), "--config", str(settings), "--json",
@@ -230,6 +233,20 @@ def _planned_for_night(api: httpx.Client) -> bool:
     wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     found = api.post("/flow_runs/filter", json=wanted).json()
     return any(run["expected_start_time"][11:16] == "03:00" for run in found)
+
+
+def test_a_command_without_a_server_begins_with_the_tables_prefect_makes(up: Up, tmp_path: Path) -> None:
+    prepare(tmp_path)
+    own = up.lake.state / "prefect" / "prefect.db"
+    assert _lines(tmp_path / "prefect.db") == _lines(own), "python -m infra.derive.prefect_tables"
+    before = own.stat().st_ino
+    prepare(own.parent)
+    assert own.stat().st_ino == before, "a database that is there stays"
+
+
+def _lines(database: Path) -> list[str]:
+    """Of its tables; their constraints come in another order each time Prefect makes them."""
+    return sorted(line.rstrip(", ") for line in tables_of(database).splitlines())
 
 
 def test_the_weekly_maintenance_is_scheduled_and_runs(up: Up) -> None:
