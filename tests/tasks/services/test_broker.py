@@ -96,6 +96,15 @@ async def test_a_killed_run_loses_no_answer_and_pays_once(server, reply, file):
         assert rows.execute("SELECT count(*) FROM answers").fetchone() == (0,), "it is a row of calls now"
 
 
+async def test_requests_that_find_no_broker_start_one_together(server, reply, file, monkeypatch):
+    server.says(*(reply(body=json.dumps(ANSWER).encode()) for _ in range(10)))
+    started, run = [], subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: started.append(command) or run(command, **how))
+    chat = chat_of(server.url, file)
+    replies = await asyncio.gather(*(chat.complete("m", HELLO, seed=seed) for seed in range(10)))
+    assert [one.text for one in replies] == ["x"] * 10 and len(started) == 1
+
+
 async def test_an_answer_that_came_after_the_end_is_found_by_the_next_broker(server, reply, file):
     server.says(reply(body=json.dumps(ANSWER).encode(), delay_s=0.2))
     asking = asyncio.create_task(chat_of(server.url, file).complete("m", HELLO))
