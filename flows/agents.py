@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from flows.servers import Server, listening, offline_world
 from schemas.config import Config
@@ -15,6 +16,7 @@ from tasks.agent.service_tools import open_toolbox
 from tasks.agent.toolbox import Toolbox
 from tasks.lake import Lake
 from tasks.services import Chat, Connections, connect
+from tasks.train import packaged
 
 
 @dataclass(frozen=True)
@@ -46,22 +48,34 @@ def agent_session(config: Config, role: str | None = None) -> Iterator[AgentSess
         yield AgentSession(config, connections, tools)
 
 
+def _checkpoint(lake: Lake, wanted: str) -> tuple[Path, str]:
+    """The folder of a model and the name it is served by: the packaged agent, a model of the lake, or its newest."""
+    if wanted == packaged.AGENT:
+        return packaged.packaged_folder(wanted), wanted
+    models = lake.read("models").sort("written_at")
+    chosen = models if not wanted else models.filter(models["model_id"].str.starts_with(wanted))
+    if chosen.is_empty():
+        raise InputError(
+            f"the lake {lake.uri} holds no trained model"
+            + (f" '{wanted}'" if wanted else "")
+            + f"; the packaged one is '{TRAINED}:{packaged.AGENT}'"
+        )
+    folder = lake.blobs.pull(chosen.row(-1, named=True)["checkpoint"])
+    return folder, folder.name
+
+
 @contextlib.contextmanager
 def _served(config: Config, lake: Lake, role: str) -> Iterator[Config]:
     """The configuration with `services.trained`, serving the lake's newest model or the one the role names."""
-    models = lake.read("models").sort("written_at")
     wanted = role.partition(":")[2]
-    chosen = models if not wanted else models.filter(models["model_id"].str.starts_with(wanted))
-    if chosen.is_empty():
-        raise InputError(f"the lake {config.lake} holds no trained model" + (f" '{wanted}'" if wanted else ""))
-    checkpoint = lake.blobs.pull(chosen.row(-1, named=True)["checkpoint"])
+    checkpoint, name = _checkpoint(lake, wanted)
     door = listening(0)
     port = door.getsockname()[1]
-    command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port)]
+    command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--name", name, "--port", str(port)]
     address, log = f"http://127.0.0.1:{port}", lake.state / "trained-model.log"
     server = Server(command, f"{address}/health", log, door, "the trained model")
     free = Price(prompt=0, completion=0, source="served by geofix on this machine")
-    endpoint = TrainedEndpoint(base_url=f"{address}/v1", prices={checkpoint.name: free})
+    endpoint = TrainedEndpoint(base_url=f"{address}/v1", prices={name: free})
     try:
         server.ensure()
         yield config.model_copy(update={"services": config.services.model_copy(update={"trained": endpoint})})

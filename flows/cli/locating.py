@@ -21,11 +21,14 @@ from tasks.agent.page import Located
 from tasks.agent.picture import Picture, open_picture
 from tasks.agent.readable import answer_of, arguments_of, found_in
 from tasks.agent.recipe import Recipe
+from tasks.agent.recipes import spotmini
 from tasks.agent.thought import split_thought
 from tasks.imaging.decode import BadImage
 from tasks.reward.answer import parse_answer
+from tasks.train.packaged import AGENT
 
 SHOWN_CHARS = 300
+PACKAGED = f"{TRAINED}:{AGENT}"  # a role of its own: it is asked in the words it was taught with
 
 
 def read_picture(path: Path, config: Config, model: str | None = None) -> Picture:
@@ -35,6 +38,8 @@ def read_picture(path: Path, config: Config, model: str | None = None) -> Pictur
     """
     try:
         original = path.read_bytes()
+        if model == PACKAGED:
+            return open_picture(original, spotmini.MAX_PIXELS, spotmini.MIN_PIXELS)
         if model is not None and config.models.role(model).endpoint == TRAINED:
             return open_picture(original, config.train.image_max_pixels, config.train.image_min_pixels)
         return open_picture(original, config.synthesize.view_max_pixels, config.synthesize.view_min_pixels)
@@ -47,13 +52,16 @@ async def locate_all(
 ) -> list[Located]:
     """One trajectory a picture, one after the other."""
     pictures = [(path, read_picture(path, session.config, model)) for path in paths]
+    tools, max_tokens = session.tools, session.config.synthesize.max_tokens
+    if model == PACKAGED:
+        recipe, tools, max_tokens = spotmini.RECIPE, tools.showing(spotmini.RESULTS), spotmini.REPLY_TOKENS
     chat = session.chat()
     found = []
     try:
         for path, picture in pictures:
             terminal.begin(path)
-            environment = Environment(picture, session.tools, recipe)
-            sampling = Sampling(max_tokens=session.config.synthesize.max_tokens)
+            environment = Environment(picture, tools, recipe)
+            sampling = Sampling(max_tokens=max_tokens)
             trajectory = await run_agent(environment, SingleAgent(chat, model, sampling), terminal.message)
             answer = parse_answer(trajectory.final_text)
             one = Located(path.name, model, recipe.name, picture, trajectory, environment.pictures, answer)

@@ -30,7 +30,9 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     call: Call,
-    model: Annotated[str, typer.Argument(help="Id of a model in the lake, `newest`, or a checkpoint's folder.")],
+    model: Annotated[
+        str, typer.Argument(help="Id of a model in the lake, `newest`, `finds-1`, or a checkpoint's folder.")
+    ],
     engine: Annotated[Engine, typer.Option(help="embedded: in this process; vllm: the `vllm` command.")] = (
         Engine.embedded
     ),
@@ -51,7 +53,10 @@ def serve(
 
 def _folder(call: Call, model: str) -> Path:
     from tasks.train.opening import check_folder
+    from tasks.train.packaged import FILES, packaged_folder
 
+    if model in FILES:
+        return packaged_folder(model)
     path = Path(model).expanduser()
     if path.is_dir():
         check_folder(path, model)

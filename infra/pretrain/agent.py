@@ -20,11 +20,11 @@ from infra.pretrain.cold_start import Pupil
 from infra.pretrain.lessons import LEVELS, lesson, letters_of
 from infra.pretrain.questions import READ
 from infra.pretrain.sight import SeeingEncoder, freeze_sight
-from infra.pretrain.teacher import MAX_PIXELS, MIN_PIXELS, RECIPE
 from infra.pretrain.tokens import IGNORED, Tokens
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.agent.environment import Environment
 from tasks.agent.recipe import Recipe
+from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, RECIPE
 from tasks.agent.render import chat_template
 from tasks.agent.toolbox import Toolbox
 from tasks.imaging.processor import load_processor

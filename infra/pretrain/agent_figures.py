@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from infra.pretrain.teacher import GEOCODE, RECIPE, opened
+from infra.pretrain.teacher import GEOCODE, opened
 from tasks.agent.environment import ANSWERED, Environment
 from tasks.agent.recipe import Recipe
+from tasks.agent.recipes.spotmini import RECIPE
 from tasks.agent.recipes.spotsft import answer_lines
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import Geocodes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,11 @@ from infra.pretrain.tiles import SUFFIX, read_tiles
 from schemas.messages import ChatReply, Message, ToolCall
 from tasks.agent.environment import Environment
 from tasks.agent.picture import Picture, open_picture
-from tasks.agent.recipe import Recipe
-from tasks.agent.recipes.spotagent import RECIPE as SPOTAGENT
+from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, RECIPE
 from tasks.agent.toolbox import Toolbox
 from tasks.geo.distance import distance_km
 
-MAX_PIXELS, MIN_PIXELS = 100_352, 40_000  # a view of 448 x 224 pixels, and the zoom the base was taught to read
 MAX_ERROR_KM = 5.0
-# SpotAgent's words with the two tools that are used: half of a small model's prompt is descriptions of tools.
-RECIPE: Recipe = replace(SPOTAGENT, budgets=replace(SPOTAGENT.budgets, calls=3, turns=4)).with_tools(
-    "image_zoom_in_tool", "maps_geocode"
-)
 ZOOM, GEOCODE = "image_zoom_in_tool", "maps_geocode"
 
 

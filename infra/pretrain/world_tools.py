@@ -13,12 +13,11 @@ from infra.offline.services.nominatim import Nominatim
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import World
 from schemas.settings.services import GeocoderEndpoint
+from tasks.agent.recipes.spotmini import RESULTS
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import Geocodes, ToolContext
 from tasks.services.geocoder import GeocodeCandidate, Geocoder
 from tasks.services.http import Connection
-
-RESULTS = 1  # a small model is shown the best match alone
 
 
 def geocoder_of(world: World, ready: bool = False) -> Geocoder:

@@ -101,7 +101,9 @@ class TrainSettings(Settings):
 
     recipe: str = Field("spotagent", description="whose trajectories are trained on, with its reward")
     base: str = Field(
-        "tiny", min_length=1, description='"tiny", the packaged "sees-2", or the path or hub name of a Qwen2.5-VL'
+        "tiny",
+        min_length=1,
+        description='"tiny", the packaged "sees-2" or "finds-1", or the path or hub name of a Qwen2.5-VL',
     )
     stages: tuple[TrainingStage, ...] = Field(
         ("sft", "cold_start", "grpo"), description="which of the three run, in this order"

@@ -91,6 +91,10 @@ class Toolbox:
         self.result_chars = result_chars
         self._cache: ToolCache = cache or NoCache()
 
+    def showing(self, results: int) -> "Toolbox":
+        """The same tools with at most this many results a call."""
+        return Toolbox(replace(self.context, max_results=results), self.result_chars, self._cache)
+
     async def call(self, call: ToolCall, picture: Picture | None, offered: Sequence[str]) -> CallResult:
         """What became of a call by a model that was offered these tools."""
         try:

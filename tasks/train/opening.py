@@ -26,9 +26,9 @@ def check_base(settings: TrainSettings) -> None:
 
 
 def base_folder(base: str) -> Path:
-    """The folder of a base: the packaged one, a path, or a hub name that was downloaded to the local cache before."""
-    if base == packaged.NAME:
-        return packaged.packaged_folder()
+    """The folder of a base: a packaged one, a path, or a hub name that was downloaded to the local cache before."""
+    if base in packaged.FILES:
+        return packaged.packaged_folder(base)
     path = Path(base).expanduser()
     if path.is_dir():
         return path

@@ -1,7 +1,9 @@
-"""The packaged base that can see: one safetensors file, unpacked to the user's cache when it is first asked for.
+"""The packaged models: a base that can see, and an agent made of it that finds places of the offline world.
 
-Matrices are int8 with a scale for each row, everything else is bf16; the text files of the model's folder
-(configuration, tokenizer, processor) are its metadata. docs/it-learns.md says how it was made and what it can do.
+Each is one safetensors file, unpacked to the user's cache when it is first asked for. The agent shares the base's
+vision tower, which its training left alone: its file holds the language model only. Matrices are int8 with a scale for
+each row, everything else is bf16; the text files of the model's folder (configuration, tokenizer, processor) are its
+metadata. docs/it-learns.md says how they were made and what they can do.
 """
 
 from __future__ import annotations
@@ -17,21 +19,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-NAME = "sees-2"  # its weights never change: other weights get another name, because models are named after it
-FILE = Path(__file__).parent / "data" / f"{NAME}.safetensors"
+# Weights of a name never change: other weights get another name, because models are named after it.
+NAME, AGENT = "sees-2", "finds-1"
+_DATA = Path(__file__).parent / "data"
+FILES = {name: _DATA / f"{name}.safetensors" for name in (NAME, AGENT)}
+SHARED = "visual."  # in the names of the weights that the agent has from the base
 WEIGHTS = "model.safetensors"
 _SCALE = ".scale"
 
 
-def packaged_folder() -> Path:
-    """The folder of the packaged base, complete; unpacked once for each user."""
-    digest = hashlib.sha256(FILE.read_bytes()).hexdigest()[:12]
+def packaged_folder(name: str = NAME) -> Path:
+    """The folder of a packaged model, complete; unpacked once for each user."""
+    needed = [FILES[NAME]] if name == NAME else [FILES[NAME], FILES[name]]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in needed)).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "geofix" / "bases"
-    folder = cache / f"{NAME}-{digest}"
+    folder = cache / f"{name}-{digest}"
     if not folder.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=cache, prefix=f".{NAME}-"))
-        unpack_base(FILE, partial)
+        partial = Path(tempfile.mkdtemp(dir=cache, prefix=f".{name}-"))
+        unpack_base(needed[-1], partial, needed[0])
         try:
             partial.rename(folder)
         except OSError:  # another process was quicker; both hold the same
@@ -39,13 +45,15 @@ def packaged_folder() -> Path:
     return folder
 
 
-def pack_base(folder: Path, file: Path) -> None:
-    """Write a model's folder as one small file."""
+def pack_base(folder: Path, file: Path, leave_out: str | None = None) -> None:
+    """Write a model's folder as one small file, without the weights whose names hold `leave_out`."""
     import torch
     from safetensors.torch import load_file, save_file
 
     packed: dict[str, torch.Tensor] = {}
     for name, weight in load_file(folder / WEIGHTS).items():
+        if leave_out is not None and leave_out in name:
+            continue
         if weight.ndim < 2:
             packed[name] = weight.to(torch.bfloat16)
             continue
@@ -62,17 +70,27 @@ def pack_base(folder: Path, file: Path) -> None:
     save_file(packed, file, metadata={"texts": json.dumps(texts, sort_keys=True)})
 
 
-def unpack_base(file: Path, folder: Path) -> Path:
-    """The folder that was packed, weights in fp32; the same bytes every time."""
-    import torch
-    from safetensors import safe_open
+def unpack_base(file: Path, folder: Path, base: Path | None = None) -> Path:
+    """The folder that was packed, weights in fp32; the same bytes every time. What the file lacks comes from `base`."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
+    texts, weights = _read(file)
+    for name, text in texts.items():
+        (folder / Path(name).name).write_text(text, encoding="utf-8")
+    if base is not None and base != file:
+        weights = {name: weight for name, weight in _read(base)[1].items() if SHARED in name} | weights
+    save_file(dict(sorted(weights.items())), folder / WEIGHTS, metadata={"format": "pt"})
+    return folder
+
+
+def _read(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    import torch
+    from safetensors import safe_open
+
     weights: dict[str, torch.Tensor] = {}
     with safe_open(file, framework="pt") as packed:
-        for name, text in json.loads(packed.metadata()["texts"]).items():
-            (folder / Path(name).name).write_text(text, encoding="utf-8")
+        texts: dict[str, str] = json.loads(packed.metadata()["texts"])
         names = set(packed.keys())
         for name in sorted(names):
             if name.endswith(_SCALE):
@@ -82,5 +100,4 @@ def unpack_base(file: Path, folder: Path) -> Path:
                 scale = packed.get_tensor(name + _SCALE)
                 weight = weight * scale.view(-1, *[1] * (weight.ndim - 1))
             weights[name] = weight
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    return folder
+    return texts, weights

@@ -210,3 +210,21 @@ def test_geocoding_in_process_is_asked_over_the_protocol() -> None:
     [wrong] = asyncio.run(WrongGeocoder(geocoder, world, 0).search("Paris, France", 1))
     assert found.city == "Paris" and found.country == "France"
     assert (wrong.lat, wrong.lon) != (found.lat, found.lon) and wrong.name == found.name
+
+
+@pytest.mark.slow
+def test_the_packaged_agent_finds_places_it_was_not_taught(tmp_path: Path) -> None:
+    """Eight pictures of held-out cells: some are found, and none where the pictures are exchanged."""
+    from infra.offline.world import World
+    from infra.pretrain.agent import measured, of_others
+    from infra.pretrain.panoramas import WORLD_SEED, WORLD_SIZE, choose, paint_all, rows_of
+    from infra.pretrain.world_tools import geocoder_of, toolbox_of
+
+    world = World(WORLD_SEED, WORLD_SIZE)
+    tools = toolbox_of(geocoder_of(world))
+    records = choose(world, 8, True, 0)
+    paint_all(world, records, tmp_path, 2)
+    rows = rows_of(tmp_path, records)
+    agent = open_agent(packaged_folder("finds-1"))
+    assert measured(agent, rows, tools, 640)["acc_25km"][0] >= 1 / 8
+    assert measured(agent, rows, tools, 640, files=of_others(rows))["acc_25km"][0] == 0
