@@ -95,7 +95,7 @@ def stages(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
     taught = [row for row in rows if row["outcome"] == "kept"]
     if not taught:
         raise SystemExit("no trajectory was kept: more places are needed")
-    agent = open_agent(folder / "base", seed)
+    agent = open_agent(folder / "base")
     rehearsals = rehearsed(agent, ground, rows, seed)
     answers = [answer_lesson(row, agent.encoder) for row in rows]
     study(Pupil(agent.fast, 5e-4, seed), answers, size.sft_s, 2 * size.batch, rehearsals, curve(folder, f"sft-{seed}"))
@@ -109,7 +109,7 @@ def stages(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
 def sft(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
     """What the model after SFT finds."""
     tokens, held = ground.size.tokens, ground.rows(folder, "held")
-    agent = open_agent(folder / f"sft-{seed}", seed)
+    agent = open_agent(folder / f"sft-{seed}")
     return {
         "rows": {
             "at once": measured(agent, held, ground.tools, tokens, AT_ONCE),
@@ -121,7 +121,7 @@ def sft(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
 
 def cold(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
     """What the agent after its cold start finds."""
-    return {"rows": both(open_agent(folder / f"cold-{seed}", seed), ground.rows(folder, "held"), ground)}
+    return {"rows": both(open_agent(folder / f"cold-{seed}"), ground.rows(folder, "held"), ground)}
 
 
 def both(agent: Agent, held: Rows, ground: Ground) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def both(agent: Agent, held: Rows, ground: Ground) -> dict[str, Any]:
 def controls(folder: Path, ground: Ground, seed: int, name: str = "cold") -> dict[str, Any]:
     """What a trained agent finds with other pictures, boards without a word, no tools, tools that answer wrongly."""
     tokens, held = ground.size.tokens, ground.rows(folder, "held")
-    agent = open_agent(folder / f"{name}-{seed}", seed)
+    agent = open_agent(folder / f"{name}-{seed}")
     wrong = toolbox_of(WrongGeocoder(ground.geocoder, ground.world, seed))
     blank = [row["file"] for row in ground.rows(folder, "blank")]
     return {
@@ -152,7 +152,7 @@ def controls(folder: Path, ground: Ground, seed: int, name: str = "cold") -> dic
 def passk(folder: Path, ground: Ground, seed: int, part: int) -> dict[str, Any]:
     """K attempts at each practice picture of a part; learnable are those that succeed sometimes (SpotAgent 3.3.1)."""
     rows = ground.rows(folder, "practice")[part :: ground.size.parts]
-    agent = open_agent(folder / f"cold-{seed}", seed)
+    agent = open_agent(folder / f"cold-{seed}")
     errors = tried_often(agent, rows, ground.tools, ground.size.k, ground.size.tokens)
     return {"errors": {row["image_id"]: one for row, one in zip(rows, errors, strict=True)}}
 
@@ -198,7 +198,7 @@ def grpo(folder: Path, ground: Ground, seed: int, arm: str) -> dict[str, Any]:
     wanted = set(learnable(attempts_of(folder, seed)))
     used = [row for row in rows if row["image_id"] in wanted or arm == "random"] or rows
     random.Random(seed).shuffle(used)
-    agent = open_agent(folder / f"cold-{seed}", seed)
+    agent = open_agent(folder / f"cold-{seed}")
     steps = reinforce(
         agent, used, ground.tools, size.grpo_steps, size.group, size.grpo_prompts, size.grpo_rate, seed, size.tokens,
         curve(folder, f"{arm}-{seed}"), max(1.0, ground.until - time.monotonic() - MEASURING_S),

@@ -50,19 +50,14 @@ class Agent:
     folder: Path  # whose configuration and tokenizer it has
 
 
-def open_agent(folder: Path, seed: int = 0, noise: bool = False) -> Agent:
-    """The model of a folder, its vision tower frozen; `noise` draws the language model's weights anew."""
+def open_agent(folder: Path) -> Agent:
+    """The model of a folder, its vision tower frozen."""
     from transformers import Qwen2_5_VLForConditionalGeneration
 
     cuda = torch.cuda.is_available()
     model: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(
         folder, dtype=torch.bfloat16 if cuda else torch.float32
     )
-    if noise:
-        torch.manual_seed(seed)
-        for weight in model.model.language_model.parameters():
-            if weight.ndim > 1:
-                torch.nn.init.normal_(weight, 0.0, 0.04)
     fast = FastModel(model.to("cuda" if cuda else "cpu"), compile_layers=False)
     processor = load_processor(str(folder), MIN_PIXELS, MAX_PIXELS)
     processor.chat_template = chat_template()
