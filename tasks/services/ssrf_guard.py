@@ -17,6 +17,7 @@ import httpx
 
 from schemas.settings.services import Endpoint, is_loopback, is_private
 from tasks.services.broker import KEEP_IDLE_S
+from tasks.services.connections import certificates
 from tasks.services.errors import ServiceError
 
 MOST_ADDRESSES = 4  # of one name that are tried
@@ -62,9 +63,9 @@ def guarded_transport(
         max_connections=None, max_keepalive_connections=endpoint.max_concurrency, keepalive_expiry=KEEP_IDLE_S
     )
     if is_loopback(endpoint.base_url):  # where a proxy from the environment does not reach
-        return lambda: httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+        return lambda: httpx.AsyncHTTPTransport(verify=certificates(), limits=limits)
     if is_private(endpoint.base_url):
-        return lambda: ByEnvironment(limits, httpx.AsyncHTTPTransport(limits=limits))
+        return lambda: ByEnvironment(limits, httpx.AsyncHTTPTransport(verify=certificates(), limits=limits))
     trusted = {_origin(url) for url in (endpoint.base_url, *configured) if url is not None}
     return lambda: ByEnvironment(limits, OnlyPublic(service, limits, trusted))
 
@@ -76,11 +77,10 @@ class OnlyPublic(httpx.AsyncHTTPTransport):
         self, service: str = "web", limits: httpx.Limits | None = None, trusted: Collection[Origin] = ()
     ) -> None:
         limits = limits or httpx.Limits()
-        certificates = httpx.create_ssl_context()
-        super().__init__(verify=certificates, limits=limits)
+        super().__init__(verify=certificates(), limits=limits)
         # httpx hands no network backend on. The pool is its only state; this one differs in nothing else.
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=certificates,
+            ssl_context=certificates(),
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
@@ -100,7 +100,7 @@ class ByEnvironment(httpx.AsyncBaseTransport):
         if proxy is None:
             return await self._direct.handle_async_request(request)
         if proxy not in self._proxied:
-            self._proxied[proxy] = httpx.AsyncHTTPTransport(limits=self._limits, proxy=proxy)
+            self._proxied[proxy] = httpx.AsyncHTTPTransport(verify=certificates(), limits=self._limits, proxy=proxy)
         return await self._proxied[proxy].handle_async_request(request)
 
     async def aclose(self) -> None:

@@ -13,6 +13,7 @@ from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.ray_start import stop_ray
 
 PER_DAY = 12
+pytestmark = pytest.mark.slow  # starts a cluster of two nodes; test_shared_budget.py has the actor on one
 
 
 @pytest.fixture(scope="module")

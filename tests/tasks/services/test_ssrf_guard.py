@@ -250,6 +250,7 @@ async def test_certificates_are_checked_for_the_name_and_not_for_the_address(
     names("127.0.0.1")
     monkeypatch.setattr(opening, "is_public", lambda address: True)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    monkeypatch.setattr(opening, "certificates", httpx.create_ssl_context)  # not the one that was made before
     async with httpx.AsyncClient(transport=OnlyPublic()) as http:
         assert (await http.get(f"https://photos.example.org:{port}/")).text == "ok"
         for stranger in ("other.example.org", "127.0.0.1"):

@@ -145,7 +145,7 @@ stage.work(item, stage.WorkerContext(lake, settings))
 """
 
 
-@pytest.mark.parametrize("stage", ["sft", "grpo"])
+@pytest.mark.parametrize("stage", [pytest.param("sft", marks=pytest.mark.slow), "grpo"])
 def test_a_killed_training_goes_on_to_the_same_weights(
     stage: str,
     tmp_path: Path,
