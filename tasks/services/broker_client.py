@@ -51,7 +51,7 @@ async def send(file: str, call_id: str, attempt: int, request: httpx.Request, li
         try:
             head, answer = await _ask(file, line, body)
         except (FileNotFoundError, ConnectionRefusedError):
-            await asyncio.to_thread(start, file)
+            await asyncio.to_thread(start, file, only_if_none=True)
             continue
         except (ConnectionError, asyncio.IncompleteReadError):
             # It ended, or was killed, in this moment; another one finds what it has written.
@@ -114,12 +114,12 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _starting = threading.Lock()
 
 
-def start(file: str, idle_s: float = broker.IDLE_S) -> None:
+def start(file: str, idle_s: float = broker.IDLE_S, only_if_none: bool = False) -> None:
     """Start the broker of a file, unless one runs; returns when one listens, or is about to."""
     command = [sys.executable, "-P", broker.__file__, file, str(idle_s)]
     given = {name: os.environ[name] for name in os.environ if name in _ENVIRONMENT or name.lower() in _PROXIES}
     with _starting:
-        if _listens(file):  # as another of the requests that found none has started it
+        if only_if_none and _listens(file):  # as another of the requests that found none has started it
             return
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_S, check=False, text=True, env=given
