@@ -32,6 +32,7 @@ import httpx
 
 IDLE_S = 10.0
 KEEP_IDLE_S = 4.0  # many servers close an idle connection after 5 s; to send on one they are closing is an outage
+BACKLOG = 1024  # connections of one burst that wait to be taken
 LONGEST_LINE = 1_000_000  # bytes
 BUSY_S = 60.0
 RUNS_ALREADY = 3  # exit code
@@ -192,7 +193,7 @@ class Broker:
 
     async def serve(self, listening: socket.socket, idle_s: float) -> None:
         """Until nothing was asked for a while."""
-        server = await asyncio.start_unix_server(self.handle, sock=listening, limit=LONGEST_LINE)
+        server = await asyncio.start_unix_server(self.handle, sock=listening, limit=LONGEST_LINE, backlog=BACKLOG)
         async with server:
             while self._open or self._under_way or time.monotonic() - self._last_s < idle_s:
                 await asyncio.sleep(min(0.2, idle_s))
@@ -210,7 +211,7 @@ def main(file: str, idle_s: float = IDLE_S) -> int:
     Path(path).unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
-    listening.listen(1024)
+    listening.listen(BACKLOG)
     if os.fork():
         os._exit(0)
     os.setsid()
