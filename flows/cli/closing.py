@@ -182,8 +182,24 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
     samples = lake.read("samples").filter(pl.col("trajectory_id").is_not_null())
     if samples.height:
         lines.append(f"  one row   {_command('trace ' + samples['sample_id'].sort()[0], call)}")
+    if call.demo:
+        lines += _watched(lake, call)
     activate = how_to_activate()
     return [*lines, f"  shell     {activate}"] if activate else lines
+
+
+def _watched(lake: Lake, call: Call) -> list[str]:
+    """A command that shows the packaged agent at work on a panorama that curation kept."""
+    from flows.cli.locating import PACKAGED
+
+    kept = lake.read("labels", columns=["image_id"])
+    images = lake.read("images", columns=["image_id", "kind", "sha256", "extension"])
+    found = images.join(kept, on="image_id", how="semi").filter(pl.col("kind") == "panorama").sort("image_id")
+    if not lake.blobs.is_local or found.is_empty():
+        return []
+    row = found.row(0, named=True)
+    picture = shlex.quote(str(lake.images.path(row["sha256"], row["extension"])))
+    return [f"  agent     {_command(f'locate {picture} --model {PACKAGED}', call)}"]
 
 
 def _command(words: str, call: Call) -> str:

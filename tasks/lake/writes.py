@@ -91,9 +91,8 @@ class TableWrites(ABC):
     """The writing half of a lake."""
 
     def __init__(self) -> None:
-        self._handles: dict[
-            tuple[str, int], DeltaTable
-        ] = {}  # by table and thread: following one is cheaper than opening
+        # By table and thread: following one is cheaper than opening.
+        self._handles: dict[tuple[str, int], DeltaTable] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": {}}
@@ -101,11 +100,16 @@ class TableWrites(ABC):
     def _newest(self, name: str) -> DeltaTable:
         """The table at its newest version, made if there is none."""
         mine = (name, threading.get_ident())
-        if mine in self._handles:
-            self._handles[mine].update_incremental()
-        else:
-            self._handles[mine] = self._open(name) or self._create(name)
-        return self._handles[mine]
+        table = self._handles.get(mine)
+        if table is not None:
+            table.update_incremental()
+            return table
+        table = self._handles[mine] = self._open(name) or self._create(name)
+        return table
+
+    def _forget(self, name: str) -> None:
+        """Drop this thread's handle after a write that failed; other threads are using theirs."""
+        self._handles.pop((name, threading.get_ident()), None)
 
     @abstractmethod
     def _open(self, name: str, version: int | None = None) -> DeltaTable | None: ...
@@ -260,12 +264,12 @@ class TableWrites(ABC):
                 apply(table, commit.properties(operation, count + 1))
                 return Written(table.version(), count + (table.version() > before), count)
             except CommitFailedError:
-                self._handles.clear()
+                self._forget(name)
                 if attempt == COMMIT_TRIES - 1:
                     raise LakeError(f"table '{name}' is written by too many others at once; run again") from None
                 time.sleep(random.uniform(0.02, 0.1) * 2 ** min(attempt, 5))
             except (DeltaError, OSError) as error:
-                self._handles.clear()
+                self._forget(name)
                 raise write_error(name, self._where(), error) from error
         raise AssertionError("unreachable")
 

@@ -121,3 +121,22 @@ def test_commands_it_names_can_be_copied(tmp_path: Path, monkeypatch: pytest.Mon
     name = "geofix" if on_path else ".venv/bin/geofix"
     assert f"  tables    {name} tables --lake 'my lake'" in words.splitlines()
     assert ("source .venv/bin/activate" in words) is not on_path
+
+
+def test_a_demo_names_a_panorama_that_the_packaged_agent_can_be_watched_on(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    told = {"lat": 1.0, "lon": 2.0, "source": "mapillary", "licence": "CC BY-SA 4.0", "attribution": "a"}
+    kinds = {"i1": "satellite", "i2": "panorama", "i3": "panorama"}
+    sha256 = lake.images.put(b"a picture", "jpg")
+    images = [
+        {"image_id": name, "kind": kind, "source_id": name, "sha256": sha256, "extension": "jpg", **told}
+        for name, kind in kinds.items()
+    ]
+    lake.upsert("images", images, Commit("collect", 1))
+    assert "finds-1" not in closing_words([], lake, Call(demo=True)), "nothing was curated"
+    label = {"sha256": sha256, "lat": 1.0, "lon": 2.0, "split": "train"}
+    lake.upsert("labels", [{"image_id": name, **label} for name in kinds], Commit("curate", 1))
+    [line] = [one for one in closing_words([], lake, Call(demo=True)).splitlines() if one.startswith("  agent")]
+    picture = Path(line.partition("locate ")[2].split()[0])
+    assert picture.read_bytes() == b"a picture" and line.endswith("--model trained:finds-1")
+    assert "finds-1" not in closing_words([], lake, Call())

@@ -4,6 +4,7 @@ import asyncio
 import io
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -174,7 +175,8 @@ def test_study_sees_every_lesson_and_rehearses_between(agent: Agent, tokens: Tok
     lessons = [invented() for _ in range(2)]
     clock = iter([0.0, *[k * 8.0 for k in range(40)]])  # figures are said every 15 seconds
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("infra.pretrain.cold_start.time.monotonic", lambda: next(clock))
+        # The module's own name for the clock: other threads of this process read the real one.
+        patch.setattr("infra.pretrain.cold_start.time", SimpleNamespace(monotonic=lambda: next(clock)))
         study(pupil, lessons, 256.0, 2, [rehearse], said.append)
     assert pupil.steps == 32 and rehearsed == [3, 7, 11, 15, 19, 23, 27, 31]
     assert said[-1]["loss"] < said[0]["loss"] - 0.5

@@ -167,3 +167,22 @@ def test_a_checkpoint_of_the_log_is_made_and_older_versions_stay_readable(lake: 
     assert list((lake.root / "tables" / "runs" / "_delta_log").glob("*.checkpoint*.parquet"))
     assert lake.read("runs", 3).height == 3 and lake.read("runs").height == 12
     assert maintain(lake, SETTINGS) == [], "a second time there is nothing to do"
+
+
+def test_a_failed_write_leaves_the_tables_other_threads_follow(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two writers of one process: the one that loses a race opens the table anew, and only it."""
+    lake.upsert("places", [place("p1")], Commit("first", 1))
+    follows = lake._newest("places")
+    failed: list[str] = []
+
+    def lose() -> None:
+        monkeypatch.setattr(lake, "_refuse_full_disk", lambda name: (_ for _ in ()).throw(OSError("no space")))
+        with pytest.raises(LakeError):
+            lake.upsert("places", [place("p2")], Commit("second", 1))
+        failed.append("yes")
+
+    loser = threading.Thread(target=lose)
+    loser.start()
+    loser.join()
+    assert failed and lake._newest("places") is follows
+    assert [thread for _, thread in lake._handles] == [threading.get_ident()]

@@ -38,6 +38,11 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 HERE = SpreadSettings(workers=2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _without_ray_of_other_files() -> None:
+    ray_home.stop_ray()  # a Ray that another file of this process has left would be taken for a start
+
+
 class TestStart:
     """With Ray's own start replaced: what it raises was seen when its servers were stopped or killed."""
 
