@@ -46,6 +46,19 @@ ENDS = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 WAIT_S = 1500.0  # for life only: a busy machine takes its time
 
 
+class Patient(httpx.HTTPTransport):
+    """Asks again while the server's database is busy (503), as Prefect's own client does."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        end = time.monotonic() + WAIT_S
+        while True:
+            response = super().handle_request(request)
+            if response.status_code != 503 or time.monotonic() > end:
+                return response
+            response.close()
+            time.sleep(0.5)
+
+
 @dataclass
 class Up:
     """What `geofix up` started."""
@@ -56,7 +69,7 @@ class Up:
 
     @property
     def api(self) -> httpx.Client:
-        return httpx.Client(base_url=self.state["api"], trust_env=False, timeout=30)
+        return httpx.Client(base_url=self.state["api"], transport=Patient(), trust_env=False, timeout=120)
 
     def start(self, deployment: str, *overrides: str, **parameters: Any) -> str:
         found = self.api.get(f"/deployments/name/{deployment}").json()
