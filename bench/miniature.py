@@ -26,6 +26,7 @@ from typing import Any
 
 from bench.miniature_report import report
 from bench.qwen_gpu import NOT_RUN, no_gpu
+from tasks.train import packaged
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,6 @@ SIZES = {
     "tiny": Size("tiny", 8, 2, 2, 0, 2, 2, 2, 4, 2, 1, 1, 1, 2, 1e-4, 40),
     "gpu": Size("gpu", 3000, 360, 500, 480, 30, 25, 32, 600, 8, 3, 40, 16, 8, 2e-4, 640),
 }
-PACKAGED = "sees-2"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     """Run the pieces that are not done yet; the exit code says whether the figures hold."""
     parser = argparse.ArgumentParser(prog="python -m bench.miniature", description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="gpu")
-    parser.add_argument("--base", choices=[PACKAGED], help="the packaged base, in place of pretraining one")
+    parser.add_argument("--base", choices=[packaged.NAME], help="the packaged base, in place of pretraining one")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--minutes", type=float, default=25.0, help="after which no further piece is begun")
     parser.add_argument("--processes", type=int, help="pieces side by side (default: 9 on a GPU, else 1)")
@@ -176,8 +176,8 @@ def base(folder: Path, size: Size, named: str | None) -> dict[str, Any]:
         return {name: found[name] for name in wanted}
     from tasks.train.opening import base_folder
 
-    shutil.copytree(base_folder(named or PACKAGED), folder / "base")
-    return {"packaged": named or PACKAGED}
+    shutil.copytree(base_folder(named or packaged.NAME), folder / "base")
+    return {"packaged": named or packaged.NAME}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -63,20 +64,27 @@ def report(folder: Path, seeds: Sequence[int]) -> int:
 
 def ladder_goals(parts: dict[str, Any], seed: int) -> list[Goal]:
     """Each stage beats the one before outside the intervals, in reward; a cold start beats its controls."""
-    steps = [(name, parts[f"{piece}-{seed}"]["rows"][row]) for name, piece, row in LADDER if f"{piece}-{seed}" in parts]
+    steps = [
+        (name, parts[piece.format(seed)]["rows"][row]) for name, piece, row in LADDER if piece.format(seed) in parts
+    ]
     goals = [
-        Goal(f"seed {seed}: reward {name}, low end", after["reward_interval"][0], at_least=before["reward_interval"][1])
+        Goal(f"seed {seed}: reward {name}, low end", after["reward_interval"][0], above(before["reward_interval"][1]))
         for (_, before), (name, after) in pairwise(steps)
     ]
     cold, controls = parts.get(f"cold-{seed}"), parts.get(f"controls-{seed}")
     if cold and controls:
         low, success = cold["rows"]["agent"]["acc_25km"][1], cold["rows"]["agent"]["call_success"]
         goals += [
-            Goal(f"seed {seed}: Acc@25 km, low end, against {name}", low, at_least=found["acc_25km"][2])
+            Goal(f"seed {seed}: Acc@25 km, low end, against {name}", low, above(found["acc_25km"][2]))
             for name, found in controls["rows"].items()
         ]
         goals.append(Goal(f"seed {seed}: calls that succeed", success[0] if success else 0.0, at_least=0.9))
     return goals
+
+
+def above(figure: float) -> float:
+    """The least that is more than this: two stages that find nothing are not better than one another."""
+    return math.nextafter(figure, math.inf)
 
 
 def line(found: dict[str, Any]) -> str:

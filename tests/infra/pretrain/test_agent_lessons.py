@@ -183,6 +183,32 @@ def test_study_sees_every_lesson_and_rehearses_between(agent: Agent, tokens: Tok
     assert all(weight.grad is None for weight in agent.fast.vision.parameters())
 
 
+def test_a_stage_that_is_no_better_than_the_one_before_is_a_missed_goal() -> None:
+    from bench.miniature_report import ladder_goals
+
+    def found(reward: float, least: float) -> dict[str, object]:
+        return {
+            "reward_interval": [reward - 0.01, reward + 0.01],
+            "acc_25km": [0.3, least, 0.4],
+            "call_success": [0.95],
+        }
+
+    nothing = {"reward_interval": [0.0, 0.0], "acc_25km": [0.0, 0.0, 0.0], "call_success": None}
+    parts = {
+        "untrained": {"rows": {"base, at once": nothing}},
+        "sft-0": {"rows": {"at once": nothing}},
+        "cold-0": {"rows": {"agent": found(0.3, 0.25)}},
+        "controls-0": {"rows": {"no tools": nothing, "other pictures": {"acc_25km": [0.2, 0.1, 0.3]}}},
+        "grpo-0": {"rows": {"agent": found(0.4, 0.3)}},
+    }
+    held = {goal.what: goal.held for goal in ladder_goals(parts, 0)}
+    assert {what for what, holds in held.items() if not holds} == {
+        "seed 0: reward + SFT, low end",
+        "seed 0: Acc@25 km, low end, against other pictures",
+    }
+    assert len(held) == 6 and held["seed 0: reward + GRPO, low end"]
+
+
 @pytest.mark.slow
 def test_the_miniature_runs_in_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import json

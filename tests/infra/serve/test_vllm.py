@@ -10,19 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from schemas.settings.train import TinySettings
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tasks.train.tiny import build_model, build_processor
-
-    folder = tmp_path_factory.mktemp("models") / "tiny-model"
-    tiny = TinySettings(vocabulary=400, hidden=64, layers=1, intermediate=64, vision_hidden=32, vision_layers=1)
-    processor = build_processor(["Where?"], tiny, 28 * 28 * 2, 28 * 28 * 6)
-    build_model(processor, tiny, 0).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
 
 
 def test_a_missing_vllm_is_said_in_one_line(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
