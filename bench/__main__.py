@@ -1,6 +1,7 @@
-"""Run every benchmark, or those named: `python -m bench [NAME …]`."""
+"""Run every benchmark, or those named: `python -m bench [NAME …]`; one name may have options: `NAME --help`."""
 
 import importlib
+import runpy
 import sys
 import time
 
@@ -62,4 +63,8 @@ def run(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run(sys.argv[1:]))
+    if sys.argv[2:] and sys.argv[1] in (*BENCHMARKS, *ON_REQUEST) and sys.argv[2].startswith("-"):
+        del sys.argv[0]
+        runpy.run_module(f"bench.{sys.argv[0]}", run_name="__main__", alter_sys=True)
+    else:
+        raise SystemExit(run(sys.argv[1:]))

@@ -1,7 +1,8 @@
 """Two processes that train one model against one: gradients, weights and checkpoints, with FSDP2 and with copies.
 
 A tiny Qwen2.5-VL in float32 on a CPU, over gloo. The batches hold a sample without a picture and a number of samples
-that the processes cannot share evenly.
+that the processes cannot share evenly. GRPO's groups differ in length, one is dead and one met outages; with `few` a
+step has one group, so that a process has none.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _fork = multiprocessing.get_context("forkserver")
 def settings_of(kind: str) -> TrainSettings:
     tuner = TunerSettings(max_steps=4, batch_size=5, micro_batch=2, learning_rate=3e-3, weight_decay=0.1)
     grpo = GrpoSettings(
-        max_steps=4, group_size=2, prompts_per_generation=4, prompts_per_step=2, micro_batch=3, learning_rate=1e-3,
-        kl=0.05, max_completion_tokens=16,
+        max_steps=4, group_size=3, prompts_per_generation=2 if kind == "few" else 6,
+        prompts_per_step=1 if kind == "few" else 3, micro_batch=3, learning_rate=1e-3, kl=0.05,
+        max_completion_tokens=32,
     )  # fmt: skip
     lora = LoraSettings(rank=4, alpha=8) if kind == "adapters" else None
     return TrainSettings(
@@ -48,8 +50,8 @@ class Written:
         for row in rows:
             rng = np.random.default_rng(row["seed"])
             group = []
-            for _ in range(2):
-                ids = [int(n) for n in rng.integers(10, 90, rng.integers(3, 9))]
+            for _ in range(3):
+                ids = [int(n) for n in rng.integers(10, 90, rng.integers(1, 32))]
                 group.append(Episode(Completion(ids, [True] * len(ids)), True, str(ids)))
             found.append(group)
         return found
@@ -58,7 +60,12 @@ class Written:
 def scorer(pairs: Any) -> Any:
     from tasks.train.rollouts.source import Judged
 
-    return [Judged(float(sum(episode.completion.ids) % 7)) for episode, _ in pairs]
+    def reward(ids: list[int], seed: int) -> float | None:
+        if seed == 1:
+            return 0.5  # a dead group
+        return None if seed == 2 and sum(ids) % 2 else float(sum(ids) % 7)
+
+    return [Judged(reward(episode.completion.ids, row["seed"])) for episode, row in pairs]
 
 
 def train(kind: str, shard: str, folder: str, steps: int, out: str, ranks: Ranks = ALONE) -> None:
@@ -77,7 +84,7 @@ def train(kind: str, shard: str, folder: str, steps: int, out: str, ranks: Ranks
     fast = prepare(model, settings)
     samples = samples_of(7)
     is_shared = ranks.count > 1 and shard == "full"
-    if kind == "grpo":
+    if kind in ("grpo", "few"):
         reference = Reference(fast, False, False)
         if is_shared:
             share_out(reference.fast, ranks)
@@ -161,7 +168,7 @@ def apart(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
 
 
 def measure(
-    kinds: tuple[str, ...] = ("sft", "grpo", "adapters"), shards: tuple[str, ...] = ("full", "none")
+    kinds: tuple[str, ...] = ("sft", "grpo", "few", "adapters"), shards: tuple[str, ...] = ("full", "none")
 ) -> list[Goal]:
     _fork.set_forkserver_preload(["bench.train_rounding", "tasks.train.training", "tasks.train.grpo"])
     goals = []

@@ -45,7 +45,10 @@ def check() -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(ROOT), str(FOLDER)])
     quiet = {"PYTHONWARNINGS": "ignore", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryDirectory(prefix="geofix-verl-cache-") as cache:
-        own = {"PYTHONPATH": path, "VERL_USE_EXTERNAL_PLUGINS": "none", "HF_DATASETS_CACHE": cache}
+        own = {
+            "PYTHONPATH": path, "VERL_USE_EXTERNAL_PLUGINS": "none", "HF_DATASETS_CACHE": cache,
+            "HF_MODULES_CACHE": cache,
+        }  # fmt: skip
         command = [sys.executable, "-m", "bench.verl_checks"]
         return subprocess.run(command, env={**os.environ, **quiet, **own}, text=True, check=False)
 

@@ -83,19 +83,22 @@ def read_back(config: Any, train: Any, rows: int) -> list[Goal]:
     return [Goal(f"figures that differ in the composed configuration {wrong}", len(wrong), at_most=0)]
 
 
-def read_rows(folder: Path, config: Any, own: Config, lake: Lake, processor: ImageOnlyProcessor) -> list[Goal]:
-    """verl's reader and its processor call against our own encoding of the same questions."""
+def read_rows(folder: Path, config: Any, own: Config, lake: Lake, ours: ImageOnlyProcessor) -> list[Goal]:
+    """verl's reader, and the processor as it opens it and calls it, against our own encoding of the same questions."""
     from verl.tools.tool_registry import load_all_tools
     from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
-    from verl.utils.tokenizer import build_multimodal_processor_inputs
+    from verl.utils.tokenizer import build_multimodal_processor_inputs, hf_processor
 
-    processor.chat_template = config.actor_rollout_ref.model.custom_chat_template
+    # Without torchvision Qwen's own class cannot be opened; the one beside the weights can.
+    processor = hf_processor(config.actor_rollout_ref.model.path, trust_remote_code=True)
+    assert processor is not None, "verl cannot open the processor of a model's folder"
+    processor.chat_template = ours.chat_template = config.actor_rollout_ref.model.custom_chat_template
     with contextlib.redirect_stdout(io.StringIO()):
         dataset = RLHFDataset([config.data.train_files], processor.tokenizer, config.data, processor)
         tools = load_all_tools(config.data.tool_config_path, None) if config.data.tool_config_path else []
     schemas = [one.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for one in tools] or None
     train = own.train
-    encoder = Encoder(processor, Pictures(lake.images, train.image_min_pixels, train.image_max_pixels))
+    encoder = Encoder(ours, Pictures(lake.images, train.image_min_pixels, train.image_max_pixels))
     make = environments(train, lake.images, connections(own)) if tools else None
     samples = {row["image_id"]: row for row in samples_of_lake(lake, own)}
     differing = leaks = 0
@@ -108,8 +111,8 @@ def read_rows(folder: Path, config: Any, own: Config, lake: Lake, processor: Ima
         text = processor.apply_chat_template(messages, tools=schemas, add_generation_prompt=True, tokenize=False)
         found = build_multimodal_processor_inputs(processor, text=[text], images=shown)
         sample = samples[row["image_id"]]
-        ours = opening_prompt(make(sample), encoder) if make else encoder.prompt(sample["messages_json"])
-        same = found["input_ids"][0].tolist() == list(ours.ids) and torch.equal(found["pixel_values"], ours.pixels)
+        mine = opening_prompt(make(sample), encoder) if make else encoder.prompt(sample["messages_json"])
+        same = found["input_ids"][0].tolist() == list(mine.ids) and torch.equal(found["pixel_values"], mine.pixels)
         differing += not same
         truth = json.loads(row["reward_model"]["ground_truth"])
         seen = text + json.dumps(row["extra_info"])

@@ -22,18 +22,15 @@ class ImageOnlyProcessor(Qwen2_5_VLProcessor):
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
         """Write the processor as Qwen's own class, with the video part that class asks for when it opens a folder.
 
-        Where torchvision is missing, `AutoProcessor.from_pretrained(folder, trust_remote_code=True)` opens this class,
-        whose file is copied beside the weights.
+        Where torchvision is missing, Qwen's class cannot be opened, whatever the folder says: its video part cannot
+        be left out. `AutoProcessor.from_pretrained(folder, trust_remote_code=True)` opens this class, whose file is
+        copied beside the weights.
         """
         saved = super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         folder = Path(save_directory)
-        for name in ("processor_config.json", "tokenizer_config.json"):
-            config = json.loads((folder / name).read_text(encoding="utf-8"))
-            if config.get("processor_class") == type(self).__name__:
-                _write(folder / name, {**config, "processor_class": Qwen2_5_VLProcessor.__name__})
         shutil.copyfile(__file__, folder / f"{OWN_MODULE}.py")
         config = json.loads((folder / "processor_config.json").read_text(encoding="utf-8"))
-        own = {"AutoProcessor": f"{OWN_MODULE}.{ImageOnlyProcessor.__name__}"}
+        own = {"AutoProcessor": f"{OWN_MODULE}.{ImageOnlyProcessor.__qualname__}"}
         _write(folder / "processor_config.json", {**config, "auto_map": own})
         size = self.image_processor.size
         budget = {edge: int(size[edge]) for edge in ("shortest_edge", "longest_edge")}
@@ -42,6 +39,10 @@ class ImageOnlyProcessor(Qwen2_5_VLProcessor):
             {"video_processor_type": "Qwen2VLVideoProcessor", "size": budget},
         )
         return saved
+
+
+# The name that is saved, and by which verl tells what a processor can do: it refuses names that it does not know.
+ImageOnlyProcessor.__name__ = Qwen2_5_VLProcessor.__name__
 
 
 def image_processor(min_pixels: int, max_pixels: int) -> Qwen2VLImageProcessorPil:

@@ -114,6 +114,7 @@ class Grpo:
             on_device(encode, fast), settings.loader_threads, CACHE_BYTES // (BYTES_A_PIXEL * settings.image_max_pixels)
         )
         self._drawn: list[Drawn] = []
+        self._generation = -1  # that was drawn; with several processes this one may have no part in it
         self._figures: Figures = {}
 
     def rate(self, step: int) -> float:
@@ -131,10 +132,11 @@ class Grpo:
 
     def gradients(self, step: int, progress: Progress) -> Pending:
         generation, place = divmod(step, self.steps_per_generation)
-        if place == 0 or not self._drawn:
+        if generation != self._generation:
             if progress.phase_end is None and has_converged(progress.validations, self.grpo):
                 progress.phase_end = generation
             self._generate(self.prompts(generation, progress))
+            self._generation = generation
         wanted = range(place * self.per_step, (place + 1) * self.per_step)
         mine = [one for one in self._drawn if one.group in wanted]
         weights = token_weights(

@@ -52,13 +52,16 @@ class Ranks:
         return int(found.item())
 
     def add_up(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Sum the gradients of parameters that every process holds whole."""
-        if self.count == 1:
-            return
+        """Sum the gradients of parameters that every process holds whole.
+
+        The vision tower has none after a step without a picture. It is given zeros, in a single process too: Adam's
+        moments and the weights then move the same however many processes share the step.
+        """
         for p in parameters:
-            if p.grad is None:  # a process without a picture has none for the vision tower
+            if p.grad is None:
                 p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.grad)
+            if self.count > 1:
+                dist.all_reduce(p.grad)
 
     def of_all(self, values: Sequence[T]) -> list[T]:
         """What all processes hold, in the order of their ranks."""
