@@ -25,6 +25,10 @@ from infra.offline.text_words import telling_words
 STRATA = 40
 SHARED = 12  # strata whose names photographed streets and shops have too
 STREETS = frozenset(range(0, STRATA, 3)) - {36, 39}  # strata whose names are streets: twelve
+_ORDER = sorted(STREETS)
+_SHOPS = [s for s in range(STRATA) if s not in STREETS]
+# Of each street the strata of its own name and of its shops.
+_STRATA_OF = [np.array([first, *(s for s in _SHOPS if s % len(_ORDER) == k)]) for k, first in enumerate(_ORDER)]
 _KINDS = ("bakery", "pharmacy", "market", "restaurant")
 
 
@@ -51,27 +55,22 @@ class SideStreets:
         self._seed, self._gazetteer = seed, gazetteer
         self._salt = key_of("side streets", seed) & 0xFFFFFFFF
         self.of_town = lru_cache(maxsize=4096)(self._of_town)
+        self.texts = lru_cache(maxsize=65_536)(self._texts)
 
     def _of_town(self, row: int) -> tuple[SideStreet, ...]:
         """The streets of the town at a gazetteer row."""
         city = self._gazetteer.city(row)
         facts = countries()[city.country]
-        language = language_of(city, facts, 1.0)
-        words, strata = WORDS[language], _strata(family_of(language, city.country, facts.continent))
-        chosen = self._draw(np.full(STRATA, row), np.arange(STRATA))
-        names = [group[int(chosen[s]) % len(group)] for s, group in enumerate(strata)]
+        texts = [self._texts(row, number) for number in range(len(_ORDER))]
         rng = draws(self._seed, "side", city.geoname_id)
-        local_name = painted_name(city, language)
-        titles = [words.street.format(names[s]) for s in sorted(STREETS)]
-        shops: list[list[Sign]] = [[] for _ in titles]
-        for s, name in enumerate(names):
-            if s not in STREETS:
-                kind = _KINDS[int(chosen[s] >> np.uint64(20)) % 4]
-                phone = phone_number(city, facts, rng)
-                shops[s % len(titles)].append(Sign(kind, (shop_text(words, kind, name), phone)))
+        local_name = painted_name(city, language_of(city, facts, 1.0))
+        shops: list[list[Sign]] = [[] for _ in texts]
+        for s, drawn in zip(_SHOPS, self._draw(np.full(len(_SHOPS), row), np.array(_SHOPS)).tolist(), strict=True):
+            k = s % len(texts)
+            shops[k].append(Sign(_kind(drawn), (texts[k][1 + len(shops[k])], phone_number(city, facts, rng))))
         reach_km = 0.4 + min(3.2, math.sqrt(max(city.population, 1000)) / 450)
         found = []
-        for k, title in enumerate(titles):
+        for k, (title, *_) in enumerate(texts):
             lat, lon = _somewhere(city, reach_km * math.sqrt(rng.random()), rng.random() * 2 * math.pi)
             found.append(
                 SideStreet(
@@ -89,9 +88,21 @@ class SideStreets:
             )
         return tuple(found)
 
-    def towns_with(self, word: str, lands: Collection[str] = ()) -> np.ndarray:
-        """Rows of the towns whose side streets or their shops may bear a name with this telling word."""
-        found = []
+    def _texts(self, row: int, number: int) -> tuple[str, ...]:
+        """What a street of a town is called, and the shops on it."""
+        city = self._gazetteer.city(row)
+        facts = countries()[city.country]
+        language = language_of(city, facts, 1.0)
+        words, strata = WORDS[language], _strata(family_of(language, city.country, facts.continent))
+        its = _STRATA_OF[number]
+        chosen = self._draw(np.full(len(its), row), its).tolist()
+        names = [strata[s][one % len(strata[s])] for s, one in zip(its.tolist(), chosen, strict=True)]
+        shops = (shop_text(words, _kind(one), name) for one, name in zip(chosen[1:], names[1:], strict=True))
+        return words.street.format(names[0]), *shops
+
+    def streets_with(self, word: str, lands: Collection[str] = ()) -> dict[int, set[int]]:
+        """Rows of towns, with the numbers of their streets that may bear a name with this word, or a shop on them."""
+        found: dict[int, set[int]] = {}
         rows_of = self._rows_by_family()
         for family, stratum, number, size in _vocabulary().get(word, ()):
             rows = rows_of.get(family)
@@ -100,8 +111,10 @@ class SideStreets:
             if lands:
                 rows = rows[np.isin(self._gazetteer.country[rows], list(lands))]
             has = self._draw(rows, np.full(len(rows), stratum)) % np.uint64(size) == number
-            found.append(rows[has])
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+            street = _ORDER.index(stratum) if stratum in STREETS else stratum % len(_ORDER)
+            for row in rows[has].tolist():
+                found.setdefault(row, set()).add(street)
+        return found
 
     def knows(self, word: str) -> bool:
         """Whether any side street or shop on it may bear a name with this word."""
@@ -123,6 +136,10 @@ class SideStreets:
 
     def _rows_by_family(self) -> dict[str, np.ndarray]:
         return _rows_by_family(self._gazetteer)
+
+
+def _kind(drawn: int) -> str:
+    return _KINDS[(drawn >> 20) % 4]
 
 
 @lru_cache(maxsize=2)

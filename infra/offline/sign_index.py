@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from infra.offline.gazetteer import fold
 from infra.offline.kept_index import Lists, keep_lists, kept_lists, one_at_a_time
 from infra.offline.place import Place, Sign
 from infra.offline.seeded_random import fraction
-from infra.offline.side_streets import SideStreet
+from infra.offline.side_streets import STREETS, SideStreet
 from infra.offline.text_words import one_letter_off, telling_words
 from infra.offline.world import World
 
@@ -42,6 +43,16 @@ class SignHit:
         return next((sign for sign in self.street.shops if sign.lines[0] == self.text), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A street by what its signs say: most that are looked at are not answered, and a street takes long to make."""
+
+    town: int  # gazetteer row
+    texts: tuple[str, ...]
+    index: int  # of a place
+    number: int | None  # in its town, of a side street
+
+
 class SignIndex:
     """Telling words of all shop and street signs to streets; built on first use."""
 
@@ -50,6 +61,7 @@ class SignIndex:
         self._lock = threading.Lock()
         self._places: Lists = {}
         self._ready = False
+        self._texts_at = lru_cache(maxsize=65_536)(lambda index: _texts(world.sign_texts(index)))
 
     def prepare(self) -> None:
         """Builds the index unless it is there; safe to call from several threads."""
@@ -94,18 +106,23 @@ class SignIndex:
         if not any(spelt.values()):
             return []
         asked = set(fold(query).split())
+        known = {other for spellings in spelt.values() for other in spellings}
         hits = []
-        for street in self._candidates(spelt, towns, lands, query):
-            hit = _hit(street, spelt, asked)
-            if hit is not None:
-                hits.append(hit)
+        country = self._world.gazetteer.country
+        for one in self._candidates(spelt, towns, lands, query):
+            fit = _fit(one.texts, spelt, known, asked)
+            if fit is not None:
+                text, score = fit
+                near = (one.town in towns) + 0.5 * (str(country[one.town]) in lands)
+                # Of equals none is preferred for having imagery.
+                hits.append(((-score - 0.4 * near, fraction("rank", query, one.town, text)), one, text, score))
+        hits.sort(key=lambda hit: hit[0])
+        return [SignHit(self._street(one), text, score) for _, one, text, score in hits[:most]]
 
-        def rank(hit: SignHit) -> tuple[float, float]:
-            near = (hit.street.city.index in towns) + 0.5 * (hit.street.country in lands)
-            # Of equals none is preferred for having imagery.
-            return -hit.score - 0.4 * near, fraction("rank", query, hit.street.city.index, hit.text)
-
-        return sorted(hits, key=rank)[:most]
+    def _street(self, one: Candidate) -> Street:
+        if one.number is None:
+            return self._world.place(one.index)
+        return self._world.side_streets.of_town(one.town)[one.number]
 
     def _spellings(self, word: str) -> dict[str, float]:
         """Known words a query's word may mean, with how sure that is."""
@@ -118,30 +135,38 @@ class SignIndex:
 
     def _candidates(
         self, spelt: dict[str, dict[str, float]], towns: Collection[int], lands: Collection[str], query: str
-    ) -> Iterable[Street]:
+    ) -> Iterable[Candidate]:
         """Places and side streets that have one of the words: those of the named towns, then the most fitting."""
         world, side = self._world, self._world.side_streets
         for row in towns:
-            yield from (world.place(index) for index in world.places_of_town(row))
-            yield from side.of_town(row)
+            yield from (self._placed(index) for index in world.places_of_town(row))
+            yield from self._side(row, range(len(STREETS)))
         placed: dict[int, float] = {}
         rows: dict[int, float] = {}
+        streets: dict[int, set[int]] = {}
         for spellings in spelt.values():
             for other, quality in list(spellings.items())[:3]:
                 for index in self._places.get(other, _NONE).tolist():
                     placed[index] = placed.get(index, 0.0) + quality
-                for row in side.towns_with(other, lands).tolist():
+                for row, numbers in side.streets_with(other, lands).items():
                     rows[row] = rows.get(row, 0.0) + quality
+                    streets.setdefault(row, set()).update(numbers)
         country = world.gazetteer.country
 
         def order(row: int, score: float) -> tuple[float, float]:
             return -score - 0.5 * (str(country[row]) in lands), fraction("town", query, row)
 
         best = sorted(placed, key=lambda index: order(world.row_of(index), placed[index]))[:MOST_TOWNS]
-        yield from (world.place(index) for index in best if world.row_of(index) not in towns)
+        yield from (self._placed(index) for index in best if world.row_of(index) not in towns)
         for row in sorted(rows, key=lambda row: order(row, rows[row]))[:MOST_TOWNS]:
             if row not in towns:
-                yield from side.of_town(row)
+                yield from self._side(row, sorted(streets[row]))
+
+    def _placed(self, index: int) -> Candidate:
+        return Candidate(self._world.row_of(index), self._texts_at(index), index, None)
+
+    def _side(self, row: int, numbers: Iterable[int]) -> Iterable[Candidate]:
+        return (Candidate(row, self._world.side_streets.texts(row, number), 0, number) for number in numbers)
 
 
 def _list_elsewhere(world: World) -> None:
@@ -156,26 +181,27 @@ def _list_elsewhere(world: World) -> None:
         other.wait()
 
 
-def _texts(street: Street) -> list[str]:
+def _texts(street: Street) -> tuple[str, ...]:
     """What a street's directory entries are called; schools and town halls bear the town's name."""
     shops = [sign.lines[0] for sign in street.shops if sign.kind not in ("school", "town_hall")]
-    return [street.street, *shops]
+    return street.street, *shops
 
 
-def _hit(street: Street, spelt: dict[str, dict[str, float]], asked: set[str]) -> SignHit | None:
-    """How well a street's signs fit, with the sign that fits best; None where none does."""
-    held = {text: set(telling_words(text)) for text in _texts(street)}
-    quality = np.zeros(len(spelt))
+def _fit(
+    texts: Iterable[str], spelt: dict[str, dict[str, float]], known: set[str], asked: set[str]
+) -> tuple[str, float] | None:
+    """The sign that fits best and how well the street's signs fit; None where none does."""
+    quality = [0.0] * len(spelt)
     best: tuple[float, float, str] | None = None
-    for text, words in held.items():
-        each = np.array(
-            [max((q for other, q in known.items() if other in words), default=0.0) for known in spelt.values()]
-        )
-        quality = np.maximum(quality, each)
-        if each.any():
-            # Common words cannot find a place, but "Boulangerie X" is still not "Pharmacie X".
-            shared = len(asked & set(fold(text).split())) / max(1, len(asked))
-            best = max(best or (0.0, 0.0, ""), (float(each.sum()), shared, text))
+    for text in texts:
+        words = telling_words(text)
+        if known.isdisjoint(words):
+            continue
+        each = [max((q for other, q in one.items() if other in words), default=0.0) for one in spelt.values()]
+        quality = [max(pair) for pair in zip(quality, each, strict=True)]
+        # Common words cannot find a place, but "Boulangerie X" is still not "Pharmacie X".
+        shared = len(asked & set(fold(text).split())) / max(1, len(asked))
+        best = max(best or (0.0, 0.0, ""), (sum(each), shared, text))
     if best is None:
         return None
-    return SignHit(street, best[2], 0.85 * float(quality.mean()) + 0.15 * best[1])
+    return best[2], 0.85 * (sum(quality) / len(quality)) + 0.15 * best[1]

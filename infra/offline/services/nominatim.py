@@ -52,10 +52,11 @@ class Nominatim:
         if not limit.isdigit() or int(limit) < 1:
             return _bad("Parameter 'limit' must be a number.")
         allowed = {code.strip().upper() for code in query.get("countrycodes", "").split(",") if code.strip()}
-        found = await anyio.to_thread.run_sync(self.search, text)
+        most = min(int(limit), MOST_RESULTS)
+        found = await anyio.to_thread.run_sync(self.search, text, MOST_RESULTS if allowed else most)
         if allowed:
             found = [row for row in found if row["address"].get("country_code", "").upper() in allowed]
-        return _json([_shaped(row, query) for row in found[: min(int(limit), MOST_RESULTS)]])
+        return _json([_shaped(row, query) for row in found[:most]])
 
     async def _reverse(self, request: Request) -> Response:
         query = request.query_params
@@ -102,29 +103,29 @@ class Nominatim:
         row = _city_result(street.city, False)
         return _road_result(row, street.street, street.lat, street.lon, number, 1.0 - away[best])
 
-    def search(self, text: str) -> list[dict[str, Any]]:
-        """Ranked candidates for a free text, best first."""
+    def search(self, text: str, most: int = MOST_RESULTS) -> list[dict[str, Any]]:
+        """Ranked candidates for a free text, best first; more than `most` may be found."""
         parts = [part.strip() for part in text.split(",") if fold(part)]
         if not parts:
             return []
         found = self._named(parts[0], parts[1:])
         if not found and len(parts) == 1:
-            found = self._split_words(parts[0].split())
+            found = self._split_words(parts[0].split(), most)
         if not found and len(parts) > 1:
             # A street or shop before its town: "Rue Belmont, Lyon" or "12 Rue Belmont, Lyon, France".
-            found = self._signs(parts[0], parts[1:])
+            found = self._signs(parts[0], parts[1:], most)
         without = " ".join(word for word in parts[0].split() if not any(ch.isdigit() for ch in word))
         if not found and without != parts[0] and fold(without):  # a house number or postal code before the name
-            found = self.search(", ".join([without, *parts[1:]]))
+            found = self.search(", ".join([without, *parts[1:]]), most)
         return sorted(found, key=lambda row: -row["importance"])
 
-    def _split_words(self, words: list[str]) -> list[dict[str, Any]]:
+    def _split_words(self, words: list[str], most: int) -> list[dict[str, Any]]:
         """A text without commas: the longest beginning that is a name, the rest is where it lies."""
         for end in range(len(words) - 1, 0, -1):
             found = self._named(" ".join(words[:end]), [" ".join(words[end:])])
             if found:
                 return found
-        return self._signs(" ".join(words), [])
+        return self._signs(" ".join(words), [], most)
 
     def _named(self, name: str, context: list[str]) -> list[dict[str, Any]]:
         found = []
@@ -151,11 +152,12 @@ class Nominatim:
             return True
         return self.names.country(key) == iso2 or bool(admin1 and (key == fold(admin1) or key in fold(admin1).split()))
 
-    def _signs(self, text: str, context: list[str]) -> list[dict[str, Any]]:
+    def _signs(self, text: str, context: list[str], most: int) -> list[dict[str, Any]]:
         towns = {match.row for word in context[:1] for match in self.names.cities(word)[:20]}
         lands = {iso2 for word in context if (iso2 := self.names.country(word)) is not None}
         found = []
-        for hit in self.signs.find(text, most=40, towns=towns, lands=lands):
+        # Without a context none is left out below, and they come in the order of their importance.
+        for hit in self.signs.find(text, most=MOST_RESULTS if context else most, towns=towns, lands=lands):
             if hit.score < 0.45:
                 continue
             street = hit.street
