@@ -1,11 +1,11 @@
 """A miniature that learns: a base that sees, answers at once, then zoom, read, geocode and answer, Pass@K and GRPO.
 
 `python -m bench.miniature [--size tiny|gpu] [--base sees-2] [--seeds 0,1,2] [--minutes 25]`: base and pictures once,
-then for each seed stages (SFT, cold start), passk, grpo (learnable pictures), random (any pictures), and what each
-model finds. A piece is a process of its own, several run side by side; each is kept when it is done (folder
-`geofix-miniature` among the temporary files, or GEOFIX_MINIATURE) and left out the next time. None is begun after
-`--minutes`, and GRPO ends its steps before. `--size tiny` runs on a CPU and shows that the pieces work, not that
-anything is learned. docs/it-learns.md has the figures.
+then for each seed stages (SFT, cold start on few trajectories and on all), passk, grpo (learnable pictures), random
+(any pictures), and what each model finds. A piece is a process of its own, several run side by side; each is kept
+when it is done (folder `geofix-miniature` among the temporary files, or GEOFIX_MINIATURE) and left out the next time.
+None is begun after `--minutes`, and GRPO ends its steps before. `--size tiny` runs on a CPU and shows that the pieces
+work, not that anything is learned. docs/it-learns.md has the figures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,15 @@ class Size:
 
     name: str
     train: int  # places asked for trajectories; a third of them gives one
+    views: int  # pictures answered at once, places of their own
     practice: int  # pictures for Pass@K and GRPO, places of their own
     held_out: int
+    controls: int  # of the held-out places
+    few: int  # trajectories of the cold start that GRPO goes on from
     base_s: float
     sft_s: float
-    cold_s: float
+    few_s: float
+    cold_s: float  # on all trajectories
     batch: int
     boards: int  # read again among new lessons
     k: int
@@ -52,8 +56,8 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size("tiny", 8, 2, 2, 0, 2, 2, 2, 4, 2, 1, 1, 1, 2, 1e-4, 40),
-    "gpu": Size("gpu", 3000, 360, 500, 480, 30, 25, 32, 600, 8, 3, 40, 16, 8, 2e-4, 640),
+    "tiny": Size("tiny", 8, 2, 2, 2, 2, 2, 0, 2, 2, 2, 2, 4, 2, 1, 1, 1, 2, 1e-4, 40),
+    "gpu": Size("gpu", 3000, 4000, 800, 1000, 500, 250, 480, 60, 15, 25, 32, 600, 8, 3, 300, 16, 8, 1e-4, 640),
 }
 
 
@@ -73,12 +77,15 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser.add_argument("--base", choices=[packaged.NAME], help="the packaged base, in place of pretraining one")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--minutes", type=float, default=25.0, help="after which no further piece is begun")
+    parser.add_argument("--rate", type=float, help="of GRPO's steps, in place of the size's own")
     parser.add_argument("--processes", type=int, help="pieces side by side (default: 9 on a GPU, else 1)")
     options = parser.parse_args(list(arguments))
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks without opening the GPU: pieces are forked
     if options.size != "tiny" and no_gpu():
         return NOT_RUN
     size, seeds = SIZES[options.size], [int(one) for one in options.seeds.split(",")]
+    if options.rate is not None:
+        size = replace(size, grpo_rate=options.rate)
     root = Path(os.environ.get("GEOFIX_MINIATURE") or Path(tempfile.gettempdir()) / "geofix-miniature")
     folder = root / size.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,13 +104,14 @@ def pieces(folder: Path, size: Size, seeds: Sequence[int], named: str | None, un
     found = [
         Piece("base", (), partial(base, folder, size, named)),
         Piece("train", (), partial(its.train, folder, ground)),
+        Piece("views", ("train",), partial(its.views, folder, ground)),
         *(
             Piece(name, (before,), partial(its.pictures, folder, ground, name))
-            for before, name in (("train", "held"), ("held", "practice"), ("practice", "blank"))
+            for before, name in (("views", "practice"), ("practice", "held"), ("held", "blank"))
         ),
     ]
     # Those that others wait for come first: they are begun first.
-    found += [Piece(f"stages-{seed}", ("base", "train"), partial(its.stages, folder, ground, seed)) for seed in seeds]
+    found += [Piece(f"stages-{seed}", ("base", "views"), partial(its.stages, folder, ground, seed)) for seed in seeds]
     for seed in seeds:
         tried = tuple(f"passk-{seed}-{part}" for part in range(size.parts))
         found += [
@@ -114,7 +122,10 @@ def pieces(folder: Path, size: Size, seeds: Sequence[int], named: str | None, un
             Piece(f"{name}-{seed}", (*tried, "held"), partial(its.grpo, folder, ground, seed, name))
             for name in ("grpo", "random")
         ]
-    measures = (("cold", its.cold, "held"), ("controls", its.controls, "blank"), ("sft", its.sft, "held"))
+    measures = (
+        ("cold", its.cold, "held"), ("sft", its.sft, "held"), ("more", its.more, "held"),
+        ("controls", its.controls, "blank"),
+    )  # fmt: skip
     for name, measure, needs in measures:
         found += [
             Piece(f"{name}-{seed}", (f"stages-{seed}", needs), partial(measure, folder, ground, seed)) for seed in seeds

@@ -27,7 +27,17 @@ from infra.pretrain.agent import (
 )
 from infra.pretrain.agent_figures import ceiling
 from infra.pretrain.cold_start import Pupil, answer_lesson, lesson_of, quotes, study
-from infra.pretrain.panoramas import WORLD_SEED, WORLD_SIZE, choose, outcomes, paint_all, rows_of, trajectory_of
+from infra.pretrain.panoramas import (
+    VIEW,
+    WORLD_SEED,
+    WORLD_SIZE,
+    choose,
+    outcomes,
+    paint_all,
+    paint_views,
+    rows_of,
+    trajectory_of,
+)
 from infra.pretrain.teacher import opened
 from infra.pretrain.world_tools import WrongGeocoder, geocoder_of, toolbox_of
 from tasks.agent.recipes.spotsft import RECIPE as AT_ONCE
@@ -50,13 +60,23 @@ class Ground:
         self.world = World(WORLD_SEED, WORLD_SIZE)
         self.geocoder: Geocodes = geocoder_of(self.world, ready=True)  # before processes are forked: they share it
         self.tools = toolbox_of(self.geocoder)
-        asked = choose(self.world, size.train + size.practice, False, 0)
-        self.train, self.practice = asked[: size.train], asked[size.train :]  # GRPO practises on places of its own
+        asked = choose(self.world, size.train + size.practice + size.views, False, 0)
+        self.train, asked = asked[: size.train], asked[size.train :]
+        self.practice, self.views = (
+            asked[: size.practice],
+            asked[size.practice :],
+        )  # GRPO practises on places of its own
         self.held = choose(self.world, size.held_out, True, 0)
 
     def rows(self, folder: Path, name: str) -> Rows:
-        records = {"train": self.train, "practice": self.practice, "held": self.held, "blank": self.held}
+        if name == "views":
+            return rows_of(folder / name, self.views, VIEW)
+        records = {"train": self.train, "practice": self.practice, "held": self.held, "blank": self.controls}
         return rows_of(folder / name, records[name])
+
+    @property
+    def controls(self) -> list[Any]:
+        return self.held[: self.size.controls]
 
     @property
     def places(self) -> list[Any]:
@@ -69,9 +89,15 @@ def train(folder: Path, ground: Ground) -> dict[str, Any]:
     return {"asked": len(ground.train), "trajectories": outcomes(folder / "train", ground.train)}
 
 
+def views(folder: Path, ground: Ground) -> dict[str, Any]:
+    """Views of further places, for SFT: what answers at once needs no picture to zoom into."""
+    paint_views(ground.world, ground.views, folder / "views", os.cpu_count() or 1)
+    return {"pictures": len(ground.views)}
+
+
 def pictures(folder: Path, ground: Ground, name: str) -> dict[str, Any]:
     """Panoramas to measure with (`held`, and `blank`: the same without a word) or to practise on, with their truth."""
-    records = ground.practice if name == "practice" else ground.held
+    records = {"practice": ground.practice, "held": ground.held, "blank": ground.controls}[name]
     paint_all(ground.world, records, folder / name, os.cpu_count() or 1, text=name != "blank")
     return {"pictures": len(records)}
 
@@ -90,20 +116,27 @@ def untrained(folder: Path, ground: Ground) -> dict[str, Any]:
 
 
 def stages(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
-    """SFT (answers at once), then the cold start on kept trajectories, in one process: it sees each picture once."""
+    """SFT (answers at once), then cold starts on few trajectories and on all, in one process: it sees a picture once.
+
+    GRPO goes on from the few, as trajectories are what is dear; the other says what more of them would have brought.
+    """
     size, rows = ground.size, ground.rows(folder, "train")
     taught = [row for row in rows if row["outcome"] == "kept"]
     if not taught:
         raise SystemExit("no trajectory was kept: more places are needed")
     agent = open_agent(folder / "base")
     rehearsals = rehearsed(agent, ground, rows, seed)
-    answers = [answer_lesson(row, agent.encoder) for row in rows]
+    answers = [answer_lesson(row, agent.encoder) for row in [*rows, *ground.rows(folder, "views")]]
     study(Pupil(agent.fast, 5e-4, seed), answers, size.sft_s, 2 * size.batch, rehearsals, curve(folder, f"sft-{seed}"))
     keep(agent, folder / f"sft-{seed}")
+    weights = {name: weight.clone() for name, weight in agent.fast.model.state_dict().items()}
     lessons = [lesson_of(trajectory_of(row), agent.encoder, agent.tokens) for row in taught]
-    study(Pupil(agent.fast, 5e-4, seed), lessons, size.cold_s, size.batch, rehearsals, curve(folder, f"cold-{seed}"))
-    keep(agent, folder / f"cold-{seed}")
-    return {"pictures": len(answers), "trajectories": len(lessons)}
+    random.Random(seed).shuffle(lessons)
+    for name, some, seconds in (("cold", lessons[: size.few], size.few_s), ("more", lessons, size.cold_s)):
+        agent.fast.model.load_state_dict(weights)
+        study(Pupil(agent.fast, 5e-4, seed), some, seconds, size.batch, rehearsals, curve(folder, f"{name}-{seed}"))
+        keep(agent, folder / f"{name}-{seed}")
+    return {"pictures": len(answers), "few": len(lessons[: size.few]), "trajectories": len(lessons)}
 
 
 def sft(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
@@ -124,6 +157,12 @@ def cold(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
     return {"rows": both(open_agent(folder / f"cold-{seed}"), ground.rows(folder, "held"), ground)}
 
 
+def more(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
+    """What the agent finds after a cold start on all trajectories instead of a few."""
+    agent = open_agent(folder / f"more-{seed}")
+    return {"rows": {"agent": measured(agent, ground.rows(folder, "held"), ground.tools, ground.size.tokens)}}
+
+
 def both(agent: Agent, held: Rows, ground: Ground) -> dict[str, Any]:
     """Figures of the likeliest replies, and of sampled ones as GRPO draws them."""
     tokens = ground.size.tokens
@@ -135,7 +174,7 @@ def both(agent: Agent, held: Rows, ground: Ground) -> dict[str, Any]:
 
 def controls(folder: Path, ground: Ground, seed: int, name: str = "cold") -> dict[str, Any]:
     """What a trained agent finds with other pictures, boards without a word, no tools, tools that answer wrongly."""
-    tokens, held = ground.size.tokens, ground.rows(folder, "held")
+    tokens, held = ground.size.tokens, ground.rows(folder, "held")[: ground.size.controls]
     agent = open_agent(folder / f"{name}-{seed}")
     wrong = toolbox_of(WrongGeocoder(ground.geocoder, ground.world, seed))
     blank = [row["file"] for row in ground.rows(folder, "blank")]

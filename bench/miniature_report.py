@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.goals import Goal, judge
 from bench.miniature_pieces import attempts_of, difficulty, learnable
+from infra.pretrain.agent_figures import gain
 
 LADDER = (
     ("base", "untrained", "base, at once"),
@@ -36,9 +37,11 @@ def report(folder: Path, seeds: Sequence[int]) -> int:
         print(f"   {name}: {line(found)}")
     for seed in seeds:
         print(f"   seed {seed}")
-        for piece in ("sft", "cold", "controls", "random", "grpo"):
+        for piece in ("sft", "cold", "more", "controls", "random", "grpo"):
             for name, found in parts.get(f"{piece}-{seed}", {}).get("rows", {}).items():
                 print(f"      {piece} | {name}: {line(found)}")
+        for name, (more, low, high) in gains(parts, seed):
+            print(f"      {name}: {more:+.3f} ({low:+.3f} to {high:+.3f}) of reward on the same places")
         goals += ladder_goals(parts, seed)
         errors = attempts_of(folder, seed)
         if errors:
@@ -62,11 +65,26 @@ def report(folder: Path, seeds: Sequence[int]) -> int:
     return judge(goals)
 
 
-def ladder_goals(parts: dict[str, Any], seed: int) -> list[Goal]:
-    """Each stage beats the one before outside the intervals, in reward; a cold start beats its controls."""
-    steps = [
+def gains(parts: dict[str, Any], seed: int) -> list[tuple[str, list[float]]]:
+    """What each stage earns more than the one before, and filtered pictures more than random ones, place by place."""
+    steps = rungs(parts, seed)
+    found = [(name, gain(before["rewards"], after["rewards"])) for (_, before), (name, after) in pairwise(steps)]
+    arms = [parts[f"{arm}-{seed}"]["rows"]["agent"] for arm in ("random", "grpo") if f"{arm}-{seed}" in parts]
+    if len(arms) == 2:
+        found.append(("filtered against random pictures", gain(*(arm["rewards"] for arm in arms))))
+    return found
+
+
+def rungs(parts: dict[str, Any], seed: int) -> list[tuple[str, dict[str, Any]]]:
+    """The stages that were measured, in order."""
+    return [
         (name, parts[piece.format(seed)]["rows"][row]) for name, piece, row in LADDER if piece.format(seed) in parts
     ]
+
+
+def ladder_goals(parts: dict[str, Any], seed: int) -> list[Goal]:
+    """Each stage beats the one before outside the intervals, in reward; a cold start beats its controls."""
+    steps = rungs(parts, seed)
     goals = [
         Goal(f"seed {seed}: reward {name}, low end", after["reward_interval"][0], above(before["reward_interval"][1]))
         for (_, before), (name, after) in pairwise(steps)

@@ -138,7 +138,7 @@ def reinforce(
 ) -> int:
     """GRPO with tools, by the trainer of the pipeline, on these rows for n steps or seconds; how many steps it was.
 
-    The rate falls to a tenth.
+    The rate falls to a tenth towards the end, whichever of the two comes first.
     """
     settings = TrainSettings(
         seed=seed, image_max_pixels=MAX_PIXELS, image_min_pixels=MIN_PIXELS, loader_threads=0,
@@ -164,16 +164,17 @@ def reinforce(
     pupil, progress = Pupil(agent.fast, rate, seed), Progress()
     began = time.monotonic()
     for step in range(steps):
-        if time.monotonic() - began > seconds:
+        spent = time.monotonic() - began
+        if spent > seconds:
             return step
         made.clear()
         seed_step(seed, step)
         found = program.gradients(step, progress)
         for group in pupil.optimizer.param_groups:
-            group["lr"] = rate * min(1.0, (step + 1) / 4) * (1.0 - 0.9 * step / steps)
+            group["lr"] = rate * min(1.0, (step + 1) / 4) * (1.0 - 0.9 * max(step / steps, spent / seconds))
         pupil.optimizer.step()
         pupil.optimizer.zero_grad(set_to_none=True)
-        say({"step": step + 1, "seconds": round(time.monotonic() - began, 1),
+        say({"step": step + 1, "seconds": round(time.monotonic() - began, 1), "waited_s": round(rollouts.waited_s, 2),
              **{name: float(value) for name, value in found.items()}})  # fmt: skip
     return steps
 

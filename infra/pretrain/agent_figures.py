@@ -126,6 +126,7 @@ def figures(tried: Sequence[Tried], rows: Sequence[Row]) -> dict[str, Any]:
         "calls": calls,
         "call_success": wilson(sum(one.successes for one in tried), calls) if calls else None,
         "read_exactly": share(read),
+        "rewards": [round(one.reward, 4) for one in tried],
     }
 
 
@@ -144,6 +145,12 @@ def interval(values: Sequence[float]) -> list[float]:
     rng = random.Random(0)
     means = sorted(mean(rng.choices(values, k=len(values))) for _ in range(1000))
     return [means[25], means[974]]
+
+
+def gain(before: Sequence[float], after: Sequence[float]) -> list[float]:
+    """[mean, low, high] of what each place earns more than before: the same places, so place by place."""
+    each = [two - one for one, two in zip(before, after, strict=True)]
+    return [mean(each), *interval(each)]
 
 
 def ceiling(rows: Sequence[Row], geocoder: Geocodes) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import json
 import multiprocessing
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tasks.imaging import images
 
 WORLD_SEED, WORLD_SIZE = 7, 20_000  # the first 20,000 places of the world that the packaged base was taught in
 LEAST_LETTERS_PX = 14.0
+VIEW, VIEW_WIDTH = ".jpg", 1344  # three times a view: fewer pixels leave other edges than the whole panorama's view has
 Row = dict[str, Any]
 
 _WORLD: World | None = None  # for forked processes: a world is too large to be sent
@@ -68,22 +70,35 @@ def paint_all(
     global _WORLD, _TOOLS
     _WORLD, _TOOLS = world, tools
     missing = [(one.image_id, str(folder), text) for one in records if not _row_file(folder, one.image_id).is_file()]
-    if processes < 2 or len(missing) < 2:
-        for task in missing:
-            _paint(task)
+    _each(_paint, missing, processes)
+
+
+def paint_views(world: World, records: Sequence[ImageRecord], folder: Path, processes: int) -> None:
+    """Paint the views alone of those that are missing, at a third of the size: enough for what has no zoom."""
+    folder.mkdir(parents=True, exist_ok=True)
+    global _WORLD
+    _WORLD = world
+    missing = [(one.image_id, str(folder)) for one in records if not _row_file(folder, one.image_id).is_file()]
+    _each(_paint_view, missing, processes)
+
+
+def _each(paints: Callable[[Any], None], tasks: Sequence[Any], processes: int) -> None:
+    if processes < 2 or len(tasks) < 2:
+        for task in tasks:
+            paints(task)
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for _ in pool.imap_unordered(_paint, missing):
+        for _ in pool.imap_unordered(paints, tasks):
             pass
 
 
-def rows_of(folder: Path, records: Sequence[ImageRecord]) -> list[Row]:
+def rows_of(folder: Path, records: Sequence[ImageRecord], suffix: str = SUFFIX) -> list[Row]:
     """Truth and street plate of each painted picture, with the file it lies in."""
     found = []
     for one in records:
         row: Row = json.loads(_row_file(folder, one.image_id).read_text(encoding="utf-8"))
         if row["outcome"] != "too_far":
-            found.append({**row, "file": str(folder / f"{one.image_id}{SUFFIX}")})
+            found.append({**row, "file": str(folder / f"{one.image_id}{suffix}")})
     return found
 
 
@@ -107,12 +122,7 @@ def _paint(task: tuple[str, str, bool]) -> None:
     assert _WORLD is not None
     folder, record = Path(where), _WORLD.image(image_id)
     assert record is not None
-    place = _WORLD.place(record.place)
-    row: Row = {
-        "image_id": image_id, "lat": record.lat, "lon": record.lon, "country": countries()[place.country].name,
-        "region": place.city.admin1, "city": place.city.name, "street": place.street, "plate": None, "outcome": "asked",
-        "file": str(folder / f"{image_id}{SUFFIX}"),
-    }  # fmt: skip
+    row = _truth(record, folder / f"{image_id}{SUFFIX}")
     if _TOOLS is not None and not is_placed(row, _TOOLS):
         row["outcome"] = "too_far"
     else:
@@ -120,7 +130,7 @@ def _paint(task: tuple[str, str, bool]) -> None:
         painted = paint(_WORLD, record, signs, text=text)
         view, scale = images.model_view(encode(painted), MAX_PIXELS, MIN_PIXELS)
         write_tiles(Path(row["file"]), painted, view, scale)
-        plates = [one for one in signs if one.lines == (place.street,) and one.free >= FREE]
+        plates = [one for one in signs if one.lines == (row["street"],) and one.free >= FREE]
         plate = max(plates, key=lambda one: one.letters_px[0], default=None)
         if plate is not None and plate.letters_px[0] >= LEAST_LETTERS_PX:
             row["plate"] = list(plate.box)
@@ -131,6 +141,31 @@ def _paint(task: tuple[str, str, bool]) -> None:
                 pictures = [base64.b64encode(one).decode() for one in taught.pictures]
                 kept = {"messages": taught.messages, "tools": taught.tools, "pictures": pictures}
                 Path(row["file"]).with_suffix(".taught").write_text(json.dumps(kept), encoding="utf-8")
-    partial = _row_file(folder, image_id).with_suffix(".partial")
+    _write_row(folder, row)
+
+
+def _paint_view(task: tuple[str, str]) -> None:
+    image_id, where = task
+    assert _WORLD is not None
+    folder, record = Path(where), _WORLD.image(image_id)
+    assert record is not None
+    row = _truth(record, folder / f"{image_id}{VIEW}")
+    painted = paint(_WORLD, replace(record, width=VIEW_WIDTH, height=VIEW_WIDTH // 2))
+    Path(row["file"]).write_bytes(images.model_view(encode(painted), MAX_PIXELS, MIN_PIXELS)[0])
+    _write_row(folder, row)
+
+
+def _truth(record: ImageRecord, file: Path) -> Row:
+    assert _WORLD is not None
+    place = _WORLD.place(record.place)
+    return {
+        "image_id": record.image_id, "lat": record.lat, "lon": record.lon, "country": countries()[place.country].name,
+        "region": place.city.admin1, "city": place.city.name, "street": place.street, "plate": None, "outcome": "asked",
+        "file": str(file),
+    }  # fmt: skip
+
+
+def _write_row(folder: Path, row: Row) -> None:
+    partial = _row_file(folder, row["image_id"]).with_suffix(".partial")
     partial.write_text(json.dumps(row), encoding="utf-8")
-    partial.rename(_row_file(folder, image_id))
+    partial.rename(_row_file(folder, row["image_id"]))
