@@ -1,6 +1,7 @@
 """Trajectories of the offline world for benchmarks: pictures fetched, attempts made as the stage makes them.
 
 `python -m bench.agent_pictures PICTURES FILE [RECIPE [KEY=VALUE …]]` writes one JSON row a trajectory, with the truth.
+Pictures that FILE has rows of already are passed over, so that a run that was stopped goes on.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ async def make(
 ) -> list[dict[str, Any]]:
     """The rows that the stage would write for the first pictures of the world, a picture a place.
 
-    With a file each row is added to it at once, so that a run that is stopped leaves what it made.
+    With a file the rows of a picture are added to it at once, and pictures that it holds already are passed over.
     """
     connections = connect(services(url), {})
     lake = Lake(folder)
@@ -47,7 +48,8 @@ async def make(
     mapillary = Mapillary(connections.mapillary)
     rows: list[dict[str, Any]] = []
     began = time.monotonic()
-    places = iter(_places(pictures))
+    done = _done(file)
+    places = (place for place in _places(pictures) if place["image_id"] not in done)
 
     async def one_after_another() -> None:
         for place in places:
@@ -55,16 +57,24 @@ async def make(
             data = await mapillary.fetch(found["thumb_original_url"])
             item = {**place, "sha256": lake.images.put(data, "jpg"), "extension": "jpg", "recipe": settings.recipe}
             outcome = await work({**item, "snapshot_id": "bench", "notes": None}, context)
-            for row in outcome.rows["trajectories"]:
-                rows.append({**row, "true_lat": place["lat"], "true_lon": place["lon"]})
-                if file is not None:
-                    with file.open("a", encoding="utf-8") as kept:
-                        kept.write(json.dumps(rows[-1], ensure_ascii=False) + "\n")
+            truth = {"true_lat": place["lat"], "true_lon": place["lon"]}
+            made = [{**row, **truth} for row in outcome.rows["trajectories"]]
+            rows.extend(made)
+            if file is not None:
+                with file.open("a", encoding="utf-8") as kept:
+                    kept.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made))
             if len(rows) % 25 == 0:
                 print(f"   {len(rows)} trajectories, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
     await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
     return rows
+
+
+def _done(file: Path | None) -> set[str]:
+    """Pictures that a file has rows of."""
+    if file is None or not file.exists():
+        return set()
+    return {json.loads(line)["image_id"] for line in file.read_text(encoding="utf-8").splitlines()}
 
 
 def _places(count: int) -> Iterator[dict[str, Any]]:
@@ -88,7 +98,6 @@ def produce(pictures: int, file: Path, recipe: str = "spotagent", changes: Mappi
     settings = SynthesizeSettings.model_validate({"recipe": recipe, **(changes or {})})
     assert recipe in RECIPES
     with tempfile.TemporaryDirectory() as folder, offline_server("--size", str(SIZE)) as server:
-        file.write_text("")
         asyncio.run(make(server.url, pictures, settings, Path(folder), file))
 
 

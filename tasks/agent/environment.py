@@ -90,18 +90,20 @@ class Environment:
         self.picture, self.tools, self.recipe = picture, tools, recipe
         self.budgets = budgets or recipe.budgets
         self._keep, self._clock, self._stop_at_outage = keep_picture or _digest, clock, stop_at_outage
+        self._offered = recipe.schemas() or None
+        self._view_sha256 = self._keep(picture.view)
         self.reset()
 
     def reset(self) -> list[Message]:
         """Begin again; returns the opening messages in stored form."""
-        self.pictures: dict[str, bytes] = {}
+        self.pictures: dict[str, bytes] = {self._view_sha256: self.picture.view}
         self._uris: dict[str, str] = {}
-        self._offered = self.recipe.schemas() or None
+        self._sent: list[tuple[Message, Message]] = []  # messages as stored, and as sent
         self.calls: list[CallRecord] = []
         self.usage = Usage()
         self.end_reason, self.final_text, self._turns = "", "", 0
         self._began_s = self._clock()
-        self.messages: list[Message] = self.recipe.opening(self._stored(self.picture.view), self.budgets)
+        self.messages: list[Message] = self.recipe.opening(image_part(self._view_sha256), self.budgets)
         return self.messages
 
     @property
@@ -121,8 +123,16 @@ class Environment:
     def request(self) -> list[Message]:
         """The messages as a chat server takes them: pictures as data URIs, arguments always a JSON object."""
         for sha256 in self.pictures.keys() - self._uris.keys():
-            self._uris[sha256] = to_data_uri(self.pictures[sha256])
-        return [_sent(message, self._uris) for message in self.messages]
+            is_view = sha256 == self._view_sha256
+            self._uris[sha256] = self.picture.view_uri if is_view else to_data_uri(self.pictures[sha256])
+        sent = self._sent
+        for position, message in enumerate(self.messages):
+            # A conversation grows at its end: only what is new is written.
+            if position == len(sent):
+                sent.append((message, _sent(message, self._uris)))
+            elif sent[position][0] is not message:
+                sent[position] = (message, _sent(message, self._uris))
+        return [written for _, written in sent[: len(self.messages)]]
 
     async def step(self, reply: ChatReply) -> Step:
         """Take a reply: run its calls, or end with its answer. Whatever it holds, this returns."""

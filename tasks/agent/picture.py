@@ -1,6 +1,7 @@
 """A picture to be located: the original, and the view of it a model sees."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tasks.imaging import images
 
@@ -18,6 +19,11 @@ class Picture:
     height: int
     max_pixels: int = VIEW_MAX_PIXELS  # of the view, and of every region cut out of the original
     min_pixels: int = VIEW_MIN_PIXELS
+
+    @cached_property
+    def view_uri(self) -> str:
+        """The view as chat messages carry it; every attempt at the picture sends it."""
+        return images.to_data_uri(self.view)
 
     def region(self, box: tuple[float, float, float, float]) -> bytes:
         """A JPEG cut from the original under a box drawn on the view; ValueError for a box outside."""

@@ -7,7 +7,7 @@ its own error, which the toolbox notes and turns into plain text.
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from tasks.agent.picture import Picture
@@ -116,7 +116,7 @@ async def maps_geocode(context: ToolContext, address: str) -> ToolOutput:
     found = await asking(geocoder.search(address, context.max_results))
     if not found:
         raise ToolMistake("no place of this name was found")
-    return ToolOutput({"results": [asdict(candidate) for candidate in found]})
+    return ToolOutput({"results": [dict(vars(candidate)) for candidate in found]})
 
 
 def given(part: T | None, what: str) -> T:

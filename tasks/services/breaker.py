@@ -64,7 +64,7 @@ class Breaker:
         `observe` asks how long other processes were told to wait still. Each passage is reported with one of the
         methods below.
         """
-        if observe is not None and not self.open:
+        if observe is not None and not self.open and (self._observing.locked() or self._is_time()):
             async with self._observing:  # none passes while the first one asks
                 if not self.open and self._may_observe():
                     self.suspend(await observe())
@@ -110,11 +110,12 @@ class Breaker:
         self._ever_answered = True
         if self.open and not is_probe and sent_at_s < self._opened_at_s:
             return False  # it was under way when the breaker opened
-        was_open, self.open = self.open, False
+        was_open, was_probing, self.open = self.open, self._probing, False
         self.recoveries += was_open
         self._in_a_row, self._paused_s, self._probing = 0, 0.0, False
         self._pause_s, self._at_least_s = self._first_pause_s, 1.0
-        self._changed()
+        if was_open or was_probing:
+            self._changed()
         return was_open
 
     def abandoned(self) -> None:
@@ -145,10 +146,13 @@ class Breaker:
 
     def _may_observe(self) -> bool:
         # Once every few seconds, however many wait.
-        if self._clock() < self._observed_s + OBSERVE_EVERY_S:
+        if not self._is_time():
             return False
         self._observed_s = self._clock()
         return True
+
+    def _is_time(self) -> bool:
+        return self._clock() >= self._observed_s + OBSERVE_EVERY_S
 
     def _open(self, seconds: float) -> float:
         seconds = min(seconds, LONGEST_PAUSE_S)

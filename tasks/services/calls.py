@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+import orjson
+
 from schemas.errors import StageRefused
 from schemas.messages import ChatReply, ToolCall, Usage
 from schemas.settings.services import is_loopback
@@ -37,7 +39,7 @@ class Request:
     endpoint: str
     model: str
     request_hash: str
-    sampling: Mapping[str, Any]
+    sampling_json: str
     is_repeatable: bool  # the same request, asked again, is to have the same answer
 
 
@@ -60,11 +62,22 @@ def identify(
     sampling = {name: value for name, value in fields.items() if name != "tools"}
     given = {"seed": seed, "trial": trial}
     sampling |= {name: value for name, value in given.items() if value is not None}
-    whole = [server, endpoint if server == "loopback" else "", model, fields.get("tools"), sampling]
-    text = json.dumps(whole, sort_keys=True, separators=(",", ":"), default=str)
-    sampled = bool(fields.get("temperature", 1))
-    digest = hashlib.sha256(text.encode() + b"\n" + messages_json).hexdigest()
-    return Request(role, endpoint, model, digest, sampling, not sampled or seed is not None or trial is not None)
+    sampling_json, tools_json = _sorted_json(sampling), _sorted_text(orjson.dumps(fields.get("tools")))
+    asked_of = _sorted_json([server, endpoint if server == "loopback" else "", model])
+    hashed = hashlib.sha256(f"{asked_of[:-1]},{tools_json},{sampling_json}]\n".encode())
+    hashed.update(messages_json)
+    repeatable = not fields.get("temperature", 1) or seed is not None or trial is not None
+    return Request(role, endpoint, model, hashed.hexdigest(), sampling_json, repeatable)
+
+
+def _sorted_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+@functools.lru_cache(maxsize=64)
+def _sorted_text(written: bytes) -> str:
+    """JSON with its keys sorted; requests of a stage offer the same few lists of tools."""
+    return _sorted_json(orjson.loads(written))
 
 
 @functools.lru_cache(maxsize=64)
@@ -156,7 +169,7 @@ class CallLog:
             "endpoint": request.endpoint,
             "model": request.model,
             "served_model": None,
-            "sampling_json": json.dumps(request.sampling, sort_keys=True, default=str),
+            "sampling_json": request.sampling_json,
             "verdict": "answered",
             "finish_reason": None,
             "prompt_tokens": usage.prompt_tokens,
@@ -175,7 +188,7 @@ def _told(reply: ChatReply) -> Row:
         "served_model": reply.model,
         "finish_reason": reply.finish_reason,
         "verdict": "refused" if refused else "cut_by_length" if reply.is_cut else "answered",
-        "reply_json": json.dumps(_plain(reply), ensure_ascii=False),
+        "reply_json": orjson.dumps(_plain(reply)).decode(),
     }
 
 

@@ -55,7 +55,7 @@ def _choice(choice: Any, model: str, with_tools: bool) -> ChatReply:
     if len(given) > MOST_CALLS:
         raise BadReply(f"{len(given):,} tool calls in one reply")
     text = _text(part(message, "content"))
-    finish = str(part(choice, "finish_reason") or "stop")[:100]
+    finish = _whole(str(part(choice, "finish_reason") or "stop")[:100])
     calls = [_tool_call(position, call) for position, call in enumerate(given)]
     if not calls and with_tools and finish != "length":
         text, written = split_tool_calls(text)

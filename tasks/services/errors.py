@@ -1,5 +1,6 @@
 """The one error every service client raises, and how an address is made safe to show."""
 
+import functools
 import re
 from typing import Literal, get_args
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -31,6 +32,7 @@ _SIGN_IN = re.compile(r"[^\s/@\"'<>:]{1,64}:[^\s/@\"'<>]{1,128}@(?=[\w\[])")  # 
 _READ = 20_000  # characters of a text that are looked at; far more than are ever shown
 
 
+@functools.lru_cache(maxsize=256)
 def safe_url(url: str) -> str:
     """The address without user, fragment, tokens and signatures."""
     try:

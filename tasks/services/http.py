@@ -1,11 +1,10 @@
 """HTTP client of every service: retries, rate limits, circuit breakers, response validation, no secrets in errors."""
 
 import asyncio
-import contextlib
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -131,9 +130,19 @@ class Http:
         failed: ServiceError | None = None
         while True:
             try:
-                async with self._place(host, kind, ask.address, weight) as passage:
+                await host.concurrency.enter()
+                passage = _Passage()
+                try:
+                    await self._pass(host, passage, kind, ask.address, weight)
                     tried_now = replace(ask, attempt=sent) if sent else ask
                     answer, failed = await self._try(tried_now, host, passage, accept, also, classify, check)
+                finally:
+                    # Without effect where the attempt was reported.
+                    if passage.probes_limit:
+                        host.limit.abandoned()
+                    if passage.probes_outage:
+                        host.outage.abandoned()
+                    host.concurrency.leave()
             except Suspended as limit:
                 raise self._over_limit(limit, ask.address, failed) from None
             sent += 1
@@ -176,29 +185,17 @@ class Http:
         """Close the connections of the running loop."""
         await self._transfers.close()
 
-    @contextlib.asynccontextmanager
-    async def _place(self, host: Host, kind: str, address: str, weight: float) -> AsyncIterator[_Passage]:
-        """A place among the requests at the host, and a permit; the errors of getting none are not tried again."""
-        await host.concurrency.enter()
-        passage = _Passage()
+    async def _pass(self, host: Host, passage: _Passage, kind: str, address: str, weight: float) -> None:
+        """Wait at the breakers and for a permit; the errors of getting none are not tried again."""
+        passage.probes_limit = await host.limit.enter(self._sleep, self._observe(host.name))
         try:
-            passage.probes_limit = await host.limit.enter(self._sleep, self._observe(host.name))
-            try:
-                passage.probes_outage = await host.outage.enter()
-            except Suspended as out:
-                # The cause first: texts are cut at their end.
-                message = f"the service is out{_so_far(out.since_s)}: {out.last}; not asked: {safe_url(address)}"
-                raise self._error("outage", message, True) from None
-            await self._weigh(weight)
-            await self._permit(kind)
-            yield passage
-        finally:
-            # Without effect where the attempt was reported.
-            if passage.probes_limit:
-                host.limit.abandoned()
-            if passage.probes_outage:
-                host.outage.abandoned()
-            host.concurrency.leave()
+            passage.probes_outage = await host.outage.enter()
+        except Suspended as out:
+            # The cause first: texts are cut at their end.
+            message = f"the service is out{_so_far(out.since_s)}: {out.last}; not asked: {safe_url(address)}"
+            raise self._error("outage", message, True) from None
+        await self._weigh(weight)
+        await self._permit(kind)
 
     def _observe(self, name: str) -> Callable[[], Awaitable[float]] | None:
         rate_budget = self._rate_budget
@@ -297,6 +294,8 @@ class Http:
 
     def _check_content_type(self, answer: Answer, accept: str | tuple[str, ...]) -> None:
         media = answer.content_type.partition(";")[0].strip().lower()
+        if media == accept:
+            return
         wanted = (accept,) if isinstance(accept, str) else accept
         if "application/json" in wanted:
             wanted = (*wanted, *_JSON_ALIASES)

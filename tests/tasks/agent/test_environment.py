@@ -65,6 +65,18 @@ async def test_a_whole_conversation_is_stored_as_one_agent_had_it(studio, call, 
     assert done.usage == Usage(2 * 100 + 3 * 200 + 300, 2 * 10 + 3 * 20 + 30, 1.75, 2 + 3 + 2)
 
 
+async def test_only_new_messages_are_written_for_the_next_request(studio, call):
+    environment = Environment(studio.picture, Toolbox(), RECIPE)
+    first = environment.request()
+    await environment.step(call("image_zoom_in_tool", '{"bbox_2d": [0, 0, 500, 500]}'))
+    second = environment.request()
+    assert all(one is other for one, other in zip(first, second, strict=False)) and len(second) == len(first) + 2
+    environment.messages[1] = {"role": "user", "content": "another"}
+    assert environment.request()[1] == {"role": "user", "content": "another"}
+    environment.reset()
+    assert environment.request() == first
+
+
 async def test_stored_pictures_are_named_by_digest_and_kept(studio, call, answer):
     done = await studio.run(call("image_zoom_in_tool", '{"bbox_2d": [0, 0, 500, 500]}'), answer)
     text = json.dumps(done.messages)

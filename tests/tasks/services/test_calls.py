@@ -1,6 +1,7 @@
 """A request is answered once and paid once: written down before it is used, found again, within the money budget."""
 
 import asyncio
+import hashlib
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
 from tasks.services import BudgetExhausted, Chat, ServiceError, connect
 from tasks.services.call_file import Begin, CallFile, End, owner
-from tasks.services.calls import CallLog
+from tasks.services.calls import CallLog, identify
 from tasks.services.rate_budget import PROCESS_BUDGET
 from tasks.services.spending import spending_of
 
@@ -53,6 +54,17 @@ async def test_what_was_answered_is_not_asked_again_by_another_process(server, t
     assert (row["verdict"], row["role"], row["stage"], row["run_id"]) == ("cut_by_length", "m", "stage", "run")
     assert row["cost_usd"] == pytest.approx(0.02) and json.loads(row["sampling_json"])["seed"] == 1
     assert json.loads(row["reply_json"])["text"] == "hello"
+
+
+def test_a_request_is_known_by_the_same_hash_in_every_version():
+    tools = [{"type": "function", "function": {"name": "z", "description": "é <b>", "a": [1.5, None, True]}}]
+    fields = {"tools": tools, "temperature": 0.5, "max_tokens": 9, "extra": {"b": 1, "a": "ü"}}
+    found = identify("r", "own", "http://127.0.0.1:9/v1", "m", b'[{"x":1}]', fields, 3, 7)
+    sampling = {"temperature": 0.5, "max_tokens": 9, "extra": {"a": "ü", "b": 1}, "seed": 7, "trial": 3}
+    whole = json.dumps(["loopback", "own", "m", tools, sampling], sort_keys=True, separators=(",", ":"))
+    # Replies of earlier runs are found by it: a hash that changes has them all paid for again.
+    assert found.request_hash == hashlib.sha256(whole.encode() + b'\n[{"x":1}]').hexdigest()
+    assert found.is_repeatable and json.loads(found.sampling_json) == sampling
 
 
 async def test_seeds_trials_and_questions_are_different_requests(server, tmp_path):
