@@ -93,7 +93,7 @@ def context_of(lake: Lake, url: str, budget: float | None = None) -> Context:
         }
     )
     roles = {name: {"price": PRICE} for name in ("observer", "planner", "agent")}
-    models = ModelsSettings.model_validate({"roles": roles, "budget_usd": budget, "estimate": {"items": 12}})
+    models = ModelsSettings.model_validate({"roles": roles, "budget_usd": budget})
     return Context(lake, connect(services, {}, models=models), SpreadSettings(workers=2))
 
 

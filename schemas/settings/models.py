@@ -48,6 +48,12 @@ class EstimateSettings(Settings):
         ge=0,
         description="items that are done for real to find out; the run does not pay for their calls again. 0: none",
     )
+    within: float = Field(
+        0.2,
+        gt=0,
+        description="more items are done until the 95 % interval is this share of the money of all, or smaller",
+    )
+    most: int = Field(64, ge=0, description="of them at most, however much their costs differ")
     seed: int = Field(0, description="which items these are")
 
 

@@ -9,13 +9,14 @@ import inspect
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
 
 from schemas.messages import Usage
+from schemas.settings.models import EstimateSettings
 from schemas.tables import TABLES
 from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.calls import StageCalls
@@ -28,6 +29,8 @@ from tasks.runtime.stage import Context, Stage, WorkerSetup, open_inputs
 from tasks.services import ServiceError
 from tasks.services.gather import gather_all
 from tasks.services.spending import Spending, spending_of
+
+Sampled = tuple[list[Spending], list[float], list[ServiceError]]  # of items: spent, seconds; and what failed
 
 
 @dataclass
@@ -62,9 +65,9 @@ async def estimate_calls(stage: Stage, settings: Any, context: Context) -> CallE
     calls = StageCalls(context.lake, models.settings, context.spread, stage.name, new_run_id(f"{stage.name}-estimate"))
     shared = context.connections.sharing(shared_rate_budget(context.lake, context.spread), calls.log)
     try:
-        drawn = draw(todo.drop("made_from"), wanted.seed).head(wanted.items)
+        order = draw(todo.drop("made_from"), wanted.seed)
         opened = await asyncio.to_thread(stage.open, settings, WorkerSetup(context.lake, shared))
-        samples, seconds, failed = await _sample(stage, drawn, opened)
+        samples, seconds, failed = await sample_until(order, lambda drawn: _sample(stage, drawn, opened), wanted)
     finally:
         await asyncio.to_thread(calls.commit)
     _scale(found, samples, seconds, stage, context)
@@ -73,9 +76,32 @@ async def estimate_calls(stage: Stage, settings: Any, context: Context) -> CallE
     return found
 
 
-async def _sample(
-    stage: Stage, drawn: pl.DataFrame, opened: Any
-) -> tuple[list[Spending], list[float], list[ServiceError]]:
+async def sample_until(
+    order: pl.DataFrame, sample: Callable[[pl.DataFrame], Awaitable[Sampled]], wanted: EstimateSettings
+) -> Sampled:
+    """The first items, and more of them while what they cost differs too much to tell what all cost.
+
+    A fixed number is not enough: of synthesis, where an item may take one call or ten, 12 items of 60 leave an interval
+    of 30 % to either side. The further ones cost nothing but time, since the run finds their replies.
+    """
+    samples, seconds, failed = list[Spending](), list[float](), list[ServiceError]()
+    most = min(order.height, max(wanted.items, wanted.most))
+    step = wanted.items
+    while step > 0:
+        spent, took, without = await sample(order.slice(len(samples), step))
+        samples, seconds, failed = samples + spent, seconds + took, failed + without
+        step = 0 if _is_known(samples, order.height, wanted.within) else min(AT_ONCE, most - len(samples))
+    return samples, seconds, failed
+
+
+def _is_known(samples: Sequence[Spending], items: int, within: float) -> bool:
+    """Whether the total of all items is known within this share; of what has no price, the tokens."""
+    whole = [sum(one.by_role.values(), start=Usage()) for one in samples]
+    costs = [one.prompt_tokens + one.completion_tokens if one.cost_usd is None else one.cost_usd for one in whole]
+    return margin(costs, items) <= within * statistics.fmean(costs) * items
+
+
+async def _sample(stage: Stage, drawn: pl.DataFrame, opened: Any) -> Sampled:
     under_way = asyncio.Semaphore(AT_ONCE)
     samples, seconds, failed = list[Spending](), list[float](), list[ServiceError]()
 
