@@ -7,7 +7,6 @@ from tasks.agent.tool_cache import FileCache
 from tasks.agent.toolbox import RESULT_CHARS, Toolbox
 from tasks.agent.tools import ToolContext
 from tasks.services import Connections
-from tasks.services.call_file import CallFile
 from tasks.services.calls import server_of
 from tasks.services.maps import Maps
 from tasks.services.tool_services import open_geocoder, open_search
@@ -24,6 +23,5 @@ def open_toolbox(connections: Connections, state: Path | None, result_chars: int
         return Toolbox(context, result_chars)
     urls = (one.endpoint.base_url for one in asked)
     services = " ".join(f"{server_of(url)} {urlsplit(url).path}" for url in urls)
-    log = connections.chat.models.calls if connections.chat.models else None
-    calls = CallFile(log.broker) if log is not None and log.broker is not None else None
+    calls = connections.chat.models.calls if connections.chat.models else None
     return Toolbox(context, result_chars, FileCache(state / "tools.sqlite", services, calls))

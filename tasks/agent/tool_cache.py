@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tasks.agent.tools import ToolMistake, ToolOutput
-from tasks.services.call_file import CallFile
+from tasks.services.calls import CallLog
 from tasks.services.errors import ServiceError
 from tasks.services.question import Question
 
@@ -40,10 +40,10 @@ class NoCache:
 class FileCache:
     """Answers in one file; `services` names whom they come from, so another service's are not taken for them.
 
-    `calls` is the file of calls whose broker sends; without it this process does.
+    `calls` is where calls are written down, whose broker sends; without it this process does.
     """
 
-    def __init__(self, path: Path, services: str, calls: CallFile | None = None) -> None:
+    def __init__(self, path: Path, services: str, calls: CallLog | None = None) -> None:
         self._path, self._services, self._calls = path, services, calls
         self._asking: dict[str, asyncio.Lock] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,8 @@ class FileCache:
             if mistake is not None:
                 raise ToolMistake(mistake)
             return ToolOutput(json.loads(value), picture)
-        question = Question(self._calls, key) if self._calls is not None else None
+        calls = self._calls
+        question = Question(calls.store, calls.broker, key) if calls is not None and calls.broker is not None else None
         try:
             with question.sent_by_broker() if question is not None else contextlib.nullcontext():
                 output = await ask()

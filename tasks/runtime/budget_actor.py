@@ -3,6 +3,7 @@
 SQLite's locks cannot be trusted over a network file system, so on a cluster only one process opens the file.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from schemas.settings.allowance import Allowance
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.ray_start import start_ray
+from tasks.services import broker_client
 from tasks.services.budget import BudgetFile
 from tasks.services.call_file import Begin, Begun, CallFile, End
 from tasks.services.rate_budget import Lease, Paused, RateBudget, Standing
@@ -56,10 +58,14 @@ def _answer(reference: Any) -> Any:
     except RayTaskError as error:
         raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
     except (RayActorError, GetTimeoutError) as error:
-        raise StageRefused(
-            "budgets and calls cannot be kept: the actor that writes them down, on the node this command runs "
-            f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
-        ) from error
+        raise _gone(error) from error
+
+
+def _gone(error: Exception) -> StageRefused:
+    return StageRefused(
+        "budgets and calls cannot be kept: the actor that writes them down, on the node this command runs "
+        f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
+    )
 
 
 class ActorCallStore:
@@ -72,15 +78,67 @@ class ActorCallStore:
     def of(cls, path: str) -> "ActorCallStore":
         """One whose file is open in an actor on this node, which ends with this process."""
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
-        return cls(ray.remote(CallFile).options(**options).remote(path))
+        return cls(ray.remote(CallFile).options(**_here()).remote(path))
 
     def apply(self, steps: Sequence[Begin | End]) -> list[Begun | None]:
         found: list[Begun | None] = _answer(self._actor.apply.remote(list(steps)))
         return found
+
+    def answers_used(self, call_ids: Sequence[str]) -> None:
+        _answer(self._actor.answers_used.remote(list(call_ids)))
+
+    def forget_answers(self, call_ids: Sequence[str]) -> None:
+        _answer(self._actor.forget_answers.remote(list(call_ids)))
+
+
+class ActorBroker:
+    """The broker of a file (`tasks/services/broker.py`) behind a Ray actor on the node of that file.
+
+    The actor ends with the run, the broker it started does not: it is no child of the actor's process, and writes down
+    what was under way when the run was killed.
+    """
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    @classmethod
+    def of(cls, path: str) -> "ActorBroker":
+        """One whose broker is on this node."""
+        import ray
+
+        # A question that was under way when the actor's process died is asked again: the broker knows it by its id.
+        return cls(ray.remote(_Passing).options(**_here()).remote(path))
+
+    async def ask(self, line: bytes, body: bytes) -> broker_client.Answered:
+        from ray.exceptions import RayActorError, RayTaskError
+
+        try:
+            found: broker_client.Answered = await asyncio.wrap_future(self._actor.ask.remote(line, body).future())
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
+        except RayActorError as error:
+            raise _gone(error) from error
+        return found
+
+
+class _Passing:
+    """Passes questions to the broker of a file on this node."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    async def ask(self, line: bytes, body: bytes) -> broker_client.Answered:
+        return await broker_client.ask(self._path, line, body)
+
+
+def _here() -> dict[str, Any]:
+    """Options of an actor on this node that is begun again as often as its process dies."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
 
 
 _actors: dict[tuple[str, str, str], ActorRateBudget] = {}
@@ -98,7 +156,6 @@ def shared_rate_budget(lake: Lake, spread: SpreadSettings) -> RateBudget:
 def actor_rate_budget(path: str) -> ActorRateBudget:
     """A rate_budget whose file is open in an actor on this node; one a path and cluster, ended with this process."""
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     context = ray.get_runtime_context()
     node, job = context.get_node_id(), context.get_job_id()  # a private Ray always calls its first job the same
@@ -107,11 +164,9 @@ def actor_rate_budget(path: str) -> ActorRateBudget:
     known = _actors.get((node, job, path))
     if known is not None and _lives(known):
         return known
-    here = NodeAffinitySchedulingStrategy(node, soft=False)
     # Begun again as often as its process dies: what it knows is in the file. A question that was under way then is
     # asked again; if it was answered already, a few permits are counted but not used.
-    options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
-    _actors[node, job, path] = ActorRateBudget(ray.remote(BudgetFile).options(**options).remote(path))
+    _actors[node, job, path] = ActorRateBudget(ray.remote(BudgetFile).options(**_here()).remote(path))
     return _actors[node, job, path]
 
 

@@ -11,8 +11,9 @@ import polars as pl
 from schemas.settings.models import ModelsSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Commit, Lake
-from tasks.runtime.budget_actor import ActorCallStore
+from tasks.runtime.budget_actor import ActorBroker, ActorCallStore
 from tasks.runtime.ray_start import start_ray
+from tasks.services.broker_client import Broker
 from tasks.services.call_file import COLUMNS, CallFile
 from tasks.services.calls import CallLog
 
@@ -41,10 +42,10 @@ class StageCalls:
         take_in(lake, self._file)
         self._committed_s = clock()
         store: Any = self._file
-        broker: str | None = self._file.path
-        if spread.address is not None:
+        broker: Broker = self._file.path
+        if spread.address is not None:  # workers of other nodes reach neither the file nor the broker's socket
             start_ray(spread)
-            store, broker = ActorCallStore.of(self._file.path), None  # workers of other nodes cannot reach its socket
+            store, broker = ActorCallStore.of(self._file.path), ActorBroker.of(self._file.path)
         self.log = CallLog(store, stage, run_id, models.replay, models.budget_usd, broker)
 
     def look(self) -> None:

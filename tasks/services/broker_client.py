@@ -1,4 +1,7 @@
-"""Sends a request by the broker of a file (`broker.py`), which is started where none listens."""
+"""Sends a request by the broker of a file (`broker.py`), which is started where none listens.
+
+The file is on this machine, or a relay on the machine of the file passes questions on.
+"""
 
 import asyncio
 import json
@@ -9,7 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -33,7 +36,19 @@ class Limits:
     also_keep: tuple[int, ...] = ()  # statuses, besides those of success, whose answers are written down
 
 
-async def send(file: str, call_id: str, attempt: int, request: httpx.Request, limits: Limits) -> httpx.Response:
+Answered = tuple[dict[str, Any], bytes]  # what a broker says of an answer, and its body
+
+
+class Relay(Protocol):
+    """Reaches the broker of a file that another machine holds."""
+
+    async def ask(self, line: bytes, body: bytes) -> Answered: ...
+
+
+Broker = str | Relay  # the path of its file, or a way there
+
+
+async def send(way: Broker, call_id: str, attempt: int, request: httpx.Request, limits: Limits) -> httpx.Response:
     """The answer to a request, asked at most once for each try at a call; an exception of httpx if there is none."""
     body = request.content
     asked = {
@@ -46,6 +61,14 @@ async def send(file: str, call_id: str, attempt: int, request: httpx.Request, li
         **limits.__dict__,
     }
     line = json.dumps(asked).encode() + b"\n"
+    head, answer = await (ask(way, line, body) if isinstance(way, str) else way.ask(line, body))
+    if "failed" in head:
+        raise _as_httpx(head["failed"], request)
+    return httpx.Response(head["status"], headers=head["headers"], stream=_Whole(answer), request=request)
+
+
+async def ask(file: str, line: bytes, body: bytes) -> Answered:
+    """What the broker of a file on this machine answers; without one, a failure by the name of httpx's exception."""
     broken = 0
     while True:
         try:
@@ -58,15 +81,13 @@ async def send(file: str, call_id: str, attempt: int, request: httpx.Request, li
             broken += 1
             if broken < TRIES:
                 continue
-            raise httpx.ReadError("the broker does not answer", request=request) from None
+            return {"failed": httpx.ReadError.__name__}, b""
         if "refused" in head:
             raise StageRefused(f"answers of services in '{file}' cannot be kept: {head['refused']}")
-        if "failed" in head:
-            raise _as_httpx(head["failed"], request)
-        return httpx.Response(head["status"], headers=head["headers"], stream=_Whole(answer), request=request)
+        return head, answer
 
 
-async def _ask(file: str, line: bytes, body: bytes) -> tuple[dict[str, Any], bytes]:
+async def _ask(file: str, line: bytes, body: bytes) -> Answered:
     reader, writer = await asyncio.open_unix_connection(broker.socket_path(file), limit=broker.LONGEST_LINE)
     try:
         writer.write(line)

@@ -79,9 +79,11 @@ class End:
 
 
 class CallStore(Protocol):
-    """Does several things in one transaction."""
+    """Does several things in one transaction; and knows which answers of a broker are of no more use."""
 
     def apply(self, steps: Sequence[Begin | End]) -> list[Begun | None]: ...
+    def answers_used(self, call_ids: Sequence[str]) -> None: ...
+    def forget_answers(self, call_ids: Sequence[str]) -> None: ...
 
 
 class CallFile:

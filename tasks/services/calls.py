@@ -19,6 +19,7 @@ import orjson
 from schemas.errors import StageRefused
 from schemas.messages import ChatReply, ToolCall, Usage
 from schemas.settings.services import is_loopback
+from tasks.services.broker_client import Broker
 from tasks.services.call_file import Begin, Begun, CallStore, End, Row, owner
 from tasks.services.chat_reply import REFUSAL
 from tasks.services.errors import ServiceError
@@ -96,7 +97,7 @@ class CallLog:
     run_id: str = ""
     replay: bool = True
     budget_usd: float | None = None
-    broker: str | None = None  # the file of a process that sends paid requests, and outlives this one (`broker.py`)
+    broker: Broker | None = None  # a process that sends paid requests, and outlives this one (`broker.py`)
 
     async def once(
         self, request: Request, most_usd: float, ask: Callable[[str], Awaitable[ChatReply]], unpaid: Usage

@@ -14,6 +14,7 @@ import orjson
 from schemas.errors import StageRefused
 from schemas.messages import ChatReply, Message, Usage
 from tasks.services.answer import said_at
+from tasks.services.broker_client import Broker
 from tasks.services.calls import CallLog, identify
 from tasks.services.chat_reply import BadReply, part, read_reply, read_usage
 from tasks.services.errors import ServiceError, safe_text
@@ -39,7 +40,7 @@ class Server:
         messages_json: bytes,
         fields: Mapping[str, Any],
         call_id: str = "",
-        broker: str | None = None,
+        broker: Broker | None = None,
     ) -> ChatReply:
         """One request; `fields` are all of its body but model and messages."""
         most = 0

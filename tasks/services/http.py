@@ -15,6 +15,7 @@ from schemas.settings.allowance import Allowance
 from schemas.settings.services import Endpoint
 from tasks.services.answer import Answer, Classify, error_by_status
 from tasks.services.breaker import Suspended
+from tasks.services.broker_client import Broker
 from tasks.services.errors import Kind, ServiceError, safe_url
 from tasks.services.host import Host, host_of
 from tasks.services.partial import Download
@@ -94,7 +95,7 @@ class Http:
         resume: bool = False,
         weight: float = 0.0,
         call_id: str = "",
-        broker: str | None = None,
+        broker: Broker | None = None,
         classify: Classify | None = None,
         check: Callable[[Answer], None] = lambda answer: None,
     ) -> Answer:
@@ -105,14 +106,14 @@ class Http:
         statuses that are answers without a body to look at, such as 304. `kind` says which of the service's budgets
         the request is counted in. With `resume`, a file that breaks off is continued where it ended, if its host can.
         `weight` is what the request counts in a budget that is not of requests, such as that of tokens.
-        `call_id` names a call that is to be paid for once; with `broker`, the file of one, that process sends it.
+        `call_id` names a call that is to be paid for once; with `broker`, a way to one, that process sends it.
         Without them the broker of the question that is being asked sends it, if there is one (`question.py`); never a
         request to another host than the configured one, which the broker has no guard for.
         `check` may refuse a good answer with ServiceError.
         """
         also_keep: tuple[int, ...] = ()
         if broker is None and url is None and (question := current()) is not None:
-            call_id, broker, also_keep = question.call_id(), question.file.path, FINAL_STATUSES
+            call_id, broker, also_keep = question.call_id(), question.broker, FINAL_STATUSES
         ask = Ask(
             method,
             url or f"{self.endpoint.base_url}{path}",

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from tasks.services.call_file import CallFile
+from tasks.services.broker_client import Broker
+from tasks.services.call_file import CallStore
 
 # Statuses that say the same however often they are asked for: such an answer is kept as a good one is.
 FINAL_STATUSES = (400, 404, 410, 413, 414, 422)
@@ -20,7 +21,8 @@ FINAL_STATUSES = (400, 404, 410, 413, 414, 422)
 class Question:
     """One question. Its requests are numbered, so it must make the same ones in the same order each time."""
 
-    file: CallFile  # of the calls; its broker sends
+    calls: CallStore  # which holds what the broker receives
+    broker: Broker
     asked: str  # tells it from all others
     call_ids: list[str] = field(default_factory=list)  # of its requests so far
 
@@ -41,11 +43,11 @@ class Question:
 
     def used(self) -> None:
         """What follows from the answers is kept elsewhere now."""
-        self.file.answers_used(self.call_ids)
+        self.calls.answers_used(self.call_ids)
 
     def forget(self) -> None:
         """The answers were no use: asked again, services are asked again."""
-        self.file.forget_answers(self.call_ids)
+        self.calls.forget_answers(self.call_ids)
 
 
 _current: ContextVar[Question | None] = ContextVar("question", default=None)

@@ -51,7 +51,7 @@ class Ask:
     kind: str = ""  # of request, by which it is counted
     call_id: str = ""  # of a call that is to be paid for once; with a broker's file, the broker sends it
     attempt: int = 0
-    broker: str | None = None
+    broker: broker_client.Broker | None = None
     also_keep: tuple[int, ...] = ()  # statuses whose answers the broker keeps as it keeps good ones
 
 

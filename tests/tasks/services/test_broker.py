@@ -24,7 +24,7 @@ from tasks.agent.service_tools import open_toolbox
 from tasks.agent.tool_cache import FileCache
 from tasks.agent.toolbox import SPOTAGENT, CallResult, Toolbox
 from tasks.agent.tools import ToolContext
-from tasks.services import Chat, Search, ServiceError, connect
+from tasks.services import Chat, Search, ServiceError, broker_client, connect
 from tasks.services import broker as broker_process
 from tasks.services import call_file as call_file_module
 from tasks.services.broker_client import Limits, send, start
@@ -52,7 +52,7 @@ def chat_of(url: str, file: str, price: Any = None, key: str | None = None, **lo
     endpoint |= {"key_env": "KEY"} if key else {}
     roles = {"m": {"endpoint": "own", "price": price or {"prompt": 10, "completion": 100}, "max_tokens": 100}}
     settings = ModelsSettings.model_validate({"endpoints": {"own": endpoint}, "roles": roles})
-    calls = CallLog(CallFile(file), "stage", "run", broker=file, **log)
+    calls = CallLog(CallFile(file), "stage", "run", **{"broker": file, **log})
     connections = connect(ServicesSettings(), {"KEY": key or ""}, models=settings).sharing(PROCESS_BUDGET, calls)
     return Chat(connections.chat)
 
@@ -291,6 +291,24 @@ async def test_budgets_and_sizes_hold_for_what_the_broker_sends(server, file):
     assert (await ask(tools_of(server.url, file, max_body_mb=0.001), "large")).record.outage == "bad_response"
 
 
+async def test_a_broker_of_another_machine_is_reached_by_a_relay(server, file):
+    class Relay:
+        passed = 0
+
+        async def ask(self, line: bytes, body: bytes) -> broker_client.Answered:
+            self.passed += 1
+            return await broker_client.ask(file, line, body)
+
+    relay, calls = Relay(), CallFile(file)
+    server.says_json(ANSWER)
+    assert (await chat_of(server.url, file, broker=relay).complete("m", HELLO, seed=1)).text == "x"
+    server.says_json(FOUND)
+    cache = FileCache(Path(file).with_name("tools.sqlite"), "x", CallLog(calls, broker=relay))
+    tools = Toolbox(ToolContext(search=Search(server.connection("search"))), cache=cache)
+    assert (await ask(tools)).record.succeeded
+    assert relay.passed == len(server.asked) == 2 and broker_of(file)
+
+
 async def test_what_has_a_way_of_its_own_or_another_host_is_not_sent_by_the_broker(server, file):
     """The guard against private addresses is a way of its own; hosts that answers name are other hosts."""
     asked: list[str] = []
@@ -300,7 +318,7 @@ async def test_what_has_a_way_of_its_own_or_another_host_is_not_sent_by_the_brok
         return httpx.Response(200, headers=JSON, stream=httpx.ByteStream(json.dumps(FOUND).encode()))
 
     search = Search(server.connection("search"), transport=lambda: httpx.MockTransport(guarded))
-    cache = FileCache(Path(file).with_name("tools.sqlite"), "x", CallFile(file))
+    cache = FileCache(Path(file).with_name("tools.sqlite"), "x", CallLog(CallFile(file), broker=file))
     assert (await ask(Toolbox(ToolContext(search=search), cache=cache))).record.succeeded
     assert len(asked) == 1 and not server.asked
 
