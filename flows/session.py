@@ -11,14 +11,14 @@ from flows.display import Display, display
 from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
-from flows.order import PARTS, check_of, check_stage_names, roles_of, services_of, stages_of
+from flows.order import PARTS, REVIEW, check_of, check_stage_names, roles_of, services_of, stages_of
 from flows.servers import offline_world
 from schemas.config import Config
 from schemas.settings.notify import Event
 from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.runner import Context
-from tasks.runtime.snapshots import Snapshot
+from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.writers import refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
@@ -88,6 +88,12 @@ def check_before(config: Config, parts: Sequence[str]) -> None:
             check(getattr(config, part))
     check_models(config, parts)
     refuse_unpriced(config, parts)
+
+
+def check_snapshot(config: Config, parts: Sequence[str], wanted: str | None) -> None:
+    """Say that parts after the review have no approved snapshot to work on, unless a review comes before them."""
+    if REVIEW not in parts and any(stage.snapshot for part in parts for stage in stages_of(part)):
+        approved_snapshot(Lake(config.lake, read_only=True), wanted)
 
 
 @contextlib.contextmanager

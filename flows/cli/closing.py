@@ -51,6 +51,8 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
         lines += _plan(lake)
     if call.demo or any(result.stage.startswith("evaluate") for result in results):
         lines += _made(lake)
+    elif any(result.stage.split(".")[0] == "train" for result in results):
+        lines += _models(lake)
     elif any(result.stage.split(".")[0] == "collect" for result in results):
         got = _coverage(lake) or ["nothing yet: no picture, and no reason why not"]
         lines += ["What the places got:", *(f"  {line}" for line in got)]
@@ -90,7 +92,8 @@ def _failures(results: Sequence[StageResult], lake: Lake) -> list[str]:
             said = failures.filter(pl.col("stage") == result.stage, pl.col("kind") == kind)["message"].drop_nulls()
             example = " ".join(str(said[0]).split()) if said.len() else ""
             found.append((-count, f"  {result.stage:<20} {count:,} {kind}{f': {example}' if example else ''}"))
-    return [line for _, line in sorted(found)[:MOST_REASONS]]
+    # Among equally many the earlier stage first: what comes after it may have failed for want of it.
+    return [line for _, line in sorted(found, key=lambda one: one[0])[:MOST_REASONS]]
 
 
 def _refused(results: Sequence[StageResult], call: Call) -> list[str]:
@@ -117,12 +120,17 @@ def _made(lake: Lake) -> list[str]:
     lines.append(f"  {(trajectories == 'kept').sum():,} trajectories kept of {trajectories.len():,} sampled")
     regimes = lake.read("regimes", columns=["kept"])["kept"]
     lines.append(f"  {regimes.sum():,} of {regimes.len():,} images to learn from: learnable, with rewards that differ")
-    for model in lake.read("models").sort("written_at").iter_rows(named=True):
-        lines.append(
-            f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']:,} samples, "
-            f"{model['steps']:,} steps{_course(model)}"
-        )
-    return lines + _score_lines(lake)
+    return lines + _models(lake) + _score_lines(lake)
+
+
+def _models(lake: Lake) -> list[str]:
+    """The newest model of every training stage, and how it went."""
+    newest = lake.read("models").sort("written_at").unique("training_stage", keep="last", maintain_order=True)
+    return [
+        f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']:,} samples, "
+        f"{model['steps']:,} steps{_course(model)}"
+        for model in newest.iter_rows(named=True)
+    ]
 
 
 def _coverage(lake: Lake) -> list[str]:
@@ -130,8 +138,16 @@ def _coverage(lake: Lake) -> list[str]:
 
 
 def _course(model: dict[str, Any]) -> str:
-    """How loss or reward went: the mean of the first and of the last tenth of the steps."""
+    """How loss or reward went (the mean of the first and of the last tenth of the steps), and on held-out pictures."""
     metrics = json.loads(model["metrics_json"] or "{}")
+    shown = metrics.get("validations") or []
+    held_out = ""
+    if len(shown) > 1:
+        read, loss = ([one[name] for one in (shown[0], shown[-1])] for name in ("unread", "loss"))
+        held_out = (
+            f"; on {shown[-1]['images']:.0f} held-out pictures loss {loss[0]:.2f} -> {loss[1]:.2f}, "
+            f"answers that can be read {1 - read[0]:.0%} -> {1 - read[1]:.0%}"
+        )
     name = "reward" if "reward" in metrics else "loss"
     course = metrics.get(name) or []
     if not course:
@@ -139,8 +155,8 @@ def _course(model: dict[str, Any]) -> str:
     tenth = max(1, len(course) // 10)
     first, last = (sum(part) / len(part) for part in (course[:tenth], course[-tenth:]))
     if name == "reward" and not any(course):
-        return ", no completion earned a reward"
-    return f", {name} {first:.2f} -> {last:.2f}"
+        return f", no completion earned a reward{held_out}"
+    return f", {name} {first:.2f} -> {last:.2f}{held_out}"
 
 
 def _score_lines(lake: Lake) -> list[str]:

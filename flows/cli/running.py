@@ -21,11 +21,13 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
     token = display.set(shown)
     try:
         from flows.order import flow_of, parts_of_flow
-        from flows.session import check_before
+        from flows.session import check_before, check_snapshot
         from tasks.lake import Lake
 
         config = call.options().resolve()
-        check_before(config, parts_of_flow(name, **parameters))
+        parts = parts_of_flow(name, **parameters)
+        check_before(config, parts)
+        check_snapshot(config, parts, call.snapshot)
         lake = Lake(config.lake)
         if isinstance(shown, Reporter):
             shown.state = lake.state

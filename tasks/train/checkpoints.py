@@ -187,11 +187,15 @@ def _is_full(error: BaseException) -> bool:
 
 
 def _full(folder: Path, what: str, needed: int | None) -> GeofixError:
-    takes = "" if needed is None else f"it takes {needed / 1e9:.1f} GB and "
+    takes = "" if needed is None else f"it needs {_size(needed + MARGIN_BYTES)} and "
     return GeofixError(
-        f"no room on the disk for {what}: {takes}{folder} has {shutil.disk_usage(folder).free / 1e9:.1f} GB free; free "
-        "some and run again, training goes on from its last checkpoint"
+        f"no room on the disk for {what}: {takes}{_size(shutil.disk_usage(folder).free)} are free; free some and run "
+        f"again, training goes on from its last checkpoint in {folder}"
     )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def sync(folder: Path) -> None:

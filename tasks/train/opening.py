@@ -10,11 +10,15 @@ from typing import Any
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
 from tasks.train import packaged
+from tasks.train.memory import Shape
 
 ARCHITECTURE = "qwen2_5_vl"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+# Any one of each: what transformers opens tokenizer and image processor from.
+TOKENIZERS = ("tokenizer.json", "vocab.json")
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def check_base(settings: TrainSettings) -> None:
@@ -63,20 +67,48 @@ def check_folder(folder: Path, name: str) -> dict[str, Any]:
             f"{name} holds a model of type '{kind}'; training takes Qwen2.5-VL (model_type {ARCHITECTURE}), such as "
             "Qwen2.5-VL-7B-Instruct"
         )
-    for needed in ("tokenizer_config.json",):
-        if not (folder / needed).is_file():
-            raise GeofixError(f"{name}: {needed} is missing; copy the whole folder of the checkpoint")
+    for needed in (("tokenizer_config.json",), TOKENIZERS, PROCESSORS):
+        if not any((folder / one).is_file() for one in needed):
+            raise GeofixError(f"{name}: {needed[0]} is missing; copy the whole folder of the checkpoint")
     if (folder / INDEX).is_file():
         files = sorted(set(_json(folder / INDEX, name).get("weight_map", {}).values()))
     else:
         files = [SINGLE]
+    shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        _check_weights(folder / file, name)
+        shapes |= _check_weights(folder / file, name)
+    _check_shapes(config, shapes, name)
     return config
 
 
-def _check_weights(path: Path, name: str) -> None:
-    """A safetensors file names its tensors' sizes at its beginning: its length tells whether all of it is there."""
+def _check_shapes(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], name: str) -> None:
+    """Weights of another size, or without some of the layers, which transformers would fill with random numbers."""
+    try:
+        shape = Shape.of(config)
+    except KeyError as error:
+        raise GeofixError(f"{name}: config.json names no {error}; copy the file again") from None
+    wanted = {"embed_tokens.weight": (shape.vocabulary, shape.hidden)}
+    for n in range(shape.layers):
+        wanted[f"layers.{n}.mlp.down_proj.weight"] = (shape.hidden, shape.intermediate)
+        wanted[f"layers.{n}.self_attn.k_proj.weight"] = (shape.key_width, shape.hidden)
+    for n in range(shape.vision_layers):
+        wanted[f"visual.blocks.{n}.attn.qkv.weight"] = (3 * shape.vision_hidden, shape.vision_hidden)
+    depth = {one: one.count(".") + 1 for one in wanted}  # transformers' versions differ in what stands before it
+    found = {".".join(key.split(".")[-count:]): size for count in set(depth.values()) for key, size in shapes.items()}
+    for key, size in wanted.items():
+        if key not in found:
+            raise GeofixError(
+                f"{name}: the weights lack {key}, which config.json asks for; copy the whole folder of the checkpoint"
+            )
+        if found[key] != size:
+            raise GeofixError(
+                f"{name}: {key} has the shape {found[key]} in the weights and {size} in config.json: they are of "
+                "different models; copy the whole folder of the checkpoint"
+            )
+
+
+def _check_weights(path: Path, name: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of a safetensors file, which stand at its beginning: its length tells whether all of it is there."""
     if not path.is_file():
         raise GeofixError(f"{name}: the weights {path.name} are missing; copy the whole folder of the checkpoint")
     size = path.stat().st_size
@@ -85,13 +117,16 @@ def _check_weights(path: Path, name: str) -> None:
         header = file.read(length) if 0 < length < min(size, 100_000_000) else b""
     try:
         tensors = json.loads(header)
-        end = 8 + length + max((one["data_offsets"][1] for key, one in tensors.items() if key != "__metadata__"))
+        tensors.pop("__metadata__", None)
+        end = 8 + length + max(one["data_offsets"][1] for one in tensors.values())
+        shapes = {key: tuple(one["shape"]) for key, one in tensors.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise GeofixError(f"{name}: the weights {path.name} are damaged; copy the file again") from None
     if end != size:
         raise GeofixError(
             f"{name}: the weights {path.name} have {size:,} of {end:,} bytes; the copy was cut short, copy it again"
         )
+    return shapes
 
 
 def _json(path: Path, name: str) -> dict[str, Any]:

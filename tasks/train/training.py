@@ -164,9 +164,11 @@ def _open(
         check_folder(start, f"train.base={settings.base}")
     # CPUs emulate bf16 slowly, and a tiny model has no memory to save.
     is_small = settings.precision == "bf16" and torch.cuda.is_available()
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-        start, dtype=torch.bfloat16 if is_small else torch.float32
+    model, loaded = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+        start, dtype=torch.bfloat16 if is_small else torch.float32, output_loading_info=True
     )
+    if loaded["missing_keys"]:  # they would be random numbers
+        raise GeofixError(f"{start}: the weights lack {min(loaded['missing_keys'])}; copy the folder again")
     processor = load_processor(str(start), settings.image_min_pixels, settings.image_max_pixels)
     processor.chat_template = chat_template()
     return processor, model

@@ -96,14 +96,27 @@ def test_figures_are_formatted_as_by_score(tmp_path: Path) -> None:
         for name, value in values.items()
     ]
     lake.upsert("scores", scores, Commit("evaluate", 1))
-    model = {"training_stage": "grpo", "checkpoint": "models/m", "samples": 21, "steps": 1200, "base": "tiny"}
-    curves = {"m1": {"reward": [0.0, 0.0], "loss": [0.0, 0.0]}, "m2": {"loss": [9.6, 1.234]}}
-    rows = [{"model_id": name, **model, "metrics_json": json.dumps(curve)} for name, curve in curves.items()]
+    model = {"checkpoint": "models/m", "samples": 21, "steps": 1200, "base": "tiny"}
+    asked = [{"step": n, "loss": 7.183 - n, "unread": 1 - n / 4, "images": 8.0} for n in range(3)]
+    curves = {"grpo": {"reward": [0.0, 0.0], "loss": [0.0, 0.0]}, "sft": {"loss": [9.6, 1.234], "validations": asked}}
+    rows = [
+        {"model_id": name, "training_stage": name, **model, "metrics_json": json.dumps(curve)}
+        for name, curve in curves.items()
+    ]
     lake.upsert("models", rows, Commit("train", 1))
     words = closing_words([result("evaluate.scores", {})], lake, Call())
     assert "1,380.4" in words and "12.50 %" in words and "e+" not in words
     assert "1,200 steps, no completion earned a reward" in words
-    assert "loss 9.60 -> 1.23" in words
+    went = "loss 9.60 -> 1.23; on 8 held-out pictures loss 7.18 -> 5.18, answers that can be read 0% -> 50%"
+    assert went in words and went in closing_words([result("train.sft", {})], lake, Call())
+
+
+def test_of_failures_the_earlier_stage_stands_first(tmp_path: Path) -> None:
+    results = [
+        replace(result(stage, {}), failed=1, failures={"GeofixError": 1}) for stage in ("train.sft", "train.cold_start")
+    ]
+    words = closing_words(results, Lake(tmp_path / "lake"), Call())
+    assert words.index("train.sft") < words.index("train.cold_start")
 
 
 @pytest.mark.parametrize("on_path", [True, False])

@@ -80,7 +80,7 @@ def test_a_full_disk_at_any_moment_of_training(
 ) -> None:
     assert "no room on the disk for training" in refused(lake), "not even the base fits"
     small_disk("8m")
-    assert "no room on the disk for the checkpoint of step 1: it takes 0.0 GB" in refused(lake), "asked beforehand"
+    assert "no room on the disk for the checkpoint of step 1: it needs " in refused(lake), "asked beforehand"
     monkeypatch.setattr(checkpoints, "MARGIN_BYTES", -(10**12))  # as if others filled the disk after it was asked
     small_disk("1500k")
     found = refused(lake)

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5_VLForConditionalGeneration
 from typer.testing import CliRunner
 
 from flows.cli import app
 from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings
+from tasks.lake import Commit, Lake
 from tasks.train import checkpoints
 from tasks.train.checkpoints import Progress, load_checkpoint, save_checkpoint
 from tasks.train.fast.optimizer import StochasticAdamW
@@ -29,7 +31,8 @@ Build = Callable[..., Qwen2_5_VLForConditionalGeneration]
 def base(tmp_path: Path, build_tiny: Build) -> Path:
     folder = tmp_path / "base"
     build_tiny().save_pretrained(folder)
-    (folder / "tokenizer_config.json").write_text("{}")
+    for name in ("tokenizer_config.json", "tokenizer.json", "preprocessor_config.json"):
+        (folder / name).write_text("{}")
     return folder
 
 
@@ -55,9 +58,23 @@ def test_a_base_that_cannot_be_trained_is_refused_at_once(base: Path) -> None:
     assert "weights model.safetensors are missing" in refused(base)
     weights.write_bytes(whole)
 
+    tensors = load_file(weights)
+    save_file({name: one for name, one in tensors.items() if ".layers.1." not in name}, weights)
+    assert "the weights lack layers.1.mlp.down_proj.weight, which config.json asks for" in refused(base)
+    weights.write_bytes(whole)
+    for name in ("tokenizer.json", "preprocessor_config.json"):
+        (base / name).rename(base / "away")
+        assert f"{name} is missing; copy the whole folder" in refused(base)
+        (base / "away").rename(base / name)
+
     config = json.loads((base / "config.json").read_text())
+    other = {**config, "vision_config": {**config["vision_config"], "hidden_size": 64}}
+    (base / "config.json").write_text(json.dumps(other))
+    assert "qkv.weight has the shape (96, 32) in the weights and (192, 64) in config.json" in refused(base)
     (base / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
     assert "holds a model of type 'llama'; training takes Qwen2.5-VL" in refused(base)
+    (base / "config.json").write_text('{"model_type": "qwen2_5_vl"}')
+    assert "config.json names no 'vision_config'" in refused(base)
     (base / "config.json").write_text("{")
     assert "config.json cannot be read as JSON" in refused(base)
     shutil.rmtree(base)
@@ -84,6 +101,22 @@ def test_the_command_says_so_in_one_line_and_writes_nothing(base: Path, tmp_path
     assert "holds a model of type 'llama'; training takes Qwen2.5-VL" in told(str(base))
 
 
+def test_a_snapshot_that_is_not_approved_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    def told(lake: Path) -> str:
+        done = CliRunner().invoke(app, ["train", "--lake", str(lake)])
+        assert done.exit_code == 1 and done.stdout == ""
+        assert not (lake / ".state").exists(), "no server was started"
+        [line] = [line for line in done.stderr.splitlines() if not line.startswith("checking the settings")]
+        return line
+
+    assert "there is no snapshot to work on; run: geofix review" in told(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    lake = Lake(tmp_path / "lake")
+    row = {"snapshot_id": "s" * 8, "status": "pending", "report": "reports/s", "table_versions_json": "{}"}
+    lake.upsert("snapshots", [row], Commit("review", 1))
+    assert "no snapshot is approved; the newest, ssssssss is pending" in told(lake.root)
+
+
 def optimizer_of(model: Any) -> StochasticAdamW:
     optimizer = StochasticAdamW(model.parameters(), lr=1e-3)
     for parameter in model.parameters():
@@ -99,7 +132,7 @@ def test_a_checkpoint_that_will_not_fit_is_not_begun(
     optimizer = optimizer_of(model)
     kept = save_checkpoint(tmp_path, model, optimizer, Progress(step=1))
     monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(GeofixError, match=r"has 0\.0 GB free"):
+    with pytest.raises(GeofixError, match=r"needs 6\d\.\d MB and 0\.0 MB are free"):
         save_checkpoint(tmp_path, model, optimizer, Progress(step=2))
     assert [path.name for path in tmp_path.iterdir()] == [kept.name]
 
