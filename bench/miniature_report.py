@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any
 
 from bench.goals import Goal, judge
+from bench.miniature_picture import draw
 from bench.miniature_pieces import attempts_of, difficulty, learnable
 from infra.pretrain.agent_figures import gain
 
@@ -62,6 +63,7 @@ def report(folder: Path, seeds: Sequence[int]) -> int:
                    for name in ("agent", "agent, sampled")]  # fmt: skip
         print(f"   mean reward, filtered and random: {rewards[0]}; of sampled replies {rewards[1]}")
         goals.append(Goal("reward of sampled replies, filtered against random", rewards[1][0], at_least=rewards[1][1]))
+    draw(folder, parts, seeds, folder / "it-learns.svg")
     return judge(goals)
 
 

@@ -209,6 +209,28 @@ def test_a_stage_that_is_no_better_than_the_one_before_is_a_missed_goal() -> Non
     assert len(held) == 6 and held["seed 0: reward + GRPO, low end"]
 
 
+def test_gains_are_counted_place_by_place(tmp_path: Path) -> None:
+    """One that earns more at every fortieth place: the two intervals overlap, that of the gain is above 0."""
+    from bench.miniature_picture import draw
+    from bench.miniature_report import gains
+    from infra.pretrain.agent_figures import interval
+
+    before = [float(n % 4 == 0) for n in range(1000)]
+    after = [1.0 if n % 40 == 1 else reward for n, reward in enumerate(before)]
+    rows = {
+        name: {"rewards": rewards, "acc_25km": [0.25, 0.22, 0.28]} for name, rewards in (("b", before), ("a", after))
+    }
+    parts = {"cold-0": {"rows": {"agent": rows["b"]}}, "grpo-0": {"rows": {"agent": rows["a"]}}}
+    [(name, (more, low, high))] = gains(parts, 0)
+    assert name == "+ GRPO" and more == pytest.approx(0.025) and 0 < low < more < high
+    assert interval(before)[1] > interval(after)[0]
+    [(_, nothing)] = gains({**parts, "grpo-0": parts["cold-0"]}, 0)
+    assert nothing == [0, 0, 0]
+    draw(tmp_path, parts, [0], tmp_path / "one.svg")
+    drawn = (tmp_path / "one.svg").read_text()
+    assert ">cold start</text>" in drawn and drawn.count('width="20"') == 2  # a bar for each stage that there is
+
+
 @pytest.mark.slow
 def test_the_miniature_runs_in_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import json
