@@ -77,15 +77,19 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser.add_argument("--base", choices=[packaged.NAME], help="the packaged base, in place of pretraining one")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--minutes", type=float, default=25.0, help="after which no further piece is begun")
-    parser.add_argument("--rate", type=float, help="of GRPO's steps, in place of the size's own")
+    for name, kind, said in (
+        ("practice", int, "pictures for Pass@K and GRPO"), ("held-out", int, "places to measure on"),
+        ("grpo-rate", float, "of GRPO's steps"),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", type=kind, help=f"{said}, in place of the size's own")
     parser.add_argument("--processes", type=int, help="pieces side by side (default: 9 on a GPU, else 1)")
     options = parser.parse_args(list(arguments))
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks without opening the GPU: pieces are forked
     if options.size != "tiny" and no_gpu():
         return NOT_RUN
     size, seeds = SIZES[options.size], [int(one) for one in options.seeds.split(",")]
-    if options.rate is not None:
-        size = replace(size, grpo_rate=options.rate)
+    asked = {name: getattr(options, name) for name in ("practice", "held_out", "grpo_rate")}
+    size = replace(size, **{name: value for name, value in asked.items() if value is not None})
     root = Path(os.environ.get("GEOFIX_MINIATURE") or Path(tempfile.gettempdir()) / "geofix-miniature")
     folder = root / size.name
     folder.mkdir(parents=True, exist_ok=True)
