@@ -4,10 +4,21 @@ import httpx
 
 from infra.offline.gazetteer import fold
 from infra.offline.services.maps import KEY
+from infra.offline.text_words import telling_words
 
 
 def maps(served, path, **params):
     return served.http.get(f"/maps/v3/{path}", params={"key": KEY, **params}).json()
+
+
+def test_signs_are_known_without_making_the_street_and_lead_back_to_it(small_world):
+    side = small_world.side_streets
+    for place in (small_world.place(index) for index in range(0, small_world.size, 40)):
+        row = place.city.index
+        for number, street in enumerate(side.of_town(row)):
+            assert side.texts(row, number) == (street.street, *(shop.lines[0] for shop in street.shops))
+            for word in {word for text in side.texts(row, number) for word in telling_words(text)}:
+                assert number in side.streets_with(word, (street.country,))[row]
 
 
 def test_every_town_has_some_forty_entries_that_are_in_no_picture(small_world):
