@@ -13,7 +13,7 @@ from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import Belief, Guess, country_name, match_weight, weigh
 from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, scene_evidence, street_in
 from infra.offline.chat.errors import bad
-from infra.offline.chat.knowledge import Memory, familiarity, recalls, remembered, towns_of_area
+from infra.offline.chat.knowledge import KM_PER_DEGREE, Memory, familiarity, recalls, remembered, towns_of_area
 from infra.offline.chat.notes import Notes, SeenText
 from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import Place, fold, place_names
@@ -38,8 +38,14 @@ class Skill:
 
 
 SMALL = Skill(Memory("small", 4.5, 0.55, 2.5), 9.0, 0.03, False, 1.4, 0.05)
-BASE = Skill(Memory("base", 3.8, 0.6, 0.5), 6.5, 0.015, True, 1.0, 0.03)
-LARGE = Skill(Memory("large", 3.3, 0.6, 0.5), 5.0, 0.004, True, 0.8, 0.02)
+BASE = Skill(Memory("base", 3.5, 0.6, 0.25), 6.5, 0.015, True, 0.7, 0.03)
+LARGE = Skill(Memory("large", 3.0, 0.6, 0.25), 5.0, 0.004, True, 0.6, 0.02)
+
+# Log-odds of an answer within 25 km: by what the town was found, by the lead over towns elsewhere, by how well it is
+# known. Fitted to 2,160 answers of the three at temperatures 0 and 1, in a world (seed 501) that is not measured in.
+_FOUND_BY = {"name": 0.49, "area": -2.07, "country": -2.81}
+_LEAD, _KNOWN = 0.82, 0.08
+_SAME_KM = 25.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Option:
 
     place: Place
     score: float
+    found_by: str  # name | area | country
     why: str
 
 
@@ -107,7 +114,8 @@ def _read(seen: Look, skill: Skill, dice: random.Random, warmth: float) -> list[
 def _options(lines: list[str], evidence: Evidence, skill: Skill, dice: random.Random, warmth: float) -> list[Option]:
     """Towns that may be it, best first; at a temperature every option's odds are shaken."""
     names, memory = place_names(), skill.memory
-    odds: dict[Place, tuple[float, str]] = {}
+    odds: dict[Place, tuple[float, str, str]] = {}
+    unknown = (-math.inf, "", "")
     for line in lines:
         street = street_in(line)
         for match in names.mentions(line):
@@ -115,26 +123,27 @@ def _options(lines: list[str], evidence: Evidence, skill: Skill, dice: random.Ra
                 continue
             hidden = street is not None and fold(match.seen) in fold(street[0])
             weight = match_weight(match) - (2.5 if hidden else 0.0) + evidence.score(match.place.country)
-            if weight > odds.get(match.place, (-math.inf, ""))[0]:
-                odds[match.place] = (weight, f"The name of {match.place.name} is readable.")
+            if weight > odds.get(match.place, unknown)[0]:
+                odds[match.place] = (weight, "name", f"The name of {match.place.name} is readable.")
     ranked = evidence.ranked()
     for code, score in ranked[:12]:
         for area in _areas(lines):
             for rank, town in enumerate(towns_of_area(code, area)[:3]):
                 if familiarity(town, memory) > 0.6 and town not in odds:
                     why = f"The area code {area} is that of the region of {town.name}."
-                    odds[town] = (score + 1.2 - 0.7 * rank, why)
+                    odds[town] = (score + 1.2 - 0.7 * rank, "area", why)
         # Without a name that convinces, the country's big cities are the fallback, and they always compete.
         listed = names.biggest(code)
         cities = [city for city in listed[:12] if familiarity(city, memory) > 0.6][:5] or listed[:1]
         for rank, city in enumerate(cities):
-            if score - 0.7 * rank > odds.get(city, (-math.inf, ""))[0]:
-                odds[city] = (score - 0.7 * rank, f"No place name convinces me, so I take a large city: {city.name}.")
+            if score - 0.7 * rank > odds.get(city, unknown)[0]:
+                why = f"No place name convinces me, so I take a large city: {city.name}."
+                odds[city] = (score - 0.7 * rank, "country", why)
     # Doubt about the country moves all of its towns together; doubt about a town only itself.
     moods = {code: dice.gauss(0, skill.doubt) for code in sorted({place.country for place in odds})}
     options = [
-        Option(place, score + warmth * (moods[place.country] + 0.5 * skill.doubt * dice.gauss(0, 1)), why)
-        for place, (score, why) in odds.items()
+        Option(place, score + warmth * (moods[place.country] + 0.5 * skill.doubt * dice.gauss(0, 1)), found_by, why)
+        for place, (score, found_by, why) in odds.items()
     ]
     return sorted(options, key=lambda option: -option.score)
 
@@ -146,15 +155,23 @@ def _areas(lines: list[str]) -> list[int]:
 
 
 def _confidence(options: list[Option], skill: Skill) -> float:
-    """How sure it is to be within 25 km: its lead over other towns, and how well it knows the one it names."""
+    """How likely it is to be within 25 km: of answers that say 0.7, about 70 of 100 are."""
     best = options[0]
-    named = best.why.startswith("The name")
-    rest = sum(math.exp(max(-20.0, option.score - best.score)) for option in options[1:])
-    lead = 1 / (1 + rest)
+    rivals = [option for option in options[1:] if _away_km(option.place, best.place) > _SAME_KM]
+    lead = 1 / (1 + sum(math.exp(max(-20.0, option.score - best.score)) for option in rivals))
     known = familiarity(best.place, skill.memory)
-    sure = (0.9 if named else 0.3) * lead * (0.4 + 0.6 * known)
-    # A clear lead of a town it knows is right more often than the product says: measured, and corrected.
-    return max(0.02, min(0.95, sure + 0.8 * sure * max(0.0, sure - 0.2)))
+    odds = _FOUND_BY[best.found_by] + _LEAD * _log_odds(lead) + _KNOWN * _log_odds(known)
+    return max(0.01, min(0.97, 1 / (1 + math.exp(-odds))))
+
+
+def _log_odds(chance: float) -> float:
+    chance = max(1e-4, min(1 - 1e-4, chance))
+    return math.log(chance / (1 - chance))
+
+
+def _away_km(one: Place, other: Place) -> float:
+    east = ((one.lon - other.lon + 180) % 360 - 180) * math.cos(math.radians(one.lat))
+    return KM_PER_DEGREE * math.hypot(one.lat - other.lat, east)
 
 
 def _as_state(seen: Look, lines: list[str], options: list[Option], evidence: Evidence) -> tuple[State, Belief]:

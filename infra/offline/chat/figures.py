@@ -12,6 +12,7 @@ LIMITS_KM = (1, 25, 200, 750)
 TRIALS = 8
 LEARNABLE, EASY = (0.25, 0.50), (0.20, 0.40)
 LEAST_SEQUENCES, LEAST_GAIN = 4.0, 0.10
+MOST_OFF = 0.05  # of stated confidence against the share that is right
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Measured:
     verdict: str  # of the judge
     single: dict[str, float]  # error in km of each answerer at temperature 0
     trials: list[float]  # of answerer-base at temperature 1
-    confidence: float  # of answerer-large
+    confidence: dict[str, float]  # of each answerer at temperature 0, that it is within 25 km
     agent: dict[str, Any] = field(default_factory=dict)  # empty where the agents were not asked
 
 
@@ -36,7 +37,7 @@ def report(rows: list[Measured]) -> bool:
         print(f"\n== {frame} frames: {len(some)} pictures; judged {dict(Counter(row.verdict for row in some))}")
         for name in some[0].single:
             _accuracy(name, [row.single[name] for row in some])
-        _calibration(some)
+        held = _calibration(some) and held if frame == "both" else held
         held = _regimes(some) and held if frame == "both" else held
         with_agent = [row.agent for row in some if row.agent]
         if with_agent:
@@ -49,15 +50,17 @@ def _accuracy(name: str, errors: Sequence[float]) -> None:
     print(f"{name:<18} {shares}")
 
 
-def _calibration(rows: list[Measured]) -> None:
-    """Stated confidence beside what became of it, in halves of the pictures by confidence."""
-    ranked = sorted(rows, key=lambda row: row.confidence)
-    parts = []
-    for half in (ranked[: len(ranked) // 2], ranked[len(ranked) // 2 :]):
-        said = sum(row.confidence for row in half) / max(1, len(half))
-        right = _share([row.single["answerer-large"] for row in half], 25)
-        parts.append(f"says {100 * said:.0f} %, is right {100 * right:.0f} %")
-    print(f"confidence of answerer-large, lower and upper half: {'; '.join(parts)}")
+def _calibration(rows: list[Measured]) -> bool:
+    """Stated confidence beside what became of it, in tenths, and how far they are apart on average."""
+    answers = [(row.confidence[name], row.single[name] < 25) for row in rows for name in row.confidence]
+    off = 0.0
+    for tenth in range(10):
+        some = [(said, right) for said, right in answers if min(9, int(10 * said)) == tenth]
+        if some:
+            said, right = (sum(column) / len(some) for column in zip(*some, strict=True))
+            off += len(some) / len(answers) * abs(said - right)
+            print(f"answers that say {said:.2f}: {right:.2f} are right, of {len(some)}")
+    return _goal("expected calibration error", off, 0.0, MOST_OFF)
 
 
 def _regimes(rows: list[Measured]) -> bool:

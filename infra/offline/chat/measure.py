@@ -88,8 +88,11 @@ class Bench:
         verdict = json.loads(say("judge", question)["content"])["verdict"]
         single = {name: error_km(say(name, question)["content"], truth) for name in ANSWERERS}
         form = {"type": "json_object"}
-        sure = json.loads(say("answerer-large", question, response_format=form)["content"])["confidence"]
-        found = Measured(frame, verdict, single, [], float(sure))
+        sure = {
+            name: float(json.loads(say(name, question, response_format=form)["content"])["confidence"])
+            for name in ANSWERERS
+        }
+        found = Measured(frame, verdict, single, [], sure)
         found.trials = [
             error_km(say("answerer-base", question, temperature=1, seed=seed)["content"], truth)
             for seed in range(TRIALS)

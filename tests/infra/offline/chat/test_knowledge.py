@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from infra.offline.chat.answerer import BASE, LARGE, SMALL
+from infra.offline.chat.answerer import BASE, LARGE, SMALL, Option, _confidence
 from infra.offline.chat.figures import Measured, report
 from infra.offline.chat.knowledge import familiarity, recalls, remembered, towns_of_area
 from infra.offline.chat.measure import away_km
@@ -55,10 +55,37 @@ def test_warm_models_differ_and_cold_ones_do_not(ask: Any, scenes: Any) -> None:
     assert first(1.0, 3) == first(1.0, 3)
 
 
+def test_confidence_follows_what_a_town_was_found_by_and_its_rivals_elsewhere() -> None:
+    lyon, near, far = (place_names().named(name)[0].place for name in ("Lyon", "Villeurbanne", "Lille"))
+
+    def sure(found_by: str, *rivals: Option, score: float = 3.0) -> float:
+        return _confidence([Option(lyon, score, found_by, ""), *rivals], LARGE)
+
+    behind = Option(far, 1.0, "name", "")
+    assert sure("name", behind) > 0.85 > sure("area", behind) > sure("country", behind)
+    # Whichever of two neighbours it is, the answer is within 25 km.
+    assert sure("name", behind, Option(near, 2.9, "name", "")) == sure("name", behind)
+    assert sure("name", Option(far, 2.9, "name", "")) < 0.8
+    assert 0.01 <= sure("country", *[Option(far, 9.0, "name", "")] * 9) < 0.05
+
+
+def test_the_report_measures_calibration(capsys: Any) -> None:
+    def rows(said: float, right: int) -> list[Measured]:
+        errors = [1.0] * right + [999.0] * (10 - right)
+        return [Measured("first", "yes", {"m": error}, [error] * 8, {"m": said}) for error in errors]
+
+    report(rows(0.8, 8) + rows(0.1, 1))
+    assert "answers that say 0.80: 0.80 are right, of 10" in (told := capsys.readouterr().out)
+    assert "expected calibration error     0.00  (0 to 0.05: holds)" in told
+    report(rows(0.9, 5) + rows(0.1, 1))
+    assert "expected calibration error     0.20  (0 to 0.05: DOES NOT HOLD)" in capsys.readouterr().out
+
+
 def test_the_report_says_what_does_not_hold(capsys: Any) -> None:
     def row(passes: int) -> Measured:
         trials = [0.5] * passes + [9000.0] * (8 - passes)
-        return Measured("first", "localizable", {"answerer-small": 1.0, "answerer-large": 1.0}, trials, 0.5)
+        single = {"answerer-small": 1.0, "answerer-large": 1.0}
+        return Measured("first", "localizable", single, trials, dict.fromkeys(single, 0.5))
 
     assert not report([row(8)] * 10)
     assert "learnable at 1 km              0.00  (0.25 to 0.5: DOES NOT HOLD)" in capsys.readouterr().out
