@@ -19,6 +19,7 @@ from tasks.runtime.report import report_folder
 
 SPLITS = ("train", "validation", "benchmark")
 MOST_REASONS = 4  # of a stage, named in the summary
+WATCHED = 3  # pictures for the packaged agent, which finds some places and not others
 METRICS = ("acc@25km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate")
 
 
@@ -205,17 +206,32 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
 
 
 def _watched(lake: Lake, call: Call) -> list[str]:
-    """A command that shows the packaged agent at work on a panorama that curation kept."""
+    """A command that shows the packaged agent at work on panoramas that curation kept.
+
+    It reads street plates and nothing else: pictures come first that a kept trajectory placed to the street.
+    """
     from flows.cli.locating import PACKAGED
 
-    kept = lake.read("labels", columns=["image_id"])
     images = lake.read("images", columns=["image_id", "kind", "sha256", "extension"])
-    found = images.join(kept, on="image_id", how="semi").filter(pl.col("kind") == "panorama").sort("image_id")
+    kept = lake.read("labels", columns=["image_id"])
+    tried = lake.read("trajectories", columns=["image_id", "verdict", "tool_calls", "error_km"])
+    by_tools = tried.filter((pl.col("verdict") == "kept") & (pl.col("tool_calls") > 0))
+    error = by_tools.group_by("image_id").agg(pl.col("error_km").min())
+    found = (
+        images.join(kept, on="image_id", how="semi")
+        .filter(pl.col("kind") == "panorama")
+        .join(error, on="image_id", how="left")
+        .sort("error_km", "image_id", nulls_last=True)
+        .head(WATCHED)
+    )
     if not lake.blobs.is_local or found.is_empty():
         return []
-    row = found.row(0, named=True)
-    picture = shlex.quote(str(lake.images.path(row["sha256"], row["extension"])))
-    return [f"  agent     {_command(f'locate {picture} --model {PACKAGED}', call)}"]
+    files = (Path(lake.images.path(row["sha256"], row["extension"])) for row in found.iter_rows(named=True))
+    here = Path.cwd()
+    pictures = " ".join(
+        shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file)) for file in files
+    )
+    return [f"  agent     {_command(f'locate {pictures} --model {PACKAGED}', call)}"]
 
 
 def _command(words: str, call: Call) -> str:

@@ -13,7 +13,7 @@ from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import Belief, Guess, country_name, match_weight, weigh
 from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, scene_evidence, street_in
 from infra.offline.chat.errors import bad
-from infra.offline.chat.knowledge import KM_PER_DEGREE, Memory, familiarity, recalls, remembered, towns_of_area
+from infra.offline.chat.knowledge import Memory, apart_km, familiarity, recalls, remembered, towns_of_area
 from infra.offline.chat.notes import Notes, SeenText
 from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import Place, fold, place_names
@@ -157,7 +157,7 @@ def _areas(lines: list[str]) -> list[int]:
 def _confidence(options: list[Option], skill: Skill) -> float:
     """How likely it is to be within 25 km: of answers that say 0.7, about 70 of 100 are."""
     best = options[0]
-    rivals = [option for option in options[1:] if _away_km(option.place, best.place) > _SAME_KM]
+    rivals = [option for option in options[1:] if _is_elsewhere(option.place, best.place)]
     lead = 1 / (1 + sum(math.exp(max(-20.0, option.score - best.score)) for option in rivals))
     known = familiarity(best.place, skill.memory)
     odds = _FOUND_BY[best.found_by] + _LEAD * _log_odds(lead) + _KNOWN * _log_odds(known)
@@ -169,9 +169,8 @@ def _log_odds(chance: float) -> float:
     return math.log(chance / (1 - chance))
 
 
-def _away_km(one: Place, other: Place) -> float:
-    east = ((one.lon - other.lon + 180) % 360 - 180) * math.cos(math.radians(one.lat))
-    return KM_PER_DEGREE * math.hypot(one.lat - other.lat, east)
+def _is_elsewhere(one: Place, other: Place) -> bool:
+    return apart_km(one.lat, one.lon, other.lat, other.lon) > _SAME_KM
 
 
 def _as_state(seen: Look, lines: list[str], options: list[Option], evidence: Evidence) -> tuple[State, Belief]:

@@ -19,6 +19,7 @@ from infra.offline.gazetteer import admin1_names, gazetteer
 from infra.offline.seeded_random import draws, fraction
 
 KM_PER_DEGREE = 111.2
+EARTH_RADIUS_KM = 6371.0
 LARGE_TOWN = 300_000
 SHADOW_KM = 80.0  # how far a large town's fame reaches, as a loss of one in the logarithm
 
@@ -58,6 +59,14 @@ def remembered(place: Place, memory: Memory, dice: random.Random, temperature: f
         away_km *= math.exp(temperature * dice.gauss(0, 1.0))
         bearing += temperature * dice.gauss(0, 1.0)
     return moved(place.lat, place.lon, away_km, bearing)
+
+
+def apart_km(lat: float, lon: float, other_lat: float, other_lon: float) -> float:
+    """Between two points."""
+    phi, other_phi = math.radians(lat), math.radians(other_lat)
+    half = math.sin((other_phi - phi) / 2) ** 2
+    half += math.cos(phi) * math.cos(other_phi) * math.sin(math.radians(other_lon - lon) / 2) ** 2
+    return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, half)))
 
 
 def moved(lat: float, lon: float, away_km: float, bearing: float) -> tuple[float, float]:

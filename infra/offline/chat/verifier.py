@@ -12,6 +12,7 @@ from infra.offline.chat.answer_form import Answer
 from infra.offline.chat.beliefs import Belief, city_odds, country_name, told_by, weigh
 from infra.offline.chat.candidates import Candidate, country_label, read_candidates
 from infra.offline.chat.errors import bad
+from infra.offline.chat.knowledge import apart_km
 from infra.offline.chat.notes import Notes, read_texts
 from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import Place, fold
@@ -29,7 +30,6 @@ SELF_CONTRADICTION = 2.0  # the point lies in another country than the answer na
 OWN_LEAD = 4.0  # by how much its own reading must beat every candidate before it answers for itself
 DOUBT = 0.4  # spread of its second thoughts at temperature 1, in log-odds
 SLIP_RATE = 0.05  # how often it takes the second best
-EARTH_RADIUS_KM = 6371.0
 _QUOTED = re.compile(r"['\"“”«»]([^'\"“”«»\n]{3,60})['\"“”«»]")
 
 
@@ -84,7 +84,7 @@ def judge_candidates(
     chance = dice or random.Random(0)
     shaken = {n: s + temperature * DOUBT * chance.gauss(0, 1) for n, s in scores.items()}
     ranked = sorted(candidates, key=lambda c: (-shaken[c.number], c.number))
-    rivals = [c for c in ranked[1:] if _apart_km(c.lat, c.lon, ranked[0].lat, ranked[0].lon) > SAME_KM]
+    rivals = [c for c in ranked[1:] if apart_km(c.lat, c.lon, ranked[0].lat, ranked[0].lon) > SAME_KM]
     if rivals and dice is not None and dice.random() < SLIP_RATE:
         ranked = [rivals[0], *(c for c in ranked if c is not rivals[0])]
     answer, why, number = _decide(ranked, scores, belief)
@@ -116,7 +116,7 @@ def _score(
     score += min(PAGES_MOST, PAGES * _pages(candidate, notes))
     score += _quotes(candidate, notes)
     company = [
-        o for o in others if o is not candidate and _apart_km(o.lat, o.lon, candidate.lat, candidate.lon) < SAME_KM
+        o for o in others if o is not candidate and apart_km(o.lat, o.lon, candidate.lat, candidate.lon) < SAME_KM
     ]
     score += min(AGREES_MOST, AGREES * len(company))
     claimed = fold(candidate.country)
@@ -160,7 +160,7 @@ def _decide(ranked: list[Candidate], scores: dict[int, float], belief: Belief) -
     if not ranked:
         return {"lat": 0.0, "lon": 0.0, "city": "", "country": ""}, "Nothing tells me where this is.", 0
     best = ranked[0]
-    mates = [c for c in ranked if _apart_km(c.lat, c.lon, best.lat, best.lon) < SAME_KM]
+    mates = [c for c in ranked if apart_km(c.lat, c.lon, best.lat, best.lon) < SAME_KM]
     # Agents at the same place complete each other: one knows the region, another the town.
     city, region = (next((name for c in mates if (name := getattr(c, level))), "") for level in ("city", "region"))
     answer = {"lat": round(best.lat, 5), "lon": round(best.lon, 5), "city": city, "country": country_label(best)}
@@ -175,18 +175,11 @@ def _decide(ranked: list[Candidate], scores: dict[int, float], belief: Belief) -
 
 def _weakest(best: Candidate, ranked: list[Candidate], belief: Belief) -> str:
     """What speaks against the next candidate elsewhere."""
-    other = next((c for c in ranked if _apart_km(c.lat, c.lon, best.lat, best.lon) > SAME_KM), None)
+    other = next((c for c in ranked if apart_km(c.lat, c.lon, best.lat, best.lon) > SAME_KM), None)
     if other is None or belief.evidence.score(other.code) >= belief.evidence.score(best.code):
         return ""
     return f" Candidate {other.number} would mean {country_name(other.code)}, which the clues fit less."
 
 
 def _near(candidate: Candidate, place: Place) -> bool:
-    return _apart_km(candidate.lat, candidate.lon, place.lat, place.lon) < SAME_KM
-
-
-def _apart_km(lat: float, lon: float, other_lat: float, other_lon: float) -> float:
-    phi, other_phi = math.radians(lat), math.radians(other_lat)
-    half = math.sin((other_phi - phi) / 2) ** 2
-    half += math.cos(phi) * math.cos(other_phi) * math.sin(math.radians(other_lon - lon) / 2) ** 2
-    return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, half)))
+    return apart_km(candidate.lat, candidate.lon, place.lat, place.lon) < SAME_KM

@@ -140,16 +140,26 @@ def test_a_demo_names_a_panorama_that_the_packaged_agent_can_be_watched_on(tmp_p
     lake = Lake(tmp_path / "lake")
     told = {"lat": 1.0, "lon": 2.0, "source": "mapillary", "licence": "CC BY-SA 4.0", "attribution": "a"}
     kinds = {"i1": "satellite", "i2": "panorama", "i3": "panorama"}
-    sha256 = lake.images.put(b"a picture", "jpg")
+    sha256 = {name: lake.images.put(name.encode(), "jpg") for name in kinds}
     images = [
-        {"image_id": name, "kind": kind, "source_id": name, "sha256": sha256, "extension": "jpg", **told}
+        {"image_id": name, "kind": kind, "source_id": name, "sha256": sha256[name], "extension": "jpg", **told}
         for name, kind in kinds.items()
     ]
     lake.upsert("images", images, Commit("collect", 1))
     assert "finds-1" not in closing_words([], lake, Call(demo=True)), "nothing was curated"
-    label = {"sha256": sha256, "lat": 1.0, "lon": 2.0, "split": "train"}
-    lake.upsert("labels", [{"image_id": name, **label} for name in kinds], Commit("curate", 1))
-    [line] = [one for one in closing_words([], lake, Call(demo=True)).splitlines() if one.startswith("  agent")]
-    picture = Path(line.partition("locate ")[2].split()[0])
-    assert picture.read_bytes() == b"a picture" and line.endswith("--model trained:finds-1")
+    label = {"lat": 1.0, "lon": 2.0, "split": "train"}
+    labels = [{"image_id": name, "sha256": sha256[name], **label} for name in kinds]
+    lake.upsert("labels", labels, Commit("curate", 1))
+
+    def named() -> list[bytes]:
+        [line] = [one for one in closing_words([], lake, Call(demo=True)).splitlines() if one.startswith("  agent")]
+        assert line.endswith("--model trained:finds-1")
+        return [Path(file).read_bytes() for file in line.partition("locate ")[2].partition(" --model")[0].split()]
+
+    assert named() == [b"i2", b"i3"]
+    # What a kept trajectory placed to the street with tools has a plate that can be read: it comes first.
+    tried = {"recipe": "spotagent", "sample": 0, "messages_json": "[]", "end_reason": "answered"}
+    row = {"trajectory_id": "t", "image_id": "i3", "verdict": "kept", "tool_calls": 2, "error_km": 0.01, **tried}
+    lake.upsert("trajectories", [row], Commit("synthesize", 1))
+    assert named() == [b"i3", b"i2"]
     assert "finds-1" not in closing_words([], lake, Call())
