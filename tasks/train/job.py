@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,8 +49,12 @@ def run_job(
         return done
     partial = partial_folder(folder)
     partial.mkdir(parents=True, exist_ok=True)
-    with full_disk_named(partial, "training"):
-        return _run(folder, partial, make_job, report, finish)
+    try:
+        with full_disk_named(partial, "training"):
+            return _run(folder, partial, make_job, report, finish)
+    finally:
+        with contextlib.suppress(OSError):  # of a job that wrote something
+            partial.rmdir()
 
 
 def _run(
