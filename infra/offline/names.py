@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,76 +21,91 @@ class Match:
     is_alias: bool
 
 
+@dataclass(frozen=True)
+class _Lists:
+    """Folded names to what bears them."""
+
+    main: dict[str, list[int]]  # gazetteer rows
+    alias: dict[str, list[int]]
+    countries: dict[str, str]
+    divisions: dict[str, list[str]]
+
+
+_BUILDING = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _lists_of(gazetteer: Gazetteer) -> _Lists:
+    """Built once for all worlds of a process: they share the gazetteer, and it takes a few seconds."""
+    main: dict[str, list[int]] = {}
+    alias: dict[str, list[int]] = {}
+    for row in range(len(gazetteer)):
+        name, aliases = gazetteer.names(row)
+        own = fold(name)
+        main.setdefault(own, []).append(row)
+        for other in {fold(one) for one in aliases if len(one) > 3 or not one.isascii()} - {own, ""}:
+            alias.setdefault(other, []).append(row)
+    lands: dict[str, str] = {}
+    for iso2, facts in countries().items():
+        lands[fold(facts.name)] = iso2
+        lands[iso2.lower()] = iso2
+    lands |= {
+        "usa": "US",
+        "uk": "GB",
+        "united states of america": "US",
+        "great britain": "GB",
+        "england": "GB",
+    }
+    divisions: dict[str, list[str]] = {}
+    for code, name in admin1_names().items():
+        divisions.setdefault(fold(name), []).append(code)
+    return _Lists(main, alias, lands, divisions)
+
+
 class NameIndex:
     """Folded names to gazetteer rows; built on first use, for it takes a few seconds."""
 
     def __init__(self, gazetteer: Gazetteer) -> None:
         self._gazetteer = gazetteer
-        self._lock = threading.Lock()
-        self._main: dict[str, list[int]] = {}
-        self._alias: dict[str, list[int]] = {}
-        self._countries: dict[str, str] = {}
-        self._divisions: dict[str, list[str]] = {}
-        self._ready = False
         self._sorted: list[str] | None = None
 
     def prepare(self) -> None:
         """Builds the index unless it is there; safe to call from several threads."""
-        with self._lock:
-            if self._ready:
-                return
-            for row in range(len(self._gazetteer)):
-                name, aliases = self._gazetteer.names(row)
-                main = fold(name)
-                self._main.setdefault(main, []).append(row)
-                for alias in {fold(alias) for alias in aliases if len(alias) > 3 or not alias.isascii()} - {main, ""}:
-                    self._alias.setdefault(alias, []).append(row)
-            for iso2, facts in countries().items():
-                self._countries[fold(facts.name)] = iso2
-                self._countries[iso2.lower()] = iso2
-            self._countries |= {
-                "usa": "US",
-                "uk": "GB",
-                "united states of america": "US",
-                "great britain": "GB",
-                "england": "GB",
-            }
-            for code, name in admin1_names().items():
-                self._divisions.setdefault(fold(name), []).append(code)
-            self._ready = True
+        self._lists()
+
+    def _lists(self) -> _Lists:
+        with _BUILDING:
+            return _lists_of(self._gazetteer)
 
     def cities(self, name: str) -> list[Match]:
         """Cities with this name or alias, most populous first, own names before aliases."""
-        self.prepare()
-        key = fold(name)
+        lists, key = self._lists(), fold(name)
         population = self._gazetteer.population
-        own = sorted(self._main.get(key, []), key=lambda row: (-population[row], row))
-        other = sorted(set(self._alias.get(key, [])) - set(own), key=lambda row: (-population[row], row))
+        own = sorted(lists.main.get(key, []), key=lambda row: (-population[row], row))
+        other = sorted(set(lists.alias.get(key, [])) - set(own), key=lambda row: (-population[row], row))
         return [Match(row, False) for row in own] + [Match(row, True) for row in other]
 
     def beginning_with(self, text: str, most: int) -> list[int]:
         """Rows of the most populous cities whose own name begins with a text."""
-        self.prepare()
+        main = self._lists().main
         key, population = fold(text), self._gazetteer.population
         if self._sorted is None:
-            self._sorted = sorted(self._main)
+            self._sorted = sorted(main)
         first = bisect.bisect_left(self._sorted, key)
         rows: list[int] = []
         for name in self._sorted[first : first + 2000]:
             if not name.startswith(key):
                 break
-            rows += self._main[name]
+            rows += main[name]
         return sorted(rows, key=lambda row: (-population[row], row))[:most]
 
     def country(self, name: str) -> str | None:
         """ISO2 of a country's name or code, or None."""
-        self.prepare()
-        return self._countries.get(fold(name))
+        return self._lists().countries.get(fold(name))
 
     def divisions(self, name: str) -> list[str]:
         """`<ISO2>.<code>` of the first-level divisions with this name."""
-        self.prepare()
-        return self._divisions.get(fold(name), [])
+        return self._lists().divisions.get(fold(name), [])
 
     def middle_of_country(self, iso2: str) -> tuple[float, float] | None:
         """Middle of the country's cities, or None when the gazetteer has none there."""

@@ -25,13 +25,19 @@ def as_text(value: dict[str, Any], max_chars: int) -> str:
 
 def _within(value: dict[str, Any], max_chars: int, shortest: int) -> str | None:
     """The text with strings cut to one length, the longest at which it fits; None below the shortest."""
-    limit = max_chars
-    while limit >= shortest:
-        text = json.dumps(_shorten(value, limit), ensure_ascii=False).replace("<", "\\u003c")
-        if len(text) <= max_chars:
-            return text
-        limit = limit * 2 // 3
-    return None
+    limits = [max_chars]
+    while limits[-1] >= shortest:
+        limits.append(limits[-1] * 2 // 3)
+    limits.pop()
+    # What does not fit at the shortest fits at no other: a large value is written once and not at every length.
+    if not limits or len(_written(value, limits[-1])) > max_chars:
+        return None
+    texts = (_written(value, limit) for limit in limits)
+    return next(text for text in texts if len(text) <= max_chars)
+
+
+def _written(value: dict[str, Any], limit: int) -> str:
+    return json.dumps(_shorten(value, limit), ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _fewer(value: dict[str, Any]) -> dict[str, Any] | None:
