@@ -14,7 +14,7 @@ demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 10
 
 # The tests that take minutes each.
 test-slow: $(READY)

@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import asyncio
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -7,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -18,7 +20,17 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 # These files take a minute or more. Begun last, as files of few tests are by default, they would leave a core idle.
-LONGEST_FILES = ("test_demo.py", "test_up.py", "test_new_part.py", "test_notebooks.py")
+LONGEST_FILES = (
+    *("test_demo.py", "test_up.py", "test_signals.py", "test_new_part.py", "test_ingest_command.py"),
+    *("test_runner.py", "test_training_run.py", "test_notebooks.py"),
+)
+WORKER_BYTES = 5 * 2**30  # a process that runs tests takes 3 GB at its end, what it starts takes the rest
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, where memory allows: a sixth of the time tests wait for what they started."""
+    cores = psutil.cpu_count() or 1
+    return cores + (psutil.virtual_memory().total >= (cores + 1) * WORKER_BYTES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,6 +58,23 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_model(processor, tiny, 0).save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages run here, chunk after chunk: the frame as it is, without Ray's start."""
+
+    def here(todo: Any, make: Any, settings: Any, resources: Any, is_async: bool, **_: Any) -> Iterator[Any]:
+        if todo.is_empty():
+            return
+        chunks, call = list(todo.iter_slices(resources.chunk)), make()
+
+        async def all_chunks() -> list[Any]:
+            return await asyncio.gather(*(call(chunk) for chunk in chunks))
+
+        yield from asyncio.run(all_chunks()) if is_async else map(call, chunks)
+
+    monkeypatch.setattr("tasks.runtime.runner.spread", here)
 
 
 @pytest.fixture

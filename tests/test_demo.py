@@ -13,15 +13,22 @@ import nbformat
 import polars as pl
 import pytest
 from nbclient import NotebookClient
+from typer.testing import CliRunner, Result
 
+from flows.cli import app
 from tasks.geo.distance import distance_km
 from tasks.lake import Commit, Lake
 from tasks.lake.names import KEY_FILE
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = 10
+PLACES = 6
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
+
+
+def asked(*arguments: str) -> Result:
+    """A command that only looks, in this process."""
+    return CliRunner().invoke(app, arguments)
 
 
 def geofix(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +37,7 @@ def geofix(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def demo(lake: Path) -> subprocess.CompletedProcess[str]:
-    steps = ["train.sft.max_steps=20", "train.cold_start.max_steps=3", "train.grpo.max_steps=2"]
+    steps = ["train.sft.max_steps=6", "train.cold_start.max_steps=3", "train.grpo.max_steps=2"]
     options = [
         f"plan.places={PLACES}",
         "plan.countries=[DE, FR, GB]",
@@ -42,7 +49,7 @@ def demo(lake: Path) -> subprocess.CompletedProcess[str]:
         "synthesize.also_images=1",
         "difficulty.k=4",
         "evaluate.split=train",  # of so few places none for the benchmark may be localizable
-        "evaluate.max_images=2",
+        "evaluate.max_images=1",
         *steps,
     ]
     sets = [word for option in options for word in ("--set", option)]
@@ -127,8 +134,8 @@ def test_a_second_run_redoes_nothing_and_says_so(lake: Lake) -> None:
 
 def test_a_training_row_is_traced_back_to_the_request(lake: Lake) -> None:
     sample = lake.read("samples").filter(pl.col("trajectory_id").is_not_null()).sort("sample_id")["sample_id"][0]
-    traced = geofix("trace", sample, "--lake", str(lake.root), "--json")
-    assert traced.returncode == 0, traced.stderr
+    traced = asked("trace", sample, "--lake", str(lake.root), "--json")
+    assert traced.exit_code == 0, traced.stderr
     steps = {step["table"]: step for step in json.loads(traced.stdout)}
     assert list(steps) == ["samples", "snapshots", "trajectories", "labels", "images", "places"]
     image = steps["images"]["facts"]
@@ -149,11 +156,11 @@ def test_no_key_is_in_anything_that_was_written(lake: Lake) -> None:
 
 
 def test_the_lake_is_listed_and_shown(lake: Lake) -> None:
-    listed = geofix("tables", "--lake", str(lake.root), "--json")
+    listed = asked("tables", "--lake", str(lake.root), "--json")
     assert {row["table"] for row in json.loads(listed.stdout)} >= {"places", "images", "labels", "models", "runs"}
     wanted = ("--where", "kind=panorama", "--columns", "image_id,licence", "--limit", "2")
-    shown = geofix("show", "images", *wanted, "--lake", str(lake.root))
-    assert shown.returncode == 0
+    shown = asked("show", "images", *wanted, "--lake", str(lake.root))
+    assert shown.exit_code == 0
     assert "CC BY-SA 4.0" in shown.stdout
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,9 +90,7 @@ def geofix(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_it_has_a_command_settings_and_a_table(checkout: Path, tmp_path: Path) -> None:
-    helped = geofix(checkout, "elevate", "--help")
-    assert helped.returncode == 0 and "height of every place" in helped.stdout, helped.stderr
+def test_it_has_a_command_settings_a_table_and_a_place_in_the_order(checkout: Path, tmp_path: Path) -> None:
     folder = tmp_path / "lake"
     rows = [{"place_id": f"p{n}", "country": "DE", "lat": 48.0 + n, "lon": 9.0, "split": "train"} for n in range(5)]
     Lake(folder).upsert("places", rows, Commit("test", 1))
@@ -100,9 +99,35 @@ def test_it_has_a_command_settings_and_a_table(checkout: Path, tmp_path: Path) -
     [stage] = json.loads(alone.stdout)["stages"]
     assert [stage[name] for name in ("stage", "items_in", "kept", "rejected", "failed")] == ["elevate", 5, 3, 2, 0]
     assert "elevate: 5 in = 3 kept + 2 rejected + 0 failed" in _log(folder)
-    shown = geofix(checkout, "show", "elevations", "--lake", str(folder), "--json")
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.count('"elevation_m"') == 3
+    shown, helped, said, flows = looked(checkout, folder)
+    assert shown["exit_code"] == 0 and shown["output"].count('"elevation_m"') == 3, shown
+    assert helped["exit_code"] == 0 and "height of every place" in helped["output"], helped
+    # It has a flow that can be deployed, and a place in the order.
+    assert said == "elevate | Elevate: the height of every place."
+    assert flows == ["plan", "elevate"]
+
+
+def looked(checkout: Path, lake: Path) -> Any:
+    """What a process in the checkout finds: two commands, the new flow, and the parts up to it."""
+    code = (
+        "import json, sys\n"
+        "from typer.testing import CliRunner\n"
+        "from prefect.flows import load_flow_from_entrypoint as load\n"
+        "from flows.cli import app\n"
+        "from flows.order import parts_of_flow\n"
+        "commands = (['show', 'elevations', '--lake', sys.argv[1], '--json'], ['elevate', '--help'])\n"
+        "results = [CliRunner().invoke(app, command) for command in commands]\n"
+        "found = [{'exit_code': one.exit_code, 'output': one.output} for one in results]\n"
+        "flow, whole = load('flows/single.py:elevate'), load('flows/pipeline.py:pipeline')\n"
+        "last = whole.validate_parameters({'last': 'elevate'})['last']\n"
+        "parts = list(parts_of_flow(whole.name, last=last))\n"
+        "print(json.dumps([*found, f'{flow.name} | {flow.description}', parts]))\n"
+    )
+    own = {**os.environ, "PYTHONPATH": str(checkout)}
+    command = [sys.executable, "-c", code, str(lake)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=checkout, env=own)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _log(lake: Path) -> str:
@@ -110,18 +135,3 @@ def _log(lake: Path) -> str:
     with contextlib.closing(sqlite3.connect(lake / ".state" / "prefect" / "prefect.db")) as database:
         lines = database.execute("select message from log where task_run_id is not null order by timestamp")
         return "\n".join(line for (line,) in lines)
-
-
-def test_it_has_a_flow_that_can_be_deployed_and_a_place_in_the_order(checkout: Path) -> None:
-    code = (
-        "from prefect.flows import load_flow_from_entrypoint as load\n"
-        "from flows.order import parts_of_flow\n"
-        "flow, whole = load('flows/single.py:elevate'), load('flows/pipeline.py:pipeline')\n"
-        "print(flow.name, '|', flow.description)\n"
-        "print(*parts_of_flow(whole.name, last=whole.validate_parameters({'last': 'elevate'})['last']))\n"
-    )
-    own = {**os.environ, "PYTHONPATH": str(checkout)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False, cwd=checkout, env=own
-    )
-    assert done.stdout.splitlines() == ["elevate | Elevate: the height of every place.", "plan elevate"], done.stderr

@@ -44,10 +44,6 @@ class Charts(Protocol):
     async def picture(self, lat: float, lon: float, zoom: int, style: str) -> bytes: ...
 
 
-NO_PLACE = "no place of this name was found"
-NO_POINT = "no point of interest has this id"
-
-
 class ToolMistake(ValueError):
     """The call cannot be answered through the model's own doing; the text tells it why."""
 
@@ -119,7 +115,7 @@ async def maps_geocode(context: ToolContext, address: str) -> ToolOutput:
         raise ToolMistake("address is empty")
     found = await asking(geocoder.search(address, context.max_results))
     if not found:
-        raise ToolMistake(NO_PLACE)
+        raise ToolMistake("no place of this name was found")
     return ToolOutput({"results": [dict(vars(candidate)) for candidate in found]})
 
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -70,8 +68,6 @@ def test_reading_a_damaged_table_is_one_line(lake: Lake) -> None:
     path = next((lake.root / "tables" / "places").glob("*.parquet"))
     path.write_bytes(path.read_bytes()[:200])
     for words in (["show", "places"], ["tables"], ["trace", "p1"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "flows.cli", *words, "--lake", lake.uri], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+        done = CliRunner().invoke(app, [*words, "--lake", lake.uri])
+        assert done.exit_code == 1 and done.stderr.count("\n") == 1, done.stderr
         assert f"table 'places': file {path} is damaged" in done.stderr

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.config import Config
@@ -118,6 +118,7 @@ def test_unknown_names_list_the_known_ones() -> None:
         load_config(file="nowhere.yaml")
 
 
+@settings(max_examples=15)  # one takes a tenth of a second, and two whole numbers hold few surprises
 @given(st.integers(1, 10**6), st.integers(0, 2**31))
 def test_a_dumped_configuration_loads_back_as_itself(places: int, seed: int) -> None:
     config = load_config(overrides=[f"plan.places={places}", f"plan.seed={seed}"])

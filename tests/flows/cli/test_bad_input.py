@@ -63,6 +63,13 @@ def refused(code: int, *words: str, arguments: list[str]) -> None:
         assert word in line
 
 
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that commands are called in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
@@ -89,11 +96,11 @@ def test_wrong_options(
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
-def test_wrong_type_in_a_file_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text("plan:\n  places: [1, 2]\n")
-    result = geofix("run", "--config", "own.yaml", cwd=tmp_path)
-    assert_refused(result, 2, "own.yaml: plan.places: given [1, 2]", "must be a whole number")
-    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
+def test_wrong_type_in_a_file_names_the_file(inside: Path) -> None:
+    (inside / "own.yaml").write_text("plan:\n  places: [1, 2]\n")
+    words = ("own.yaml: plan.places: given [1, 2]", "must be a whole number")
+    refused(2, *words, arguments=["run", "--config", "own.yaml"])
+    assert [path.name for path in inside.iterdir()] == ["own.yaml"]
 
 
 def test_missing_keys_in_production_are_named_all_at_once(tmp_path: Path) -> None:
@@ -102,34 +109,31 @@ def test_missing_keys_in_production_are_named_all_at_once(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lake_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    assert_refused(geofix("run", "--lake", "file/lake", cwd=tmp_path), 1, "cannot be written", "--lake")
+def test_a_lake_that_cannot_be_written(inside: Path) -> None:
+    (inside / "file").write_text("in the way")
+    refused(1, "cannot be written", "--lake", arguments=["run", "--lake", "file/lake"])
 
 
-def test_a_table_with_a_wrong_schema(tmp_path: Path) -> None:
-    write_deltalake(
-        str(tmp_path / "lake/tables/places"), pl.DataFrame({"place_id": ["a"], "lat": ["north"]}).to_arrow()
-    )
-    assert_refused(geofix("show", "places", cwd=tmp_path), 1, "table 'places'", "column 'lat'", "expected double")
+def test_a_table_with_a_wrong_schema(inside: Path) -> None:
+    write_deltalake(str(inside / "lake/tables/places"), pl.DataFrame({"place_id": ["a"], "lat": ["north"]}).to_arrow())
+    refused(1, "table 'places'", "column 'lat'", "expected double", arguments=["show", "places"])
 
 
-def test_looking_into_a_lake_that_is_not_there(tmp_path: Path) -> None:
-    assert_refused(geofix("tables", cwd=tmp_path), 2, "there is no lake at 'lake'", "geofix demo")
-    assert list(tmp_path.iterdir()) == [], "looking makes no lake"
+def test_looking_into_a_lake_that_is_not_there(inside: Path) -> None:
+    refused(2, "there is no lake at 'lake'", "geofix demo", arguments=["tables"])
+    assert list(inside.iterdir()) == [], "looking makes no lake"
 
 
-def test_unknown_tables_ids_and_snapshots(tmp_path: Path) -> None:
-    (tmp_path / "lake/tables").mkdir(parents=True)
-    assert_refused(geofix("show", "pictures", cwd=tmp_path), 2, "no table 'pictures'", "places, images")
-    assert_refused(geofix("trace", "nothing", cwd=tmp_path), 2, "no row has the id 'nothing'")
-    assert_refused(geofix("approve", "nothing", cwd=tmp_path), 2, "nothing")
+def test_unknown_tables_ids_and_snapshots(inside: Path) -> None:
+    (inside / "lake/tables").mkdir(parents=True)
+    refused(2, "no table 'pictures'", "places, images", arguments=["show", "pictures"])
+    refused(2, "no row has the id 'nothing'", arguments=["trace", "nothing"])
+    refused(2, "nothing", arguments=["approve", "nothing"])
 
 
-def test_predictions_that_cannot_be_scored(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("id,lat,lon,true_lat,true_lon\na,1,2,95,4\n")
-    result = geofix("score", "p.csv", cwd=tmp_path)
-    assert_refused(result, 2, "p.csv", "true_lat")
+def test_predictions_that_cannot_be_scored(inside: Path) -> None:
+    (inside / "p.csv").write_text("id,lat,lon,true_lat,true_lon\na,1,2,95,4\n")
+    refused(2, "p.csv", "true_lat", arguments=["score", "p.csv"])
 
 
 def test_debug_shows_the_way(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def test_a_folder_of_photos(tmp_path: Path) -> None:
     assert rows["licence"].unique().to_list() == ["CC BY 4.0"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_quiet_hides_the_summary_and_not_the_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jpg").write_bytes(jpeg(1))
     (tmp_path / "t.csv").write_text(HEADER + "a,a.jpg,48.85,2.35,CC0,x\nb,b.jpg,48.86,2.35,CC0,x\n")

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.cli.command import Call, UsageError
 from flows.cli.view import Wanted, view_panorama
 from schemas.errors import GeofixError, InputError, NotFound
@@ -174,8 +176,8 @@ def test_as_a_user_calls_it(lake: Lake, capsys: pytest.CaptureFixture[str], monk
     assert view_panorama(Call(lake=str(lake.root)), "pano", same) == 0
     shown = capsys.readouterr().out
     assert "cut before" in shown and ATTRIBUTION in shown and "yaw 10°" in shown
-    refused = geofix("photo", "-o", "other.jpg", cwd=folder)
-    assert refused.returncode == 2
+    refused = CliRunner().invoke(app, ["view", "photo", "-o", "other.jpg"])
+    assert refused.exit_code == 2
     assert refused.stderr.startswith("geofix: image photo is a photo") and refused.stderr.count("\n") == 1
     named = "view-pano-yaw10-pitch-5-fov70-320x200.jpg"
     assert (folder / named).read_bytes() == (folder / "out.jpg").read_bytes()

@@ -16,6 +16,8 @@ from tasks.lake import Lake
 from tasks.runtime.runner import Context
 from tasks.services import connect
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 
 def ingest(path: Path, lake: Lake, **settings: Any) -> IngestResult:
     chosen = IngestSettings(**{"keep_lat_lon": True, "split": "train", **settings})
