@@ -8,19 +8,22 @@ that end, and again: what is sustained. The same requests, byte for byte, are se
 memory that a trajectory takes. httpx, as a client that users know, is measured beside it and judged by nothing.
 
 All of that in one process, in two, and in a process a core, as a stage's workers are; then in one process again with a
-price set, so that a process beside sends the requests (`broker.py`). At the end stands what limits it: CPU of a
+price set, so that a process beside sends the requests (`broker.py`). Directly and by a broker, each begins in a process
+of its own: memory that one has left free would not be counted in the other. At the end stands what limits it: CPU of a
 request here, at the server and over bare sockets, and the pace that the cores allow for both together.
 
     python -m bench live_trajectories
 """
 
 import asyncio
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,8 +262,10 @@ def told(how: str, took: Took, bare: Took, requests: int) -> list[Goal]:
     ]
 
 
-def measure(url: str, server: int, shown: list[Picture], file: Path, count: int, paid: bool) -> list[Goal]:
+def measure(url: str, server: int, folder: str, count: int, paid: bool) -> list[Goal]:
     """Live and over bare sockets, one after the other."""
+    shown, file = pictures(), Path(folder) / f"calls-{paid}.sqlite"
+    asyncio.run(warmed(url, shown, file.with_name(f"first-{paid}.sqlite"), paid))
     sent: list[Sent] = []
     memory = PeakMemory()
     memory.start()
@@ -298,13 +303,12 @@ def measure(url: str, server: int, shown: list[Picture], file: Path, count: int,
 
 
 def main(count: int = TRAJECTORIES) -> int:
-    shown = pictures()
-    with tempfile.TemporaryDirectory() as name, latency_server(LATENCY_S) as (url, server):
-        folder = Path(name)
+    goals: list[Goal] = []
+    with tempfile.TemporaryDirectory() as folder, latency_server(LATENCY_S) as (url, server):
         for paid in (False, True):
-            asyncio.run(warmed(url, shown, folder / f"first-{paid}.sqlite", paid))
-        found = [measure(url, server, shown, folder / f"calls-{paid}.sqlite", count, paid) for paid in (False, True)]
-    return judge([goal for goals in found for goal in goals])
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+                goals += alone.submit(measure, url, server, folder, count, paid).result()
+    return judge(goals)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ class Size:
     name: str
     train: int  # places asked for trajectories; a third of them gives one
     views: int  # pictures answered at once, places of their own
-    practice: int  # pictures for Pass@K and GRPO, places of their own
-    held_out: int
+    practice: int  # places asked for pictures to practise on; two fifths are painted
+    held_out: int  # at most: there are 1,461
     controls: int  # of the held-out places
     few: int  # trajectories of the cold start that GRPO goes on from
     base_s: float
@@ -56,8 +56,8 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size("tiny", 8, 2, 2, 2, 2, 2, 0, 2, 2, 2, 2, 4, 2, 1, 1, 1, 2, 1e-4, 40),
-    "gpu": Size("gpu", 3000, 4000, 800, 1000, 500, 250, 480, 60, 15, 25, 32, 600, 8, 3, 300, 16, 8, 1e-4, 640),
+    "tiny": Size("tiny", 8, 2, 8, 2, 2, 2, 0, 2, 2, 2, 2, 4, 2, 1, 1, 1, 2, 1e-4, 40),
+    "gpu": Size("gpu", 3000, 4000, 6000, 1500, 500, 250, 480, 60, 15, 25, 32, 600, 8, 5, 400, 16, 8, 1e-4, 640),
 }
 
 
@@ -76,9 +76,10 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser.add_argument("--size", choices=SIZES, default="gpu")
     parser.add_argument("--base", choices=[packaged.NAME], help="the packaged base, in place of pretraining one")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--random", help="seeds of which GRPO on random pictures is tried too (default: all)")
     parser.add_argument("--minutes", type=float, default=25.0, help="after which no further piece is begun")
     for name, kind, said in (
-        ("practice", int, "pictures for Pass@K and GRPO"), ("held-out", int, "places to measure on"),
+        ("practice", int, "places asked for pictures to practise on"), ("held-out", int, "places to measure on"),
         ("grpo-rate", float, "of GRPO's steps"),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=kind, help=f"{said}, in place of the size's own")
@@ -88,6 +89,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     if options.size != "tiny" and no_gpu():
         return NOT_RUN
     size, seeds = SIZES[options.size], [int(one) for one in options.seeds.split(",")]
+    arms = {"grpo": seeds, "random": [int(one) for one in (options.random or options.seeds).split(",")]}
     asked = {name: getattr(options, name) for name in ("practice", "held_out", "grpo_rate")}
     size = replace(size, **{name: value for name, value in asked.items() if value is not None})
     root = Path(os.environ.get("GEOFIX_MINIATURE") or Path(tempfile.gettempdir()) / "geofix-miniature")
@@ -95,16 +97,16 @@ def main(arguments: Sequence[str] = ()) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * options.minutes
     done = work(
-        folder, pieces(folder, size, seeds, options.base, until), options.processes or (9 if size.base_s else 1), until
+        folder, pieces(folder, size, arms, options.base, until), options.processes or (9 if size.base_s else 1), until
     )
     return report(folder, seeds) if done else 1
 
 
-def pieces(folder: Path, size: Size, seeds: Sequence[int], named: str | None, until: float) -> list[Piece]:
+def pieces(folder: Path, size: Size, arms: dict[str, list[int]], named: str | None, until: float) -> list[Piece]:
     """Everything there is to do, in an order in which it can be done."""
     from bench import miniature_pieces as its
 
-    ground = its.Ground(size, until)
+    ground, seeds = its.Ground(size, until), arms["grpo"]
     found = [
         Piece("base", (), partial(base, folder, size, named)),
         Piece("train", (), partial(its.train, folder, ground)),
@@ -124,7 +126,8 @@ def pieces(folder: Path, size: Size, seeds: Sequence[int], named: str | None, un
         ]
         found += [
             Piece(f"{name}-{seed}", (*tried, "held"), partial(its.grpo, folder, ground, seed, name))
-            for name in ("grpo", "random")
+            for name in arms
+            if seed in arms[name]
         ]
     measures = (
         ("cold", its.cold, "held"), ("sft", its.sft, "held"), ("more", its.more, "held"),
@@ -134,6 +137,10 @@ def pieces(folder: Path, size: Size, seeds: Sequence[int], named: str | None, un
         found += [
             Piece(f"{name}-{seed}", (f"stages-{seed}", needs), partial(measure, folder, ground, seed)) for seed in seeds
         ]
+    found += [
+        Piece(f"controls-grpo-{seed}", (f"grpo-{seed}", "blank"), partial(its.controls, folder, ground, seed, "grpo"))
+        for seed in seeds
+    ]
     found.append(Piece("untrained", ("base", "held"), partial(its.untrained, folder, ground)))
     return found
 

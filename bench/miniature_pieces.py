@@ -47,7 +47,7 @@ from tasks.reward.spotagent import reward_at
 if TYPE_CHECKING:
     from bench.miniature import Size
 
-MEASURING_S = 75  # after GRPO's last step
+MEASURING_S = 85  # after GRPO's last step
 Rows = list[dict[str, Any]]
 Say = Callable[[Mapping[str, Any]], None]
 
@@ -96,10 +96,14 @@ def views(folder: Path, ground: Ground) -> dict[str, Any]:
 
 
 def pictures(folder: Path, ground: Ground, name: str) -> dict[str, Any]:
-    """Panoramas to measure with (`held`, and `blank`: the same without a word) or to practise on, with their truth."""
+    """Panoramas to measure with (`held`, and `blank`: the same without a word) or to practise on, with their truth.
+
+    Practice has no picture of a street that the geocoder places elsewhere: every attempt at it would earn nothing.
+    """
     records = {"practice": ground.practice, "held": ground.held, "blank": ground.controls}[name]
-    paint_all(ground.world, records, folder / name, os.cpu_count() or 1, text=name != "blank")
-    return {"pictures": len(records)}
+    tools = ground.tools if name == "practice" else None
+    paint_all(ground.world, records, folder / name, os.cpu_count() or 1, tools, name != "blank", teaches=False)
+    return {"asked": len(records), "pictures": len(ground.rows(folder, name))}
 
 
 def untrained(folder: Path, ground: Ground) -> dict[str, Any]:
@@ -164,11 +168,11 @@ def more(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
 
 
 def both(agent: Agent, held: Rows, ground: Ground) -> dict[str, Any]:
-    """Figures of the likeliest replies, and of sampled ones as GRPO draws them."""
-    tokens = ground.size.tokens
+    """Figures of the likeliest replies, and of sampled ones as GRPO draws them at fewer places."""
+    tokens, some = ground.size.tokens, held[: ground.size.controls]
     return {
         "agent": measured(agent, held, ground.tools, tokens),
-        "agent, sampled": measured(agent, held, ground.tools, tokens, temperature=1.0),
+        "agent, sampled": measured(agent, some, ground.tools, tokens, temperature=1.0),
     }
 
 

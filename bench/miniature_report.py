@@ -38,7 +38,7 @@ def report(folder: Path, seeds: Sequence[int]) -> int:
         print(f"   {name}: {line(found)}")
     for seed in seeds:
         print(f"   seed {seed}")
-        for piece in ("sft", "cold", "more", "controls", "random", "grpo"):
+        for piece in ("sft", "cold", "more", "controls", "random", "grpo", "controls-grpo"):
             for name, found in parts.get(f"{piece}-{seed}", {}).get("rows", {}).items():
                 print(f"      {piece} | {name}: {line(found)}")
         for name, (more, low, high) in gains(parts, seed):
@@ -91,14 +91,18 @@ def ladder_goals(parts: dict[str, Any], seed: int) -> list[Goal]:
         Goal(f"seed {seed}: reward {name}, low end", after["reward_interval"][0], above(before["reward_interval"][1]))
         for (_, before), (name, after) in pairwise(steps)
     ]
-    cold, controls = parts.get(f"cold-{seed}"), parts.get(f"controls-{seed}")
-    if cold and controls:
-        low, success = cold["rows"]["agent"]["acc_25km"][1], cold["rows"]["agent"]["call_success"]
+    for stage, piece in (("cold", "controls"), ("grpo", "controls-grpo")):
+        agent, controls = parts.get(f"{stage}-{seed}"), parts.get(f"{piece}-{seed}")
+        if not agent or not controls:
+            continue
+        low, success = agent["rows"]["agent"]["acc_25km"][1], agent["rows"]["agent"]["call_success"]
         goals += [
-            Goal(f"seed {seed}: Acc@25 km, low end, against {name}", low, above(found["acc_25km"][2]))
+            Goal(f"seed {seed}: {stage}, Acc@25 km, low end, against {name}", low, above(found["acc_25km"][2]))
             for name, found in controls["rows"].items()
         ]
-        goals.append(Goal(f"seed {seed}: calls that succeed", success[0] if success else 0.0, at_least=0.9))
+        goals.append(
+            Goal(f"seed {seed}: {stage}, calls that can be executed", success[0] if success else 0.0, at_least=0.9)
+        )
     return goals
 
 
@@ -110,10 +114,9 @@ def above(figure: float) -> float:
 def line(found: dict[str, Any]) -> str:
     """One line of an agent's figures."""
     at_25, success, (low, high) = found["acc_25km"], found["call_success"], found["reward_interval"]
+    calls = "none" if success is None else f"{success[0]:.1%} (with a result {found['call_found'][0]:.1%})"
     return (
         f"25 km {at_25[0]:.1%} ({at_25[1]:.1%}-{at_25[2]:.1%}), 750 km {found['acc_750km'][0]:.1%}, reward "
         f"{found['reward']:.3f} ({low:.3f}-{high:.3f}), street read {found['read_exactly'][0]:.1%}, "
-        f"with calls {found['with_calls'][0]:.1%}, calls that succeed "
-        + ("none" if success is None else f"{success[0]:.1%}")
-        + f", {found['places']} places"
+        f"with calls {found['with_calls'][0]:.1%}, calls executed {calls}, {found['places']} places"
     )

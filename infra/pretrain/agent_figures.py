@@ -40,7 +40,8 @@ class Tried:
     error_km: float | None
     reward: float
     calls: int
-    successes: int
+    executed: int  # valid, parseable and executable: SpotAgent's fig. 7b
+    found: int  # and not without a result
     asked: str  # what the geocoder was asked for
     end: str
 
@@ -102,7 +103,8 @@ def _tried(environment: Environment, row: Row, reward: float) -> Tried:
     except (ValueError, AttributeError):
         address = ""
     calls = environment.calls
-    return Tried(error, reward, len(calls), sum(one.succeeded for one in calls), address, environment.end_reason)
+    executed, found = sum(one.executed for one in calls), sum(one.succeeded for one in calls)
+    return Tried(error, reward, len(calls), executed, found, address, environment.end_reason)
 
 
 def figures(tried: Sequence[Tried], rows: Sequence[Row]) -> dict[str, Any]:
@@ -124,7 +126,8 @@ def figures(tried: Sequence[Tried], rows: Sequence[Row]) -> dict[str, Any]:
         "answered": share(sum(one.end == ANSWERED and one.error_km is not None for one in tried)),
         "with_calls": share(sum(one.calls > 0 for one in tried)),
         "calls": calls,
-        "call_success": wilson(sum(one.successes for one in tried), calls) if calls else None,
+        "call_success": wilson(sum(one.executed for one in tried), calls) if calls else None,
+        "call_found": wilson(sum(one.found for one in tried), calls) if calls else None,
         "read_exactly": share(read),
         "rewards": [round(one.reward, 4) for one in tried],
     }
@@ -168,5 +171,5 @@ def ceiling(rows: Sequence[Row], geocoder: Geocodes) -> dict[str, Any]:
             text = answer_lines(found[0].country, found[0].city, found[0].lat, found[0].lon, 2)
             scored = scorer(text, **{name: row[name] for name in TRUTH_COLUMNS})
             reward = 0.0 if isinstance(scored, Excluded) else scored.reward
-        tried.append(Tried(error, reward, 1, int(bool(found)), row["street"], ANSWERED if found else ""))
+        tried.append(Tried(error, reward, 1, 1, int(bool(found)), row["street"], ANSWERED if found else ""))
     return figures(tried, rows)

@@ -34,6 +34,7 @@ Row = dict[str, Any]
 
 _WORLD: World | None = None  # for forked processes: a world is too large to be sent
 _TOOLS: Toolbox | None = None
+_TEACHES = False
 
 
 def choose(world: World, count: int, held_out: bool, seed: int) -> list[ImageRecord]:
@@ -60,15 +61,16 @@ def paint_all(
     processes: int,
     tools: Toolbox | None = None,
     text: bool = True,
+    teaches: bool = True,
 ) -> None:
     """Paint those that are missing, on several cores where there are some.
 
-    With `tools` a trajectory is written for each, and a place whose street they place elsewhere is not painted: its
-    trajectory would be rejected.
+    With `tools` a place whose street they place elsewhere is not painted: its trajectory would be rejected, and no
+    attempt could earn anything. For each of the others a trajectory is written, if it `teaches`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    global _WORLD, _TOOLS
-    _WORLD, _TOOLS = world, tools
+    global _WORLD, _TOOLS, _TEACHES
+    _WORLD, _TOOLS, _TEACHES = world, tools, teaches
     missing = [(one.image_id, str(folder), text) for one in records if not _row_file(folder, one.image_id).is_file()]
     _each(_paint, missing, processes)
 
@@ -134,7 +136,7 @@ def _paint(task: tuple[str, str, bool]) -> None:
         plate = max(plates, key=lambda one: one.letters_px[0], default=None)
         if plate is not None and plate.letters_px[0] >= LEAST_LETTERS_PX:
             row["plate"] = list(plate.box)
-        if _TOOLS is not None:
+        if _TOOLS is not None and _TEACHES:
             taught = teach(row, _TOOLS)
             row["outcome"] = taught if isinstance(taught, str) else "kept"
             if isinstance(taught, Taught):

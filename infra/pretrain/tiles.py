@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,16 @@ class TiledPicture(Picture):
     sizes: tuple[int, int] = (0, 0)  # of the original, width and height
     tiles: tuple[bytes, ...] = ()
 
+    @cached_property
+    def _cut(self) -> dict[tuple[float, float, float, float], bytes]:
+        return {}
+
     def region(self, box: tuple[float, float, float, float]) -> bytes:
+        if box not in self._cut:  # the rollouts of a group mostly look at the same
+            self._cut[box] = self._region(box)
+        return self._cut[box]
+
+    def _region(self, box: tuple[float, float, float, float]) -> bytes:
         width, height = self.sizes
         left, top, right, bottom = images.box_on_original(box, self.scale, width, height)
         across = -(-width // SIDE)

@@ -36,7 +36,7 @@ class Attempt:
             "answer": self.text,
             "end_reason": self.trajectory.end_reason,
             "tool_calls": len(calls),
-            "tool_successes": sum(call.succeeded for call in calls),
+            "tool_successes": sum(call.executed for call in calls),
             "tool_pattern": self.tool_pattern,
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,

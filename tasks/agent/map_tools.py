@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import asdict
 
-from tasks.agent.tools import ToolContext, ToolMistake, ToolOutput, asking, given, image_zoom_in_tool
+from tasks.agent.tools import NO_POINT, ToolContext, ToolMistake, ToolOutput, asking, given, image_zoom_in_tool
 from tasks.agent.toolspec import BadArguments
 from tasks.imaging.images import model_view
 
@@ -57,7 +57,7 @@ async def poi_detail_query(context: ToolContext, id: str) -> ToolOutput:
         raise ToolMistake("id is empty")
     poi = await asking(maps.detail(id))
     if poi is None:
-        raise ToolMistake("no point of interest has this id")
+        raise ToolMistake(NO_POINT)
     return ToolOutput({"poi": asdict(poi)})
 
 

@@ -14,7 +14,7 @@ from tasks.agent import map_tools, tools
 from tasks.agent.picture import Picture
 from tasks.agent.tool_cache import NoCache, ToolCache
 from tasks.agent.tool_text import as_text
-from tasks.agent.tools import ToolContext, ToolMissing, ToolMistake, ToolOutput
+from tasks.agent.tools import NO_PLACE, NO_POINT, ToolContext, ToolMissing, ToolMistake, ToolOutput
 from tasks.agent.toolspec import BadArguments, ToolSpec, tool_spec
 from tasks.imaging.decode import BadImage
 from tasks.services.errors import ServiceError
@@ -55,6 +55,11 @@ class CallRecord:
     error: str = ""
     outage: str = ""  # the kind of a service's failure; empty: no service failed
     arguments: str = "{}"
+
+    @property
+    def executed(self) -> bool:
+        """Valid, parseable and executable, which SpotAgent's fig. 7b counts; a service may yet have found nothing."""
+        return self.succeeded or self.error in (NO_PLACE, NO_POINT)
 
     def as_row(self) -> dict[str, Any]:
         """The record as stored beside a trajectory."""

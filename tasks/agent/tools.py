@@ -44,6 +44,10 @@ class Charts(Protocol):
     async def picture(self, lat: float, lon: float, zoom: int, style: str) -> bytes: ...
 
 
+NO_PLACE = "no place of this name was found"
+NO_POINT = "no point of interest has this id"
+
+
 class ToolMistake(ValueError):
     """The call cannot be answered through the model's own doing; the text tells it why."""
 
@@ -115,7 +119,7 @@ async def maps_geocode(context: ToolContext, address: str) -> ToolOutput:
         raise ToolMistake("address is empty")
     found = await asking(geocoder.search(address, context.max_results))
     if not found:
-        raise ToolMistake("no place of this name was found")
+        raise ToolMistake(NO_PLACE)
     return ToolOutput({"results": [dict(vars(candidate)) for candidate in found]})
 
 

@@ -110,11 +110,11 @@ class ActorBroker:
         # A question that was under way when the actor's process died is asked again: the broker knows it by its id.
         return cls(ray.remote(_Passing).options(**_here()).remote(path))
 
-    async def ask(self, line: bytes, body: bytes) -> broker_client.Answered:
+    async def ask(self, said: bytes, body: bytes) -> broker_client.Answered:
         from ray.exceptions import RayActorError, RayTaskError
 
         try:
-            found: broker_client.Answered = await asyncio.wrap_future(self._actor.ask.remote(line, body).future())
+            found: broker_client.Answered = await asyncio.wrap_future(self._actor.ask.remote(said, body).future())
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
         except RayActorError as error:
@@ -128,8 +128,8 @@ class _Passing:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    async def ask(self, line: bytes, body: bytes) -> broker_client.Answered:
-        return await broker_client.ask(self._path, line, body)
+    async def ask(self, said: bytes, body: bytes) -> broker_client.Answered:
+        return await broker_client.ask(self._path, said, body)
 
 
 def _here() -> dict[str, Any]:

@@ -10,7 +10,8 @@ that is no success is passed on and forgotten, unless its status is among those 
 One broker serves a file; a lock tells. It ends by itself when nothing was asked of it for a while. What it is given,
 keys included, comes over the socket, which is its user's alone; nothing of it stands on a command line or in the file.
 
-Protocol: a line of JSON and a body of `length` bytes, in either direction; then the connection closes.
+Protocol: messages in either direction, any number of questions at a time over one connection, answered as they are
+ready. A message is the number of its question and two lengths (`FRAME`), then JSON and a body of these lengths.
 It imports nothing of geofix but `connections.py`, so that it starts quickly.
 """
 
@@ -22,18 +23,22 @@ import json
 import os
 import socket
 import sqlite3
+import struct
 import sys
 import time
 import urllib.request
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import orjson
 
 IDLE_S = 10.0
 KEEP_IDLE_S = 4.0  # many servers close an idle connection after 5 s; to send on one they are closing is an outage
 BACKLOG = 1024  # connections of one burst that wait to be taken
-LONGEST_LINE = 1_000_000  # bytes
+FRAME = struct.Struct(">QII")  # of a message: number of its question, bytes of JSON, bytes of the body
+LONGEST_JSON = 1_000_000  # bytes
 BUSY_S = 60.0
 RUNS_ALREADY = 3  # exit code
 
@@ -69,6 +74,92 @@ def by_proxy() -> bool:
     return bool(urllib.request.getproxies())
 
 
+class Messages(asyncio.Protocol):
+    """One end of a connection between a run and its broker."""
+
+    def __init__(self) -> None:
+        self._held, self.is_over = bytearray(), False
+        self._unsent, self._is_full = deque[tuple[bytes, bytes, bytes]](), False
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport: asyncio.Transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        held = self._held
+        held += data
+        while len(held) >= FRAME.size and not self.is_over:
+            number, told, size = FRAME.unpack_from(held)
+            begin, end = FRAME.size + told, FRAME.size + told + size
+            if told > LONGEST_JSON:
+                self.close()
+            if len(held) < end:
+                return
+            with memoryview(held) as view:
+                said, body = bytes(view[FRAME.size : begin]), bytes(view[begin:end])
+            del held[:end]
+            self.received(number, said, body)
+
+    def received(self, number: int, said: bytes, body: bytes) -> None:
+        """A message came."""
+        raise NotImplementedError
+
+    def tell(self, number: int, said: bytes, body: bytes) -> None:
+        """Send a message, if anyone is there; it waits in memory until it is taken."""
+        self._unsent.append((FRAME.pack(number, len(said), len(body)), said, body))
+        self._send()
+
+    def _send(self) -> None:
+        # No more than the socket takes: what waits in the transport's own buffer is copied there.
+        while self._unsent and not self._is_full and not self.is_over:
+            self._transport.write(b"".join(self._unsent.popleft()))
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._send()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_over = True
+
+    def close(self) -> None:
+        self.is_over = True
+        self._transport.close()
+
+
+class _Questions(Messages):
+    """The broker's end of a connection."""
+
+    def __init__(self, broker: "Broker") -> None:
+        super().__init__()
+        self._broker = broker
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._broker.open(1)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._broker.open(-1)
+
+    def received(self, number: int, said: bytes, body: bytes) -> None:
+        try:
+            # A run that is gone does not end the request it has sent: nothing of the task hangs on this connection.
+            task = self._broker.answer(orjson.loads(said), body)
+        except (ValueError, KeyError):
+            self.close()
+            return
+        task.add_done_callback(lambda done: self._answered(number, done))
+
+    def _answered(self, number: int, done: "asyncio.Task[Answer]") -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        head, answer = done.result() if error is None else ({"failed": type(error).__name__}, b"")
+        self.tell(number, orjson.dumps(head), answer)
+
+
 class Broker:
     """Requests under way by the id of their call, and the file of answers."""
 
@@ -83,24 +174,12 @@ class Broker:
         self._writing: asyncio.Task[None] | None = None
         self._open, self._last_s = 0, time.monotonic()
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: a question and its answer."""
-        self._open += 1
-        try:
-            asked = json.loads(await reader.readline())
-            body = await reader.readexactly(asked["length"])
-            # Shielded: a run that is gone does not end the request it has sent.
-            head, answer = await asyncio.shield(self._answer(asked, body))
-            writer.write(json.dumps({**head, "length": len(answer)}).encode() + b"\n" + answer)
-            await writer.drain()
-        except (OSError, ValueError, KeyError, asyncio.IncompleteReadError):
-            pass  # the run is gone, or was killed in the middle of its question
-        finally:
-            self._open -= 1
-            self._last_s = time.monotonic()
-            writer.close()
+    def open(self, more: int) -> None:
+        """So many connections more."""
+        self._open += more
+        self._last_s = time.monotonic()
 
-    def _answer(self, asked: dict[str, Any], body: bytes) -> "asyncio.Task[Answer]":
+    def answer(self, asked: dict[str, Any], body: bytes) -> "asyncio.Task[Answer]":
         """The task that answers; the one that is under way for this call, if it is this try at it or a later one."""
         call_id = asked["call_id"]
         attempt, task = self._under_way.get(call_id, (-1, None))
@@ -137,12 +216,12 @@ class Broker:
 
     async def _send(self, asked: dict[str, Any], body: bytes) -> Answer:
         way, method, url = self._way(asked["by_proxy"]), asked["method"], url_of(asked["url"])
-        timeout = httpx.Timeout(asked["timeout_s"], connect=asked["connect_timeout_s"], pool=None)
         response: Reply | httpx.Response
         if isinstance(way, SingleConnections):
-            headers = framed(method, url, (one for one in asked["headers"] if one[0] != "host"), body)
-            response = await way.ask(method, url, headers, body, timeout.as_dict())
+            limits = {"connect": asked["connect_timeout_s"], "read": asked["timeout_s"]}
+            response = await way.ask(method, url, framed(method, url, asked["headers"], body), body, limits)
         else:
+            timeout = httpx.Timeout(asked["timeout_s"], connect=asked["connect_timeout_s"], pool=None)
             extensions = {"timeout": timeout.as_dict()}
             request = httpx.Request(method, url, headers=asked["headers"], content=body, extensions=extensions)
             response = await way.send(request, stream=True)
@@ -193,7 +272,9 @@ class Broker:
 
     async def serve(self, listening: socket.socket, idle_s: float) -> None:
         """Until nothing was asked for a while."""
-        server = await asyncio.start_unix_server(self.handle, sock=listening, limit=LONGEST_LINE, backlog=BACKLOG)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: _Questions(self), sock=listening, backlog=BACKLOG
+        )
         async with server:
             while self._open or self._under_way or time.monotonic() - self._last_s < idle_s:
                 await asyncio.sleep(min(0.2, idle_s))

@@ -4,17 +4,18 @@ The file is on this machine, or a relay on the machine of the file passes questi
 """
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx
+import orjson
 
 from schemas.errors import StageRefused
 from tasks.services import broker
@@ -42,41 +43,58 @@ Answered = tuple[dict[str, Any], bytes]  # what a broker says of an answer, and 
 class Relay(Protocol):
     """Reaches the broker of a file that another machine holds."""
 
-    async def ask(self, line: bytes, body: bytes) -> Answered: ...
+    async def ask(self, said: bytes, body: bytes) -> Answered: ...
 
 
 Broker = str | Relay  # the path of its file, or a way there
 
 
-async def send(way: Broker, call_id: str, attempt: int, request: httpx.Request, limits: Limits) -> httpx.Response:
+class Whole:
+    """An answer that is there already; named as httpx names them."""
+
+    def __init__(self, head: dict[str, Any], body: bytes) -> None:
+        self.status_code: int = head["status"]
+        self.headers: dict[str, str] = dict(head["headers"])  # names in lower case
+        self.num_bytes_downloaded = 0
+        self._body = body
+
+    async def aiter_raw(self) -> AsyncIterator[bytes]:
+        self.num_bytes_downloaded = len(self._body)
+        yield self._body
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def send(
+    way: Broker,
+    call_id: str,
+    attempt: int,
+    method: str,
+    url: str,
+    headers: Iterable[tuple[str, str]],
+    body: bytes,
+    limits: Limits,
+) -> Whole:
     """The answer to a request, asked at most once for each try at a call; an exception of httpx if there is none."""
-    body = request.content
-    asked = {
-        "call_id": call_id,
-        "attempt": attempt,
-        "method": request.method,
-        "url": str(request.url),
-        "headers": [one for one in request.headers.multi_items() if one[0] not in ("connection", "content-length")],
-        "length": len(body),
-        **limits.__dict__,
-    }
-    line = json.dumps(asked).encode() + b"\n"
-    head, answer = await (ask(way, line, body) if isinstance(way, str) else way.ask(line, body))
+    asked = {"call_id": call_id, "attempt": attempt, "method": method, "url": url, "headers": list(headers)}
+    said = orjson.dumps(asked | limits.__dict__)
+    head, answer = await (ask(way, said, body) if isinstance(way, str) else way.ask(said, body))
     if "failed" in head:
-        raise _as_httpx(head["failed"], request)
-    return httpx.Response(head["status"], headers=head["headers"], stream=_Whole(answer), request=request)
+        raise _as_httpx(head["failed"])
+    return Whole(head, answer)
 
 
-async def ask(file: str, line: bytes, body: bytes) -> Answered:
+async def ask(file: str, said: bytes, body: bytes) -> Answered:
     """What the broker of a file on this machine answers; without one, a failure by the name of httpx's exception."""
     broken = 0
     while True:
         try:
-            head, answer = await _ask(file, line, body)
+            head, answer = await (await _line_to(file)).ask(said, body)
         except (FileNotFoundError, ConnectionRefusedError):
             await asyncio.to_thread(start, file, only_if_none=True)
             continue
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except ConnectionError:
             # It ended, or was killed, in this moment; another one finds what it has written.
             broken += 1
             if broken < TRIES:
@@ -87,37 +105,73 @@ async def ask(file: str, line: bytes, body: bytes) -> Answered:
         return head, answer
 
 
-async def _ask(file: str, line: bytes, body: bytes) -> Answered:
-    reader, writer = await asyncio.open_unix_connection(broker.socket_path(file), limit=broker.LONGEST_LINE)
-    try:
-        writer.write(line)
-        writer.write(body)
-        await writer.drain()
-        told = await reader.readline()
-        if not told.endswith(b"\n"):
-            raise asyncio.IncompleteReadError(told, None)
-        head = json.loads(told)
-        return head, await reader.readexactly(head["length"])
-    finally:
-        writer.close()
+class _Line(broker.Messages):
+    """A connection to a broker, of all questions of an event loop that are under way; without any it closes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: dict[int, asyncio.Future[Answered]] = {}
+        self._asked = 0
+
+    async def ask(self, said: bytes, body: bytes) -> Answered:
+        if self.is_over:
+            raise ConnectionError("closed")
+        self._asked += 1
+        number = self._asked
+        answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answered
+        try:
+            self.tell(number, said, body)
+            return await answered
+        finally:
+            del self._waiting[number]
+            if not self._waiting:
+                self.close()
+
+    def received(self, number: int, said: bytes, body: bytes) -> None:
+        answered = self._waiting.get(number)  # none: its asker was cancelled
+        if answered is not None and not answered.done():
+            answered.set_result((orjson.loads(said), body))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        for answered in self._waiting.values():
+            if not answered.done():
+                answered.set_exception(ConnectionError("lost"))
 
 
-class _Whole(httpx.AsyncByteStream):
-    """A body that is there already."""
+class _Lines(threading.local):
+    """The connections of a thread's event loop by file; a worker may run each batch in a loop of its own."""
 
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    async def __aiter__(self) -> Any:
-        yield self._body
+    def __init__(self) -> None:
+        self.of: dict[str, asyncio.Task[_Line]] = {}
 
 
-def _as_httpx(name: str, request: httpx.Request) -> Exception:
+_lines = _Lines()
+
+
+async def _line_to(file: str) -> _Line:
+    """The connection of this loop to the broker of a file; those who ask while it is made wait for the same one."""
+    opening = _lines.of.get(file)
+    if opening is None or opening.get_loop() is not asyncio.get_running_loop() or _is_over(opening):
+        opening = _lines.of[file] = asyncio.create_task(_open(file))
+    return await asyncio.shield(opening)
+
+
+def _is_over(opening: asyncio.Task[_Line]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None or opening.result().is_over)
+
+
+async def _open(file: str) -> _Line:
+    return (await asyncio.get_running_loop().create_unix_connection(_Line, broker.socket_path(file)))[1]
+
+
+def _as_httpx(name: str) -> Exception:
     """The exception that the broker met, by its name."""
     kind = getattr(httpx, name, None)
     if isinstance(kind, type) and issubclass(kind, httpx.RequestError):
-        return kind(name, request=request)
-    return TimeoutError(name) if name == "TimeoutError" else httpx.ConnectError(name, request=request)
+        return kind(name)
+    return TimeoutError(name) if name == "TimeoutError" else httpx.ConnectError(name)
 
 
 def _listens(file: str) -> bool:

@@ -23,6 +23,7 @@ from tasks.services.partial import Download, WrongPart
 from tasks.services.unpack import ACCEPTED, CannotUnpack, Unpacker
 
 Params = Mapping[str, str | int | float | bool]
+_Response = httpx.Response | Reply | broker_client.Whole
 _Way = httpx.AsyncBaseTransport | httpx.AsyncClient  # to hosts; a client where there is a proxy
 
 
@@ -71,13 +72,14 @@ class Transfers:
         self._now = now
         self._way: _Way | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._limits: dict[tuple[int, ...], broker_client.Limits] = {}
         self._timeout = httpx.Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s, pool=None).as_dict()
 
     async def send(self, ask: Ask, answered: Callable[[float], None]) -> Answer:
         """The answer, whatever its status; `answered` is told how long its first bytes took."""
         way = self._way_of_this_loop()
         shown = safe_url(ask.address)
-        response: httpx.Response | Reply | None = None
+        response: _Response | None = None
         sent = False
         body = bytearray()
         try:
@@ -103,13 +105,14 @@ class Transfers:
                 if isinstance(way, SingleConnections) and not broker:
                     framing = framed(ask.method, url, headers.items(), body_sent or b"")
                     response = await way.ask(ask.method, url, framing, body_sent or b"", self._timeout)
+                elif broker:
+                    asked = ask.method, str(url), headers.items(), body_sent or b""
+                    limits = self._limits_of(ask.also_keep)
+                    response = await broker_client.send(broker, ask.call_id, ask.attempt, *asked, limits)
                 else:
                     extensions = {"timeout": self._timeout}
                     request = httpx.Request(ask.method, url, headers=headers, content=body_sent, extensions=extensions)
-                    if broker:
-                        limits = self._limits(ask.also_keep)
-                        response = await broker_client.send(broker, ask.call_id, ask.attempt, request, limits)
-                    elif isinstance(way, httpx.AsyncClient):
+                    if isinstance(way, httpx.AsyncClient):
                         response = await way.send(request, stream=True)
                     else:
                         response = await way.handle_async_request(request)
@@ -163,7 +166,7 @@ class Transfers:
         if self._way is None or self._loop is not loop:
             for name in ("httpx", "httpcore"):
                 logging.getLogger(name).addFilter(_hide_queries)
-            self._way, self._loop = self._open_way(), loop
+            self._way, self._loop, self._limits = self._open_way(), loop, {}
         return self._way
 
     def _open_way(self) -> _Way:
@@ -180,18 +183,20 @@ class Transfers:
         # A proxy from the environment cannot reach our own loopback.
         return not is_loopback(self._endpoint.base_url) and by_proxy()
 
-    def _limits(self, also_keep: tuple[int, ...]) -> broker_client.Limits:
-        endpoint = self._endpoint
-        return broker_client.Limits(
-            endpoint.timeout_s,
-            endpoint.connect_timeout_s,
-            endpoint.total_timeout_s,
-            int(endpoint.max_body_mb * 1_000_000),
-            by_proxy=self._by_proxy(),
-            also_keep=also_keep,
-        )
+    def _limits_of(self, also_keep: tuple[int, ...]) -> broker_client.Limits:
+        if also_keep not in self._limits:
+            endpoint = self._endpoint
+            self._limits[also_keep] = broker_client.Limits(
+                endpoint.timeout_s,
+                endpoint.connect_timeout_s,
+                endpoint.total_timeout_s,
+                int(endpoint.max_body_mb * 1_000_000),
+                by_proxy=self._by_proxy(),
+                also_keep=also_keep,
+            )
+        return self._limits[also_keep]
 
-    async def _read(self, response: httpx.Response | Reply, body: bytearray, held: int, shown: str) -> None:
+    async def _read(self, response: _Response, body: bytearray, held: int, shown: str) -> None:
         limit = int(self._endpoint.max_body_mb * 1_000_000) - held
 
         def add(pieces: Iterable[bytes]) -> None:
@@ -206,7 +211,7 @@ class Transfers:
         if body:
             add(unpacker.end())
 
-    def _whole(self, ask: Ask, response: httpx.Response | Reply, body: bytes, shown: str) -> Answer:
+    def _whole(self, ask: Ask, response: _Response, body: bytes, shown: str) -> Answer:
         answer = Answer(
             response.status_code,
             response.headers.get("content-type", ""),
@@ -245,6 +250,6 @@ def _body(json_body: Any) -> bytes | None:
     return json.dumps(json_body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _keep_part(ask: Ask, response: httpx.Response | Reply | None, body: bytes | bytearray) -> None:
+def _keep_part(ask: Ask, response: _Response | None, body: bytes | bytearray) -> None:
     if ask.download is not None and response is not None:
         ask.download.broke_off(response.status_code, response.headers, bytes(body))

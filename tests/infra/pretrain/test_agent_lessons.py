@@ -204,7 +204,7 @@ def test_a_stage_that_is_no_better_than_the_one_before_is_a_missed_goal() -> Non
     held = {goal.what: goal.held for goal in ladder_goals(parts, 0)}
     assert {what for what, holds in held.items() if not holds} == {
         "seed 0: reward + SFT, low end",
-        "seed 0: Acc@25 km, low end, against other pictures",
+        "seed 0: cold, Acc@25 km, low end, against other pictures",
     }
     assert len(held) == 6 and held["seed 0: reward + GRPO, low end"]
 

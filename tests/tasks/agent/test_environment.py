@@ -187,7 +187,7 @@ async def test_several_calls_in_one_turn_are_each_answered(studio, call, answer)
 )
 async def test_a_malformed_call_is_answered_as_data_and_recorded(studio, call, answer, name, arguments):
     done = await studio.run(call(name, arguments), answer)
-    assert not done.calls[0].well_formed and not done.calls[0].succeeded
+    assert not done.calls[0].well_formed and not done.calls[0].succeeded and not done.calls[0].executed
     assert "error" in json.loads(done.messages[3]["content"])
     assert done.messages[2]["tool_calls"][0]["function"] == {"name": name, "arguments": arguments}  # as it was written
     shown = studio.models.planner_asked()[1][0][2]["tool_calls"][0]["function"]["arguments"]
@@ -206,12 +206,14 @@ async def test_a_malformed_call_is_answered_as_data_and_recorded(studio, call, a
 async def test_a_call_that_cannot_work_is_a_failure_of_the_model(studio, call, answer, name, arguments):
     done = await studio.run(call(name, arguments), answer)
     assert done.calls[0].well_formed and not done.calls[0].succeeded and done.calls[0].error
+    assert not done.calls[0].executed
 
 
 async def test_a_place_nobody_knows_is_a_failed_call(studio, call, answer):
     studio.maps.found = []
     done = await studio.run(call("maps_geocode", '{"address": "Nowhere"}'), answer)
     assert done.calls[0].well_formed and not done.calls[0].succeeded
+    assert done.calls[0].executed  # SpotAgent's fig. 7b counts it: valid, parseable and executable
 
 
 @pytest.mark.parametrize("kind", ["outage", "timeout", "rate_limit", "bad_response", "auth"])

@@ -131,11 +131,43 @@ async def test_a_failure_is_forgotten_and_a_bad_answer_is_not_given_again(server
 
 async def test_equal_requests_of_two_runs_are_one(server, reply, file):
     server.says(reply(body=b"{}", delay_s=0.2))
-    request = httpx.Request("POST", server.url, json={})
-    answers = await asyncio.gather(*(send(file, "a", attempt, request, LIMITS) for attempt in (1, 0, 0, 1)))
+    request = "POST", server.url, [], b"{}"
+    answers = await asyncio.gather(*(send(file, "a", attempt, *request, LIMITS) for attempt in (1, 0, 0, 1)))
     assert len(server.asked) == 1 and {one.status_code for one in answers} == {200}
-    await send(file, "a", 2, request, LIMITS)
+    await send(file, "a", 2, *request, LIMITS)
     assert len(server.asked) == 2, "a further try at it is another request"
+
+
+async def test_questions_at_once_share_a_connection_and_one_given_up_leaves_the_others(
+    server, reply, file, monkeypatch
+):
+    server.answers = lambda asked: reply(body=asked.body[::-1], delay_s=0.3)
+    opened, opens = [], broker_client._open
+    await asyncio.to_thread(start, file)
+    monkeypatch.setattr(broker_client, "_open", lambda path: opened.append(path) or opens(path))
+    bodies = [b"%d" % number * 150_000 for number in range(8)]  # more than a socket takes at once
+    asking = [asyncio.create_task(send(file, str(n), 0, "POST", server.url, [], bodies[n], LIMITS)) for n in range(8)]
+    await until(lambda: server.asked)
+    asking[3].cancel()
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(answers.pop(3), asyncio.CancelledError) and len(opened) == 1
+    found = [b"".join([piece async for piece in one.aiter_raw()]) for one in answers]
+    assert found == [body[::-1] for body in bodies[:3] + bodies[4:]]
+    await send(file, "3", 0, "POST", server.url, [], bodies[3], LIMITS)
+    assert len(opened) == 2, "without questions it was closed"
+    assert len(server.asked) == 8, "what was given up had been sent, and was kept"
+
+
+async def test_a_message_of_no_sense_ends_its_connection_alone(server, file):
+    server.says_json({}, delay_s=0.3)
+    await asyncio.to_thread(start, file)
+    asking = asyncio.create_task(send(file, "a", 0, "POST", server.url, [], b"{}", LIMITS))
+    for nonsense in (broker_process.FRAME.pack(1, 2, 0) + b"{]", b"\xff" * 64):
+        reader, writer = await asyncio.open_unix_connection(broker_process.socket_path(file))
+        writer.write(nonsense)
+        assert await reader.read() == b""
+        writer.close()
+    assert (await asking).status_code == 200 and len(server.asked) == 1
 
 
 async def test_no_key_is_left_anywhere_and_the_socket_is_its_users_alone(server, file, monkeypatch, secret):
@@ -164,13 +196,13 @@ async def test_it_is_the_only_one_and_ends_by_itself(server, tmp_path):
     server.says_json({})
     await asyncio.gather(*(asyncio.to_thread(start, file, 600.0) for _ in range(3)))
     first = broker_of(file)
-    await send(file, "a", 0, httpx.Request("POST", server.url, json={}), LIMITS)
+    await send(file, "a", 0, "POST", server.url, [], b"{}", LIMITS)
     assert broker_of(file) == first
     os.kill(first, signal.SIGKILL)
     await until(lambda: _is_free(f"{file}.broker.lock"))  # or the next one would take it for running
     await asyncio.to_thread(start, file, 0.1)
     await until(lambda: not Path(broker_process.socket_path(file)).exists())
-    await send(file, "a", 0, httpx.Request("POST", server.url, json={}), LIMITS)
+    await send(file, "a", 0, "POST", server.url, [], b"{}", LIMITS)
     assert len(server.asked) == 1
     os.kill(broker_of(file), signal.SIGKILL)
 
@@ -181,7 +213,7 @@ async def test_what_cannot_be_written_down_is_not_used(server, file):
         rows.execute("DROP TABLE answers")
         rows.execute("CREATE TABLE answers (call_id, attempt, status, headers, body)")  # a column too few
     with pytest.raises(StageRefused, match="cannot be kept: table answers has 5 columns"):
-        await send(file, "a", 0, httpx.Request("POST", server.url, json={}), LIMITS)
+        await send(file, "a", 0, "POST", server.url, [], b"{}", LIMITS)
     assert len(server.asked) == 1
 
 
@@ -295,9 +327,9 @@ async def test_a_broker_of_another_machine_is_reached_by_a_relay(server, file):
     class Relay:
         passed = 0
 
-        async def ask(self, line: bytes, body: bytes) -> broker_client.Answered:
+        async def ask(self, said: bytes, body: bytes) -> broker_client.Answered:
             self.passed += 1
-            return await broker_client.ask(file, line, body)
+            return await broker_client.ask(file, said, body)
 
     relay, calls = Relay(), CallFile(file)
     server.says_json(ANSWER)
