@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from infra.offline.render.clue_grade import GRADES
 
 LIMITS_KM = (1, 25, 200, 750)
 TRIALS = 8
@@ -25,6 +28,7 @@ class Measured:
     trials: list[float]  # of answerer-base at temperature 1
     confidence: dict[str, float]  # of each answerer at temperature 0, that it is within 25 km
     agent: dict[str, Any] = field(default_factory=dict)  # empty where the agents were not asked
+    clues: str = ""  # grade of what the picture gives away; empty where it was not noted
 
 
 def report(rows: list[Measured]) -> bool:
@@ -37,6 +41,7 @@ def report(rows: list[Measured]) -> bool:
         print(f"\n== {frame} frames: {len(some)} pictures; judged {dict(Counter(row.verdict for row in some))}")
         for name in some[0].single:
             _accuracy(name, [row.single[name] for row in some])
+        held = _by_clues(some) and held if frame == "both" else held
         held = _calibration(some) and held if frame == "both" else held
         held = _regimes(some) and held if frame == "both" else held
         with_agent = [row.agent for row in some if row.agent]
@@ -48,6 +53,22 @@ def report(rows: list[Measured]) -> bool:
 def _accuracy(name: str, errors: Sequence[float]) -> None:
     shares = "  ".join(f"<{limit} km {100 * _share(errors, limit):.0f} %" for limit in LIMITS_KM)
     print(f"{name:<18} {shares}")
+
+
+def _by_clues(rows: list[Measured]) -> bool:
+    """Accuracy by the grade of a picture's clues: the more it gives away, the more answers are within each distance."""
+    means = []
+    for grade in GRADES:
+        some = [row for row in rows if row.clues == grade]
+        if some:
+            shares = {
+                limit: _share([error for row in some for error in row.single.values()], limit) for limit in LIMITS_KM
+            }
+            means.append(sum(shares.values()) / len(shares))
+            told = "  ".join(f"<{limit} km {100 * share:.0f} %" for limit, share in shares.items())
+            print(f"clues {grade:<12} {told}  of all answerers, {len(some)} pictures")
+    steps = [more - less for less, more in itertools.pairwise(means)]
+    return _goal("least gain by a grade of clues", min(steps), 0.0, math.inf) if steps else True
 
 
 def _calibration(rows: list[Measured]) -> bool:

@@ -26,7 +26,9 @@ from PIL import Image
 from infra.offline.chat.endpoint import answer
 from infra.offline.chat.figures import TRIALS, Measured, report
 from infra.offline.names import NameIndex
-from infra.offline.render import render_jpeg
+from infra.offline.render import encode, paint
+from infra.offline.render.clue_grade import clue_grade
+from infra.offline.render.labels import SeenSign
 from infra.offline.services.nominatim import Nominatim
 from infra.offline.services.tavily import Tavily
 from infra.offline.sign_index import SignIndex
@@ -79,8 +81,10 @@ class Bench:
 
     def measure(self, record: ImageRecord, frame: str, with_agent: bool) -> Measured:
         """Every role on one picture."""
-        with Image.open(io.BytesIO(render_jpeg(self.world, record))) as opened:
+        signs: list[SeenSign] = []
+        with Image.open(io.BytesIO(encode(paint(self.world, record, signs)))) as opened:
             image = opened.convert("RGB")
+        clues = clue_grade(self.world.place(record.place), signs, image.width)
         view = reduce(image)
         part = picture_part(view)
         truth = (record.lat, record.lon)
@@ -92,7 +96,7 @@ class Bench:
             name: float(json.loads(say(name, question, response_format=form)["content"])["confidence"])
             for name in ANSWERERS
         }
-        found = Measured(frame, verdict, single, [], sure)
+        found = Measured(frame, verdict, single, [], sure, clues=clues)
         found.trials = [
             error_km(say("answerer-base", question, temperature=1, seed=seed)["content"], truth)
             for seed in range(TRIALS)
