@@ -45,7 +45,8 @@ def demo(lake: Path) -> subprocess.CompletedProcess[str]:
         "plan.split={train: 0.5, validation: 0, benchmark: 0.5}",  # few places, but some of both
         "collect.satellite.size_px=256",
         "curate.quality.kinds=[panorama, photo]",  # the judge takes a second for a picture
-        "curate.judge.view_max_pixels=500000",
+        "curate.judge.view_max_pixels=300000",
+        "spread.workers=1",  # each worker of each stage takes four seconds of CPU to start
         "synthesize.also_images=1",
         "difficulty.k=4",
         "evaluate.split=train",  # of so few places none for the benchmark may be localizable

@@ -28,6 +28,7 @@ OVERRIDES = [
     *("plan.places=5", "plan.countries=[DE, FR, GB]", "collect.panoramas=0"),
     *(f"offline.port={PORT}", "offline.size=2000"),
     *("services.stac.max_attempts=1", "services.stac.backoff_s=0", "flows.retries=1", "flows.retry_delay_s=0.1"),
+    "spread.workers=1",
     *(
         "curate.quality.kinds=[photo]",
         "curate.judge.view_max_pixels=300000",
