@@ -26,6 +26,7 @@ _HEADING = re.compile(
 )
 _ANSWER = re.compile(r"<answer[^<>]{0,80}>(.*?)(?:</answer\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _OBJECT = re.compile(r"\{[^{}]{2,2000}\}")
+_LABELLED = re.compile(r"^[ \t*>-]*([A-Za-z][A-Za-z_ ]{2,24}?)[ \t*]*:[ \t*]*(\S[^\n]*)$", re.MULTILINE)
 _PAIR = re.compile(r"(-?\d{1,2}\.\d+)\s*°?\s*,\s*(-?\d{1,3}\.\d+)")
 _TAG = re.compile(r"</?(?:think|answer|tool_call|tool_response|candidate|trajectory)[^<>]{0,80}>", re.IGNORECASE)
 _ROLE = re.compile(r"^\s*(?:assistant|tool|user|system|observer|planner|thought|action|observation)\s*:", re.I | re.M)
@@ -86,26 +87,33 @@ def _last_answer(part: str) -> dict[str, Any] | None:
 
 
 def _fields(text: str) -> dict[str, Any] | None:
-    """The place a text gives: JSON, a pair of coordinates, or `Country; Region; Place`."""
+    """The place a text gives: JSON, labelled lines, a pair of coordinates, or `Country; Region; Place`."""
     for matched in reversed(list(_OBJECT.finditer(text))):
         try:
             value = json.loads(matched.group())
         except (json.JSONDecodeError, RecursionError):
             continue
-        if isinstance(value, dict):
-            fields = {str(key).lower(): item for key, item in value.items()}
-            point = _point(_first(fields, _LAT), _first(fields, _LON))
-            names = {"country": _first(fields, ("country",)), "region": _first(fields, _REGION)}
-            names["city"] = _first(fields, _CITY)
-            if point or any(isinstance(name, str) and name for name in names.values()):
-                return {"point": point, **names}
+        if isinstance(value, dict) and (found := _placed(value)):
+            return found
     pair = _PAIR.search(text)
-    if pair and (point := _point(pair.group(1), pair.group(2))):
-        return {"point": point, "country": "", "region": "", "city": ""}
+    point = _point(pair.group(1), pair.group(2)) if pair else None
+    found = _placed({label.replace(" ", "_"): line.strip(" \t*°") for label, line in _LABELLED.findall(text)})
+    if found or point:
+        found = found or {"point": None, "country": "", "region": "", "city": ""}
+        return {**found, "point": found["point"] or point}
     levels = [level.strip() for level in text.strip().split(";")]
     if 2 <= len(levels) <= 4 and len(text) < 300 and countries_in(levels[0]):
         return {"point": None, "country": levels[0], "region": levels[1], "city": (levels[2:] or [""])[0]}
     return None
+
+
+def _placed(value: dict[str, Any]) -> dict[str, Any] | None:
+    """Point and names of an answer by its fields, if it has any of them."""
+    fields = {str(key).lower(): item for key, item in value.items()}
+    point = _point(_first(fields, _LAT), _first(fields, _LON))
+    names = {"country": _first(fields, ("country",)), "region": _first(fields, _REGION), "city": _first(fields, _CITY)}
+    has_name = any(isinstance(name, str) and name for name in names.values())
+    return {"point": point, **names} if point or has_name else None
 
 
 def _read(number: int, part: str) -> Candidate | None:

@@ -35,7 +35,7 @@ class Served:
 def serve(world: World, **options: object) -> Iterator[Served]:
     """The world on a free loopback port until the generator is closed."""
     app = create_app(world, Faults(), warm=False, **options)  # type: ignore[arg-type]
-    with serving(app) as url, httpx.Client(base_url=url, timeout=30) as http:
+    with serving(app) as url, httpx.Client(base_url=url, timeout=300) as http:
         yield Served(url, world, http)
 
 

@@ -41,7 +41,7 @@ def chat_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def client(chat_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=chat_url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as opened:
+    with httpx.Client(base_url=chat_url, headers={"Authorization": f"Bearer {KEY}"}, timeout=300) as opened:
         yield opened
 
 

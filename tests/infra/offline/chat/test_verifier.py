@@ -6,7 +6,10 @@ import json
 import re
 from typing import Any
 
+import pytest
 from PIL import Image, ImageFilter
+
+from infra.offline.chat.candidates import _last_answer
 
 TASK = "Where was this picture taken? Candidates of other agents follow."
 LYON = ("Villeurbanne, France", '{"lat": 45.77, "lon": 4.89, "city": "Villeurbanne", "country": "France"}')
@@ -31,6 +34,32 @@ def settled(ask: Any, scenes: Any, image: Image.Image, candidates: str, **fields
     body = ask("verifier", [scenes.message(image, f"{TASK}\n{candidates}")], temperature=0.2, seed=5, n=9, **fields)
     cities = [str(chosen(body, k)["city"]) for k in range(9)]
     return max(set(cities), key=cities.count)
+
+
+@pytest.mark.parametrize(
+    ("answer", "point", "country", "city"),
+    [
+        (LYON[1], (45.77, 4.89), "France", "Villeurbanne"),
+        ("\nCountry: France\nCity: Lyon\nLatitude: 45.77\nLongitude: 4.89\n", (45.77, 4.89), "France", "Lyon"),
+        ("**Country:** France\n- City: Lyon\nLatitude: 45.77°\nLongitude: 4.89°", (45.77, 4.89), "France", "Lyon"),
+        ("Country: France\nCity: Lyon\nCoordinates: 45.77, 4.89", (45.77, 4.89), "France", "Lyon"),
+        ("Country: France\nSpecific location: Lyon", None, "France", "Lyon"),
+        ("45.77, 4.89", (45.77, 4.89), "", ""),
+        ("France; Rhone; Lyon", None, "France", "Lyon"),
+    ],
+)
+def test_an_answer_is_read_in_every_form_that_agents_are_asked_for(
+    answer: str, point: Any, country: str, city: str
+) -> None:
+    found = _last_answer(f"<think>City: none yet.</think><answer>{answer}</answer>")
+    assert found is not None and (found["point"], found["country"], found["city"]) == (point, country, city)
+
+
+@pytest.mark.parametrize(
+    "answer", ["I cannot tell: there is nothing.", "Note: Latitude unknown", "Latitude: 95\nLongitude: 4"]
+)
+def test_what_names_no_place_is_no_answer(answer: str) -> None:
+    assert _last_answer(f"<answer>{answer}</answer>") is None
 
 
 def test_the_picture_decides_also_when_it_is_swapped_and_the_order_turned(ask: Any, scenes: Any) -> None:
