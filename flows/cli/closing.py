@@ -171,7 +171,9 @@ def _score_lines(lake: Lake) -> list[str]:
         return []
     shown = [name for name in METRICS if name in set(scores["metric"])]
     head = "".join(f"{name.removesuffix('_mean').replace('_rate', 's').replace('_', ' '):>16}" for name in shown)
-    lines = ["  scores on the benchmark places:", f"    {'policy':<34}{'n':>6}{head}"]
+    # The split is a setting, which the table of scores does not hold.
+    lines = ["  scores on the places of evaluate.split (benchmark, unless set otherwise):"]
+    lines.append(f"    {'policy':<34}{'n':>6}{head}")
     for (policy,), rows in scores.group_by("policy", maintain_order=True):
         found = dict(rows.select("metric", "value").iter_rows())
         cells = "".join(f"{figure(name, found[name]) if name in found else '-':>16}" for name in shown)
@@ -190,19 +192,19 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
     for part, folder in _reports(results, lake).items():
         names = sorted(path.name for path in folder.iterdir() if path.suffix != ".txt")
         where = f"{folder}/" if lake.blobs.is_local else f"{lake.blobs.uri(f'reports/{part}')}/  (copy: {folder}/)"
-        lines.append(f"  {part:<9} {where}  ({', '.join(names)})")
+        lines.append(f"  {part:<10} {where}  ({', '.join(names)})")
     snapshots = lake.read("snapshots").sort("written_at")
     if snapshots.height:
         last = snapshots.row(-1, named=True)
-        lines.append(f"  report    {_address(lake, last['report'])}  ({last['status']})")
-    lines.append(f"  tables    {_command('tables', call)}")
+        lines.append(f"  report     {_address(lake, last['report'])}  ({last['status']})")
+    lines.append(f"  tables     {_command('tables', call)}")
     samples = lake.read("samples").filter(pl.col("trajectory_id").is_not_null())
     if samples.height:
-        lines.append(f"  one row   {_command('trace ' + samples['sample_id'].sort()[0], call)}")
+        lines.append(f"  one row    {_command('trace ' + samples['sample_id'].sort()[0], call)}")
     if call.demo:
         lines += _watched(lake, call)
     activate = how_to_activate()
-    return [*lines, f"  shell     {activate}"] if activate else lines
+    return [*lines, f"  shell      {activate}"] if activate else lines
 
 
 def _watched(lake: Lake, call: Call) -> list[str]:
@@ -231,7 +233,7 @@ def _watched(lake: Lake, call: Call) -> list[str]:
     pictures = " ".join(
         shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file)) for file in files
     )
-    return [f"  agent     {_command(f'locate {pictures} --model {PACKAGED}', call)}"]
+    return [f"  agent      {_command(f'locate {pictures} --model {PACKAGED}', call)}"]
 
 
 def _command(words: str, call: Call) -> str:

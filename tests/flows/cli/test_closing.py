@@ -132,7 +132,7 @@ def test_commands_it_names_can_be_copied(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(folder.parent.parent)
     words = closing_words([result("plan", {})], Lake(tmp_path / "lake"), Call(lake="my lake"))
     name = "geofix" if on_path else ".venv/bin/geofix"
-    assert f"  tables    {name} tables --lake 'my lake'" in words.splitlines()
+    assert f"  tables     {name} tables --lake 'my lake'" in words.splitlines()
     assert ("source .venv/bin/activate" in words) is not on_path
 
 
