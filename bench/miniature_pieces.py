@@ -17,6 +17,7 @@ from PIL import Image
 from infra.offline.world import World
 from infra.pretrain.agent import (
     Agent,
+    Going,
     measured,
     of_others,
     open_agent,
@@ -244,7 +245,8 @@ def grpo(folder: Path, ground: Ground, seed: int, arm: str) -> dict[str, Any]:
     agent = open_agent(folder / f"cold-{seed}")
     steps = reinforce(
         agent, used, ground.tools, size.grpo_steps, size.group, size.grpo_prompts, size.grpo_rate, seed, size.tokens,
-        curve(folder, f"{arm}-{seed}"), max(1.0, ground.until - time.monotonic() - MEASURING_S),
+        curve(folder, f"{arm}-{seed}", goes_on=(folder / f"{arm}-{seed}.going").is_dir()),
+        max(1.0, ground.until - time.monotonic() - MEASURING_S), Going(folder / f"{arm}-{seed}.going"),
     )  # fmt: skip
     keep(agent, folder / f"{arm}-{seed}")
     return {"rows": both(agent, held, ground), "pictures": len(used), "steps": steps}
@@ -262,10 +264,11 @@ def keep(agent: Agent, folder: Path) -> None:
     save_agent(agent, folder)
 
 
-def curve(folder: Path, name: str) -> Say:
+def curve(folder: Path, name: str, goes_on: bool = False) -> Say:
     """Writes figures as they come, one JSON line each."""
     file = folder / f"{name}.curve.jsonl"
-    file.unlink(missing_ok=True)
+    if not goes_on:
+        file.unlink(missing_ok=True)
 
     def say(found: Mapping[str, Any]) -> None:
         with file.open("a", encoding="utf-8") as out:

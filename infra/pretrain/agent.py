@@ -24,7 +24,7 @@ from infra.pretrain.tokens import IGNORED, Tokens
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.agent.environment import Environment
 from tasks.agent.recipe import Recipe
-from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, RECIPE
+from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, RECIPE, REPLY_TOKENS
 from tasks.agent.render import chat_template
 from tasks.agent.toolbox import Toolbox
 from tasks.imaging.processor import load_processor
@@ -38,6 +38,7 @@ from tasks.train.scoring import recipe_scorer
 from tasks.train.with_tools import ToolRollouts, opening_prompt
 
 Row = dict[str, Any]
+EVERY = 20  # steps of GRPO after which it is kept
 
 
 @dataclass
@@ -135,10 +136,12 @@ def reinforce(
     tokens: int,
     say: Callable[[dict[str, float]], None],
     seconds: float = math.inf,
+    going: Going | None = None,
 ) -> int:
     """GRPO with tools, by the trainer of the pipeline, on these rows for n steps or seconds; how many steps it was.
 
-    The rate falls to a tenth towards the end, whichever of the two comes first.
+    The rate falls to a tenth towards the end, whichever of the two comes first. It goes on from what `going` holds; the
+    reference is the agent as it is given.
     """
     settings = TrainSettings(
         seed=seed, image_max_pixels=MAX_PIXELS, image_min_pixels=MIN_PIXELS, loader_threads=0,
@@ -152,7 +155,7 @@ def reinforce(
     make = maker({row["image_id"]: row["file"] for row in rows}, tools, RECIPE, made)
     rollouts = ToolRollouts(
         Engines(agent.fast, agent.encoder.end_tokens, size * prompts), agent.encoder, make, size, tokens,
-        RECIPE.budgets.turns, 1.0,
+        RECIPE.budgets.turns, 1.0, REPLY_TOKENS,
     )  # fmt: skip
 
     def encode(number: int) -> Sample:
@@ -162,8 +165,9 @@ def reinforce(
     reference.fast.pictures = agent.fast.pictures  # type: ignore[method-assign]
     program = Grpo(agent.fast, encode, rows, settings, rollouts, recipe_scorer("spotagent"), reference)
     pupil, progress = Pupil(agent.fast, rate, seed), Progress()
+    first = 0 if going is None else going.opened(agent, pupil)
     began = time.monotonic()
-    for step in range(steps):
+    for step in range(first, steps):
         spent = time.monotonic() - began
         if spent > seconds:
             return step
@@ -176,7 +180,47 @@ def reinforce(
         pupil.optimizer.zero_grad(set_to_none=True)
         say({"step": step + 1, "seconds": round(time.monotonic() - began, 1), "waited_s": round(rollouts.waited_s, 2),
              **{name: float(value) for name, value in found.items()}})  # fmt: skip
+        if going is not None and (step + 1) % EVERY == 0:
+            going.keep(agent, pupil, step + 1)
     return steps
+
+
+class Going:
+    """GRPO on its way, in a folder: weights, optimizer and the steps done, for a run that ends before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keep(self, agent: Agent, pupil: Pupil, steps: int) -> None:
+        from safetensors.torch import save_file
+
+        partial = self.folder.with_name(self.folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        save_file({name: one.contiguous() for name, one in trained(agent).items()}, partial / "weights.safetensors")
+        torch.save(pupil.optimizer.state_dict(), partial / "optimizer.pt")
+        (partial / "steps").write_text(str(steps), encoding="utf-8")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        partial.rename(self.folder)
+
+    def opened(self, agent: Agent, pupil: Pupil) -> int:
+        """The steps done; the agent is as after them. Without an optimizer its state begins anew."""
+        from safetensors.torch import load_file
+
+        if not self.folder.is_dir():
+            return 0
+        kept, mine = load_file(self.folder / "weights.safetensors"), trained(agent)
+        with torch.no_grad():
+            for name, weight in mine.items():
+                weight.copy_(kept[name])
+        if (self.folder / "optimizer.pt").is_file():
+            pupil.optimizer.load_state_dict(torch.load(self.folder / "optimizer.pt", weights_only=True))
+        return int((self.folder / "steps").read_text(encoding="utf-8"))
+
+
+def trained(agent: Agent) -> dict[str, torch.Tensor]:
+    """The weights that learn, by name."""
+    return {name: one.detach() for name, one in agent.fast.model.named_parameters() if one.requires_grad}
 
 
 def tried_often(agent: Agent, rows: Sequence[Row], tools: Toolbox, k: int, tokens: int) -> list[list[float | None]]:

@@ -14,7 +14,7 @@ from typing import Any
 from infra.pretrain.teacher import GEOCODE, opened
 from tasks.agent.environment import ANSWERED, Environment
 from tasks.agent.recipe import Recipe
-from tasks.agent.recipes.spotmini import RECIPE
+from tasks.agent.recipes.spotmini import RECIPE, REPLY_TOKENS
 from tasks.agent.recipes.spotsft import answer_lines
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import Geocodes
@@ -71,7 +71,7 @@ def attempts(
         make = maker(dict(zip([row["image_id"] for row in part], shown, strict=True)), tools, recipe, made)
         prompts = [opening_prompt(make(row), encoder) for row in part]
         made.clear()
-        rollouts = ToolRollouts(engines, encoder, make, count, tokens, recipe.budgets.turns, temperature)
+        rollouts = ToolRollouts(engines, encoder, make, count, tokens, recipe.budgets.turns, temperature, REPLY_TOKENS)
         groups = rollouts.draw(prompts, part)
         marks = iter(scorer([(one, row) for group, row in zip(groups, part, strict=True) for one in group]))
         environments = iter(made)

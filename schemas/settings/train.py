@@ -66,6 +66,12 @@ class GrpoSettings(Settings):
     clip: float = Field(0.2, gt=0, lt=1, description="how far the ratio to the sampling policy counts")
     temperature: float = Field(1.0, gt=0, description="of sampling")
     max_completion_tokens: int = Field(4096, ge=1, description="longer completions are cut")
+    max_reply_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="with tools, of one reply: a rollout that does not stop writing ends there, for a step waits for "
+        "its longest rollout; null: as many as the completion has left",
+    )
     max_turns: int = Field(0, ge=0, description="turns with tools in a rollout; 0: no tools in RL, as SpotAgent has it")
     rollout_groups: int = Field(
         8, ge=1, description="groups decoded side by side, which decides the key cache", json_schema_extra=OPERATIONAL

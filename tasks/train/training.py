@@ -112,8 +112,9 @@ def grpo_program(
     if grpo.max_turns:
         make = environments(settings, store, connections)
         rollouts = ToolRollouts(
-            engines, encoder, make, grpo.group_size, grpo.max_completion_tokens, grpo.max_turns, grpo.temperature
-        )
+            engines, encoder, make, grpo.group_size, grpo.max_completion_tokens, grpo.max_turns, grpo.temperature,
+            grpo.max_reply_tokens,
+        )  # fmt: skip
 
         def encode(number: int) -> Sample:
             return opening_prompt(make(rows[number]), encoder)

@@ -149,7 +149,10 @@ class Underway:
 
 
 class ToolRollouts:
-    """G conversations of each picture, of at most `max_turns` replies and `max_tokens` tokens after the prompt."""
+    """G conversations of each picture, of at most `max_turns` replies and `max_tokens` tokens after the prompt.
+
+    One that does not stop writing holds up the whole batch: `reply_tokens` ends it sooner.
+    """
 
     def __init__(
         self,
@@ -160,9 +163,11 @@ class ToolRollouts:
         max_tokens: int,
         max_turns: int,
         temperature: float,
+        reply_tokens: int | None = None,
     ) -> None:
         self._engines, self._encoder, self._make = engines, encoder, make_environment
         self._size, self._max_tokens, self._max_turns = size, max_tokens, max_turns
+        self._reply_tokens = min(max_tokens, reply_tokens or max_tokens)
         self._sampling = Sampling(temperature)
         self._tools: asyncio.AbstractEventLoop | None = None
         self.waited_s = 0.0  # of the last draw: the engine idle for want of a tool's answer
@@ -174,7 +179,7 @@ class ToolRollouts:
         ]
         with Underway(self._loop(), self._max_turns) as underway:
             # The first replies: a group's prompt is computed once.
-            for number, found in self._engines.stream(prompts, self._size, self._max_tokens, self._sampling):
+            for number, found in self._engines.stream(prompts, self._size, self._reply_tokens, self._sampling):
                 for course, one in zip(groups[number], found, strict=True):
                     underway.start(course, self._take(course, one.ids))
             while underway.wait():
@@ -186,7 +191,7 @@ class ToolRollouts:
         """Replies of rollouts whose tools have answered, until none is left that fits the engine."""
         longest = max(course.length for course in underway.ready)
         room = longest + longest // SLACK
-        engine = self._engines.engine(room, underway.count, 1, self._max_tokens, self._sampling)
+        engine = self._engines.engine(room, underway.count, 1, self._reply_tokens, self._sampling)
         taken: list[Course] = []
 
         def take(waits: bool) -> Sample | None:

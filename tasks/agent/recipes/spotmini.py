@@ -11,7 +11,7 @@ from tasks.agent.recipes.spotagent import RECIPE as SPOTAGENT
 
 MAX_PIXELS, MIN_PIXELS = 100_352, 40_000  # a view of 448 x 224 pixels, and the zoom its base was taught to read
 RESULTS = 1  # of a call: it is shown the best match alone
-REPLY_TOKENS = 256
+REPLY_TOKENS = 128  # a right one has at most 70 or so
 
 RECIPE: Recipe = replace(SPOTAGENT, budgets=replace(SPOTAGENT.budgets, calls=3, turns=4)).with_tools(
     "image_zoom_in_tool", "maps_geocode"

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from infra.pretrain import quoting, teacher
-from infra.pretrain.agent import Agent, open_agent
+from infra.pretrain.agent import Agent, Going, open_agent, trained
 from infra.pretrain.cold_start import Lesson, Pupil, answer_lesson, lesson_of, packed_lessons, packed_texts, study
 from infra.pretrain.tokens import IGNORED, Tokens
 from tasks.agent.toolbox import Toolbox
@@ -181,6 +181,33 @@ def test_study_sees_every_lesson_and_rehearses_between(agent: Agent, tokens: Tok
     assert pupil.steps == 32 and rehearsed == [3, 7, 11, 15, 19, 23, 27, 31]
     assert said[-1]["loss"] < said[0]["loss"] - 0.5
     assert all(weight.grad is None for weight in agent.fast.vision.parameters())
+
+
+def test_grpo_goes_on_from_what_was_kept(agent: Agent, tmp_path: Path) -> None:
+    """The next step after a kill moves every weight as it would have without one."""
+
+    def step(pupil: Pupil) -> dict[str, torch.Tensor]:
+        for number, weight in enumerate(pupil.weights):
+            weight.grad = torch.full_like(weight, 1e-3 * (number + 1))
+        pupil.optimizer.step()
+        pupil.optimizer.zero_grad(set_to_none=True)
+        return {name: one.clone() for name, one in trained(agent).items()}
+
+    before = {name: one.clone() for name, one in trained(agent).items()}
+    going, pupil = Going(tmp_path / "grpo-0.going"), Pupil(agent.fast, 1e-3, 0)
+    assert going.opened(agent, pupil) == 0
+    kept = step(pupil)
+    going.keep(agent, pupil, 40)
+    after = step(pupil)
+    again = Pupil(agent.fast, 1e-3, 0)
+    assert going.opened(agent, again) == 40
+    assert all(torch.equal(one, kept[name]) for name, one in trained(agent).items())
+    found = step(again)
+    assert all(torch.equal(found[name], one) for name, one in after.items())
+    assert any(not torch.equal(kept[name], one) for name, one in after.items())
+    with torch.no_grad():
+        for name, one in trained(agent).items():
+            one.copy_(before[name])  # the others' agent
 
 
 def test_a_stage_that_is_no_better_than_the_one_before_is_a_missed_goal() -> None:

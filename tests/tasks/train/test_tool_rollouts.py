@@ -43,11 +43,13 @@ class Scripted:
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
     ) -> Iterator[tuple[int, list[Rollout]]]:
         self.prompts.append(list(prompts))
+        self._most = new_tokens
         texts = iter(next(self.turns))
         for number in range(len(prompts)):
             yield number, [self._rollout(next(texts)) for _ in range(size)]
 
-    def engine(self, longest: int, *_: Any) -> "Scripted":
+    def engine(self, longest: int, count: int, size: int, new_tokens: int, *_: Any) -> "Scripted":
+        self._most = new_tokens
         self.cache = SimpleNamespace(prompt=longest)
         return self
 
@@ -60,7 +62,7 @@ class Scripted:
 
     def _rollout(self, text: str) -> Rollout:
         ids = [*self._tokenizer(text)["input_ids"], self._tokenizer.eos_token_id]
-        return Rollout(ids, [0.0] * len(ids), True)
+        return Rollout(ids[: self._most], [0.0] * len(ids[: self._most]), len(ids) <= self._most)
 
 
 @pytest.fixture
@@ -125,6 +127,11 @@ def test_a_rollout_ends_at_its_budgets_and_at_text_that_steers(
     engine = Scripted(processor, [[CALL]])
     [[short]] = ToolRollouts(engine, encoder, make, 1, 8, 6, 1.0).draw([prompt], [row])  # type: ignore[arg-type]
     assert len(short.completion.ids) == 8 and not short.is_finished
+    engine = Scripted(processor, [[CALL], [ANSWER * 9]])
+    most = len(processor.tokenizer(CALL)["input_ids"]) + 2
+    [[runaway]] = ToolRollouts(engine, encoder, make, 1, 4000, 6, 1.0, most).draw([prompt], [row])  # type: ignore[arg-type]
+    assert runaway.completion.is_policy[-most:] == [True] * most and sum(runaway.completion.is_policy) == 2 * most - 1
+    assert runaway.tool_calls == 1 and runaway.answer == "" and not runaway.is_finished
 
     async def foul(self: Any, call: Any, picture: Any, offered: Any) -> Any:
         found = await call_before(self, call, picture, offered)
