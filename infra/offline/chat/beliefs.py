@@ -14,6 +14,7 @@ from infra.offline.chat.placenames import Match, Place, fold, place_names
 from infra.offline.facts import countries
 from infra.offline.gazetteer import admin1_names, gazetteer
 
+LARGEST = "its largest city"  # why a town is guessed of which nothing was seen
 SETTLED_ODDS = 2.5  # how far the best guess must lead before no further search is made
 BIGGEST_CITY = 0.5  # what "no name known, but this country" is worth beside a name on a sign
 NEAR_DEGREES = 0.45
@@ -220,7 +221,7 @@ def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evide
     for code, score in evidence.ranked()[:3]:
         for first in place_names().biggest(code)[:1]:
             name = country_name(code)
-            found.append(Guess(code, name, first.name, first.lat, first.lon, score + BIGGEST_CITY, "its largest city"))
+            found.append(Guess(code, name, first.name, first.lat, first.lon, score + BIGGEST_CITY, LARGEST))
     return sorted(found, key=lambda guess: -guess.score)[:8]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from infra.offline.chat.beliefs import Belief
+from infra.offline.chat.beliefs import LARGEST, Belief
 from infra.offline.chat.notes import Notes, SeenText
 from infra.offline.chat.placenames import fold
 from infra.offline.chat.toolbelt import DETAIL, GEOCODE, KEYWORD, MAP, SATELLITE, SEARCH, TIPS, ZOOM, Tool
@@ -144,8 +144,17 @@ def _searches(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable
 def _geocodes(notes: Notes, belief: Belief) -> Iterable[Action]:
     """Coordinates for the best addresses not yet asked for."""
     for rank, address in enumerate(a for a in belief.addresses if (GEOCODE, a) not in notes.asked):
-        why = f"A geocoder gives coordinates, so I look up {address}."
-        yield Action(GEOCODE, address, why, STEP * (1 - 0.4 * rank))
+        yield Action(GEOCODE, address, _why_geocode(address, belief), STEP * (1 - 0.4 * rank))
+
+
+def _why_geocode(address: str, belief: Belief) -> str:
+    """Of another town than the one in front it is said what speaks for it: it would come out of nowhere."""
+    if belief.best is not None and belief.best.city not in address:
+        for guess in belief.guesses:
+            if guess.city and f"{guess.city}, {guess.country_name}" in address:
+                reason = f"the largest city of {guess.country_name}" if guess.why == LARGEST else guess.why
+                return f"{guess.city} is not out of the question ({reason}), so I ask the geocoder for {address} too."
+    return f"A geocoder gives coordinates, so I look up {address}."
 
 
 def _lookups(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[Action]:

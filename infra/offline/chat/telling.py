@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterable
 
-from infra.offline.chat.beliefs import Belief, Guess
+from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.notes import Notes
 from infra.offline.chat.placenames import fold
 from infra.offline.chat.protocol import ChatRequest
@@ -55,7 +55,7 @@ class Teller:
             return self.one_of(
                 f"{where} is still the best guess.", f"That leaves {where} in front.", f"I keep {where}."
             )
-        if best.why == "its largest city":
+        if best.why == LARGEST:
             return self.one_of(f"Without a name I fall back on {where}.", f"No town is named; I keep {where} in mind.")
         return self.one_of(f"Now this points to {where}.", f"That moves my guess to {where}.", f"So it may be {where}.")
 
@@ -63,7 +63,7 @@ class Teller:
         """What is still missing, as the prompt asks to say before a call."""
         if purpose == ZOOM:
             return self.one_of("What is missing is writing I can read.", "I need more of the writing.")
-        if belief.best is None or not belief.best.city or belief.best.why == "its largest city":
+        if belief.best is None or not belief.best.city or belief.best.why == LARGEST:
             return self.one_of("What is missing is the town.", "I do not know the town yet.")
         if belief.best.why.startswith("lookup of "):
             return self.one_of("I have a point, but want to be sure of it.", "The point could still be a namesake's.")
@@ -113,7 +113,7 @@ class Teller:
             asked = guess.why.removeprefix("lookup of ")
             fits = self.one_of("and nothing I saw speaks against it", "which fits what the picture shows")
             return f"The point I was given for {asked} is the best I have, {fits}. I settle on {name}."
-        if guess.why == "its largest city":
+        if guess.why == LARGEST:
             return f"Nothing names the town, so I settle on {name}, the largest city of {guess.country_name}."
         if guess.why == "nothing":
             return "I settle on a guess, since nothing points anywhere."

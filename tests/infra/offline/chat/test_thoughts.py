@@ -9,8 +9,11 @@ import re
 import sys
 from typing import Any
 
+from infra.offline.chat.beliefs import LARGEST, Belief, Guess
+from infra.offline.chat.clues import Evidence
 from infra.offline.chat.notes import Notes, SeenText, note_result
 from infra.offline.chat.planner import trajectory_dice
+from infra.offline.chat.policy import next_action
 from infra.offline.chat.protocol import read_request
 from infra.offline.chat.reading import _Eyes
 from infra.offline.chat.toolbelt import GEOCODE, Tool
@@ -87,3 +90,20 @@ def test_the_eyes_report_to_no_host() -> None:
     """OpenVINO's own reporting forks a process that sends; it must not be loaded."""
     _Eyes()
     assert sys.modules.get("openvino_telemetry") is None
+
+
+def test_a_town_that_is_not_in_front_is_looked_up_for_a_reason() -> None:
+    first = Guess("FR", "France", "Rouen", 49.4, 1.1, 4.0, "a sign names Rouen")
+    other = Guess("FR", "France", "Cuverville", 49.7, 0.3, 3.0, "a page says Cuverville has a Rue Basse")
+    large = Guess("BE", "Belgium", "Brussels", 50.8, 4.4, 2.5, LARGEST)
+    tools = {"maps_geocode": Tool("maps_geocode", GEOCODE, {"address": {"type": "string"}}, "")}
+
+    def why(address: str) -> str:
+        belief = Belief(Evidence(), [first, other, large], [], [address])
+        found = next_action(tools, "maps_geocode", Notes(), belief, random.Random(0), 0.0)
+        assert found is not None and found[1].value == address
+        return found[1].why
+
+    assert why("Rue Basse, Rouen, France") == "A geocoder gives coordinates, so I look up Rue Basse, Rouen, France."
+    assert "Cuverville is not out of the question (a page says Cuverville has a Rue Basse)" in why("Cuverville, France")
+    assert "Brussels is not out of the question (the largest city of Belgium)" in why("Brussels, Belgium")
