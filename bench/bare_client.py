@@ -5,6 +5,7 @@ as far as one process can tell.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -27,8 +28,8 @@ def as_bytes(sent: Sent) -> bytes:
 class _Sends(asyncio.Protocol):
     """One connection: the next request of those that are left, as soon as the last one is answered."""
 
-    def __init__(self, left: "deque[bytes]", over: "asyncio.Future[None]") -> None:
-        self._left, self._over = left, over
+    def __init__(self, left: "deque[bytes]", over: "asyncio.Future[None]", answered: list[float]) -> None:
+        self._left, self._over, self._answered = left, over, answered
         self._held, self._size = bytearray(), -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -56,6 +57,7 @@ class _Sends(asyncio.Protocol):
             self._size = end + 4 + int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
         if len(self._held) >= self._size:
             self._held, self._size = bytearray(), -1
+            self._answered.append(time.perf_counter())
             self._next()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -66,12 +68,14 @@ class _Sends(asyncio.Protocol):
             self._over.set_exception(error)
 
 
-async def send_all(sent: Sequence[Sent], at_once: int) -> None:
-    """Return when all are answered; an answer other than 200, or a connection that ends, raises."""
+async def send_all(sent: Sequence[Sent], at_once: int) -> list[float]:
+    """When each was answered, in order; an answer other than 200, or a connection that ends, raises."""
+    answered: list[float] = []
     left = deque(as_bytes(one) for one in sent)
     parts = urlsplit(sent[0][1])
     loop = asyncio.get_running_loop()
     every: list[asyncio.Future[None]] = [loop.create_future() for _ in range(min(at_once, len(left)))]
     for over in every:
-        await loop.create_connection(lambda over=over: _Sends(left, over), parts.hostname, parts.port)  # type: ignore[misc]
+        await loop.create_connection(lambda over=over: _Sends(left, over, answered), parts.hostname, parts.port)  # type: ignore[misc]
     await asyncio.gather(*every)
+    return answered

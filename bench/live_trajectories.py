@@ -2,10 +2,11 @@
 
 The server (`latency_server.py`) does nothing but wait, in a process of its own. 500 agents are under way at once:
 environment, tools, chat client with limits, and every call written down before it is used. They begin from nothing,
-with 16 requests at once, as adaptive concurrency does; when each has ended once, 500 more begin in the place of those
-that end, and again: what is sustained. The same requests, byte for byte, are sent over as many bare sockets
-(`bare_client.py`). The ratio of requests a second is the figure, of the start and of what is sustained; so is the
-memory that a trajectory takes. httpx, as a client that users know, is measured beside it and judged by nothing.
+with 16 requests at once, as adaptive concurrency does; in the place of one that ends the next begins. What is sustained
+is counted from when every place has ended one until the first has ended its last. The same requests, byte for byte, are
+sent as often over as many bare sockets (`bare_client.py`). The ratio of requests a second is the figure, of the start
+and of what is sustained; so is the memory that a trajectory takes. httpx, as a client that users know, is measured
+beside it and judged by nothing.
 
 All of that in one process, in two, and in a process a core, as a stage's workers are; then in one process again with a
 price set, so that a process beside sends the requests (`broker.py`). Directly and by a broker, each begins in a process
@@ -16,6 +17,7 @@ request here, at the server and over bare sockets, and the pace that the cores a
 """
 
 import asyncio
+import json
 import multiprocessing
 import os
 import subprocess
@@ -23,10 +25,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from unittest import mock
 
@@ -56,7 +60,8 @@ LATENCY_S = 0.5
 PICTURES, VIEW_PIXELS = 10, 120_000
 SEED, SIZE, WIDTH = 7, 3_000, 1024
 GOAL_RATIO = 0.9
-ROUNDS = 2  # trajectories of each place after its first
+ROUNDS = 5  # trajectories of each place after its first
+REQUESTS = 6  # of a trajectory
 
 AT_HTTPX = 100  # requests at once of httpx: with 500 its pool takes minutes
 
@@ -90,6 +95,21 @@ def recorded(sent: list[Sent]) -> Any:
         yield
 
 
+@contextmanager
+def answering() -> Iterator[list[float]]:
+    """When each request was answered."""
+    send = Transfers.send
+    answered: list[float] = []
+
+    async def noting(self: Transfers, ask: Ask, latency: Any) -> Any:
+        answer = await send(self, ask, latency)
+        answered.append(time.perf_counter())
+        return answer
+
+    with mock.patch.object(Transfers, "send", noting):
+        yield answered
+
+
 class Live:
     """Agents of one process, in one event loop after the other phase."""
 
@@ -112,26 +132,29 @@ class Live:
         context = ToolContext(search=search, geocoder=geocoder, maps=Maps(connections.maps))
         self.chat, self._tools, self._shown = Chat(connections.chat), Toolbox(context), shown
         self.ends: dict[str, int] = {}
+        self.ended: dict[int, list[float]] = {}  # when trajectories of a place ended
 
     async def run(self, first: int, count: int, rounds: int = 1) -> None:
         """So many trajectories at once, and in the place of each, when it ends, the next of its rounds."""
 
         async def place(number: int) -> None:
+            ended = self.ended.setdefault(number, [])
             for _ in range(rounds):
                 environment = Environment(self._shown[number % len(self._shown)], self._tools, RECIPES["spotagent"])
                 # The seed makes every trajectory's requests its own; at temperature 0 the world answers them alike.
                 asked = SingleAgent(self.chat, "agent", Sampling(0.0, number, 1024))
                 trajectory = await run_agent(environment, asked)
                 self.ends[trajectory.end_reason] = self.ends.get(trajectory.end_reason, 0) + 1
+                ended.append(time.perf_counter())
                 number += TRAJECTORIES
 
         await asyncio.gather(*(place(number) for number in range(first, first + count)))
 
 
-async def warmed(url: str, shown: list[Picture], file: Path, paid: bool) -> None:
-    """A few trajectories: imports, and the start of the broker."""
+async def warmed(url: str, shown: list[Picture], file: Path, paid: bool, count: int = PICTURES) -> None:
+    """Trajectories before the first that counts: imports, and the start of the broker."""
     live = Live(url, shown, file, paid)
-    await live.run(0, PICTURES)
+    await live.run(0, count)
     await live.chat.close()
 
 
@@ -172,29 +195,34 @@ def resident_mb() -> float:
 
 @dataclass(frozen=True)
 class Took:
-    """Two phases of the same trajectories: seconds and CPU seconds of the client's processes."""
+    """Seconds until every place has ended a trajectory; then requests a second while all are under way; CPU of one."""
 
     start_s: float
-    sustained_s: float
-    sustained_cpu_s: float
+    per_s: float
+    cpu_ms: float
+
+
+async def timed(live: Live, first: int, count: int) -> Took:
+    """Every place goes from one trajectory to the next; what is sustained is counted while none has ended its last."""
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    with answering() as answered:
+        await live.run(first, count, 1 + ROUNDS)
+    cpu_s = time.process_time() - began_cpu_s
+    await live.chat.close()
+    ends = [place[-1 - ROUNDS :] for place in live.ended.values()]
+    since_s, until_s = max(place[0] for place in ends), min(place[-1] for place in ends)
+    steady = sum(since_s < one_s <= until_s for one_s in answered)
+    return Took(since_s - began_s, steady / (until_s - since_s), 1000 * cpu_s / len(answered))
 
 
 def work(url: str, file: str, count: str, first: str) -> None:
-    """One of several processes: it makes ready, waits for a word before each phase, and runs its share of them."""
+    """One of several processes: it makes ready, waits for a word, and runs its share."""
     shown = pictures()
     asyncio.run(warmed(url, shown, Path(f"{file}.{first}"), False))
-
-    async def both() -> None:
-        live = Live(url, shown, Path(file), False)
-        for begins, rounds in ((int(first), 1), (int(first) + TRAJECTORIES, ROUNDS)):
-            print("ready", flush=True)
-            sys.stdin.readline()
-            cpu_s = time.process_time()
-            await live.run(begins, int(count), rounds)
-            print(time.process_time() - cpu_s, flush=True)
-        await live.chat.close()
-
-    asyncio.run(both())
+    print("ready", flush=True)
+    sys.stdin.readline()
+    took = asyncio.run(timed(Live(url, shown, Path(file), False), int(first), int(count)))
+    print(json.dumps(vars(took)), flush=True)
 
 
 def spread(url: str, file: Path, count: int, processes: int) -> Took:
@@ -204,33 +232,19 @@ def spread(url: str, file: Path, count: int, processes: int) -> Took:
     command = [sys.executable, "-m", "bench.live_trajectories", "--work", url, str(file)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen([*command, str(size), str(first)], **pipes) for size, first in parts]
-    took, cpu_s = [], 0.0
-    for _ in range(2):
-        for worker in workers:
-            assert worker.stdout is not None and worker.stdout.readline() == "ready\n", "a process did not start"
-        began_s = time.perf_counter()
-        for worker in workers:
-            assert worker.stdin is not None
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        cpu_s = sum(float(worker.stdout.readline()) for worker in workers if worker.stdout is not None)
-        took.append(time.perf_counter() - began_s)
     for worker in workers:
-        worker.communicate()
-    return Took(took[0], took[1], cpu_s)
+        assert worker.stdout is not None and worker.stdout.readline() == "ready\n", "a process did not start"
+    took = [Took(**json.loads(worker.communicate()[0])) for worker in _told(workers)]
+    return Took(max(one.start_s for one in took), sum(one.per_s for one in took), fmean(one.cpu_ms for one in took))
 
 
-async def in_one_process(live: Live, sent: list[Sent], count: int) -> Took:
-    """Both phases here; notes the requests of the first one."""
-    began_s = time.perf_counter()
-    with recorded(sent):
-        await live.run(0, count)
-    start_s = time.perf_counter() - began_s
-    began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    await live.run(TRAJECTORIES, count, ROUNDS)
-    took = Took(start_s, time.perf_counter() - began_s, time.process_time() - began_cpu_s)
-    await live.chat.close()
-    return took
+def _told(workers: list["subprocess.Popen[str]"]) -> list["subprocess.Popen[str]"]:
+    """Each is told to go before any is waited for."""
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    return workers
 
 
 def cpu_of(process: int) -> float:
@@ -240,22 +254,23 @@ def cpu_of(process: int) -> float:
 
 
 def over_bare_sockets(sent: list[Sent], count: int, server: int) -> tuple[Took, float]:
-    """The same requests, once and as often as they are sustained; and CPU seconds of the server for the latter."""
-    began_s = time.perf_counter()
-    asyncio.run(send_all(sent, count))
-    start_s = time.perf_counter() - began_s
+    """The same requests as often, counted alike; and the server's CPU of one in ms."""
     began_s, began_cpu_s, began_server_s = time.perf_counter(), time.process_time(), cpu_of(server)
-    asyncio.run(send_all(sent * ROUNDS, count))
-    ended_s, ended_cpu_s = time.perf_counter(), time.process_time()
-    return Took(start_s, ended_s - began_s, ended_cpu_s - began_cpu_s), cpu_of(server) - began_server_s
+    answered = asyncio.run(send_all(sent * (1 + ROUNDS), count))
+    cpu_ms, server_ms = (1000 * one / len(answered)
+                         for one in (time.process_time() - began_cpu_s, cpu_of(server) - began_server_s))  # fmt: skip
+    # All are answered at one moment and sent again at one moment: whole latencies are counted.
+    since_s = began_s + 2.5 * LATENCY_S
+    whole_s = LATENCY_S * int((answered[-1] - since_s) / LATENCY_S - 0.5)
+    steady = sum(since_s < one_s <= since_s + whole_s for one_s in answered)
+    return Took(answered[len(sent) - 1] - began_s, steady / whole_s, cpu_ms), server_ms
 
 
 def told(how: str, took: Took, bare: Took, requests: int) -> list[Goal]:
     """Print both phases beside the bare sockets', and judge them."""
-    start, sustained = bare.start_s / took.start_s, bare.sustained_s / took.sustained_s
+    start, sustained = bare.start_s / took.start_s, took.per_s / bare.per_s
     print(f"   {how}: from the start {requests / took.start_s:.0f} requests a second, ratio {start:.2f}; sustained "
-          f"{ROUNDS * requests / took.sustained_s:.0f}, ratio {sustained:.2f}; "
-          f"{1000 * took.sustained_cpu_s / ROUNDS / requests:.2f} ms of CPU a request", flush=True)  # fmt: skip
+          f"{took.per_s:.0f}, ratio {sustained:.2f}; {took.cpu_ms:.2f} ms of CPU a request", flush=True)  # fmt: skip
     name = f"requests a second, live trajectories / bare sockets, {how}"
     return [
         Goal(f"{name}, {phase}", found, GOAL_RATIO) for phase, found in (("start", start), ("sustained", sustained))
@@ -269,20 +284,21 @@ def measure(url: str, server: int, folder: str, count: int, paid: bool) -> list[
     sent: list[Sent] = []
     memory = PeakMemory()
     memory.start()
-    live = Live(url, shown, file, paid)
-    took = asyncio.run(in_one_process(live, sent, count))
-    grown_mb = memory.end()
-    kept = sum(len(body or b"") for *_, body in sent) / 1e6  # what this benchmark itself holds of them
-    bare, server_cpu_s = over_bare_sockets(sent, count, server)
+    with recorded(sent):
+        asyncio.run(warmed(url, shown, file.with_name(f"second-{paid}.sqlite"), paid, count))
     requests, chats = len(sent), sum("/chat/completions" in url for _, url, _, _ in sent)
+    assert requests == REQUESTS * count, f"{requests} requests of {count} trajectories"
+    live = Live(url, shown, file, paid)
+    took = asyncio.run(timed(live, 0, count))
+    grown_mb = memory.end()
+    bare, server_ms = over_bare_sockets(sent, count, server)
+    kept = sum(len(body or b"") for *_, body in sent) / 1e6  # what this benchmark itself holds of them
     ways = "by a broker" if paid else "directly"
-    print(f"   {count} trajectories at once, {ways}: {requests:,} requests, {chats:,} of them to models, "
+    print(f"   {count} trajectories at once, {ways}: {requests:,} requests of a round, {chats:,} of them to models, "
           f"{1000 * kept / requests:.0f} KB each; ends {live.ends}; memory {(grown_mb - kept) / count:.2f} MB a "
           "trajectory, without the requests kept for the bare sockets")  # fmt: skip
-    bare_ms, server_ms = (1000 * one / ROUNDS / requests for one in (bare.sustained_cpu_s, server_cpu_s))
     print(f"   bare sockets: from the start {requests / bare.start_s:.0f} requests a second, sustained "
-          f"{ROUNDS * requests / bare.sustained_s:.0f}; {bare_ms:.2f} ms of CPU a request, the server's "
-          f"{server_ms:.2f} ms")  # fmt: skip
+          f"{bare.per_s:.0f}; {bare.cpu_ms:.2f} ms of CPU a request, the server's {server_ms:.2f} ms")  # fmt: skip
     goals = told("1 process and a broker" if paid else "1 process", took, bare, requests)
     if paid:
         return goals
@@ -294,11 +310,10 @@ def measure(url: str, server: int, folder: str, count: int, paid: bool) -> list[
     for processes in sorted({2, cores}):
         took = spread(url, file.with_suffix(f".{processes}"), count, processes)
         goals += told(f"{processes} processes", took, bare, requests)
-    both_ms = 1000 * took.sustained_cpu_s / ROUNDS / requests + server_ms
-    wanted = GOAL_RATIO * ROUNDS * requests / bare.sustained_s
-    allowed = 1000 * cores / both_ms
-    print(f"   {cores} cores, if nothing else ran, allow {allowed:.0f} requests a second at {both_ms:.2f} ms for "
-          f"client and server together; {GOAL_RATIO} of the bare pace is {wanted:.0f}", flush=True)  # fmt: skip
+    both_ms = took.cpu_ms + server_ms
+    print(f"   {cores} cores, if nothing else ran, allow {1000 * cores / both_ms:.0f} requests a second at "
+          f"{both_ms:.2f} ms for client and server together; {GOAL_RATIO} of the bare pace is "
+          f"{GOAL_RATIO * bare.per_s:.0f}", flush=True)  # fmt: skip
     return goals
 
 
