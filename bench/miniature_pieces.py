@@ -242,11 +242,10 @@ def grpo(folder: Path, ground: Ground, seed: int, arm: str) -> dict[str, Any]:
     wanted = set(learnable(attempts_of(folder, seed)))
     used = [row for row in rows if row["image_id"] in wanted or arm == "random"] or rows
     random.Random(seed).shuffle(used)
-    agent = open_agent(folder / f"cold-{seed}")
+    agent, going = open_agent(folder / f"cold-{seed}"), Going(folder / f"{arm}-{seed}.going")
     steps = reinforce(
         agent, used, ground.tools, size.grpo_steps, size.group, size.grpo_prompts, size.grpo_rate, seed, size.tokens,
-        curve(folder, f"{arm}-{seed}", goes_on=(folder / f"{arm}-{seed}.going").is_dir()),
-        max(1.0, ground.until - time.monotonic() - MEASURING_S), Going(folder / f"{arm}-{seed}.going"),
+        curve(folder, f"{arm}-{seed}", going.steps), max(1.0, ground.until - time.monotonic() - MEASURING_S), going,
     )  # fmt: skip
     keep(agent, folder / f"{arm}-{seed}")
     return {"rows": both(agent, held, ground), "pictures": len(used), "steps": steps}
@@ -264,11 +263,11 @@ def keep(agent: Agent, folder: Path) -> None:
     save_agent(agent, folder)
 
 
-def curve(folder: Path, name: str, goes_on: bool = False) -> Say:
-    """Writes figures as they come, one JSON line each."""
+def curve(folder: Path, name: str, kept: int = 0) -> Say:
+    """Writes figures as they come, one JSON line each, after so many lines of a run that is gone on with."""
     file = folder / f"{name}.curve.jsonl"
-    if not goes_on:
-        file.unlink(missing_ok=True)
+    before = file.read_text(encoding="utf-8").splitlines(keepends=True)[:kept] if file.is_file() else []
+    file.write_text("".join(before), encoding="utf-8")
 
     def say(found: Mapping[str, Any]) -> None:
         with file.open("a", encoding="utf-8") as out:

@@ -191,6 +191,11 @@ class Going:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @property
+    def steps(self) -> int:
+        """So many are kept."""
+        return int((self.folder / "steps").read_text(encoding="utf-8")) if self.folder.is_dir() else 0
+
     def keep(self, agent: Agent, pupil: Pupil, steps: int) -> None:
         from safetensors.torch import save_file
 
@@ -207,7 +212,7 @@ class Going:
         """The steps done; the agent is as after them. Without an optimizer its state begins anew."""
         from safetensors.torch import load_file
 
-        if not self.folder.is_dir():
+        if not self.steps:
             return 0
         kept, mine = load_file(self.folder / "weights.safetensors"), trained(agent)
         with torch.no_grad():
@@ -215,7 +220,7 @@ class Going:
                 weight.copy_(kept[name])
         if (self.folder / "optimizer.pt").is_file():
             pupil.optimizer.load_state_dict(torch.load(self.folder / "optimizer.pt", weights_only=True))
-        return int((self.folder / "steps").read_text(encoding="utf-8"))
+        return self.steps
 
 
 def trained(agent: Agent) -> dict[str, torch.Tensor]:

@@ -92,6 +92,7 @@ class Messages(asyncio.Protocol):
             begin, end = FRAME.size + told, FRAME.size + told + size
             if told > LONGEST_JSON:
                 self.close()
+                return
             if len(held) < end:
                 return
             with memoryview(held) as view:

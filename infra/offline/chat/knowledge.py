@@ -15,11 +15,10 @@ import numpy as np
 
 from infra.offline.chat.placenames import Place, place_names
 from infra.offline.facts import area_code, countries
-from infra.offline.gazetteer import admin1_names, gazetteer
+from infra.offline.gazetteer import EARTH_RADIUS_KM, admin1_names, gazetteer
 from infra.offline.seeded_random import draws, fraction
 
 KM_PER_DEGREE = 111.2
-EARTH_RADIUS_KM = 6371.0
 LARGE_TOWN = 300_000
 SHADOW_KM = 80.0  # how far a large town's fame reaches, as a loss of one in the logarithm
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -198,6 +199,7 @@ def test_grpo_goes_on_from_what_was_kept(agent: Agent, tmp_path: Path) -> None:
     assert going.opened(agent, pupil) == 0
     kept = step(pupil)
     going.keep(agent, pupil, 40)
+    assert going.steps == 40
     after = step(pupil)
     again = Pupil(agent.fast, 1e-3, 0)
     assert going.opened(agent, again) == 40
@@ -208,6 +210,18 @@ def test_grpo_goes_on_from_what_was_kept(agent: Agent, tmp_path: Path) -> None:
     with torch.no_grad():
         for name, one in trained(agent).items():
             one.copy_(before[name])  # the others' agent
+
+
+def test_a_curve_goes_on_after_the_steps_that_were_kept(tmp_path: Path) -> None:
+    """Steps after the last that was kept are done again, and stand in it once."""
+    from bench.miniature_pieces import curve
+
+    say = curve(tmp_path, "grpo-0")
+    for step in range(1, 8):
+        say({"step": step})
+    curve(tmp_path, "grpo-0", 5)({"step": 6})
+    steps = [json.loads(line)["step"] for line in (tmp_path / "grpo-0.curve.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_stage_that_is_no_better_than_the_one_before_is_a_missed_goal() -> None:
@@ -260,8 +274,6 @@ def test_gains_are_counted_place_by_place(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_miniature_runs_in_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import json
-
     from bench.miniature import main
 
     monkeypatch.setenv("GEOFIX_MINIATURE", str(tmp_path))
