@@ -37,7 +37,8 @@ class Size:
     train: int  # places asked for trajectories; a third of them gives one
     views: int  # pictures answered at once, places of their own
     practice: int  # places asked for pictures to practise on; two fifths are painted
-    held_out: int  # at most: there are 1,461
+    held_out: int  # of a world, at most: there are 1,461, 1,488 and 1,445
+    further: tuple[int, ...]  # seeds of worlds in which the last stages are measured too
     controls: int  # of the held-out places
     few: int  # trajectories of the cold start that GRPO goes on from
     base_s: float
@@ -56,8 +57,8 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size("tiny", 8, 2, 8, 2, 2, 2, 0, 2, 2, 2, 2, 4, 2, 1, 1, 1, 2, 1e-4, 40),
-    "gpu": Size("gpu", 3000, 4000, 6000, 1500, 500, 250, 480, 60, 15, 25, 32, 600, 8, 5, 400, 16, 8, 1e-4, 640),
+    "tiny": Size("tiny", 8, 2, 8, 2, (8,), 2, 2, 0, 2, 2, 2, 2, 4, 2, 1, 1, 1, 2, 1e-4, 40),
+    "gpu": Size("gpu", 3000, 4000, 6000, 1500, (8, 9), 500, 250, 480, 60, 15, 25, 32, 600, 8, 5, 700, 16, 8, 1e-4, 640),
 }
 
 
@@ -89,7 +90,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     if options.size != "tiny" and no_gpu():
         return NOT_RUN
     size, seeds = SIZES[options.size], [int(one) for one in options.seeds.split(",")]
-    arms = {"grpo": seeds, "random": [int(one) for one in (options.random or options.seeds).split(",")]}
+    tried = {int(one) for one in (options.random or options.seeds).split(",")}
+    arms = {"grpo": seeds, "random": [seed for seed in seeds if seed in tried]}
     asked = {name: getattr(options, name) for name in ("practice", "held_out", "grpo_rate")}
     size = replace(size, **{name: value for name, value in asked.items() if value is not None})
     root = Path(os.environ.get("GEOFIX_MINIATURE") or Path(tempfile.gettempdir()) / "geofix-miniature")
@@ -111,11 +113,12 @@ def pieces(folder: Path, size: Size, arms: dict[str, list[int]], named: str | No
         Piece("base", (), partial(base, folder, size, named)),
         Piece("train", (), partial(its.train, folder, ground)),
         Piece("views", ("train",), partial(its.views, folder, ground)),
-        *(
-            Piece(name, (before,), partial(its.pictures, folder, ground, name))
-            for before, name in (("views", "practice"), ("practice", "held"), ("held", "blank"))
-        ),
+        Piece("practice", ("views",), partial(its.pictures, folder, ground, "practice")),
+        Piece("held", ("practice",), partial(its.pictures, folder, ground, "held")),
+        Piece("blank", ("held",), partial(its.pictures, folder, ground, "blank")),
     ]
+    for before, field in zip(("blank", *ground.further), ground.further.values(), strict=False):
+        found.append(Piece(field.name, (before,), partial(its.further, folder, field)))
     # Those that others wait for come first: they are begun first.
     found += [Piece(f"stages-{seed}", ("base", "views"), partial(its.stages, folder, ground, seed)) for seed in seeds]
     for seed in seeds:
@@ -125,22 +128,32 @@ def pieces(folder: Path, size: Size, arms: dict[str, list[int]], named: str | No
             for part, name in enumerate(tried)
         ]
         found += [
-            Piece(f"{name}-{seed}", (*tried, "held"), partial(its.grpo, folder, ground, seed, name))
+            Piece(f"{name}-train-{seed}", (*tried, "practice"), partial(its.grpo, folder, ground, seed, name))
             for name in arms
             if seed in arms[name]
         ]
-    measures = (
-        ("cold", its.cold, "held"), ("sft", its.sft, "held"), ("more", its.more, "held"),
-        ("controls", its.controls, "blank"),
-    )  # fmt: skip
-    for name, measure, needs in measures:
+    for name, measure in (("sft", its.sft), ("more", its.more)):
         found += [
-            Piece(f"{name}-{seed}", (f"stages-{seed}", needs), partial(measure, folder, ground, seed)) for seed in seeds
+            Piece(f"{name}-{seed}", (f"stages-{seed}", "held"), partial(measure, folder, ground, seed))
+            for seed in seeds
         ]
-    found += [
-        Piece(f"controls-grpo-{seed}", (f"grpo-{seed}", "blank"), partial(its.controls, folder, ground, seed, "grpo"))
-        for seed in seeds
-    ]
+    for arm, made, controls in (
+        ("cold", "stages", "controls"),
+        *((arm, f"{arm}-train", f"controls-{arm}") for arm in arms),
+    ):
+        for seed in arms.get(arm, seeds):
+            model, after = f"{arm}-{seed}", f"{made}-{seed}"
+            found.append(Piece(model, (after, "held"), partial(its.agent, folder, ground, model)))
+            found += [
+                Piece(
+                    f"{model}-in-{field.name}", (after, field.name), partial(its.abroad, folder, ground, model, field)
+                )
+                for field in ground.further.values()
+            ]
+            if arm != "random":
+                found.append(
+                    Piece(f"{controls}-{seed}", (after, "blank"), partial(its.controls, folder, ground, seed, arm))
+                )
     found.append(Piece("untrained", ("base", "held"), partial(its.untrained, folder, ground)))
     return found
 

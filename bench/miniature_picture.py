@@ -56,6 +56,7 @@ def bars(parts: dict[str, Any], seeds: Sequence[int]) -> Iterator[str]:
         said = f"a reader of every plate: {ceiling['acc_25km'][0]:.1%}"
         yield _text(WIDTH - 14, at - 6, said, "end", CEILING_COLOUR)
     shown = [(*one, STAGE_COLOUR) for one in STAGES] + [(*one, CONTROL_COLOUR) for one in CONTROLS]
+    shown = [one for one in shown if any(one[1].format(seed) in parts for seed in seeds)]
     room = (WIDTH - 70) / len(shown)
     for place, (name, piece, row, colour) in enumerate(shown):
         middle = 60 + room * (place + 0.5)
@@ -83,6 +84,8 @@ def curves(folder: Path, seeds: Sequence[int]) -> Iterator[str]:
         yield _line(56, at, WIDTH - 12, at, "#ddd")
         yield _text(48, at + 4, f"{fifth / 5:.1f}", "end")
     for number, (arm, colour, said) in enumerate(arms):
+        if not any(found[arm, seed] for seed in seeds):
+            continue
         yield _text(WIDTH - 14, top + 16 + (floor - top) * (0.3 if number == 0 else 0.52), said, "end", colour)
         for seed in seeds:
             rewards = found[arm, seed]

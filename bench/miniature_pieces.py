@@ -48,9 +48,21 @@ from tasks.reward.spotagent import reward_at
 if TYPE_CHECKING:
     from bench.miniature import Size
 
-MEASURING_S = 85  # after GRPO's last step
+MEASURING_S = 120  # after GRPO's last step
 Rows = list[dict[str, Any]]
 Say = Callable[[Mapping[str, Any]], None]
+
+
+class Field:
+    """Held-out cells of a further world: the same Earth with other streets and signs, and its own geocoder.
+
+    What GRPO brings is small beside how places differ, and one world has too few of them to tell.
+    """
+
+    def __init__(self, seed: int, size: Size) -> None:
+        self.name, self.world = f"held-{seed}", World(seed, WORLD_SIZE)
+        self.tools = toolbox_of(geocoder_of(self.world, ready=True))
+        self.records = choose(self.world, size.held_out, True, 0)
 
 
 class Ground:
@@ -68,6 +80,7 @@ class Ground:
             asked[size.practice :],
         )  # GRPO practises on places of its own
         self.held = choose(self.world, size.held_out, True, 0)
+        self.further = {f"held-{seed}": Field(seed, size) for seed in size.further}
 
     def rows(self, folder: Path, name: str) -> Rows:
         if name == "views":
@@ -105,6 +118,12 @@ def pictures(folder: Path, ground: Ground, name: str) -> dict[str, Any]:
     tools = ground.tools if name == "practice" else None
     paint_all(ground.world, records, folder / name, os.cpu_count() or 1, tools, name != "blank", teaches=False)
     return {"asked": len(records), "pictures": len(ground.rows(folder, name))}
+
+
+def further(folder: Path, field: Field) -> dict[str, Any]:
+    """Panoramas of another world's held-out places."""
+    paint_all(field.world, field.records, folder / field.name, os.cpu_count() or 1)
+    return {"pictures": len(field.records)}
 
 
 def untrained(folder: Path, ground: Ground) -> dict[str, Any]:
@@ -157,9 +176,23 @@ def sft(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
     }
 
 
-def cold(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
-    """What the agent after its cold start finds."""
-    return {"rows": both(open_agent(folder / f"cold-{seed}"), ground.rows(folder, "held"), ground)}
+def agent(folder: Path, ground: Ground, model: str) -> dict[str, Any]:
+    """What an agent finds: its likeliest replies, and at fewer places sampled ones as GRPO draws them."""
+    tokens, held = ground.size.tokens, ground.rows(folder, "held")
+    opened = open_agent(folder / model)
+    some = held[: ground.size.controls]
+    return {
+        "rows": {
+            "agent": measured(opened, held, ground.tools, tokens),
+            "agent, sampled": measured(opened, some, ground.tools, tokens, temperature=1.0),
+        }
+    }
+
+
+def abroad(folder: Path, ground: Ground, model: str, field: Field) -> dict[str, Any]:
+    """What an agent finds in a further world."""
+    rows = rows_of(folder / field.name, field.records)
+    return {"rows": {"agent": measured(open_agent(folder / model), rows, field.tools, ground.size.tokens)}}
 
 
 def more(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
@@ -168,16 +201,7 @@ def more(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
     return {"rows": {"agent": measured(agent, ground.rows(folder, "held"), ground.tools, ground.size.tokens)}}
 
 
-def both(agent: Agent, held: Rows, ground: Ground) -> dict[str, Any]:
-    """Figures of the likeliest replies, and of sampled ones as GRPO draws them at fewer places."""
-    tokens, some = ground.size.tokens, held[: ground.size.controls]
-    return {
-        "agent": measured(agent, held, ground.tools, tokens),
-        "agent, sampled": measured(agent, some, ground.tools, tokens, temperature=1.0),
-    }
-
-
-def controls(folder: Path, ground: Ground, seed: int, name: str = "cold") -> dict[str, Any]:
+def controls(folder: Path, ground: Ground, seed: int, name: str) -> dict[str, Any]:
     """What a trained agent finds with other pictures, boards without a word, no tools, tools that answer wrongly."""
     tokens, held = ground.size.tokens, ground.rows(folder, "held")[: ground.size.controls]
     agent = open_agent(folder / f"{name}-{seed}")
@@ -236,9 +260,8 @@ def difficulty(errors: Sequence[Sequence[float | None]]) -> dict[str, Any]:
 
 
 def grpo(folder: Path, ground: Ground, seed: int, arm: str) -> dict[str, Any]:
-    """GRPO with tools on the learnable pictures (`grpo`) or on any (`random`); measured on held-out places."""
-    size = ground.size
-    rows, held = ground.rows(folder, "practice"), ground.rows(folder, "held")
+    """GRPO with tools on the learnable pictures (`grpo`) or on any (`random`)."""
+    size, rows = ground.size, ground.rows(folder, "practice")
     wanted = set(learnable(attempts_of(folder, seed)))
     used = [row for row in rows if row["image_id"] in wanted or arm == "random"] or rows
     random.Random(seed).shuffle(used)
@@ -248,7 +271,7 @@ def grpo(folder: Path, ground: Ground, seed: int, arm: str) -> dict[str, Any]:
         curve(folder, f"{arm}-{seed}", going.steps), max(1.0, ground.until - time.monotonic() - MEASURING_S), going,
     )  # fmt: skip
     keep(agent, folder / f"{arm}-{seed}")
-    return {"rows": both(agent, held, ground), "pictures": len(used), "steps": steps}
+    return {"pictures": len(used), "steps": steps}
 
 
 def rehearsed(agent: Agent, ground: Ground, rows: Rows, seed: int) -> list[Any]:

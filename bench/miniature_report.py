@@ -13,7 +13,7 @@ from typing import Any
 from bench.goals import Goal, judge
 from bench.miniature_picture import draw
 from bench.miniature_pieces import attempts_of, difficulty, learnable
-from infra.pretrain.agent_figures import gain
+from infra.pretrain.agent_figures import gain, joined
 
 LADDER = (
     ("base", "untrained", "base, at once"),
@@ -25,7 +25,9 @@ LADDER = (
 
 def report(folder: Path, seeds: Sequence[int]) -> int:
     """Print what is there and judge it."""
-    parts = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    parts = with_further_worlds(
+        {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    )
     goals: list[Goal] = []
     if "signs" in parts.get("base", {}):
         signs, shuffled = parts["base"]["signs"], parts["base"]["signs_shuffled"]
@@ -57,7 +59,7 @@ def report(folder: Path, seeds: Sequence[int]) -> int:
                 for row in found["groups"]
                 if row["groups"] == "kept" and row["number"]
             ]
-    both = [(parts[f"grpo-{seed}"], parts[f"random-{seed}"]) for seed in seeds if f"random-{seed}" in parts]
+    both = [(parts[f"grpo-{seed}"], parts[f"random-{seed}"]) for seed in seeds if at_equal_steps(parts, seed)]
     if both:
         rewards = [[mean(arm["rows"][name]["reward"] for arm in arms) for arms in zip(*both, strict=True)]
                    for name in ("agent", "agent, sampled")]  # fmt: skip
@@ -70,11 +72,34 @@ def report(folder: Path, seeds: Sequence[int]) -> int:
 def gains(parts: dict[str, Any], seed: int) -> list[tuple[str, list[float]]]:
     """What each stage earns more than the one before, and filtered pictures more than random ones, place by place."""
     steps = rungs(parts, seed)
-    found = [(name, gain(before["rewards"], after["rewards"])) for (_, before), (name, after) in pairwise(steps)]
-    arms = [parts[f"{arm}-{seed}"]["rows"]["agent"] for arm in ("random", "grpo") if f"{arm}-{seed}" in parts]
-    if len(arms) == 2:
-        found.append(("filtered against random pictures", gain(*(arm["rewards"] for arm in arms))))
+    found = [(name, on_the_same(before, after)) for (_, before), (name, after) in pairwise(steps)]
+    if at_equal_steps(parts, seed):
+        arms = [parts[f"{arm}-{seed}"]["rows"]["agent"] for arm in ("random", "grpo")]
+        found.append(("filtered against random pictures", on_the_same(*arms)))
     return found
+
+
+def on_the_same(before: dict[str, Any], after: dict[str, Any]) -> list[float]:
+    """The gain at the places where both were measured: those of the first world come first."""
+    both = min(before["places"], after["places"])
+    return gain(before["rewards"][:both], after["rewards"][:both])
+
+
+def at_equal_steps(parts: dict[str, Any], seed: int) -> bool:
+    """Whether both arms of GRPO are there, within a tenth of each other's steps: else nothing is said of the filter."""
+    arms = ("grpo", "random")
+    if not all(f"{arm}-{seed}" in parts for arm in arms):
+        return False
+    steps = [parts[f"{arm}-train-{seed}"]["steps"] for arm in arms]
+    return bool(max(steps) <= 1.1 * min(steps))
+
+
+def with_further_worlds(parts: dict[str, Any]) -> dict[str, Any]:
+    """The same, each agent's figures over the places of all worlds it was measured in."""
+    for name in [name for name in parts if "-in-held-" in name]:
+        rows = parts[name.partition("-in-")[0]]["rows"]
+        rows["agent"] = joined(rows["agent"], parts[name]["rows"]["agent"])
+    return parts
 
 
 def rungs(parts: dict[str, Any], seed: int) -> list[tuple[str, dict[str, Any]]]:

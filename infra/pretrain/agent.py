@@ -175,7 +175,7 @@ def reinforce(
         seed_step(seed, step)
         found = program.gradients(step, progress)
         for group in pupil.optimizer.param_groups:
-            group["lr"] = rate * min(1.0, (step + 1) / 4) * (1.0 - 0.9 * max(step / steps, spent / seconds))
+            group["lr"] = rate * min(1.0, (step - first + 1) / 4) * (1.0 - 0.9 * max(step / steps, spent / seconds))
         pupil.optimizer.step()
         pupil.optimizer.zero_grad(set_to_none=True)
         say({"step": step + 1, "seconds": round(time.monotonic() - began, 1), "waited_s": round(rollouts.waited_s, 2),

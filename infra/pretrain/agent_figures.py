@@ -133,6 +133,26 @@ def figures(tried: Sequence[Tried], rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of further places added; without a median, which only the places themselves would give."""
+    rewards = [*one["rewards"], *other["rewards"]]
+
+    def share(name: str, of: str) -> list[float] | None:
+        both = [each for each in (one, other) if each[name] is not None]
+        hits = sum(round(each[name][0] * each[of]) for each in both)
+        return wilson(hits, sum(each[of] for each in both)) if both else None
+
+    shares = [name for name in one if name.startswith(("acc_", "call_", "answered", "with_calls", "read_"))]
+    return {
+        **{name: share(name, "calls" if name.startswith("call_") else "places") for name in shares},
+        "places": one["places"] + other["places"],
+        "calls": one["calls"] + other["calls"],
+        "reward": mean(rewards),
+        "reward_interval": interval(rewards),
+        "rewards": rewards,
+    }
+
+
 def wilson(hits: int, n: int, z: float = 1.96) -> list[float]:
     """[share, low, high] of a proportion."""
     if not n:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import multiprocessing
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -89,7 +90,8 @@ def _each(paints: Callable[[Any], None], tasks: Sequence[Any], processes: int) -
         for task in tasks:
             paints(task)
         return
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
+    # What feeds a GPU beside it goes first.
+    with multiprocessing.get_context("fork").Pool(processes, os.nice, (10,)) as pool:
         for _ in pool.imap_unordered(paints, tasks):
             pass
 

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -259,7 +260,8 @@ def test_gains_are_counted_place_by_place(tmp_path: Path) -> None:
     before = [float(n % 4 == 0) for n in range(1000)]
     after = [1.0 if n % 40 == 1 else reward for n, reward in enumerate(before)]
     rows = {
-        name: {"rewards": rewards, "acc_25km": [0.25, 0.22, 0.28]} for name, rewards in (("b", before), ("a", after))
+        name: {"rewards": rewards, "places": len(rewards), "acc_25km": [0.25, 0.22, 0.28]}
+        for name, rewards in (("b", before), ("a", after))
     }
     parts = {"cold-0": {"rows": {"agent": rows["b"]}}, "grpo-0": {"rows": {"agent": rows["a"]}}}
     [(name, (more, low, high))] = gains(parts, 0)
@@ -270,6 +272,41 @@ def test_gains_are_counted_place_by_place(tmp_path: Path) -> None:
     draw(tmp_path, parts, [0], tmp_path / "one.svg")
     drawn = (tmp_path / "one.svg").read_text()
     assert ">cold start</text>" in drawn and drawn.count('width="20"') == 2  # a bar for each stage that there is
+
+
+def test_figures_of_further_worlds_are_those_of_all_places_together() -> None:
+    """As if all had been measured at once; a stage that was measured in one world is compared in that one."""
+    from bench.miniature_report import gains, with_further_worlds
+    from infra.pretrain.agent_figures import Tried, figures
+
+    def tried(n: int, hits: int, calls: int) -> list[Tried]:
+        return [Tried(1.0 if i < hits else None, float(i < hits), calls, calls - (i % 3 == 0), 1, "a", "answered")
+                for i in range(n)]  # fmt: skip
+
+    def row(n: int) -> list[dict[str, str]]:
+        return [{"street": "a" if i % 2 else "b"} for i in range(n)]
+
+    one, other, silent = tried(700, 150, 2), tried(333, 91, 1), tried(50, 0, 0)
+    silent = [replace(each, executed=0, found=0) for each in silent]
+    parts = {
+        "sft-0": {"rows": {"at once": figures(tried(700, 10, 1), row(700))}},
+        "cold-0": {"rows": {"agent": figures(one, row(700))}},
+        "cold-0-in-held-8": {"rows": {"agent": figures(other, row(333))}},
+        "cold-0-in-held-9": {"rows": {"agent": figures(silent, row(50))}},
+    }
+    found = with_further_worlds(parts)["cold-0"]["rows"]["agent"]
+    wanted = figures([*one, *other, *silent], [*row(700), *row(333), *row(50)])
+    assert found == {name: value for name, value in wanted.items() if name != "median_km"}
+    [(_, gain)] = gains(parts, 0)
+    assert gain[0] == pytest.approx(140 / 700)
+
+
+def test_two_arms_are_compared_at_equal_steps_alone() -> None:
+    from bench.miniature_report import at_equal_steps
+
+    parts = {"grpo-0": {}, "random-0": {}, "grpo-train-0": {"steps": 200}, "random-train-0": {"steps": 190}}
+    assert at_equal_steps(parts, 0) and not at_equal_steps(parts, 1)
+    assert not at_equal_steps({**parts, "random-train-0": {"steps": 110}}, 0)
 
 
 @pytest.mark.slow
@@ -283,6 +320,7 @@ def test_the_miniature_runs_in_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {"agent", "agent, sampled"} == set(found["cold-0"]["rows"]) == set(found["grpo-0"]["rows"])
     assert {"no tools", "boards without a word"} <= set(found["controls-0"]["rows"])
     assert (tmp_path / "tiny" / "grpo-0" / "config.json").is_file()
+    assert found["grpo-train-0"]["steps"] == 1 and found["grpo-0-in-held-8"]["rows"]["agent"]["places"] == 2
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").glob("*.json")}
     assert main(["--size", "tiny", "--seeds", "0"]) == 1
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").glob("*.json")}
