@@ -91,7 +91,7 @@ class Environment:
         self.budgets = budgets or recipe.budgets
         self._keep, self._clock, self._stop_at_outage = keep_picture or _digest, clock, stop_at_outage
         self._offered = recipe.schemas() or None
-        self._view_sha256 = self._keep(picture.view)
+        self._view_sha256 = keep_picture(picture.view) if keep_picture else picture.view_sha256
         self.reset()
 
     def reset(self) -> list[Message]:

@@ -1,5 +1,6 @@
 """A picture to be located: the original, and the view of it a model sees."""
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +25,11 @@ class Picture:
     def view_uri(self) -> str:
         """The view as chat messages carry it; every attempt at the picture sends it."""
         return images.to_data_uri(self.view)
+
+    @cached_property
+    def view_sha256(self) -> str:
+        """By which stored messages name the view."""
+        return hashlib.sha256(self.view).hexdigest()
 
     def region(self, box: tuple[float, float, float, float]) -> bytes:
         """A JPEG cut from the original under a box drawn on the view; ValueError for a box outside."""

@@ -40,7 +40,17 @@ _TABLES = (
 )
 
 _OURS = "call_id = ? AND token = ?"
-_INSERT = f"INSERT OR REPLACE INTO calls VALUES ({', '.join('?' * (len(COLUMNS) + 1))})"
+_KNOWN = f"SELECT {', '.join(COLUMNS)} FROM calls WHERE call_id IN ?"
+_SAME = "SELECT call_id FROM under_way WHERE call_id IN ?"
+_OPEN = "INSERT INTO under_way VALUES "
+_ENDED, _WITH_USD = "DELETE FROM under_way WHERE call_id IN ? AND token IN ?", " RETURNING call_id, usd"
+# An answer to a request that was sent before its asker was lost: what was lost is found, and counts as it is.
+_FOUND_AGAIN = (
+    "DELETE FROM lost WHERE call_id IN ? AND lost_s > (SELECT min(sent_s) FROM answers WHERE call_id = lost.call_id)"
+)
+_USED = "DELETE FROM answers WHERE call_id IN ?"
+_INSERT = "INSERT OR REPLACE INTO calls VALUES "
+_AT_ONCE = 32  # rows of a statement
 _values = operator.itemgetter(*COLUMNS)
 
 Row = dict[str, Any]
@@ -98,9 +108,20 @@ class CallFile:
         return (CallFile, (self.path,))
 
     def apply(self, steps: Sequence[Begin | End]) -> list[Begun | None]:
-        """Do all in one transaction; the results of those that begin."""
+        """Do all in one transaction; the results of those that begin.
+
+        A statement is for all of them where that can be: after each, this thread waits for its turn to go on, and
+        other processes wait for the end of the transaction.
+        """
         with self._file.transaction() as file:
-            return [self._begin(file, step) if isinstance(step, Begin) else self._end(file, step) for step in steps]
+            if len({step.call_id for step in steps}) < len(steps):  # one may be about what another one does
+                return [self._all(file, [step])[0] for step in steps]
+            return self._all(file, steps)
+
+    def _all(self, file: sqlite3.Connection, steps: Sequence[Begin | End]) -> list[Begun | None]:
+        self._end(file, [step for step in steps if isinstance(step, End)])
+        begun = self._begin(file, [step for step in steps if isinstance(step, Begin)])
+        return [begun.get(step.call_id) for step in steps]
 
     def spent(self) -> tuple[float, float]:
         """US dollars of all calls so far, and of those whose process was killed, or gave up, before an answer came."""
@@ -170,11 +191,28 @@ class CallFile:
         with self._file.transaction() as file:
             _set(file, "version", version)
 
-    def _begin(self, file: sqlite3.Connection, step: Begin) -> Begun:
-        if step.replay:
-            row = file.execute(f"SELECT {', '.join(COLUMNS)} FROM calls WHERE call_id = ?", (step.call_id,)).fetchone()
-            if row:
-                return Begun("found", dict(zip(COLUMNS, row, strict=True)))
+    def _begin(self, file: sqlite3.Connection, steps: Sequence[Begin]) -> dict[str, Begun]:
+        """By id; the ids differ."""
+        if not steps:
+            return {}
+        ids = _some([step.call_id for step in steps])
+        found = file.execute(_for(_KNOWN, len(ids)), ids).fetchall()
+        rows = {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in found}
+        same = {call_id for (call_id,) in file.execute(_for(_SAME, len(ids)), ids).fetchall()}
+        begun = {step.call_id: Begun("found", rows[step.call_id]) for step in steps
+                 if step.replay and step.call_id in rows}  # fmt: skip
+        asked = [step for step in steps if step.call_id not in begun]
+        plain = [one for one in asked if one.call_id not in same and one.budget_usd is None and not one.most_usd]
+        now_s = self._clock()
+        _insert(file, _OPEN, [(one.call_id, one.owner, one.token, now_s, 0.0, one.role) for one in plain])
+        begun |= {one.call_id: Begun("go") for one in plain}
+        for one in asked:
+            if one.call_id not in begun:
+                begun[one.call_id] = self._begin_one(file, one)
+        return begun
+
+    def _begin_one(self, file: sqlite3.Connection, step: Begin) -> Begun:
+        """One that was not answered before: it may be under way already, or there may be no money for it."""
         now_s = self._clock()
         same = file.execute("SELECT owner, since_s FROM under_way WHERE call_id = ?", (step.call_id,)).fetchone()
         if same and _lives(same[0], same[1], now_s):
@@ -192,7 +230,7 @@ class CallFile:
             if untried and file.execute("SELECT 1 FROM under_way WHERE role = ?", (step.role,)).fetchone():
                 return Begun("wait")  # for the first of its role, which tells how its server counts
         values = (step.call_id, step.owner, step.token, now_s, usd, step.role)
-        file.execute("INSERT INTO under_way VALUES (?, ?, ?, ?, ?, ?)", values)
+        _insert(file, _OPEN, [values])
         return Begun("go")
 
     def _open_usd(self, file: sqlite3.Connection, now_s: float) -> float:
@@ -217,26 +255,49 @@ class CallFile:
             file.execute("INSERT INTO lost VALUES (?, ?, ?)", (call_id, likely, self._clock()))
         file.execute("DELETE FROM under_way WHERE call_id = ?", (call_id,))
 
-    def _end(self, file: sqlite3.Connection, step: End) -> Begun | None:
-        ours = (step.call_id, step.token)
-        if step.row is None:
-            if step.was_sent and file.execute(f"SELECT 1 FROM under_way WHERE {_OURS}", ours).fetchone():
-                self._lose(file, step.call_id)
-            file.execute(f"DELETE FROM under_way WHERE {_OURS}", ours)
-            return None
-        noted = file.execute(f"DELETE FROM under_way WHERE {_OURS} RETURNING usd", ours).fetchone()
-        usd, cost = noted[0] if noted else 0.0, step.row["cost_usd"]
-        if usd and cost:
-            # A server may count more tokens than a question was taken for: the next ones are taken for so much more.
-            name = f"ratio {step.row['role']}"
-            _set(file, name, max(0.0, _sum(file, name), max(1.0, _sum(file, name)) * cost / usd))
-        # An answer to a request that was sent before its asker was lost: what was lost is found, and counts as it is.
-        found = "lost_s > (SELECT min(sent_s) FROM answers WHERE call_id = ?1)"
-        file.execute(f"DELETE FROM lost WHERE call_id = ?1 AND {found}", (step.call_id,))
-        file.execute("DELETE FROM answers WHERE call_id = ?", (step.call_id,))
-        file.execute(_INSERT, (*_values(step.row), None))
-        _add(file, "spent", cost or 0.0)
-        return None
+    def _end(self, file: sqlite3.Connection, steps: Sequence[End]) -> None:
+        """The ids differ."""
+        for step in steps:
+            if step.row is None:
+                ours = (step.call_id, step.token)
+                if step.was_sent and file.execute(f"SELECT 1 FROM under_way WHERE {_OURS}", ours).fetchone():
+                    self._lose(file, step.call_id)
+                file.execute(f"DELETE FROM under_way WHERE {_OURS}", ours)
+        rows = {step.call_id: step.row for step in steps if step.row is not None}
+        if not rows:
+            return
+        ids, tokens = _some(list(rows)), _some([step.token for step in steps if step.row is not None])
+        spent = sum(row["cost_usd"] or 0.0 for row in rows.values())
+        noted = dict(file.execute(_for(_ENDED + _WITH_USD if spent else _ENDED, len(ids)), ids + tokens).fetchall())
+        for call_id, usd in noted.items():
+            row, cost = rows[call_id], rows[call_id]["cost_usd"]
+            if usd and cost:
+                # A server may count more tokens than a question was taken for: the next ones are taken for so much
+                # more.
+                name = f"ratio {row['role']}"
+                _set(file, name, max(0.0, _sum(file, name), max(1.0, _sum(file, name)) * cost / usd))
+        file.execute(_for(_FOUND_AGAIN, len(ids)), ids)
+        file.execute(_for(_USED, len(ids)), ids)
+        _insert(file, _INSERT, [(*_values(row), None) for row in rows.values()])
+        _add(file, "spent", spent)
+
+
+@functools.lru_cache(maxsize=64)
+def _for(statement: str, count: int) -> str:
+    """A statement for as many ids, at its `IN`s: lengths are few, so that it is prepared once."""
+    return statement.replace(" IN ?", f" IN ({', '.join('?' * count)})")
+
+
+def _insert(file: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    for start in range(0, len(rows), _AT_ONCE):
+        some = rows[start : start + _AT_ONCE]
+        marks = f"({', '.join('?' * len(some[0]))})"
+        file.execute(statement + ", ".join([marks] * len(some)), [value for row in some for value in row])
+
+
+def _some(values: list[str]) -> list[str]:
+    """As many as the next power of two, the last one several times."""
+    return values + values[-1:] * ((1 << (len(values) - 1).bit_length()) - len(values))
 
 
 def owner() -> str:

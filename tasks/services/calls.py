@@ -26,6 +26,7 @@ from tasks.services.errors import ServiceError
 from tasks.services.spending import spending
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5
+TOGETHER_S = 0.004  # what is to be written within it is written at once; a model takes a hundred times as long
 
 
 class BudgetExhausted(StageRefused):
@@ -230,13 +231,15 @@ def _spend(role: str, usage: Usage, seconds: float, is_replayed: bool) -> None:
 
 @dataclass
 class _Writer:
-    """Steps of all requests of this process, several in one transaction: as many as came while the last one ran."""
+    """Steps of all requests of this process, several in one transaction: as many as come in a moment."""
 
     store: CallStore
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "calls"))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waiting: list[tuple[Begin | End, "asyncio.Future[Begun | None] | None"]] = field(default_factory=list)
+    _timed_in: asyncio.AbstractEventLoop | None = None  # the moment ends there; a loop that has ended does not count
     _is_running: bool = False
+    _is_due: bool = False  # a moment has ended while a transaction ran
 
     async def do(self, step: Begin | End) -> Begun | None:
         """Returns when the step is in the file."""
@@ -244,9 +247,9 @@ class _Writer:
         done: asyncio.Future[Begun | None] = loop.create_future()
         with self._lock:
             self._waiting.append((step, done))
-            is_running = self._is_running
-        if not is_running:
-            loop.call_soon(self._start)  # with the steps of all else that is ready in this loop now
+            is_timed, self._timed_in = self._timed_in is loop, loop
+        if not is_timed:
+            loop.call_later(TOGETHER_S, self._start)
         return await done
 
     def begin(self, step: Begin | End) -> None:
@@ -257,7 +260,11 @@ class _Writer:
 
     def _start(self) -> None:
         with self._lock:
-            if self._is_running or not self._waiting:
+            self._timed_in = None
+            if not self._waiting:
+                return
+            if self._is_running:
+                self._is_due = True
                 return
             self._is_running = True
         self._thread.submit(self._run)
@@ -265,10 +272,7 @@ class _Writer:
     def _run(self) -> None:
         while True:
             with self._lock:
-                taken, self._waiting = self._waiting, []
-                if not taken:
-                    self._is_running = False
-                    return
+                taken, self._waiting, self._is_due = self._waiting, [], False
             try:
                 results: Sequence[Begun | None] = self.store.apply([step for step, _ in taken])
                 failed: Exception | None = None
@@ -281,6 +285,10 @@ class _Writer:
             for loop, ended in told.items():
                 with contextlib.suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(_tell, ended, failed)
+            with self._lock:
+                if not (self._is_due and self._waiting):
+                    self._is_running = False
+                    return
 
 
 _Done = tuple["asyncio.Future[Begun | None]", Begun | None]

@@ -1,6 +1,7 @@
 """What this process knows of a host from its requests there: how many at once, is it out, is its limit reached."""
 
 import asyncio
+import functools
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -39,11 +40,17 @@ class _Hosts:
 _hosts: WeakKeyDictionary[asyncio.AbstractEventLoop, _Hosts] = WeakKeyDictionary()
 
 
+@functools.lru_cache(maxsize=256)
+def _netloc(address: str) -> str:
+    return urlsplit(address).netloc
+
+
 def host_of(service: str, endpoint: Endpoint, kind: str, address: str) -> Host:
     """The running loop's one state for this kind of request to this address's host."""
-    netloc = urlsplit(address).netloc
+    netloc = _netloc(address)
     key = (service, endpoint.base_url, kind, netloc)
-    hosts = _hosts.setdefault(asyncio.get_running_loop(), _Hosts())
+    loop = asyncio.get_running_loop()
+    hosts = _hosts.get(loop) or _hosts.setdefault(loop, _Hosts())
     if key not in hosts.by_kind:
         # As many refusals in a row as one request meets before it would give up.
         fresh = Breaker(endpoint.max_attempts, endpoint.limit_pause_s, LONGEST_LIMIT_PAUSE_S, endpoint.limit_patience_s)

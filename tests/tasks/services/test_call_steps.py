@@ -1,0 +1,111 @@
+"""Steps of several requests in one transaction do what they do one after the other."""
+
+import asyncio
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.services.call_file import COLUMNS, Begin, CallFile, End, owner
+from tasks.services.calls import _Writer
+
+TABLES = ("calls", "under_way", "sums", "lost", "answers")
+
+
+def row(call_id: str, cost: float | None, role: str) -> dict[str, Any]:
+    return dict.fromkeys(COLUMNS) | {"call_id": call_id, "cost_usd": cost, "role": role, "requests": 1}
+
+
+def content(path: Path) -> dict[str, list[Any]]:
+    with sqlite3.connect(path) as file:
+        return {name: sorted(file.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in TABLES}
+
+
+def some_steps(rng: random.Random, ids: list[str]) -> list[Begin | End]:
+    """Of ids that differ, with a budget or without; those that end come first, as they do in a batch."""
+    ends, begins = list[End](), list[Begin]()
+    budget = rng.choice((None, 6.0))
+    for call_id in ids:
+        token, role = f"t{call_id}", rng.choice(("agent", "judge"))
+        if rng.random() < 0.4:
+            # A cost that is exact in binary: sums are equal in any order.
+            cost = rng.choice((None, 0.25, 0.5))
+            given_up = rng.random() < 0.3
+            name = call_id if rng.random() < 0.8 else f"{call_id}-failed"
+            ends.append(End(call_id, rng.choice((token, token, "other")), None if given_up else row(name, cost, role)))
+        else:
+            most = 0.0 if budget is None else 0.25
+            begins.append(Begin(call_id, role, owner(), token, most, budget, rng.random() < 0.9))
+    return [*ends, *begins]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_batch_does_what_its_steps_do(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    together = CallFile(tmp_path / "together.sqlite", clock=lambda: 1000.0)
+    apart = CallFile(tmp_path / "apart.sqlite", clock=lambda: 1000.0)
+    names = [f"call {number}" for number in range(90)]
+    for _ in range(25):
+        steps = some_steps(rng, rng.sample(names, rng.choice((1, 2, 7, 33, 70))))
+        assert together.apply(steps) == [apart.apply([step])[0] for step in steps]
+        assert content(tmp_path / "together.sqlite") == content(tmp_path / "apart.sqlite")
+    found = content(tmp_path / "apart.sqlite")
+    assert found["calls"] and found["under_way"] and found["sums"]
+
+
+def test_steps_about_one_request_are_done_in_order(tmp_path: Path) -> None:
+    file = CallFile(tmp_path / "calls.sqlite")
+    begin = Begin("a", "agent", owner(), "first")
+    again = Begin("a", "agent", owner(), "second")
+    begun = file.apply([begin, again, End("a", "first", row("a", None, "agent")), again])
+    assert [one and one.what for one in begun] == ["go", "wait", None, "found"]
+
+
+def test_an_answer_that_a_broker_had_is_no_loss_any_more(tmp_path: Path) -> None:
+    file = CallFile(tmp_path / "calls.sqlite")
+    file.apply([])
+    with sqlite3.connect(tmp_path / "calls.sqlite") as raw:
+        raw.executemany("INSERT INTO lost VALUES (?, ?, ?)", [("a", 0.5, 20.0), ("b", 0.25, 20.0), ("c", 0.125, 20.0)])
+        raw.executemany("INSERT INTO answers VALUES (?, 0, ?, 200, '', '')", [("a", 10.0), ("b", 30.0)])
+    file.apply([End(name, "t", row(name, 1.0, "agent")) for name in "abc"])
+    assert file.spent() == (3.0, 0.375)  # b was sent again after it was lost; of c nothing is known
+    assert content(tmp_path / "calls.sqlite")["answers"] == []
+
+
+def test_what_comes_in_a_moment_is_one_transaction(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    class Counting(CallFile):
+        def apply(self, steps: Any) -> Any:
+            sizes.append(len(steps))
+            return super().apply(steps)
+
+    writer = _Writer(Counting(tmp_path / "calls.sqlite"))
+
+    async def ask(count: int) -> list[Any]:
+        return await asyncio.gather(
+            *(writer.do(Begin(f"{len(sizes)} {n}", "agent", owner(), "t")) for n in range(count))
+        )
+
+    assert {one.what for one in asyncio.run(ask(50))} == {"go"}
+    assert sizes == [50]
+    assert [one.what for one in asyncio.run(ask(1))] == ["go"]
+
+
+def test_a_loop_that_ends_before_its_moment_holds_up_no_other(tmp_path: Path) -> None:
+    """Its timer never comes; steps of the next loop go, and take along what was left."""
+    writer = _Writer(CallFile(tmp_path / "calls.sqlite"))
+
+    async def left() -> None:
+        asking = asyncio.ensure_future(writer.do(Begin("left", "agent", owner(), "t")))
+        await asyncio.sleep(0)
+        asking.cancel()
+
+    async def next_one() -> Any:
+        return await asyncio.wait_for(writer.do(Begin("next", "agent", owner(), "t")), 30)
+
+    asyncio.run(left())
+    assert asyncio.run(next_one()).what == "go"
+    assert [one[0] for one in content(tmp_path / "calls.sqlite")["under_way"]] == ["left", "next"]
