@@ -73,6 +73,7 @@ async def send_all(sent: Sequence[Sent], at_once: int) -> list[float]:
     answered: list[float] = []
     left = deque(as_bytes(one) for one in sent)
     parts = urlsplit(sent[0][1])
+    assert parts.hostname is not None and parts.port is not None
     loop = asyncio.get_running_loop()
     every: list[asyncio.Future[None]] = [loop.create_future() for _ in range(min(at_once, len(left)))]
     for over in every:

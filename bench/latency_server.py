@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 
 SCRIPT = (
-    ("image_zoom_in_tool", {"bbox_2d": [20, 20, 220, 180]}),
+    ("image_zoom_in_tool", {"bbox_2d": [200, 80, 300, 140]}),
     ("search_web", {"query": "bakery on the market square"}),
     ("maps_geocode", {"address": "Market Square 1"}),
 )
@@ -53,30 +53,32 @@ class Waits(asyncio.Protocol):
     search, places = _raw(json.dumps(SEARCH).encode()), _raw(json.dumps(PLACES).encode())
 
     def __init__(self, latency_s: float) -> None:
-        self._latency_s, self._held, self._size = latency_s, bytearray(), -1
+        self._latency_s, self._held, self._size, self._need = latency_s, list[bytes](), 0, -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._held += data
-        if self._size < 0:
-            end = self._held.find(b"\r\n\r\n")
+        self._held.append(data)
+        self._size += len(data)
+        if self._need < 0:
+            start = b"".join(self._held)
+            end = start.find(b"\r\n\r\n")
             if end < 0:
                 return
-            head = bytes(self._held[:end]).lower()
-            _, _, length = head.partition(b"content-length:")
-            self._size = end + 4 + (int(length.split(b"\r\n", 1)[0]) if length else 0)
-        if len(self._held) >= self._size:
-            request, self._held, self._size = bytes(self._held), bytearray(), -1
+            _, _, length = start[:end].lower().partition(b"content-length:")
+            self._need = end + 4 + (int(length.split(b"\r\n", 1)[0]) if length else 0)
+        if self._size >= self._need:
+            request = data if len(self._held) == 1 else b"".join(self._held)
+            self._held, self._size, self._need = [], 0, -1
             answer, wait_s = self._answer(request)
             asyncio.get_running_loop().call_later(wait_s, self._send, answer)
 
     def _answer(self, request: bytes) -> tuple[bytes, float]:
         line = request[:200].split(b"\r\n", 1)[0]
         if b"/chat/completions" in line:
-            results = request.count(b'"role":"tool"') or request.count(b'"role": "tool"')
+            results = request.count(b'"role":"tool"')  # as our client and httpx write it
             return self.completions[min(results, len(SCRIPT))], self._latency_s
         return (self.search if b"/tavily" in line else self.places), 0.0
 
