@@ -59,10 +59,12 @@ async def _estimates(config: Config, part: str, context: Context) -> list[CallEs
 
 def as_json(found: list[CallEstimate], spent: float, budget: float | None) -> dict[str, Any]:
     """The estimate for a machine."""
+    total, paid = _total(found), sum((one.paid for one in found), start=Usage())
     return {
         "stages": [asdict(one) for one in found],
-        "total": asdict(_total(found)) | {"seconds": sum(one.seconds for one in found)},
-        "paid_to_find_out_usd": sum((one.paid for one in found), start=Usage()).cost_usd,
+        "total": asdict(total) | {"seconds": sum(one.seconds for one in found)},
+        "paid_to_find_out_usd": paid.cost_usd,
+        "in_all_usd": None if total.cost_usd is None or paid.cost_usd is None else total.cost_usd + paid.cost_usd,
         "spent_usd": spent,
         "budget_usd": budget,
     }

@@ -49,7 +49,7 @@ class EstimateSettings(Settings):
         description="items that are done for real to find out; the run does not pay for their calls again. 0: none",
     )
     within: float = Field(
-        0.15,
+        0.12,
         gt=0,
         description="more items are done until the 95 % interval is this share of the money of all, or smaller",
     )
