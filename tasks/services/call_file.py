@@ -50,7 +50,7 @@ _FOUND_AGAIN = (
 )
 _USED = "DELETE FROM answers WHERE call_id IN ?"
 _INSERT = "INSERT OR REPLACE INTO calls VALUES "
-_AT_ONCE = 32  # rows of a statement
+_IDS, _AT_ONCE = 256, 32  # ids and rows of a statement: SQLite before 3.32 takes no more than 999 values
 _values = operator.itemgetter(*COLUMNS)
 
 Row = dict[str, Any]
@@ -116,7 +116,8 @@ class CallFile:
         with self._file.transaction() as file:
             if len({step.call_id for step in steps}) < len(steps):  # one may be about what another one does
                 return [self._all(file, [step])[0] for step in steps]
-            return self._all(file, steps)
+            parts = [steps[start : start + _IDS] for start in range(0, len(steps), _IDS)]
+            return [begun for part in parts for begun in self._all(file, part)]
 
     def _all(self, file: sqlite3.Connection, steps: Sequence[Begin | End]) -> list[Begun | None]:
         self._end(file, [step for step in steps if isinstance(step, End)])

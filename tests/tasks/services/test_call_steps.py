@@ -55,6 +55,16 @@ def test_a_batch_does_what_its_steps_do(tmp_path: Path, seed: int) -> None:
     assert found["calls"] and found["under_way"] and found["sums"]
 
 
+def test_a_batch_may_be_of_any_size(tmp_path: Path) -> None:
+    """SQLite takes 999 or 32,766 values a statement."""
+    file, names = CallFile(tmp_path / "calls.sqlite"), [str(number) for number in range(20_000)]
+    begun = file.apply([Begin(name, "agent", owner(), name) for name in names])
+    assert {one and one.what for one in begun} == {"go"} and len(begun) == len(names)
+    file.apply([End(name, name, row(name, None, "agent")) for name in names])
+    found = content(tmp_path / "calls.sqlite")
+    assert len(found["calls"]) == len(names) and not found["under_way"]
+
+
 def test_steps_about_one_request_are_done_in_order(tmp_path: Path) -> None:
     file = CallFile(tmp_path / "calls.sqlite")
     begin = Begin("a", "agent", owner(), "first")
