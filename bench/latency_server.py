@@ -4,7 +4,7 @@ It speaks just enough HTTP to be asked by any client, reads no JSON and keeps no
 measurement of a client is limited by. What it says next follows from how many tool results a request holds: first the
 calls of a script, then an answer.
 
-    python -m bench.latency_server PORT SECONDS
+    python -m bench.latency_server PORT SECONDS ZOOM
 """
 
 import asyncio
@@ -16,8 +16,9 @@ import sys
 import time
 from collections.abc import Iterator
 
+ZOOMS = {"sign": [200, 80, 300, 140], "quarter": [20, 20, 220, 180]}  # of a view of 489 x 244 pixels
 SCRIPT = (
-    ("image_zoom_in_tool", {"bbox_2d": [200, 80, 300, 140]}),
+    ("image_zoom_in_tool", {"bbox_2d": ZOOMS["sign"]}),
     ("search_web", {"query": "bakery on the market square"}),
     ("maps_geocode", {"address": "Market Square 1"}),
 )
@@ -28,11 +29,11 @@ SEARCH = {"results": [{"title": "Bakery", "url": "https://example.org/bakery", "
 PLACES = [{"lat": "43.318", "lon": "11.331", "display_name": "Market Square, Siena, Italy", "address": {}}]
 
 
-def completion(step: int) -> bytes:
+def completion(step: int, zoom: str) -> bytes:
     """What a model says after n tool results."""
     message: dict[str, object] = {"role": "assistant", "content": ANSWER}
     if step < len(SCRIPT):
-        name, arguments = SCRIPT[step]
+        name, arguments = SCRIPT[step] if step else (SCRIPT[0][0], {"bbox_2d": ZOOMS[zoom]})
         call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
         message = {"role": "assistant", "content": "I look closer.", "tool_calls": [call]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if step < len(SCRIPT) else "stop"}
@@ -49,10 +50,10 @@ def _raw(body: bytes) -> bytes:
 class Waits(asyncio.Protocol):
     """One connection: requests one after the other."""
 
-    completions = tuple(completion(step) for step in range(len(SCRIPT) + 1))
     search, places = _raw(json.dumps(SEARCH).encode()), _raw(json.dumps(PLACES).encode())
 
-    def __init__(self, latency_s: float) -> None:
+    def __init__(self, latency_s: float, completions: tuple[bytes, ...]) -> None:
+        self._completions = completions
         self._latency_s, self._held, self._size, self._need = latency_s, list[bytes](), 0, -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -79,7 +80,7 @@ class Waits(asyncio.Protocol):
         line = request[:200].split(b"\r\n", 1)[0]
         if b"/chat/completions" in line:
             results = request.count(b'"role":"tool"')  # as our client and httpx write it
-            return self.completions[min(results, len(SCRIPT))], self._latency_s
+            return self._completions[min(results, len(SCRIPT))], self._latency_s
         return (self.search if b"/tavily" in line else self.places), 0.0
 
     def _send(self, answer: bytes) -> None:
@@ -87,18 +88,21 @@ class Waits(asyncio.Protocol):
             self._transport.write(answer)
 
 
-async def serve(port: int, latency_s: float) -> None:
-    server = await asyncio.get_running_loop().create_server(lambda: Waits(latency_s), "127.0.0.1", port, backlog=2048)
+async def serve(port: int, latency_s: float, zoom: str) -> None:
+    said = tuple(completion(step, zoom) for step in range(len(SCRIPT) + 1))
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Waits(latency_s, said), "127.0.0.1", port, backlog=2048
+    )
     await server.serve_forever()
 
 
 @contextlib.contextmanager
-def latency_server(latency_s: float) -> Iterator[tuple[str, int]]:
+def latency_server(latency_s: float, zoom: str = "sign") -> Iterator[tuple[str, int]]:
     """Its address and process, until the block ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", "bench.latency_server", str(port), str(latency_s)])
+    process = subprocess.Popen([sys.executable, "-m", "bench.latency_server", str(port), str(latency_s), zoom])
     try:
         for _ in range(600):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
@@ -111,4 +115,4 @@ def latency_server(latency_s: float) -> Iterator[tuple[str, int]]:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]))

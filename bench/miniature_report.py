@@ -45,6 +45,8 @@ def report(folder: Path, seeds: Sequence[int]) -> int:
                 print(f"      {piece} | {name}: {line(found)}")
         for name, (more, low, high) in gains(parts, seed):
             print(f"      {name}: {more:+.3f} ({low:+.3f} to {high:+.3f}) of reward on the same places")
+        if f"random-{seed}" in parts and not at_equal_steps(parts, seed):
+            print("      learnable and random pictures: not compared, their steps are not equal")
         goals += ladder_goals(parts, seed)
         errors = attempts_of(folder, seed)
         if errors:
