@@ -53,6 +53,7 @@ from tasks.agent.picture import Picture, open_picture
 from tasks.agent.recipes import RECIPES
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
+from tasks.runtime import garbage
 from tasks.services import CallLog, Chat, Geocoder, Search, connect
 from tasks.services.call_file import CallFile
 from tasks.services.maps import Maps
@@ -223,6 +224,7 @@ def work(url: str, file: str, count: str, first: str) -> None:
     """One of several processes: it makes ready, waits for a word, and runs its share."""
     shown = pictures()
     asyncio.run(warmed(url, shown, Path(f"{file}.{first}"), False))
+    garbage.settle()
     print("ready", flush=True)
     sys.stdin.readline()
     took = asyncio.run(timed(Live(url, shown, Path(file), False), int(first), int(count)))
@@ -294,6 +296,7 @@ def measure(url: str, server: int, folder: str, count: int, paid: bool) -> list[
     requests, chats = len(sent), sum("/chat/completions" in url for _, url, _, _ in sent)
     assert requests == REQUESTS * count, f"{requests} requests of {count} trajectories"
     live = Live(url, shown, file, paid)
+    garbage.settle()  # as every worker does
     took = asyncio.run(timed(live, 0, count))
     grown_mb = memory.end()
     bare, server_ms = over_bare_sockets(sent, count, server)

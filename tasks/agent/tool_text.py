@@ -29,10 +29,15 @@ def _within(value: dict[str, Any], max_chars: int, shortest: int) -> str | None:
     while limits[-1] >= shortest:
         limits.append(limits[-1] * 2 // 3)
     limits.pop()
-    # What does not fit at the shortest fits at no other: a large value is written once and not at every length.
-    if not limits or len(_written(value, limits[-1])) > max_chars:
+    if not limits:
         return None
-    texts = (_written(value, limit) for limit in limits)
+    whole = _written(value, max_chars)
+    if len(whole) <= max_chars:
+        return whole
+    # What does not fit at the shortest fits at no other: a large value is written twice and not at every length.
+    if len(_written(value, limits[-1])) > max_chars:
+        return None
+    texts = (_written(value, limit) for limit in limits[1:])
     return next(text for text in texts if len(text) <= max_chars)
 
 

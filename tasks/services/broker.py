@@ -18,6 +18,7 @@ It imports nothing of geofix but `connections.py`, so that it starts quickly.
 import asyncio
 import fcntl
 import functools
+import gc
 import importlib.util
 import json
 import os
@@ -43,16 +44,16 @@ BUSY_S = 60.0
 RUNS_ALREADY = 3  # exit code
 
 if TYPE_CHECKING or __package__:
-    from tasks.services.connections import Reply, SingleConnections, framed, url_of
+    from tasks.services.connections import Reply, SingleConnections, address_of, framed
 else:  # as a process of its own: the package around it would import all services
     _spec = importlib.util.spec_from_file_location("connections", Path(__file__).with_name("connections.py"))
     _module = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(_module)
-    Reply, SingleConnections, framed, url_of = (
+    Reply, SingleConnections, address_of, framed = (
         _module.Reply,
         _module.SingleConnections,
+        _module.address_of,
         _module.framed,
-        _module.url_of,
     )
 
 Way = SingleConnections | httpx.AsyncClient  # to hosts; a client where there is a proxy
@@ -216,25 +217,24 @@ class Broker:
         return head, answer
 
     async def _send(self, asked: dict[str, Any], body: bytes) -> Answer:
-        way, method, url = self._way(asked["by_proxy"]), asked["method"], url_of(asked["url"])
+        way, method = self._way(asked["by_proxy"]), asked["method"]
         response: Reply | httpx.Response
         if isinstance(way, SingleConnections):
             limits = {"connect": asked["connect_timeout_s"], "read": asked["timeout_s"]}
-            response = await way.ask(method, url, framed(method, url, asked["headers"], body), body, limits)
+            address = address_of(asked["url"])
+            response = await way.ask(method, address, framed(method, address, asked["headers"], body), body, limits)
         else:
             timeout = httpx.Timeout(asked["timeout_s"], connect=asked["connect_timeout_s"], pool=None)
             extensions = {"timeout": timeout.as_dict()}
-            request = httpx.Request(method, url, headers=asked["headers"], content=body, extensions=extensions)
+            request = httpx.Request(method, asked["url"], headers=asked["headers"], content=body, extensions=extensions)
             response = await way.send(request, stream=True)
         try:
-            answer = bytearray()
-            async for piece in response.aiter_raw():
-                answer.extend(piece)
-                if len(answer) > asked["most_bytes"]:
-                    break  # the client counts as well, and says that it is too much
+            answer = response.whole() if isinstance(response, Reply) else None
+            if answer is None:
+                answer = await _all_of(response, asked["most_bytes"])
         finally:
             await response.aclose()
-        return {"status": response.status_code, "headers": list(response.headers.items())}, bytes(answer)
+        return {"status": response.status_code, "headers": list(response.headers.items())}, answer
 
     def _way(self, by_proxy: bool) -> Way:
         if by_proxy not in self._ways:
@@ -281,6 +281,15 @@ class Broker:
                 await asyncio.sleep(min(0.2, idle_s))
 
 
+async def _all_of(response: "Reply | httpx.Response", most_bytes: int) -> bytes:
+    answer = bytearray()
+    async for piece in response.aiter_raw():
+        answer.extend(piece)
+        if len(answer) > most_bytes:
+            break  # the client counts as well, and says that it is too much
+    return bytes(answer)
+
+
 def main(file: str, idle_s: float = IDLE_S) -> int:
     """Listen, then go on in a process of its own: who started it sees it end, and can connect."""
     os.umask(0o177)
@@ -301,6 +310,8 @@ def main(file: str, idle_s: float = IDLE_S) -> int:
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
     os.chdir("/")
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)  # as workers have it (`tasks/runtime/garbage.py`)
     asyncio.run(Broker(file).serve(listening, idle_s))
     Path(path).unlink(missing_ok=True)
     return 0

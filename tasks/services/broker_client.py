@@ -62,6 +62,10 @@ class Whole:
         self.num_bytes_downloaded = len(self._body)
         yield self._body
 
+    def whole(self) -> bytes:
+        self.num_bytes_downloaded = len(self._body)
+        return self._body
+
     async def aclose(self) -> None:
         pass
 

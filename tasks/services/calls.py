@@ -5,6 +5,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import secrets
 import threading
 import time
 import uuid
@@ -60,20 +61,24 @@ def identify(
     Of a server on loopback the port does not count: the offline world has another one in every run. A seed counts also
     where the server takes none. A sampled answer without seed and trial is meant to differ each time.
     """
-    server = server_of(base_url)
     sampling = {name: value for name, value in fields.items() if name != "tools"}
     given = {"seed": seed, "trial": trial}
     sampling |= {name: value for name, value in given.items() if value is not None}
     sampling_json, tools_json = _sorted_json(sampling), _sorted_text(orjson.dumps(fields.get("tools")))
-    asked_of = _sorted_json([server, endpoint if server == "loopback" else "", model])
-    hashed = hashlib.sha256(f"{asked_of[:-1]},{tools_json},{sampling_json}]\n".encode())
+    hashed = hashlib.sha256(f"{_asked_of(base_url, endpoint, model)},{tools_json},{sampling_json}]\n".encode())
     hashed.update(messages_json)
     repeatable = not fields.get("temperature", 1) or seed is not None or trial is not None
     return Request(role, endpoint, model, hashed.hexdigest(), sampling_json, repeatable)
 
 
-def _sorted_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+_sorted_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
+
+
+@functools.lru_cache(maxsize=64)
+def _asked_of(base_url: str, endpoint: str, model: str) -> str:
+    """A list of what is asked, as JSON without its end."""
+    server = server_of(base_url)
+    return _sorted_json([server, endpoint if server == "loopback" else "", model])[:-1]
 
 
 @functools.lru_cache(maxsize=64)
@@ -110,7 +115,7 @@ class CallLog:
         """
         repeatable = self.replay and request.is_repeatable
         call_id = request.request_hash if repeatable else f"{request.request_hash}-{uuid.uuid4().hex[:12]}"
-        token, writer = uuid.uuid4().hex, _writer_of(self.store)
+        token, writer = secrets.token_hex(16), _writer_of(self.store)
         begin = Begin(call_id, request.role, owner(), token, most_usd, self.budget_usd, repeatable)
         try:
             found = await self._begin(begin)

@@ -1,10 +1,12 @@
 """How many requests are at a host at once: as many as make it answer more a second, half when it says too much."""
 
 import asyncio
+import heapq
+import itertools
 import statistics
 import time
-from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 START = 16
@@ -13,6 +15,12 @@ SLOWER = 2.0  # the latency that still counts as holding, against the best known
 TOLERATED_S = 0.1  # below this, differences are our own scheduling
 FEWER = 0.7  # of the places, for a try
 AS_MANY = 0.8  # of the answers a second: what fewer places must still bring
+
+
+# When a task waited here, or passed, for the first time; those it starts later inherit it. Who began first goes first:
+# what is under way ends before the next begins, and tasks of many requests do not go through them in step.
+_began: ContextVar[int] = ContextVar("began")
+_numbers = itertools.count()
 
 
 @dataclass
@@ -36,7 +44,7 @@ class ConcurrencyLimiter:
         self._most, self._clock = most, clock
         self.limit = float(min(START, most))
         self.inside = 0
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap
         self._probing = True  # until the first cut the limit doubles in a round trip, afterwards it grows by one
         self._cut_at_s = float("-inf")
         self._recent_s = 0.0  # moving average
@@ -50,11 +58,13 @@ class ConcurrencyLimiter:
 
     async def enter(self) -> None:
         """Wait for a place; `leave` gives it back."""
+        if (began := _began.get(None)) is None:
+            _began.set(began := next(_numbers))
         if self.inside < int(self.limit) and not self._queue:
             self.inside += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(turn)
+        heapq.heappush(self._queue, (began, next(_numbers), turn))
         try:
             await turn
         except asyncio.CancelledError:
@@ -125,7 +135,7 @@ class ConcurrencyLimiter:
 
     def _admit(self) -> None:
         while self._queue and self.inside < int(self.limit):
-            turn = self._queue.popleft()
+            turn = heapq.heappop(self._queue)[2]
             if not turn.done():
                 turn.set_result(None)
                 self.inside += 1

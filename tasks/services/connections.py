@@ -12,18 +12,46 @@ import functools
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlencode
 
 import h11
 import httpx
 
 LONGEST_HEAD, MOST_UNREAD = 100_000, 256_000  # bytes
 
-Headers = Sequence[tuple[bytes, bytes]]
-Limits = dict[str, float | None]  # seconds to connect and to read, as httpx has them in a request's extensions
+Headers = Sequence[tuple[bytes, bytes]]  # as they came
+# Seconds to connect and to read, as httpx has them in a request's extensions; and "total", from the request to the end
+# of the answer.
+Limits = Mapping[str, float | None]
 
-url_of = functools.lru_cache(maxsize=64)(httpx.URL)  # most requests go to the same few addresses
+class Address(NamedTuple):
+    """The parts of an address that a request needs."""
+
+    scheme: str
+    host: str
+    port: int
+    netloc: bytes
+    path: bytes  # with the query
+
+    @classmethod
+    def of(cls, url: httpx.URL) -> "Address":
+        port = url.port or (443 if url.scheme == "https" else 80)
+        return cls(url.scheme, url.raw_host.decode(), port, url.netloc, url.raw_path)
+
+
+@functools.lru_cache(maxsize=64)  # most requests go to the same few
+def address_of(url: str) -> Address:
+    """The address that a text is, or httpx's exception."""
+    return Address.of(httpx.URL(url))
+
+
+def with_query(address: Address, url: str, params: Mapping[str, str | int | float | bool]) -> tuple[Address, str]:
+    """An address, and its text, with these parameters for its query, as httpx writes them."""
+    query = urlencode({name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()})
+    path = address.path.partition(b"?")[0]
+    return address._replace(path=path + b"?" + query.encode()), f"{url.partition('#')[0].partition('?')[0]}?{query}"
 
 # What h11 takes for a request, and what is plain enough of an answer to be read without it.
 _REQUEST = re.compile(
@@ -44,25 +72,37 @@ def certificates() -> ssl.SSLContext:
     return context
 
 
-def framed(method: str, url: httpx.URL, headers: Iterable[tuple[str, str]], body: bytes) -> Headers:
-    """All headers of a request: the host's name before those given, the length of its body after them."""
-    try:
-        given = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
-    except UnicodeEncodeError:
-        raise httpx.LocalProtocolError("a header that is not ASCII") from None
+def framed(method: str, address: Address, headers: Iterable[tuple[str, str]], body: bytes) -> bytes:
+    """The head of a request: the host's name before the headers given, the length of its body after them."""
+    given = [f"{name}: {value}" for name, value in headers]
     if body or method in ("POST", "PUT", "PATCH"):
-        given.append((b"Content-Length", b"%d" % len(body)))
-    return [(b"Host", url.netloc), *given]
+        given.append(f"Content-Length: {len(body)}")
+    return _head(method, address.path, [f"Host: {address.netloc.decode()}", *given])
+
+
+def _head(method: str, path: bytes, headers: list[str]) -> bytes:
+    try:
+        head = "\r\n".join([f"{method} {path.decode()} HTTP/1.1", *headers, "\r\n"]).encode("ascii")
+    except UnicodeError:
+        raise httpx.LocalProtocolError("a header that is not ASCII") from None
+    # A line for each header and none more: an end of line within one would make two of it.
+    if not _REQUEST.fullmatch(head) or head.count(b"\r\n") != len(headers) + 2:
+        raise httpx.LocalProtocolError("a request that cannot be sent")
+    return head
 
 
 class Reply:
     """The answer to a request: its head, and its body as it comes; named as httpx names them."""
 
     def __init__(
-        self, connection: "_Connection", status: int, headers: Headers, limit_s: float | None, free: "list[_Connection]"
+        self,
+        connection: "_Connection",
+        status: int,
+        headers: dict[str, str],
+        limit_s: float | None,
+        free: "list[_Connection]",
     ) -> None:
-        self.status_code, self.raw_headers = status, headers
-        self.headers = _merged(headers)  # names in lower case
+        self.status_code, self.headers = status, headers  # names in lower case
         self.num_bytes_downloaded = 0
         self._connection, self._limit_s = connection, limit_s
         self._free: list[_Connection] | None = free
@@ -73,7 +113,17 @@ class Reply:
             self.num_bytes_downloaded += len(piece)
             yield piece
 
+    def whole(self) -> bytes | None:
+        """The body, if all of it has come already; it is read then."""
+        body = self._connection.whole()
+        if body is not None:
+            self.num_bytes_downloaded = len(body)
+        return body
+
     async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
         free, self._free = self._free, None  # closed twice, it must not be free twice
         if free is not None:
             self._connection.answered(free)
@@ -91,20 +141,27 @@ class SingleConnections(httpx.AsyncBaseTransport):
         assert isinstance(request.stream, httpx.AsyncByteStream)
         body = b"".join([piece async for piece in request.stream])
         limits: Limits = request.extensions.get("timeout", {})
-        reply = await self.ask(request.method, request.url, request.headers.raw, body, limits)
-        return httpx.Response(reply.status_code, headers=list(reply.raw_headers), stream=_Stream(reply))
+        address = Address.of(request.url)
+        headers = [f"{name.decode('latin-1')}: {value.decode('latin-1')}" for name, value in request.headers.raw]
+        head = _head(request.method, address.path, headers)
+        reply = await self.ask(request.method, address, head, body, limits)
+        given = [(name.encode(), value.encode()) for name, value in reply.headers.items()]
+        return httpx.Response(reply.status_code, headers=given, stream=_Stream(reply))
 
-    async def ask(self, method: str, url: httpx.URL, headers: Headers, body: bytes, limits: Limits) -> Reply:
-        """The answer without its body, or an exception of httpx. The headers are all that are sent."""
-        if url.scheme not in ("http", "https"):
-            raise httpx.UnsupportedProtocol(f"no way to {url.scheme!r}")
-        host, port = url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80)
-        free = self._free.setdefault((url.scheme, host, port), [])
+    async def ask(self, method: str, address: Address, head: bytes, body: bytes, limits: Limits) -> Reply:
+        """The answer without its body, or an exception of httpx. The head is sent as it is."""
+        scheme, host, port, *_ = address
+        if scheme not in ("http", "https"):
+            raise httpx.UnsupportedProtocol(f"no way to {scheme!r}")
+        free = self._free.setdefault((scheme, host, port), [])
         while free and not free[-1].is_usable(self._keep_idle_s):
             free.pop().close()
-        connection = free.pop() if free else await _connect(host, port, url.scheme == "https", limits.get("connect"))
+        began_s, total_s = asyncio.get_running_loop().time(), limits.get("total") or float("inf")
+        connect_s = min(limits.get("connect") or float("inf"), total_s)
+        connection = free.pop() if free else await _connect(host, port, scheme == "https", connect_s)
+        connection.answer_until_s = began_s + total_s
         try:
-            return await connection.ask(method, url.raw_path, headers, body, limits.get("read"), free)
+            return await connection.ask(method, head, body, limits.get("read"), free)
         except BaseException:
             connection.close()
             raise
@@ -115,12 +172,12 @@ class SingleConnections(httpx.AsyncBaseTransport):
         self._free.clear()
 
 
-async def _connect(host: str, port: int, is_secure: bool, limit_s: float | None) -> "_Connection":
+async def _connect(host: str, port: int, is_secure: bool, limit_s: float) -> "_Connection":
     secure = certificates() if is_secure else None
     # An address needs no race between addresses of a name.
     delay_s = None if re.fullmatch(r"[0-9.]+", host) else 0.25
     try:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(None if limit_s == float("inf") else limit_s):
             _, connection = await asyncio.get_running_loop().create_connection(
                 _Connection, host, port, ssl=secure, happy_eyeballs_delay=delay_s
             )
@@ -141,6 +198,9 @@ class _Connection(asyncio.Protocol):
         self._keeps_open = False
         self._http: h11.Connection | None = None  # of an answer that is not plain
         self._awaited: asyncio.Future[None] | None = None  # bytes, or the end
+        self.answer_until_s = float("inf")  # all of it, by the loop's clock
+        # Until when; the timer may be of an earlier time, and looks again then: most answers come long before.
+        self._until_s, self._timer = float("inf"), cast(asyncio.TimerHandle | None, None)
         self._is_over, self._idle_since_s = False, 0.0
         self._error: Exception | None = None
 
@@ -159,17 +219,15 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_over, self._error = True, self._error or error
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         _wake(self._awaited)
 
     async def ask(
-        self, method: str, path: bytes, headers: Headers, body: bytes, limit_s: float | None, free: "list[_Connection]"
+        self, method: str, head: bytes, body: bytes, limit_s: float | None, free: "list[_Connection]"
     ) -> Reply:
         """The answer without its body, which is read by who wants it; then the connection goes to the free list."""
-        lines = [b"%s %s HTTP/1.1" % (method.encode(), path), *(b"%s: %s" % one for one in headers), b"\r\n"]
-        head = b"\r\n".join(lines)
-        # A line for each header and none more: an end of line within one would make two of it.
-        if not _REQUEST.fullmatch(head) or head.count(b"\r\n") != len(headers) + 2:
-            raise httpx.LocalProtocolError("a request that cannot be sent")
         # All at once: it is in memory already. A host that does not take it is one that does not answer in time.
         self._transport.write(head + body)
         came = await self._read(limit_s)
@@ -182,7 +240,7 @@ class _Connection(asyncio.Protocol):
             status, given, length, self._keeps_open, end = plain
             self._held, self._left = came[end:], length
             return Reply(self, status, given, limit_s, free)
-        self._http = _replayed(method, path, headers, body)
+        self._http = _replayed(head, body)
         try:
             self._http.receive_data(came)
             while isinstance(answer := await self._next_event(limit_s), h11.InformationalResponse):
@@ -191,7 +249,14 @@ class _Connection(asyncio.Protocol):
             raise httpx.RemoteProtocolError(str(error)) from None
         if not isinstance(answer, h11.Response):
             raise httpx.RemoteProtocolError("no head of an answer")
-        return Reply(self, answer.status_code, answer.headers.raw_items(), limit_s, free)
+        return Reply(self, answer.status_code, _merged(answer.headers.raw_items()), limit_s, free)
+
+    def whole(self) -> bytes | None:
+        """A plain body that came with its head."""
+        if self._http is not None or len(self._held) != self._left:
+            return None
+        body, self._held, self._left = self._held, b"", 0
+        return body
 
     async def next_piece(self, limit_s: float | None) -> bytes:
         """The next part of the body; nothing at its end."""
@@ -227,13 +292,13 @@ class _Connection(asyncio.Protocol):
         if not self._came and not self._is_over:
             loop = asyncio.get_running_loop()
             self._awaited = loop.create_future()
-            timer = None if limit_s is None else loop.call_later(limit_s, _expire, self._awaited)
+            self._until_s = min(self.answer_until_s, float("inf") if limit_s is None else loop.time() + limit_s)
+            if self._until_s < (float("inf") if self._timer is None else self._timer.when()):
+                self._watch(loop)
             try:
                 await self._awaited
             finally:
                 self._awaited = None
-                if timer is not None:
-                    timer.cancel()
         if not self._came and self._error is not None:
             raise httpx.ReadError(type(self._error).__name__) from self._error
         data = self._came[0] if len(self._came) == 1 else b"".join(self._came)
@@ -242,6 +307,21 @@ class _Connection(asyncio.Protocol):
             self._transport.resume_reading()
         self._size = 0
         return data
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self._until_s, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Whether what is awaited is late."""
+        self._timer = None
+        if self._awaited is None or self._awaited.done() or self._until_s == float("inf"):
+            return
+        if loop.time() < self._until_s:
+            self._watch(loop)
+        else:
+            self._awaited.set_exception(httpx.ReadTimeout("nothing came in time"))
 
     def answered(self, free: "list[_Connection]") -> None:
         """Free again, if the answer was read to its end and nothing came after it."""
@@ -264,30 +344,43 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
 
-def _plain(came: bytes, method: str) -> tuple[int, Headers, int, bool, int] | None:
+def _plain(came: bytes, method: str) -> tuple[int, dict[str, str], int, bool, int] | None:
     """(status, headers, length of the body, whether the connection stays open, where the body begins), or None."""
     end = came.find(b"\r\n\r\n") + 4
     found = _PLAIN.fullmatch(came, 0, end) if 4 <= end <= LONGEST_HEAD and method != "HEAD" else None
-    if found is None or int(found[1]) in _BODILESS:
+    if found is None or (status := int(found[1])) in _BODILESS:
         return None
-    headers = [
-        (name.lower(), value.strip(b" \t"))
-        for name, _, value in (line.partition(b":") for line in found[2].split(b"\r\n")[:-1])
-    ]
-    lengths = [value for name, value in headers if name == b"content-length"]
-    if len(lengths) != 1 or not lengths[0].isdigit() or len(lengths[0]) > 15:
+    headers = _read_headers(found[2])
+    length = headers.get("content-length", "")  # several are joined, and are no number then
+    if not (length.isascii() and length.isdigit()) or len(length) > 15:
         return None
-    if any(name in (b"transfer-encoding", b"upgrade") for name, _ in headers):
+    if "transfer-encoding" in headers or "upgrade" in headers:
         return None
-    options = b",".join(value for name, value in headers if name == b"connection").lower()
-    return int(found[1]), headers, int(lengths[0]), b"close" not in options, end
+    return status, headers, int(length), "close" not in headers.get("connection", "").lower(), end
 
 
-def _replayed(method: str, path: bytes, headers: Headers, body: bytes) -> h11.Connection:
+def _read_headers(lines: bytes) -> dict[str, str]:
+    try:
+        text = lines.decode()
+    except UnicodeDecodeError:  # one of them is in another encoding
+        split = [line.partition(b":") for line in lines.split(b"\r\n")[:-1]]
+        return _merged([(name, value.strip(b" \t")) for name, _, value in split])
+    headers: dict[str, str] = {}
+    for line in text.split("\r\n")[:-1]:
+        name, _, value = line.partition(":")
+        name, value = name.lower(), value.strip(" \t")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def _replayed(head: bytes, body: bytes) -> h11.Connection:
     """The parser, as if it had sent the request."""
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
+    first, *lines = head.split(b"\r\n")[:-2]
+    method, path, _ = first.split(b" ")
+    headers = [(name, value.strip(b" \t")) for name, _, value in (line.partition(b":") for line in lines)]
     try:
-        http.send(h11.Request(method=method, target=path, headers=list(headers)))
+        http.send(h11.Request(method=method, target=path, headers=headers))
         if body:
             http.send(h11.Data(data=body))
         http.send(h11.EndOfMessage())
@@ -311,11 +404,6 @@ def _merged(headers: Headers) -> dict[str, str]:
 def _wake(waiting: "asyncio.Future[None] | None") -> None:
     if waiting is not None and not waiting.done():
         waiting.set_result(None)
-
-
-def _expire(waiting: "asyncio.Future[None]") -> None:
-    if not waiting.done():
-        waiting.set_exception(httpx.ReadTimeout("nothing came in time"))
 
 
 class _Stream(httpx.AsyncByteStream):

@@ -78,6 +78,7 @@ class Http:
         self._headers = {**self._name, **(headers or {})}
         self._sleep, self._uniform = sleep, uniform
         self._rate_budget = connection.rate_budget
+        self._allowances: dict[str, tuple[Allowance, ...]] = {}  # by kind of request, those that limit something
         self._transfers = Transfers(self.service, self.endpoint, self.secrets, transport, now)
 
     async def request(
@@ -195,8 +196,12 @@ class Http:
             # The cause first: texts are cut at their end.
             message = f"the service is out{_so_far(out.since_s)}: {out.last}; not asked: {safe_url(address)}"
             raise self._error("outage", message, True) from None
-        await self._weigh(weight)
-        await self._permit(kind)
+        if weight > 0:
+            await self._weigh(weight)
+        if kind not in self._allowances:
+            self._allowances[kind] = tuple(one for one in self.endpoint.allowances(kind) if not one.is_open)
+        for allowance in self._allowances[kind]:
+            await self._permit(allowance)
 
     def _observe(self, name: str) -> Callable[[], Awaitable[float]] | None:
         rate_budget = self._rate_budget
@@ -217,7 +222,7 @@ class Http:
     async def _weigh(self, weight: float) -> None:
         """Wait until the budget of tokens has room for a request; it is handed out in units."""
         per_minute = getattr(self.endpoint, "tokens_per_minute", None)
-        if not per_minute or weight <= 0:
+        if not per_minute:
             return
         unit = max(1.0, per_minute / UNITS_A_MINUTE)
         allowance = Allowance("tokens", per_minute / unit)
@@ -226,21 +231,19 @@ class Http:
         for _ in range(math.ceil(weight / unit)):
             await permits.take(self._sleep)
 
-    async def _permit(self, kind: str) -> None:
-        for allowance in self.endpoint.allowances(kind):
-            permits = rate_limiter_of(self._rate_budget, f"{self.endpoint.base_url} {allowance.name}", allowance)
-            if permits is None:
-                continue
-            try:
-                await permits.take(self._sleep)
-            except UsedUp as error:
-                raise self._error(
-                    "quota",
-                    f"the day's {allowance.per_day or 0:,} requests are used up ({self._section}."
-                    f"{allowance.day_setting}); they renew at {error.renews_at:%Y-%m-%d %H:%M} UTC: "
-                    "run again after that",
-                    False,
-                ) from None
+    async def _permit(self, allowance: Allowance) -> None:
+        permits = rate_limiter_of(self._rate_budget, f"{self.endpoint.base_url} {allowance.name}", allowance)
+        assert permits is not None
+        try:
+            await permits.take(self._sleep)
+        except UsedUp as error:
+            raise self._error(
+                "quota",
+                f"the day's {allowance.per_day or 0:,} requests are used up ({self._section}."
+                f"{allowance.day_setting}); they renew at {error.renews_at:%Y-%m-%d %H:%M} UTC: "
+                "run again after that",
+                False,
+            ) from None
 
     async def _try(
         self,

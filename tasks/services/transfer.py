@@ -1,6 +1,7 @@
 """One request and its whole answer, or the one error that says why there is none."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -16,7 +17,7 @@ from schemas.settings.services import Endpoint, is_loopback
 from tasks.services import broker_client
 from tasks.services.answer import Answer
 from tasks.services.broker import KEEP_IDLE_S, by_proxy
-from tasks.services.connections import Reply, SingleConnections, framed, url_of
+from tasks.services.connections import Reply, SingleConnections, address_of, framed, with_query
 from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
 from tasks.services.meter import count
 from tasks.services.partial import Download, WrongPart
@@ -73,7 +74,9 @@ class Transfers:
         self._way: _Way | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limits: dict[tuple[int, ...], broker_client.Limits] = {}
+        self._most_bytes = int(endpoint.max_body_mb * 1_000_000)
         self._timeout = httpx.Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s, pool=None).as_dict()
+        self._timeout["total"] = endpoint.total_timeout_s
 
     async def send(self, ask: Ask, answered: Callable[[float], None]) -> Answer:
         """The answer, whatever its status; `answered` is told how long its first bytes took."""
@@ -94,19 +97,23 @@ class Transfers:
             body_sent = _body(ask.json_body)
             if body_sent is not None:
                 headers["Content-Type"] = "application/json"
-            # httpx drops the address's own query if it is given params, even empty ones
-            url = httpx.URL(ask.address, params=ask.params) if ask.params else url_of(ask.address)
-            shown = safe_url(str(url)) if ask.params else shown
+            address, url = address_of(ask.address), ask.address
+            if ask.params:
+                address, url = with_query(address, url, ask.params)
+                shown = safe_url(url)
             # A way of our own, such as one that checks addresses, is never left: the broker has none.
             broker = ask.broker if self._transport is None else None
             late_s = broker_client.LATE_S if broker else 0.0
-            async with asyncio.timeout(self._endpoint.total_timeout_s + late_s):
+            # Connections of our own keep to the limit by themselves, which takes no timer a request.
+            is_direct = isinstance(way, SingleConnections) and not broker
+            total_s = self._endpoint.total_timeout_s + late_s
+            async with contextlib.nullcontext() if is_direct else asyncio.timeout(total_s):
                 sent_at_s, sent = time.monotonic(), True
                 if isinstance(way, SingleConnections) and not broker:
-                    framing = framed(ask.method, url, headers.items(), body_sent or b"")
-                    response = await way.ask(ask.method, url, framing, body_sent or b"", self._timeout)
+                    head = framed(ask.method, address, headers.items(), body_sent or b"")
+                    response = await way.ask(ask.method, address, head, body_sent or b"", self._timeout)
                 elif broker:
-                    asked = ask.method, str(url), headers.items(), body_sent or b""
+                    asked = ask.method, url, headers.items(), body_sent or b""
                     limits = self._limits_of(ask.also_keep)
                     response = await broker_client.send(broker, ask.call_id, ask.attempt, *asked, limits)
                 else:
@@ -120,10 +127,13 @@ class Transfers:
                 try:
                     if ask.download:
                         ask.download.begin(response.status_code, response.headers)
-                    await self._read(response, body, ask.download.held if ask.download else 0, shown)
+                    whole = self._at_once(response, ask, shown)
+                    if whole is None:
+                        await self._read(response, body, ask.download.held if ask.download else 0, shown)
+                        whole = bytes(body)
                 finally:
                     await response.aclose()
-            return self._whole(ask, response, bytes(body), shown)
+            return self._whole(ask, response, whole, shown)
         # `from None` throughout: httpx's own messages and requests may hold the full URL.
         except (httpx.TimeoutException, TimeoutError) as error:
             _keep_part(ask, response, body)
@@ -160,6 +170,9 @@ class Transfers:
         message = f"{safe_text(what, self._secrets)}: {answer.url}"
         return ServiceError(self._service, "bad_response", message, status=answer.status, retryable=retryable)
 
+    def _too_long(self, shown: str) -> ServiceError:
+        return self.error("bad_response", f"more than {self._endpoint.max_body_mb:g} MB: {shown}", False)
+
     def _way_of_this_loop(self) -> _Way:
         # Connections belong to the loop they were made in; a worker may run each batch in a loop of its own.
         loop = asyncio.get_running_loop()
@@ -190,20 +203,29 @@ class Transfers:
                 endpoint.timeout_s,
                 endpoint.connect_timeout_s,
                 endpoint.total_timeout_s,
-                int(endpoint.max_body_mb * 1_000_000),
+                self._most_bytes,
                 by_proxy=self._by_proxy(),
                 also_keep=also_keep,
             )
         return self._limits[also_keep]
 
+    def _at_once(self, response: _Response, ask: Ask, shown: str) -> bytes | None:
+        """A plain body that has come already, as most have."""
+        if isinstance(response, httpx.Response) or ask.download or "content-encoding" in response.headers:
+            return None
+        body = response.whole()
+        if body is not None and len(body) > self._most_bytes:
+            raise self._too_long(shown)
+        return body
+
     async def _read(self, response: _Response, body: bytearray, held: int, shown: str) -> None:
-        limit = int(self._endpoint.max_body_mb * 1_000_000) - held
+        limit = self._most_bytes - held
 
         def add(pieces: Iterable[bytes]) -> None:
             for piece in pieces:
                 body.extend(piece)
                 if len(body) > limit:
-                    raise self.error("bad_response", f"more than {self._endpoint.max_body_mb:g} MB: {shown}", False)
+                    raise self._too_long(shown)
 
         unpacker = Unpacker(response.headers.get("content-encoding", ""))
         async for raw in response.aiter_raw():
@@ -233,6 +255,8 @@ class Transfers:
 
     def _retry_after_s(self, named: str) -> float | None:
         """Seconds a Retry-After header asks for, in either of its two forms; None if it is absent or unreadable."""
+        if not named:
+            return None
         if named.isdigit():
             return float(named)
         try:
