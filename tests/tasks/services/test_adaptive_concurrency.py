@@ -8,6 +8,7 @@ from typing import Any
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
 from tasks.services import Chat, connect
+from tasks.services.concurrency import START, ConcurrencyLimiter
 from tasks.services.host import host_of
 
 ANSWER = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}
@@ -48,3 +49,51 @@ async def test_concurrency_comes_down_with_refusals_and_goes_up_again_and_none_i
         assert set(await ask([f"more {n}" for n in range(100)])) == {"x"}
     assert refused == refused_before
     await chat.close()
+
+
+async def test_who_has_begun_goes_on_before_the_next_begins():
+    limiter, ended = ConcurrencyLimiter(START), list[int]()
+
+    async def item(number: int) -> None:
+        for _ in range(3):
+            await limiter.enter()
+            await asyncio.sleep(0)
+            limiter.leave()
+        ended.append(number)
+
+    await asyncio.gather(*(item(number) for number in range(4 * START)))
+    rounds = [set(ended[start : start + START]) for start in range(0, len(ended), START)]
+    assert rounds == [set(range(start, start + START)) for start in range(0, 4 * START, START)]
+    assert limiter.inside == 0 and not limiter._queue
+
+
+async def test_tasks_of_an_item_share_its_place_in_the_order():
+    limiter, ended = ConcurrencyLimiter(1), list[str]()
+
+    async def ask(name: str) -> None:
+        await limiter.enter()
+        await asyncio.sleep(0)
+        limiter.leave()
+        ended.append(name)
+
+    async def item(name: str) -> None:
+        await ask(name)
+        await asyncio.gather(*(ask(f"{name}{part}") for part in range(2)))
+
+    await asyncio.gather(item("a"), item("b"), item("c"))
+    assert ended == ["a", "b", "a0", "a1", "b0", "b1", "c", "c0", "c1"], "by arrival, c would be the third"
+
+
+async def test_one_that_gives_up_waiting_leaves_no_place_taken():
+    limiter = ConcurrencyLimiter(1)
+    await limiter.enter()
+    waiting = [asyncio.create_task(limiter.enter()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    limiter.leave()
+    await waiting[1]
+    assert limiter.inside == 1
+    limiter.leave()
+    await waiting[2]
+    limiter.leave()
+    assert limiter.inside == 0
