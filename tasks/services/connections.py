@@ -26,6 +26,7 @@ Headers = Sequence[tuple[bytes, bytes]]  # as they came
 # of the answer.
 Limits = Mapping[str, float | None]
 
+
 class Address(NamedTuple):
     """The parts of an address that a request needs."""
 
@@ -49,9 +50,11 @@ def address_of(url: str) -> Address:
 
 def with_query(address: Address, url: str, params: Mapping[str, str | int | float | bool]) -> tuple[Address, str]:
     """An address, and its text, with these parameters for its query, as httpx writes them."""
-    query = urlencode({name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()})
+    written = {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
+    query = urlencode(written)
     path = address.path.partition(b"?")[0]
     return address._replace(path=path + b"?" + query.encode()), f"{url.partition('#')[0].partition('?')[0]}?{query}"
+
 
 # What h11 takes for a request, and what is plain enough of an answer to be read without it.
 _REQUEST = re.compile(

@@ -1,12 +1,15 @@
 """A free list of connections: used again one after the other, as many as are under way at once, never by two."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tasks.services.connections import SingleConnections
+from tasks.services.connections import Address, SingleConnections, address_of, framed, with_query
 
 
 class Counting:
@@ -146,3 +149,68 @@ async def test_headers_that_would_be_others_are_not_sent(counting: Counting, hea
         with pytest.raises(httpx.LocalProtocolError):
             await client.get(counting.url, headers=headers)
     assert counting.requests == 0
+
+
+_VALUES = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.integers(), st.booleans(), st.floats())
+
+
+@given(
+    st.sampled_from(["http://a.example", "https://b.example:8443/x/y", "http://127.0.0.1:80/v1?old=1#part"]),
+    st.dictionaries(st.text("abc[]&= é", min_size=1), _VALUES, min_size=1, max_size=5),
+)
+def test_a_query_is_written_as_httpx_writes_it(url: str, params: dict[str, str | int | float | bool]) -> None:
+    address, text = with_query(address_of(url), url, params)
+    assert address == Address.of(httpx.URL(url, params=params))
+    assert Address.of(httpx.URL(text)) == address
+
+
+TRICKLE_S, PIECES = 0.05, 100
+
+
+async def _asked(url: str, limits: dict[str, float], transport: SingleConnections) -> bytes:
+    address = address_of(url)
+    head = framed("GET", address, [], b"")
+    reply = await transport.ask("GET", address, head, b"", limits)
+    try:
+        return b"".join([piece async for piece in reply.aiter_raw()])
+    finally:
+        await reply.aclose()
+
+
+async def test_an_answer_that_trickles_ends_at_the_total_limit_and_one_in_time_does_not() -> None:
+    pieces = PIECES
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readline():
+            await reader.readline()
+            await reader.readline()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % pieces)
+            for _ in range(pieces):
+                writer.write(b"x")
+                await asyncio.sleep(TRICKLE_S)
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"
+    transport, began_s = SingleConnections(60), time.monotonic()
+    with pytest.raises(httpx.ReadTimeout):
+        await _asked(url, {"read": 60.0, "total": 0.3}, transport)
+    assert time.monotonic() - began_s < PIECES * TRICKLE_S
+    pieces = 5
+    # On one connection: its timer is of the first request, and looks again when that one's time is over.
+    for limits in ({"read": 60.0, "total": 60.0}, {"read": 10.0}, {"read": 30.0, "total": 45.0}):
+        assert await _asked(url, limits, transport) == b"x" * pieces
+    assert [len(free) for free in transport._free.values()] == [1]
+    pieces = PIECES
+    with pytest.raises(httpx.ReadTimeout):  # a shorter limit than the timer's
+        await _asked(url, {"read": 60.0, "total": 0.2}, transport)
+    await transport.aclose()
+    listener.close()
+
+
+async def test_a_timer_of_an_earlier_request_does_not_end_a_later_one(counting: Counting) -> None:
+    transport, began_s = SingleConnections(60), time.monotonic()
+    while time.monotonic() - began_s < 0.6:  # beyond the first request's limit, each within its own
+        assert await _asked(counting.url, {"read": 0.4}, transport)
+    assert counting.connections == 1
+    await transport.aclose()
