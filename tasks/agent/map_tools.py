@@ -1,11 +1,11 @@
 """The six tools of Thinking with Map (Table 1): a zoom, and five that ask a map service, two of them for pictures."""
 
-import asyncio
 from dataclasses import asdict
 
 from tasks.agent.tools import NO_POINT, ToolContext, ToolMistake, ToolOutput, asking, given, image_zoom_in_tool
 from tasks.agent.toolspec import BadArguments
 from tasks.imaging.images import model_view
+from tasks.runtime.computing import computing
 
 ROAD_ZOOM, SATELLITE_ZOOM = 15, 16
 
@@ -91,5 +91,5 @@ async def _map(context: ToolContext, center: list[float], zoom: int, style: str)
         raise ToolMistake("zoom must be between 3 and 18")
     drawn = await asking(given(context.maps, "a map service").picture(lat, lon, zoom, style))
     # Through the decoder: what a server sent is shown to no model as it came.
-    shown = (await asyncio.to_thread(model_view, drawn, 262_144, 40_000))[0]
+    shown = (await computing.run(model_view, drawn, 262_144, 40_000))[0]
     return ToolOutput({"center": [lat, lon], "zoom": zoom, "image": f"{style}, north is up"}, shown)

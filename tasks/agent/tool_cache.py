@@ -8,8 +8,8 @@ models are written down, the broker that sends those sends the requests of tools
 import asyncio
 import contextlib
 import json
-import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,9 +17,10 @@ from tasks.agent.tools import ToolMistake, ToolOutput
 from tasks.services.calls import CallLog
 from tasks.services.errors import ServiceError
 from tasks.services.question import Question
+from tasks.services.shared_file import SharedFile
+from tasks.services.together import Together
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answers (asked TEXT PRIMARY KEY, value TEXT, picture BLOB, mistake TEXT)"
-_WAIT_S = 60.0
 
 Ask = Callable[[], Awaitable[ToolOutput]]
 
@@ -37,6 +38,17 @@ class NoCache:
         return await ask()
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """An answer to be kept, or a mistake, and what was asked for it."""
+
+    key: str
+    value: str | None = None
+    picture: bytes | None = None
+    mistake: str | None = None
+    question: Question | None = None
+
+
 class FileCache:
     """Answers in one file; `services` names whom they come from, so another service's are not taken for them.
 
@@ -44,12 +56,10 @@ class FileCache:
     """
 
     def __init__(self, path: Path, services: str, calls: CallLog | None = None) -> None:
-        self._path, self._services, self._calls = path, services, calls
+        self._services, self._calls = services, calls
+        self._file = SharedFile(path, [_SCHEMA], "answers of tools", "delete the file to have them asked again")
         self._asking: dict[str, asyncio.Lock] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._open() as file:
-            file.execute("PRAGMA journal_mode=WAL")
-            file.execute(_SCHEMA)
+        self._writer = Together(self._keep_all, "tool answers")
 
     async def get(self, asked: str, ask: Ask) -> ToolOutput:
         key = json.dumps([self._services, asked])
@@ -61,7 +71,7 @@ class FileCache:
             self._asking.pop(key, None)
 
     async def _get(self, key: str, ask: Ask) -> ToolOutput:
-        found = await asyncio.to_thread(self._read, key)
+        found = self._read(key)
         if found is not None:
             value, picture, mistake = found
             if mistake is not None:
@@ -73,33 +83,26 @@ class FileCache:
             with question.sent_by_broker() if question is not None else contextlib.nullcontext():
                 output = await ask()
         except ToolMistake as error:
-            await asyncio.to_thread(self._keep, question, key, None, None, str(error))
+            await self._writer.do(_Kept(key, mistake=str(error), question=question))
             raise
         except ServiceError:
             if question is not None:
                 await asyncio.to_thread(question.forget)
             raise
-        await asyncio.to_thread(self._keep, question, key, json.dumps(output.value), output.picture, None)
+        await self._writer.do(_Kept(key, json.dumps(output.value), output.picture, question=question))
         return output
 
-    def _keep(
-        self, question: Question | None, key: str, value: str | None, picture: bytes | None, mistake: str | None
-    ) -> None:
-        self._write(key, value, picture, mistake)
-        if question is not None:
-            question.used()
-
     def _read(self, key: str) -> tuple[str, bytes | None, str | None] | None:
-        with self._open() as file:
+        # In the event loop itself: a row by its key takes less than a thread's turn.
+        with self._file.reading() as file:
             row = file.execute("SELECT value, picture, mistake FROM answers WHERE asked = ?", (key,)).fetchone()
         return row if row is None else (row[0], row[1], row[2])
 
-    def _write(self, key: str, value: str | None, picture: bytes | None, mistake: str | None) -> None:
-        with self._open() as file:
-            file.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", (key, value, picture, mistake))
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        # A connection a question: they come from several threads, and one takes a fraction of a millisecond.
-        with contextlib.closing(sqlite3.connect(self._path, timeout=_WAIT_S)) as file, file:
-            yield file
+    def _keep_all(self, several: list[_Kept]) -> list[None]:
+        rows = [(one.key, one.value, one.picture, one.mistake) for one in several]
+        with self._file.transaction() as file:
+            file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
+        questions = [one.question for one in several if one.question is not None]
+        if questions:  # all of this cache's calls
+            questions[0].calls.answers_used([call_id for one in questions for call_id in one.call_ids])
+        return [None] * len(several)

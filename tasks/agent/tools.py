@@ -5,13 +5,13 @@ What a tool returns is data for a model. What the model did wrong is a `ToolMist
 its own error, which the toolbox notes and turns into plain text.
 """
 
-import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from tasks.agent.picture import Picture
 from tasks.agent.toolspec import BadArguments
+from tasks.runtime.computing import computing
 from tasks.services.errors import ServiceError
 from tasks.services.geocoder import GeocodeCandidate
 from tasks.services.maps import Poi
@@ -88,7 +88,7 @@ async def image_zoom_in_tool(context: ToolContext, bbox_2d: list[float]) -> Tool
         raise ToolMistake("bbox_2d must have x1 < x2 and y1 < y2")
     picture = given(context.picture, "a picture")
     try:
-        region = await asyncio.to_thread(picture.region, (x1, y1, x2, y2))
+        region = await computing.run(picture.region, (x1, y1, x2, y2))
     except ValueError as error:
         raise ToolMistake(f"bbox_2d: {error}") from None
     box = [int(edge) if edge == int(edge) else edge for edge in bbox_2d]

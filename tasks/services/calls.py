@@ -1,7 +1,6 @@
 """One request to a model, made at most once: found among earlier replies, or asked, written down and then used."""
 
 import asyncio
-import contextlib
 import functools
 import hashlib
 import json
@@ -9,9 +8,8 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,9 +23,9 @@ from tasks.services.call_file import Begin, Begun, CallStore, End, Row, owner
 from tasks.services.chat_reply import REFUSAL
 from tasks.services.errors import ServiceError
 from tasks.services.spending import spending
+from tasks.services.together import Together
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5
-TOGETHER_S = 0.004  # what is to be written within it is written at once; a model takes a hundred times as long
 
 
 class BudgetExhausted(StageRefused):
@@ -234,84 +232,14 @@ def _spend(role: str, usage: Usage, seconds: float, is_replayed: bool) -> None:
         current.add(role, usage, seconds, is_replayed)
 
 
-@dataclass
-class _Writer:
-    """Steps of all requests of this process, several in one transaction: as many as come in a moment."""
-
-    store: CallStore
-    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "calls"))
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _waiting: list[tuple[Begin | End, "asyncio.Future[Begun | None] | None"]] = field(default_factory=list)
-    _timed_in: asyncio.AbstractEventLoop | None = None  # the moment ends there; a loop that has ended does not count
-    _is_running: bool = False
-    _is_due: bool = False  # a moment has ended while a transaction ran
-
-    async def do(self, step: Begin | End) -> Begun | None:
-        """Returns when the step is in the file."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Begun | None] = loop.create_future()
-        with self._lock:
-            self._waiting.append((step, done))
-            is_timed, self._timed_in = self._timed_in is loop, loop
-        if not is_timed:
-            loop.call_later(TOGETHER_S, self._start)
-        return await done
-
-    def begin(self, step: Begin | End) -> None:
-        """Without waiting for it."""
-        with self._lock:
-            self._waiting.append((step, None))
-        self._start()
-
-    def _start(self) -> None:
-        with self._lock:
-            self._timed_in = None
-            if not self._waiting:
-                return
-            if self._is_running:
-                self._is_due = True
-                return
-            self._is_running = True
-        self._thread.submit(self._run)
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                taken, self._waiting, self._is_due = self._waiting, [], False
-            try:
-                results: Sequence[Begun | None] = self.store.apply([step for step, _ in taken])
-                failed: Exception | None = None
-            except Exception as error:  # noqa: BLE001 - whatever it is belongs to those that wait for it
-                results, failed = [None] * len(taken), error
-            told: dict[asyncio.AbstractEventLoop, list[_Done]] = {}
-            for (_, done), result in zip(taken, results, strict=True):
-                if done is not None:
-                    told.setdefault(done.get_loop(), []).append((done, result))
-            for loop, ended in told.items():
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(_tell, ended, failed)
-            with self._lock:
-                if not (self._is_due and self._waiting):
-                    self._is_running = False
-                    return
-
-
-_Done = tuple["asyncio.Future[Begun | None]", Begun | None]
-
-
-def _tell(ended: list[_Done], failed: Exception | None) -> None:
-    for done, result in ended:
-        if not done.done():  # its asker was cancelled
-            done.set_exception(failed) if failed is not None else done.set_result(result)
-
-
-_writers: dict[int, _Writer] = {}
+_Writer = Together[Begin | End, Begun | None]
+_writers: dict[int, tuple[CallStore, _Writer]] = {}
 _writers_lock = threading.Lock()
 
 
 def _writer_of(store: CallStore) -> _Writer:
     with _writers_lock:
-        # The writer holds the store: another one cannot come to have its id.
+        # The store is kept beside it: another one cannot come to have its id.
         if id(store) not in _writers:
-            _writers[id(store)] = _Writer(store)
-        return _writers[id(store)]
+            _writers[id(store)] = store, Together(store.apply, "calls")
+        return _writers[id(store)][1]

@@ -132,24 +132,12 @@ class Reply:
             self._connection.answered(free)
 
 
-class SingleConnections(httpx.AsyncBaseTransport):
+class SingleConnections:
     """A way to hosts with a free list of connections."""
 
     def __init__(self, keep_idle_s: float) -> None:
         self._keep_idle_s = keep_idle_s
         self._free: dict[tuple[str, str, int], list[_Connection]] = {}
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """As httpx asks a transport."""
-        assert isinstance(request.stream, httpx.AsyncByteStream)
-        body = b"".join([piece async for piece in request.stream])
-        limits: Limits = request.extensions.get("timeout", {})
-        address = Address.of(request.url)
-        headers = [f"{name.decode('latin-1')}: {value.decode('latin-1')}" for name, value in request.headers.raw]
-        head = _head(request.method, address.path, headers)
-        reply = await self.ask(request.method, address, head, body, limits)
-        given = [(name.encode(), value.encode()) for name, value in reply.headers.items()]
-        return httpx.Response(reply.status_code, headers=given, stream=_Stream(reply))
 
     async def ask(self, method: str, address: Address, head: bytes, body: bytes, limits: Limits) -> Reply:
         """The answer without its body, or an exception of httpx. The head is sent as it is."""
@@ -407,17 +395,3 @@ def _merged(headers: Headers) -> dict[str, str]:
 def _wake(waiting: "asyncio.Future[None] | None") -> None:
     if waiting is not None and not waiting.done():
         waiting.set_result(None)
-
-
-class _Stream(httpx.AsyncByteStream):
-    """The body of an answer, for httpx."""
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._reply.aiter_raw():
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._reply.aclose()

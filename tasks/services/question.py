@@ -41,10 +41,6 @@ class Question:
         finally:
             _current.reset(before)
 
-    def used(self) -> None:
-        """What follows from the answers is kept elsewhere now."""
-        self.calls.answers_used(self.call_ids)
-
     def forget(self) -> None:
         """The answers were no use: asked again, services are asked again."""
         self.calls.forget_answers(self.call_ids)

@@ -23,8 +23,7 @@ class SharedFile:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All that the block writes, or, after an error, none of it."""
-        try:
-            connection = self._connection()
+        with self.reading() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -32,6 +31,12 @@ class SharedFile:
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Statements that each stand alone; to read waits for nobody."""
+        try:
+            yield self._connection()
         except sqlite3.Error as error:
             # Refused, for nothing may be asked without it: every other item would end the same way.
             raise StageRefused(f"{self._holds} in '{self.path}' cannot be kept: {error}; {self._remedy}") from error

@@ -25,7 +25,7 @@ from tasks.services.unpack import ACCEPTED, CannotUnpack, Unpacker
 
 Params = Mapping[str, str | int | float | bool]
 _Response = httpx.Response | Reply | broker_client.Whole
-_Way = httpx.AsyncBaseTransport | httpx.AsyncClient  # to hosts; a client where there is a proxy
+_Way = SingleConnections | httpx.AsyncBaseTransport | httpx.AsyncClient  # to hosts; a client where there is a proxy
 
 
 class _HideQueries(logging.Filter):
@@ -109,13 +109,13 @@ class Transfers:
             total_s = self._endpoint.total_timeout_s + late_s
             async with contextlib.nullcontext() if is_direct else asyncio.timeout(total_s):
                 sent_at_s, sent = time.monotonic(), True
-                if isinstance(way, SingleConnections) and not broker:
-                    head = framed(ask.method, address, headers.items(), body_sent or b"")
-                    response = await way.ask(ask.method, address, head, body_sent or b"", self._timeout)
-                elif broker:
+                if broker:
                     asked = ask.method, url, headers.items(), body_sent or b""
                     limits = self._limits_of(ask.also_keep)
                     response = await broker_client.send(broker, ask.call_id, ask.attempt, *asked, limits)
+                elif isinstance(way, SingleConnections):
+                    head = framed(ask.method, address, headers.items(), body_sent or b"")
+                    response = await way.ask(ask.method, address, head, body_sent or b"", self._timeout)
                 else:
                     extensions = {"timeout": self._timeout}
                     request = httpx.Request(ask.method, url, headers=headers, content=body_sent, extensions=extensions)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.services.call_file import COLUMNS, Begin, CallFile, End, owner
-from tasks.services.calls import _Writer
+from tasks.services.together import Together
 
 TABLES = ("calls", "under_way", "sums", "lost", "answers")
 
@@ -92,7 +92,7 @@ def test_what_comes_in_a_moment_is_one_transaction(tmp_path: Path) -> None:
             sizes.append(len(steps))
             return super().apply(steps)
 
-    writer = _Writer(Counting(tmp_path / "calls.sqlite"))
+    writer = Together(Counting(tmp_path / "calls.sqlite").apply, "calls")
 
     async def ask(count: int) -> list[Any]:
         return await asyncio.gather(
@@ -106,7 +106,7 @@ def test_what_comes_in_a_moment_is_one_transaction(tmp_path: Path) -> None:
 
 def test_a_loop_that_ends_before_its_moment_holds_up_no_other(tmp_path: Path) -> None:
     """Its timer never comes; steps of the next loop go, and take along what was left."""
-    writer = _Writer(CallFile(tmp_path / "calls.sqlite"))
+    writer = Together(CallFile(tmp_path / "calls.sqlite").apply, "calls")
 
     async def left() -> None:
         asking = asyncio.ensure_future(writer.do(Begin("left", "agent", owner(), "t")))

@@ -9,7 +9,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.services.connections import Address, SingleConnections, address_of, framed, with_query
+from tasks.services.connections import Address, Reply, SingleConnections, address_of, framed, with_query
+
+
+class Transport(httpx.AsyncBaseTransport):
+    """Our connections, as httpx asks a transport: so that answers can be compared."""
+
+    def __init__(self) -> None:
+        self.connections = SingleConnections(60)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        address = Address.of(request.url)
+        given = [(name.decode(), value.decode()) for name, value in request.headers.raw if name.lower() != b"host"]
+        body = await request.aread()
+        given = [(name, value) for name, value in given if name.lower() != "content-length"]
+        limits = request.extensions.get("timeout", {})
+        reply = await self.connections.ask(
+            request.method, address, framed(request.method, address, given, body), body, limits
+        )
+        headers = [(name.encode(), value.encode()) for name, value in reply.headers.items()]
+        return httpx.Response(reply.status_code, headers=headers, stream=Stream(reply))
+
+    async def aclose(self) -> None:
+        await self.connections.aclose()
+
+
+class Stream(httpx.AsyncByteStream):
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._reply.aiter_raw():
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._reply.aclose()
 
 
 class Counting:
@@ -41,7 +75,7 @@ async def counting() -> AsyncIterator[Counting]:
 
 
 async def test_connections_are_used_again_and_never_by_two(counting: Counting) -> None:
-    async with httpx.AsyncClient(transport=SingleConnections(60)) as client:
+    async with httpx.AsyncClient(transport=Transport()) as client:
         for _ in range(3):
             assert (await client.get(counting.url)).status_code == 200
         assert counting.connections == 1
@@ -52,21 +86,21 @@ async def test_connections_are_used_again_and_never_by_two(counting: Counting) -
 
 
 async def test_an_answer_closed_twice_frees_its_connection_once(counting: Counting) -> None:
-    transport = SingleConnections(60)
+    transport = Transport()
     answer = await transport.handle_async_request(httpx.Request("GET", counting.url))
     assert isinstance(answer.stream, httpx.AsyncByteStream)
     await answer.aread()
     await answer.stream.aclose()
     await answer.stream.aclose()
-    assert [len(free) for free in transport._free.values()] == [1]
+    assert [len(free) for free in transport.connections._free.values()] == [1]
     await transport.aclose()
 
 
 async def test_a_host_that_refuses_leaves_nothing_behind() -> None:
-    transport = SingleConnections(60)
+    transport = Transport()
     with pytest.raises(httpx.ConnectError):
         await transport.handle_async_request(httpx.Request("GET", "http://127.0.0.1:9"))
-    assert not any(transport._free.values())
+    assert not any(transport.connections._free.values())
 
 
 ANSWERS = {
@@ -120,7 +154,7 @@ async def test_answers_are_read_as_httpx_reads_them(method: str, at_once: bool) 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     for name, answer in ANSWERS.items():  # noqa: B007 - read by the server
-        assert await read(SingleConnections(60)) == await read(httpx.AsyncHTTPTransport()), name
+        assert await read(Transport()) == await read(httpx.AsyncHTTPTransport()), name
     listener.close()
 
 
@@ -135,17 +169,17 @@ async def test_what_comes_after_an_answer_is_not_taken_for_the_next(kind: str, m
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    transport = SingleConnections(60)
+    transport = Transport()
     async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
         for _ in range(2):
             assert (await client.get(url)).text == "hello"
-            assert not any(transport._free.values())
+            assert not any(transport.connections._free.values())
     listener.close()
 
 
 @pytest.mark.parametrize("headers", [{"X-A": "1\r\nX-B: 2"}, {"X A": "1"}, {"X-A": "1\x00"}])
 async def test_headers_that_would_be_others_are_not_sent(counting: Counting, headers: dict[str, str]) -> None:
-    async with httpx.AsyncClient(transport=SingleConnections(60), trust_env=False) as client:
+    async with httpx.AsyncClient(transport=Transport(), trust_env=False) as client:
         with pytest.raises(httpx.LocalProtocolError):
             await client.get(counting.url, headers=headers)
     assert counting.requests == 0
