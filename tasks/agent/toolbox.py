@@ -4,6 +4,7 @@ A call never raises. What the model got wrong and what a service failed to answe
 record tells them apart, so that an outage is a failure for the books and never counts against a model.
 """
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +84,12 @@ class CallResult:
 
 def schemas(names: Sequence[str]) -> list[dict[str, Any]]:
     """The tools as an OpenAI request offers them, in the order of their names, which is TRL's."""
-    return [TOOLS[name].openai() for name in sorted(names)]
+    return list(_schemas(tuple(sorted(names))))
+
+
+@functools.lru_cache(maxsize=64)
+def _schemas(names: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
+    return tuple(TOOLS[name].openai() for name in names)
 
 
 class Toolbox:

@@ -108,7 +108,7 @@ class CallLog:
     ) -> ChatReply:
         """The reply: an earlier one, or that of `ask`, which is in the file when this returns.
 
-        `ask` is given the id of the call.
+        `ask` is given the id of the call, which its reply names.
         `most_usd` is what the call may cost at most; `unpaid` is what a failed one counts as.
         """
         repeatable = self.replay and request.is_repeatable
@@ -126,7 +126,7 @@ class CallLog:
             return reply
         began_s, asked_at = time.monotonic(), time.time()
         try:
-            reply = replace(await ask(call_id), call_id=call_id)
+            reply = await ask(call_id)
         except ServiceError as error:
             usage = replace(error.usage or unpaid, requests=error.attempts)
             seconds = time.monotonic() - began_s

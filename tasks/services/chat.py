@@ -60,7 +60,7 @@ class Server:
         if most and usage.tokens:
             self._share = 0.9 * self._share + 0.1 * usage.tokens / most
         try:
-            return read_reply(completion, model, usage, bool(fields.get("tools")))
+            return read_reply(completion, model, usage, bool(fields.get("tools")), call_id)
         except BadReply as error:
             bad = self._bad(str(error))
             bad.usage, bad.attempts = usage, usage.requests

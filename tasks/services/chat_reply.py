@@ -20,7 +20,7 @@ def part(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def read_reply(completion: Any, model: str, usage: Usage, with_tools: bool) -> ChatReply:
+def read_reply(completion: Any, model: str, usage: Usage, with_tools: bool, call_id: str = "") -> ChatReply:
     """The reply, further choices included, or BadReply. `with_tools`: tools were offered, so text may call them."""
     choices = part(completion, "choices")
     if not isinstance(choices, list) or not choices:
@@ -29,7 +29,7 @@ def read_reply(completion: Any, model: str, usage: Usage, with_tools: bool) -> C
     name = served if isinstance(served, str) and served else model
     first, *others = [_choice(choice, name, with_tools) for choice in choices[:MOST_CALLS]]
     return ChatReply(
-        first.text, first.tool_calls, first.finish_reason, usage, name, first.reasoning, alternatives=tuple(others)
+        first.text, first.tool_calls, first.finish_reason, usage, name, first.reasoning, call_id, tuple(others)
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from schemas.errors import StageRefused
@@ -32,17 +33,22 @@ class Target:
     def parameters(self, asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """(fields of the request, further fields of its body): what is asked for, else what the role says."""
         role = self.settings
-        defaults = {name: getattr(role, name) for name in ("temperature", "top_p", "top_k", "max_tokens")}
-        merged = {**{name: value for name, value in defaults.items() if value is not None}}
-        merged |= {name: value for name, value in asked.items() if value is not None and name != "extra_body"}
-        merged.setdefault("temperature", 0)
-        if merged.get("n") == 1:
-            del merged["n"]
-        sent = {name: value for name, value in merged.items() if name not in role.omit}
+        sent = self._defaults | {name: value for name, value in asked.items() if value is not None}
+        sent.pop("extra_body", None)
+        if sent.get("n") == 1:
+            del sent["n"]
+        for name in role.omit:
+            sent.pop(name, None)
         if "max_tokens" in sent and role.token_limit != "max_tokens":
             sent[role.token_limit] = sent.pop("max_tokens")
-        body = {name: sent.pop(name) for name in _BODY & set(sent)}
+        body = {name: sent.pop(name) for name in _BODY if name in sent}
         return sent, {**body, **role.extra_body, **(asked.get("extra_body") or {})}
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """What the role says, temperature 0 if nothing."""
+        named = {name: getattr(self.settings, name) for name in ("temperature", "top_p", "top_k", "max_tokens")}
+        return {"temperature": 0} | {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True)
