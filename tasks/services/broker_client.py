@@ -4,6 +4,7 @@ The file is on this machine, or a relay on the machine of the file passes questi
 """
 
 import asyncio
+import itertools
 import os
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from tasks.services import broker
 
 START_S = 60.0
 TRIES = 3
+LINES = 8  # connections of an event loop: one takes six requests with pictures, then the loop has to come round again
 LATE_S = 5.0  # the broker ends a request that takes too long; it is waited for a little longer than that
 
 
@@ -110,7 +112,7 @@ async def ask(file: str, said: bytes, body: bytes) -> Answered:
 
 
 class _Line(broker.Messages):
-    """A connection to a broker, of all questions of an event loop that are under way; without any it closes."""
+    """A connection to a broker, of many questions of an event loop at a time; without any it closes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,17 +150,19 @@ class _Lines(threading.local):
     """The connections of a thread's event loop by file; a worker may run each batch in a loop of its own."""
 
     def __init__(self) -> None:
-        self.of: dict[str, asyncio.Task[_Line]] = {}
+        self.of: dict[tuple[str, int], asyncio.Task[_Line]] = {}
+        self.asked = itertools.count()
 
 
 _lines = _Lines()
 
 
 async def _line_to(file: str) -> _Line:
-    """The connection of this loop to the broker of a file; those who ask while it is made wait for the same one."""
-    opening = _lines.of.get(file)
+    """A connection of this loop to the broker of a file; those who ask while it is made wait for the same one."""
+    key = file, next(_lines.asked) % LINES
+    opening = _lines.of.get(key)
     if opening is None or opening.get_loop() is not asyncio.get_running_loop() or _is_over(opening):
-        opening = _lines.of[file] = asyncio.create_task(_open(file))
+        opening = _lines.of[key] = asyncio.create_task(_open(file))
     return await asyncio.shield(opening)
 
 
