@@ -4,13 +4,13 @@ The file is on this machine, or a relay on the machine of the file passes questi
 """
 
 import asyncio
-import itertools
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -96,7 +96,7 @@ async def ask(file: str, said: bytes, body: bytes) -> Answered:
     broken = 0
     while True:
         try:
-            head, answer = await (await _line_to(file)).ask(said, body)
+            head, answer = await (await _line_to(file, said)).ask(said, body)
         except (FileNotFoundError, ConnectionRefusedError):
             await asyncio.to_thread(start, file, only_if_none=True)
             continue
@@ -151,15 +151,14 @@ class _Lines(threading.local):
 
     def __init__(self) -> None:
         self.of: dict[tuple[str, int], asyncio.Task[_Line]] = {}
-        self.asked = itertools.count()
 
 
 _lines = _Lines()
 
 
-async def _line_to(file: str) -> _Line:
+async def _line_to(file: str, said: bytes) -> _Line:
     """A connection of this loop to the broker of a file; those who ask while it is made wait for the same one."""
-    key = file, next(_lines.asked) % LINES
+    key = file, zlib.crc32(said[:64]) % LINES  # by the id of the call, which comes first: tries at it keep their order
     opening = _lines.of.get(key)
     if opening is None or opening.get_loop() is not asyncio.get_running_loop() or _is_over(opening):
         opening = _lines.of[key] = asyncio.create_task(_open(file))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import signal
@@ -147,6 +148,7 @@ async def test_questions_at_once_share_a_connection_and_one_given_up_leaves_the_
     opened, opens = [], broker_client._open
     await asyncio.to_thread(start, file)
     monkeypatch.setattr(broker_client, "_open", lambda path: opened.append(path) or opens(path))
+    monkeypatch.setattr(broker_client, "LINES", 1)
     bodies = [b"%d" % number * 150_000 for number in range(8)]  # more than a socket takes at once
     asking = [asyncio.create_task(send(file, str(n), 0, "POST", server.url, [], bodies[n], LIMITS)) for n in range(8)]
     await until(lambda: server.asked)
@@ -158,6 +160,21 @@ async def test_questions_at_once_share_a_connection_and_one_given_up_leaves_the_
     await send(file, "3", 0, "POST", server.url, [], bodies[3], LIMITS)
     assert len(opened) == 2, "without questions it was closed"
     assert len(server.asked) == 8, "what was given up had been sent, and was kept"
+
+
+async def test_many_questions_take_a_few_connections_and_each_call_its_own(server, reply, file, monkeypatch):
+    server.answers = lambda asked: reply(body=asked.body, delay_s=0.3)
+    opened, opens = [], broker_client._open
+    await asyncio.to_thread(start, file)
+    monkeypatch.setattr(broker_client, "_open", lambda path: opened.append(path) or opens(path))
+    ids = [hashlib.sha256(b"%d" % n).hexdigest() for n in range(100)]
+    asked = [send(file, one, 0, "POST", server.url, [], one.encode(), LIMITS) for one in ids]
+    answers = await asyncio.gather(*asked)
+    assert [one.whole().decode() for one in answers] == ids
+    assert len(opened) == broker_client.LINES
+    opened.clear()
+    await asyncio.gather(*(send(file, ids[0], attempt, "POST", server.url, [], b"x", LIMITS) for attempt in (1, 2, 3)))
+    assert len(opened) == 1
 
 
 async def test_a_message_of_no_sense_ends_its_connection_alone(server, file):
