@@ -1,10 +1,7 @@
 """Collections in a worker: what is open is left out, what is thrown away in cycles still goes."""
 
-import gc
 import subprocess
 import sys
-
-from tasks.runtime import garbage
 
 _SCRIPT = """
 import gc, weakref
@@ -24,4 +21,3 @@ assert sum(one() is not None for one in cycles) < 50_000, "cycles are collected 
 
 def test_settled_processes_still_collect_cycles() -> None:
     subprocess.run([sys.executable, "-c", _SCRIPT], check=True)
-    assert gc.get_threshold()[0] < garbage.THRESHOLDS[0], "this process is as Python made it"
