@@ -4,9 +4,9 @@ The server (`latency_server.py`) does nothing but wait, in a process of its own.
 environment, tools, chat client with limits, and every call written down before it is used. They begin from nothing,
 with 16 requests at once, as adaptive concurrency does; in the place of one that ends the next begins. What is sustained
 is counted from when every place has ended one until the first has ended its last. The same requests, byte for byte, are
-sent as often over as many bare sockets (`bare_client.py`). The ratio of requests a second that are sustained is judged.
-That of the start is only told: bare sockets begin with 500 requests at once, which no client may do to a server that it
-does not know yet. So is the memory that a trajectory takes, and httpx, as a client that users know.
+sent as often over as many bare sockets (`bare_client.py`). The ratio of requests a second is judged, of what is
+sustained and of the start, where bare sockets begin with 500 requests at once. Memory that a trajectory takes, and
+httpx as a client that users know, are measured beside it and judged by nothing.
 
 All of that in one process, in two, and in a process a core, as a stage's workers are; then again with a price set, so
 that a process beside sends the requests (`broker.py`). Directly and by a broker, each begins in a process of its own:
@@ -273,12 +273,15 @@ def over_bare_sockets(sent: list[Sent], count: int, server: int) -> tuple[Took, 
     return Took(answered[len(sent) - 1] - began_s, steady / whole_s, cpu_ms), server_ms
 
 
-def told(how: str, took: Took, bare: Took, requests: int) -> Goal:
-    """Print both phases beside the bare sockets', and judge what is sustained."""
+def told(how: str, took: Took, bare: Took, requests: int) -> list[Goal]:
+    """Print both phases beside the bare sockets', and judge them."""
     start, sustained = bare.start_s / took.start_s, took.per_s / bare.per_s
     print(f"   {how}: from the start {requests / took.start_s:.0f} requests a second, ratio {start:.2f}; sustained "
           f"{took.per_s:.0f}, ratio {sustained:.2f}; {took.cpu_ms:.2f} ms of CPU a request", flush=True)  # fmt: skip
-    return Goal(f"requests a second sustained, live trajectories / bare sockets, {how}", sustained, GOAL_RATIO)
+    name = f"requests a second, live trajectories / bare sockets, {how}"
+    return [
+        Goal(f"{name}, {phase}", found, GOAL_RATIO) for phase, found in (("start", start), ("sustained", sustained))
+    ]
 
 
 def measure(url: str, server: int, folder: str, count: int, paid: bool) -> list[Goal]:
@@ -304,21 +307,21 @@ def measure(url: str, server: int, folder: str, count: int, paid: bool) -> list[
           "trajectory, without the requests kept for the bare sockets")  # fmt: skip
     print(f"   bare sockets: from the start {requests / bare.start_s:.0f} requests a second, sustained "
           f"{bare.per_s:.0f}; {bare.cpu_ms:.2f} ms of CPU a request, the server's {server_ms:.2f} ms")  # fmt: skip
-    goals = [told("1 process and a broker" if paid else "1 process", took, bare, requests)]
+    goals = told("1 process and a broker" if paid else "1 process", took, bare, requests)
     cores = os.cpu_count() or 1
     if paid:
         took = spread(url, file.with_suffix(".spread"), count, max(2, cores), paid=True)
-        return [*goals, told(f"{max(2, cores)} processes and a broker", took, bare, requests)]
+        return goals + told(f"{max(2, cores)} processes and a broker", took, bare, requests)
     began_cpu_s, some = time.process_time(), sent[:300]
     asyncio.run(by_httpx(some))
     httpx_ms = 1000 * (time.process_time() - began_cpu_s) / len(some)
     print(f"   httpx: {httpx_ms:.2f} ms of CPU a request, {AT_HTTPX} at once")
     for processes in sorted({2, max(2, cores)}):
         took = spread(url, file.with_suffix(f".{processes}"), count, processes)
-        goals.append(told(f"{processes} processes", took, bare, requests))
+        goals += told(f"{processes} processes", took, bare, requests)
     with latency_server(LATENCY_S, "quarter") as (other, _):
         large = spread(other, file.with_suffix(".large"), count, processes)
-    goals.append(told(f"{processes} processes, zooms of a quarter of the picture", large, bare, requests))
+    goals += told(f"{processes} processes, zooms of a quarter of the picture", large, bare, requests)
     both_ms = took.cpu_ms + server_ms
     print(f"   {cores} cores, if nothing else ran, allow {1000 * cores / both_ms:.0f} requests a second at "
           f"{both_ms:.2f} ms for client and server together; {GOAL_RATIO} of the bare pace is "

@@ -51,7 +51,7 @@ def resized(pixels: Pixels, size: tuple[int, int], how: int) -> Pixels:
 @functools.lru_cache(maxsize=256)
 def low_pass(scale: float) -> NDArray[np.float32]:
     """The filter's taps for a picture that gets `scale` times smaller; a single 1 when none is needed."""
-    if scale < 1.11:  # the interpolation alone is nearest to the ideal: taps would be below 0.003
+    if scale < 1.11:  # the interpolation alone is nearest to the ideal: taps would be below 0.004
         return np.ones(1, np.float32)
     reach = round(scale)  # more taps would gain less than the JPEG coding loses
     frequency = (np.arange(256) + 0.5) / 512  # cycles per pixel, up to the finest pattern there can be

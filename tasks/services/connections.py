@@ -13,7 +13,7 @@ import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import h11
@@ -124,9 +124,6 @@ class Reply:
         return body
 
     async def aclose(self) -> None:
-        self.close()
-
-    def close(self) -> None:
         free, self._free = self._free, None  # closed twice, it must not be free twice
         if free is not None:
             self._connection.answered(free)
@@ -191,7 +188,8 @@ class _Connection(asyncio.Protocol):
         self._awaited: asyncio.Future[None] | None = None  # bytes, or the end
         self.answer_until_s = float("inf")  # all of it, by the loop's clock
         # Until when; the timer may be of an earlier time, and looks again then: most answers come long before.
-        self._until_s, self._timer = float("inf"), cast(asyncio.TimerHandle | None, None)
+        self._until_s = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
         self._is_over, self._idle_since_s = False, 0.0
         self._error: Exception | None = None
 

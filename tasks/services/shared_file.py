@@ -34,7 +34,7 @@ class SharedFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Statements that each stand alone; to read waits for nobody."""
+        """Statements that each stand alone; to read waits for no writer."""
         try:
             yield self._connection()
         except sqlite3.Error as error:
