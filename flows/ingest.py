@@ -1,12 +1,14 @@
 """A table of photos into the lake: `geofix ingest FILE`, and the flow it runs."""
 
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
+from prefect.utilities.annotations import quote
 
 from flows.artifacts import publish_stage
 from flows.options import RunOptions
@@ -37,19 +39,19 @@ def ingest(file: str, options: RunOptions = RunOptions()) -> IngestResult:
             check_dataset(session.lake, found, dataset, settings, session.config.plan)
         bring_in = _bring_in.with_options(task_run_name=f"ingest {dataset}")
         work = _Work(session, found, dataset)
-        bring_in(work)
+        bring_in(quote(work))  # quoted: Prefect looks for no futures inside
         assert work.result is not None  # or the task would have raised
         return _with_state(work.result)
 
 
+@dataclass
 class _Work:
-    """What the task works on. Prefect looks for futures inside arguments; with slots there is nothing to look into."""
+    """What the task works on, and what comes of it: a task that returns a state gives the flow the state alone."""
 
-    __slots__ = ("dataset", "found", "result", "session")
-
-    def __init__(self, session: Session, found: Survey, dataset: str) -> None:
-        self.session, self.found, self.dataset = session, found, dataset
-        self.result: IngestResult | None = None  # a task that returns a state gives the flow the state alone
+    session: Session
+    found: Survey
+    dataset: str
+    result: IngestResult | None = None
 
 
 @task(name="ingest", cache_policy=NO_CACHE, persist_result=False)

@@ -1,7 +1,6 @@
 """How Prefect runs the parts of the pipeline: one task for each stage, with its retries, log, artifact and state."""
 
 from collections.abc import Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
 from prefect.runtime import deployment, flow_run, task_run
 from prefect.tasks import exponential_backoff
+from prefect.utilities.annotations import quote
 
 from flows.artifacts import ProgressArtifact, publish_counts, publish_report, publish_stage
 from flows.order import PARTS, REVIEW, report_of, services_of, stages_of
@@ -35,10 +35,6 @@ class _Work:
     settings: Any
     context: Context
     retries: int
-
-
-# Prefect looks for futures inside a task's arguments, so the work is handed over beside them.
-_work: ContextVar[_Work] = ContextVar("work")
 
 
 def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
@@ -74,14 +70,12 @@ def _run_stage(session: Session, stage: Stage | ColumnStage, settings: Any, cont
     session.display.phase(f"{stage.name}: reading its input")
     flows = session.config.flows
     retries = flows.retries if deployment.id else 0  # a terminal ends with exit code 3 instead of waiting
-    token = _work.set(_Work(session, stage, settings, context, retries))
+    one = run_stage.with_options(
+        task_run_name=stage.name, retries=retries, retry_delay_seconds=exponential_backoff(flows.retry_delay_s)
+    )
     try:
-        one = run_stage.with_options(
-            task_run_name=stage.name, retries=retries, retry_delay_seconds=exponential_backoff(flows.retry_delay_s)
-        )
-        one(stage.name)
+        one(quote(_Work(session, stage, settings, context, retries)))  # quoted: Prefect looks for no futures inside
     finally:
-        _work.reset(token)
         if session.run_log is not None:
             session.run_log.task_run_id = None
 
@@ -91,10 +85,9 @@ def _may_retry(of: Task[..., Any], attempt: TaskRun, state: State[Any]) -> bool:
 
 
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_may_retry)
-def run_stage(stage: str) -> State[StageResult]:
+def run_stage(work: Any) -> State[StageResult]:
     """Run one stage; outages are retried, failed rows show in the state."""
-    work = _work.get()
-    session = work.session
+    session, stage = work.session, work.stage.name
     if session.run_log is not None:
         session.run_log.task_run_id = str(task_run.id or "") or None
     result = run(work.stage, work.settings, _with_progress(work.context, ProgressArtifact(stage)))

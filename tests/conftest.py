@@ -12,6 +12,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
+import tasks.runtime  # noqa: F401 - before ray: sets its loopback mode
 from schemas.settings.train import TinySettings
 from tasks.lake import Commit, Lake
 

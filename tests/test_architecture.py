@@ -139,16 +139,6 @@ def test_a_circle_would_be_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
-def test_only_one_file_touches_the_private_api_of_ray() -> None:
-    users = {
-        path.relative_to(ROOT).as_posix()
-        for folder in ("flows", "tasks", "schemas")
-        for path in files(folder)
-        if any(name.startswith("ray._") for name in imports(path))
-    }
-    assert users <= {"tasks/runtime/ray_private.py"}
-
-
 def test_files_stay_small() -> None:
     long = {
         path.relative_to(ROOT).as_posix(): count

@@ -1,8 +1,10 @@
 """`geofix ingest FILE`: checks first, then the flow, then words on what came in and what did not."""
 
+import contextlib
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,7 @@ def run_ingest(file: Path, call: Call) -> int:
     try:
         from flows.cli.running import prefect_ready
 
-        with prefect_ready(lake, call.debug):
+        with contextlib.redirect_stdout(sys.stderr), prefect_ready(lake, call.debug):
             result = _run_flow(found, call)
     finally:
         display.reset(token)

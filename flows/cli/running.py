@@ -31,7 +31,8 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
         lake = Lake(config.lake)
         if isinstance(shown, Reporter):
             shown.state = lake.state
-        with prefect_ready(lake, call.debug):
+        # What Ray and Prefect print goes with the rest that is no result.
+        with contextlib.redirect_stdout(sys.stderr), prefect_ready(lake, call.debug):
             results = flow_of(name)(options=call.options(), **parameters)
     finally:
         display.reset(token)

@@ -136,7 +136,8 @@ class Learner:
         self.optimizer.step()
         self.letters.zero_grad(set_to_none=True)
         with torch.no_grad():
-            torch._foreach_copy_(self.weights, self.masters)
+            for weight, master in zip(self.weights, self.masters, strict=True):
+                weight.copy_(master)
 
     def exact(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """For each sample whether every trained token is the most likely one: its greedy answer is right."""

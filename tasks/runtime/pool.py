@@ -28,10 +28,9 @@ from ray.exceptions import (
 
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.ray_backend import Backend, RayBackend
+from tasks.runtime.ray_backend import Backend, Make, RayBackend
 from tasks.runtime.ray_start import start_ray
 from tasks.runtime.ray_watch import RayLost
-from tasks.runtime.ray_workers import Make
 from tasks.runtime.resources import Resources
 
 MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is taken for the cause

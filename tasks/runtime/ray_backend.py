@@ -1,6 +1,10 @@
-"""The calls of Ray that a pool of workers makes, in one class, so that a benchmark can run the pool without Ray."""
+"""Ray's workers: what runs in one, those that are kept for the next job, and the calls of Ray that a pool makes.
 
-from collections.abc import Sequence
+The calls are one class, so that a benchmark can run the pool without Ray.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import polars as pl
@@ -8,13 +12,96 @@ import ray
 from ray.exceptions import RayError
 
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.ray_private import raising_as_handlers_do
 from tasks.runtime.ray_start import drop_ray
 from tasks.runtime.ray_watch import Placement, RayLost, Watch, fitting, nodes
-from tasks.runtime.ray_workers import AsyncWorker, Make, SyncWorker, idle
 from tasks.runtime.resources import Resources
 
 GET_AT_ONCE = 64  # results fetched by one call of Ray
+Make = Callable[[], Callable[[pl.DataFrame], Any]]
+
+
+class SyncWorker:
+    """Opened by the first chunk of a job, not when made: an error in `make` then comes back as itself."""
+
+    def __init__(self) -> None:
+        self._job = ""
+        self._call: Callable[[pl.DataFrame], Any] | None = None
+
+    def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
+        return self._opened(job, make)(chunk)
+
+    def _opened(self, job: str, make: Make) -> Callable[[pl.DataFrame], Any]:
+        if job == self._job and self._call is not None:
+            return self._call
+        self._call = None  # the last job's context goes before the next one's is made
+        call = make()
+        self._job, self._call = job, call
+        return call
+
+
+class AsyncWorker(SyncWorker):
+    async def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
+        return await self._opened(job, make)(chunk)
+
+
+class _Idle:
+    """Workers whose job is over, kept for the next one: a new process would import everything again."""
+
+    def __init__(self) -> None:
+        self._kind: Any = None
+        self._cluster = ""
+        self._actors: list[Any] = []
+
+    def take(self, kind: Any) -> Any | None:
+        if kind != self._kind or self._cluster != _cluster():
+            self.clear()  # they hold CPUs that workers of another kind may wait for
+        return self._actors.pop() if self._actors else None
+
+    def give(self, kind: Any, actor: Any) -> None:
+        if kind != self._kind:
+            self.clear()
+        self._kind, self._cluster = kind, _cluster()
+        self._actors.append(actor)
+
+    def forget(self) -> None:
+        self._actors.clear()
+
+    def clear(self) -> None:
+        cluster = _cluster()
+        while self._actors:
+            actor = self._actors.pop()
+            if cluster == self._cluster:  # those of a cluster we have left ended with it
+                ray.kill(actor, no_restart=True)
+
+
+idle = _Idle()
+
+
+def release_workers() -> None:
+    """End the workers kept for a next job: while they live they hold CPUs that others in Ray may wait for."""
+    if ray.is_initialized():
+        idle.clear()
+
+
+def _cluster() -> str:
+    # Every private Ray calls its first job 01000000, and every job on a cluster may have the same node.
+    here = ray.get_runtime_context()
+    return f"{here.get_node_id()} {here.get_job_id()}"
+
+
+@contextlib.contextmanager
+def raising_as_handlers_do() -> Iterator[None]:
+    """Let an exception of a signal handler pass through a call of Ray.
+
+    Ray's compiled code knows KeyboardInterrupt only. Any other exception, such as that of Prefect's handler for
+    SIGTERM, becomes the cause of a SystemError.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if error.__cause__ is not None:
+            raise error.__cause__ from None
+        raise
 
 
 class Backend(Protocol):
@@ -126,11 +213,11 @@ class RayBackend:
         idle.give(self._kind, worker)
 
     def check(self, has_worker: bool) -> None:
-        self._watch.look()
-        self._placement.look(has_worker)
+        self._watch.check()
+        self._placement.check(has_worker)
 
     def check_servers(self) -> None:
-        self._watch.look(at_once=True)
+        self._watch.check(at_once=True)
 
     def abandon(self) -> None:
         idle.forget()

@@ -3,58 +3,84 @@
 import atexit
 import contextlib
 import errno
+import importlib
 import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import grpc
 import ray
 
 from schemas.errors import GeofixError
+from schemas.settings.endpoint import is_loopback_host
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.ray_cluster import join_cluster
-from tasks.runtime.ray_private import (
-    ENVIRONMENT,
-    DriverJobConfig,
-    listen_on_loopback,
-    private_home,
-    report_to,
-    without_spared_servers,
-)
 from tasks.runtime.ray_watchdog import Watchdog
 
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", **ENVIRONMENT}
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_gcs_server_port_wait_time_s": "60",  # half a minute is too short for a machine under heavy load
+}
 STARTS = 2  # of a private Ray: a start that was too slow finds its files in the page cache the second time
+CONNECT_S = 10.0
+ANSWER_S = 30.0
+CLIENT = "ray://"
+PACKAGES = ("schemas", "tasks", "flows", "infra")
 
 logger = logging.getLogger("geofix.ray")
-_ours: SpreadSettings | None = None  # what the Ray of this process was started with; none: not by `start_ray`
+
+
+@dataclass(frozen=True)
+class RaySession:
+    """The Ray that this process is connected to."""
+
+    settings: SpreadSettings
+    address_info: dict[str, Any]  # as `ray.init` returns it; empty behind ray://
+
+    @property
+    def is_private(self) -> bool:
+        return self.settings.address is None
+
+
+_session: RaySession | None = None  # none: Ray was not started by `start_ray`
 _watchdog: Watchdog | None = None
+
+
+def current_session() -> RaySession | None:
+    """What `start_ray` started or joined in this process, if it did."""
+    return _session
 
 
 def start_ray(settings: SpreadSettings) -> None:
     """Make Ray ready: join the cluster the settings name, or start a private one here. Repeated calls do nothing."""
-    global _ours
+    global _session
     if ray.is_initialized():
-        if _ours is not None and _ours.address != settings.address:
+        if _session is not None and _session.settings.address != settings.address:
             raise GeofixError(
-                f"spread.address: this process works on {_named(_ours.address)} already, and cannot on "
+                f"spread.address: this process works on {_named(_session.settings.address)} already, and cannot on "
                 f"{_named(settings.address)} as well; use another process for it"
             )
         return
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
-    report_to(lambda text: logger.debug("%s", text))
+    os.environ.update({name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()})
     with _own_sigterm():
         if settings.address:
-            join_cluster(settings.address)
+            _session = RaySession(settings, join_cluster(settings.address))
         else:
-            _start_private(settings)
+            _session = RaySession(settings, _start_private(settings))
             atexit.register(stop_ray)
-    _ours = settings
 
 
 @contextlib.contextmanager
@@ -72,16 +98,43 @@ def _named(address: str | None) -> str:
     return f"the cluster at '{address}'" if address else "this machine"
 
 
-def _start_private(settings: SpreadSettings) -> None:
+def _init(**options: Any) -> dict[str, Any]:
+    context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+    return dict(getattr(context, "address_info", None) or {})
+
+
+def _worker_setup() -> Callable[[], None]:
+    """What every worker process does first: import our packages, and take the user's HOME back.
+
+    Ray puts the working directory of the driver first in a worker's sys.path, but only after this. A user's file
+    tasks.py in it would hide our package of that name. The function is nested, so that Ray sends it by value.
+    """
+    home, packages = os.environ.get("HOME"), PACKAGES
+
+    def set_up_worker() -> None:
+        for name in packages:
+            with contextlib.suppress(ModuleNotFoundError):  # it may be importable from the working directory only
+                importlib.import_module(name)
+        if home is not None:
+            os.environ["HOME"] = home
+
+    return set_up_worker
+
+
+# A private Ray --------------------------------------------------------------------------------------------
+
+
+def _start_private(settings: SpreadSettings) -> dict[str, Any]:
     # It listens on loopback and ends with this process: a token file in the user's home would only outlive it.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    listen_on_loopback()
     for number in range(1, STARTS + 1):
         begin_s = time.monotonic()
         folder = _own_folder()
         try:
-            _init_private(settings, folder)
-            return
+            return _init_private(settings, folder)
+        except GeofixError:
+            _end_processes()
+            raise
         except OSError as error:
             _end_processes()
             raise GeofixError(_why_not_here(error, folder)) from error
@@ -102,22 +155,45 @@ def _start_private(settings: SpreadSettings) -> None:
                 "run again when the machine is less busy, or name a running cluster in spread.address; "
                 f"what Ray's servers said is in {folder}, until the next start"
             ) from error
+    raise AssertionError("the last start returns or raises")
 
 
-def _init_private(settings: SpreadSettings, folder: Path) -> None:
+def _init_private(settings: SpreadSettings, folder: Path) -> dict[str, Any]:
     global _watchdog
     _watchdog = Watchdog(folder)
-    with private_home(folder), without_spared_servers():
-        ray.init(
+    setup = _worker_setup()
+    with _environment_of_servers(folder):
+        found = _init(
             # At least two: training asks for two, and would wait forever on a machine of one core.
             num_cpus=max(settings.workers or 0, os.cpu_count() or 1, 2),
             include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
             object_store_memory=settings.object_store_mb * 2**20,
-            job_config=DriverJobConfig(),
-            _temp_dir=str(folder),
+            runtime_env={"worker_process_setup_hook": setup},
         )
+    host = str(found.get("node_ip_address", ""))
+    if host and not is_loopback_host(host):
+        raise GeofixError(
+            f"Ray would listen on {host}, not on loopback only, because it was imported before tasks.runtime: "
+            "import tasks.runtime first, or set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 in the environment"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _environment_of_servers(folder: Path) -> Iterator[None]:
+    """Ray's files in our folder, and a HOME in which its server finds that it need not ask cloud metadata addresses."""
+    (folder / "ray_bootstrap_config.yaml").write_text("{}\n")
+    ours = {"RAY_TMPDIR": str(folder), "HOME": str(folder)}
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _end_processes() -> None:
@@ -149,10 +225,10 @@ def _one_line(error: BaseException) -> str:
 
 def stop_ray() -> None:
     """Stop the private Ray and remove its folder."""
-    global _ours
-    _ours = None
+    global _session
+    _session = None
     _end_processes()
-    shutil.rmtree(_folder_of(os.getpid()), ignore_errors=True)
+    shutil.rmtree(folder_of(os.getpid()), ignore_errors=True)
 
 
 def drop_ray() -> None:
@@ -160,22 +236,91 @@ def drop_ray() -> None:
 
     The folder of a private one stays until the next start: the logs of its servers are in it.
     """
-    global _ours
-    _ours = None
+    global _session
+    _session = None
     atexit.unregister(stop_ray)
     _end_processes()
 
 
-def _folder_of(pid: int) -> Path:
+def folder_of(pid: int) -> Path:
+    """Where the private Ray of a process keeps its files."""
     return Path(tempfile.gettempdir()) / f"geofix-ray-{os.getuid()}" / str(pid)
 
 
 def _own_folder() -> Path:
     """A folder with a short name (Ray's socket paths are limited to 107 bytes). Removes those of ended processes."""
-    own = _folder_of(os.getpid())
+    own = folder_of(os.getpid())
     own.parent.mkdir(mode=0o700, exist_ok=True)
     for other in own.parent.iterdir():
         if other.name.isdigit() and not Path(f"/proc/{other.name}").exists():
             shutil.rmtree(other, ignore_errors=True)
     own.mkdir(exist_ok=True)
     return own
+
+
+# A cluster ------------------------------------------------------------------------------------------------
+
+
+def join_cluster(address: str) -> dict[str, Any]:
+    """Make this process a driver of the cluster at host:port (a node must run here) or ray://host:port.
+
+    The address is checked first: Ray itself would wait for minutes at a wrong one.
+    """
+    host, port = split_address(address)
+    _check_reachable(address, host, port)
+    is_client = address.startswith(CLIENT)
+    if not is_client:
+        _check_head(address, host, port)
+    # Behind ray:// the driver is a process of the cluster, with a working directory of its own.
+    options = {} if is_client else {"runtime_env": {"worker_process_setup_hook": _worker_setup()}}
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a connection that times out: the error says it too
+            return _init(address=address, **options)
+    except Exception as error:  # of every kind, plain ones too
+        how = (
+            "the port must be that of its client server (10001), and the versions of Ray and Python the same"
+            if is_client
+            else f"this machine must be one of its nodes (ray start --address={host}:{port}), "
+            "with the same versions of Ray and Python; from outside it is ray://HOST:10001"
+        )
+        raise GeofixError(
+            f"spread.address: cannot join the Ray cluster at '{address}': {_one_line(error)}; {how}"
+        ) from error
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of an address that the settings have accepted."""
+    parts = urlsplit(address if address.startswith(CLIENT) else f"{CLIENT}{address}")
+    assert parts.hostname is not None and parts.port is not None, "the settings check that both are there"
+    return parts.hostname, parts.port
+
+
+def _check_reachable(address: str, host: str, port: int) -> None:
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except socket.gaierror as error:
+        raise GeofixError(f"spread.address: no machine is known as '{host}' ({error.strerror})") from error
+    except OSError as error:
+        reason = error.strerror or "no answer in time"
+        raise GeofixError(
+            f"spread.address: nothing answers at '{address}' ({reason}): start the cluster there "
+            "(ray start --head), give its right address, or set spread.address=null to use this machine"
+        ) from error
+
+
+def _check_head(address: str, host: str, port: int) -> None:
+    """GeofixError unless a head of a Ray cluster answers there within a deadline, by gRPC's own health protocol."""
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return  # only Ray itself knows which certificates to use
+    with grpc.insecure_channel(f"{host}:{port}", [("grpc.enable_http_proxy", 0)]) as channel:
+        ask = channel.unary_unary("/grpc.health.v1.Health/Check")
+        try:
+            ask(b"", timeout=ANSWER_S, wait_for_ready=True)
+        except grpc.RpcError as error:
+            code: grpc.StatusCode = error.code()
+            if code == grpc.StatusCode.UNAUTHENTICATED:
+                return  # a head with authentication wants the token that Ray sends by itself
+            raise GeofixError(
+                f"spread.address: what listens at '{address}' is not the head of a Ray cluster ({code.name.lower()}): "
+                "give the port that `ray start --head` names (6379), or for its client server ray://HOST:10001"
+            ) from None

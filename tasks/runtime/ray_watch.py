@@ -8,11 +8,12 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import ray
 
 from schemas.errors import GeofixError, Outage
-from tasks.runtime.ray_private import SERVERS, local_node
+from tasks.runtime.ray_start import RaySession, current_session
 
 LOOK_EVERY_S = 3.0
 GONE_S = 30.0  # a head that restarts is back sooner
@@ -32,41 +33,63 @@ class Watch:
         self._clock = clock
         self._next_s = clock() + LOOK_EVERY_S
         self._answered_s: dict[str, float] = {}
+        self._session = current_session()
+        self._servers = _servers(self._session)
 
-    def look(self, at_once: bool = False) -> None:
-        """RayLost if its servers do not run or answer."""
+    def check(self, at_once: bool = False) -> None:
+        """RayLost if its servers do not answer."""
         if self._clock() < self._next_s and not at_once:
             return
         self._next_s = self._clock() + LOOK_EVERY_S
-        node = local_node()
-        if node is None:
-            return
-        if node.dead_servers:
-            server = node.dead_servers[0]
-            raise RayLost(
-                f"Ray's {server} ({SERVERS[server]}) ended while work was under way, which happens when memory runs "
-                "out: what was finished is saved; run the same command again to go on, with fewer workers "
-                f"(spread.workers) if memory was short; what it said last is in {node.logs}"
-            )
-        if not node.is_private:
-            self._ask("head", node.head, GONE_S)
-            # Ray ends this process when it has missed the node's scheduler for about 15 s.
-            self._ask("node on this machine", node.scheduler, LOOK_EVERY_S)
+        for server in self._servers:
+            self._ask(server)
 
-    def _ask(self, what: str, address: str, patience_s: float) -> None:
-        host, _, port = address.rpartition(":")
+    def _ask(self, server: "_Server") -> None:
+        host, _, port = server.address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), 2.0).close()
         except OSError as error:
-            since_s = self._clock() - self._answered_s.setdefault(what, self._clock())
-            if since_s >= patience_s:
-                raise RayLost(
-                    f"the {what} of the Ray cluster (spread.address) no longer answers at {address} "
-                    f"({error.strerror or 'no answer in time'}): what was finished is saved; run the same command "
-                    "again when the cluster is back"
-                ) from error
+            since_s = self._clock() - self._answered_s.setdefault(server.name, self._clock())
+            if since_s >= server.patience_s:
+                raise RayLost(self._lost(server, error.strerror or "no answer in time")) from error
         else:
-            self._answered_s[what] = self._clock()
+            self._answered_s[server.name] = self._clock()
+
+    def _lost(self, server: "_Server", reason: str) -> str:
+        assert self._session is not None
+        if self._session.is_private:
+            return (
+                f"Ray's {server.name} ended while work was under way, which happens when memory runs out: what was "
+                "finished is saved; run the same command again to go on, with fewer workers (spread.workers) if "
+                f"memory was short; what it said last is in {self._session.address_info.get('session_dir')}/logs"
+            )
+        return (
+            f"the {server.name} of the Ray cluster (spread.address) no longer answers at {server.address} ({reason}): "
+            "what was finished is saved; run the same command again when the cluster is back"
+        )
+
+
+@dataclass(frozen=True)
+class _Server:
+    name: str
+    address: str  # host:port
+    patience_s: float
+
+
+def _servers(session: RaySession | None) -> list[_Server]:
+    """The servers this process depends on; none with ray://, whose client notices a lost cluster by itself."""
+    if session is None or not session.address_info:
+        return []
+    here = [node for node in ray.nodes() if node["NodeID"] == session.address_info["node_id"]]
+    schedulers = [f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in here]
+    head = session.address_info["gcs_address"]
+    if session.is_private:
+        return [_Server("control server", head, 0.0), *(_Server("scheduler", one, 0.0) for one in schedulers)]
+    # Ray ends this process when it has missed the node's scheduler for about 15 s.
+    return [
+        _Server("head", head, GONE_S),
+        *(_Server("node on this machine", one, LOOK_EVERY_S) for one in schedulers),
+    ]
 
 
 class Placement:
@@ -89,7 +112,7 @@ class Placement:
                 "them in spread.address"
             )
 
-    def look(self, has_worker: bool) -> None:
+    def check(self, has_worker: bool) -> None:
         """Say what is waited for while there is no worker at all; GeofixError after too long."""
         now_s = self._clock()
         if has_worker:
@@ -130,5 +153,5 @@ def _have(found: list[dict[str, float]]) -> str:
 
 
 def _is_private() -> bool:
-    node = local_node()
-    return node is not None and node.is_private
+    session = current_session()
+    return session is not None and session.is_private

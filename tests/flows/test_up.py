@@ -16,8 +16,6 @@ import httpx
 import psutil
 import pytest
 
-from infra.derive.prefect_tables import tables_of
-from infra.prefect_server import prepare
 from tasks.curate import STAGES as CURATE
 from tasks.lake import Lake
 
@@ -247,20 +245,6 @@ def _planned_for_night(api: httpx.Client) -> bool:
     wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     found = api.post("/flow_runs/filter", json=wanted).json()
     return any(run["expected_start_time"][11:16] == "03:00" for run in found)
-
-
-def test_a_command_without_a_server_begins_with_the_tables_prefect_makes(up: Up, tmp_path: Path) -> None:
-    prepare(tmp_path)
-    own = up.lake.state / "prefect" / "prefect.db"
-    assert _lines(tmp_path / "prefect.db") == _lines(own), "python -m infra.derive.prefect_tables"
-    before = own.stat().st_ino
-    prepare(own.parent)
-    assert own.stat().st_ino == before, "a database that is there stays"
-
-
-def _lines(database: Path) -> list[str]:
-    """Of its tables; their constraints come in another order each time Prefect makes them."""
-    return sorted(line.rstrip(", ") for line in tables_of(database).splitlines())
 
 
 def test_the_weekly_maintenance_is_scheduled_and_runs(up: Up) -> None:

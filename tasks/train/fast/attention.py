@@ -45,6 +45,22 @@ def attend(
     return out
 
 
+def flash_with_log_sum(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: tuple[torch.Tensor, torch.Tensor],
+    longest: tuple[int, int], used: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """FlashAttention of each run of queries over the first `used` of its keys, and its log-sum-exp.
+
+    `ends` are the offsets of the runs of queries and of keys, `longest` their lengths.
+    """
+    out, log_sum = torch.ops.aten._flash_attention_forward(
+        q, k, v, *ends, *longest, 0.0, False, False, scale=q.shape[-1] ** -0.5, seqused_k=used
+    )[:2]
+    if log_sum.ndim == 3:  # sequences x heads x queries instead of heads x all queries
+        log_sum = log_sum[:, :, : longest[0]].permute(1, 0, 2).reshape(q.shape[1], -1)
+    return out, log_sum.T
+
+
 def _each(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, causal: bool, keys: Segments
 ) -> torch.Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tasks.train.fast.attention import has_flash
+from tasks.train.fast.attention import flash_with_log_sum, has_flash
 
 
 @dataclass
@@ -74,12 +74,7 @@ def _part(
     k, v = stored[0], stored[1]
     scale = q.shape[-1] ** -0.5
     if has_flash(q):
-        out, log_sum = torch.ops.aten._flash_attention_forward(
-            q, k, v, ends[0], ends[1], queries, keys, 0.0, False, False, scale=scale, seqused_k=used
-        )[:2]
-        if log_sum.ndim == 3:  # sequences x heads x queries instead of heads x all queries
-            log_sum = log_sum[:, :, :queries].permute(1, 0, 2).reshape(q.shape[1], -1)
-        return out, log_sum.T
+        return flash_with_log_sum(q, k, v, ends, (queries, keys), used)
     heads = k.shape[1]
     grouped = q.view(len(used), queries, heads, -1, q.shape[-1])
     scores = torch.einsum("nqhgd,nkhd->nqhgk", grouped, k.view(len(used), keys, heads, -1)).float() * scale

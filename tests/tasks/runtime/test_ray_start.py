@@ -1,36 +1,46 @@
 """The private Ray: on loopback only, in a folder of its own, and gone afterwards."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
+
+def _has_interface() -> bool:
+    addresses = [
+        one.address for found in psutil.net_if_addrs().values() for one in found if one.family == socket.AF_INET
+    ]
+    return any(not address.startswith("127.") for address in addresses)
+
+
 PROGRAM = """
-import json, os, psutil, ray
+import json, os, psutil
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.ray_private import local_node, restore_home
-from tasks.runtime.ray_start import start_ray, stop_ray
+from tasks.runtime.ray_start import current_session, start_ray, stop_ray
+import ray
 
 start_ray(SpreadSettings())
 start_ray(SpreadSettings())  # a second call changes nothing
 
 @ray.remote
 def home():
-    restore_home()
     return os.environ["HOME"]
 
 home_of_worker = ray.get(home.remote())
 family = [psutil.Process(), *psutil.Process().children(recursive=True)]
 listening = [c.laddr.ip for p in family for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
-folder = local_node().logs
+folder = current_session().address_info["session_dir"]
 stop_ray()
 print(json.dumps({"listening": listening, "home": home_of_worker, "folder": folder}))
 """
 
 
 def test_it_listens_on_loopback_only_and_leaves_nothing(tmp_path: Path) -> None:
-    import json
-
     environment = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=900, check=True
@@ -41,3 +51,25 @@ def test_it_listens_on_loopback_only_and_leaves_nothing(tmp_path: Path) -> None:
     assert found["home"] == str(tmp_path), "workers see the user's own HOME"
     assert not Path(found["folder"]).exists()
     assert list(tmp_path.iterdir()) == [], "no token or configuration is left in the user's home"
+
+
+IMPORTED_FIRST = """
+import ray
+from schemas.errors import GeofixError
+from schemas.settings.spread import SpreadSettings
+from tasks.runtime.ray_start import start_ray
+
+try:
+    start_ray(SpreadSettings())
+except GeofixError as error:
+    print(error, ray.is_initialized())
+"""
+
+
+@pytest.mark.skipif(not _has_interface(), reason="this machine has no interface but loopback")
+def test_it_does_not_stay_up_on_another_interface() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED_FIRST], env=environment, capture_output=True, text=True, timeout=900, check=True
+    )
+    assert "not on loopback only" in done.stdout and done.stdout.rstrip().endswith("False")

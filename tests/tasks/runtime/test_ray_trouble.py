@@ -23,9 +23,7 @@ from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RaySystemError
 
 import tasks.runtime.pool
 import tasks.runtime.ray_backend
-import tasks.runtime.ray_cluster as ray_join
 import tasks.runtime.ray_start as ray_home
-import tasks.runtime.ray_workers
 from flows.cli.command import Call, run_command
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
@@ -52,8 +50,7 @@ class TestStart:
         monkeypatch.setattr(ray, "is_initialized", lambda: False)
         monkeypatch.setattr(ray, "shutdown", lambda: None)
         monkeypatch.setattr(ray_home.atexit, "register", lambda _: None)
-        monkeypatch.setattr(ray_home, "listen_on_loopback", lambda: None)
-        for name in (*ray_home.QUIET, "RAY_AUTH_MODE"):
+        for name in (*ray_home.ENVIRONMENT, "RAY_AUTH_MODE"):
             monkeypatch.setenv(name, os.environ.get(name, ""))
         folders: list[Path] = []
 
@@ -61,7 +58,7 @@ class TestStart:
             waiting = list(outcomes)
 
             def init(**options: Any) -> None:
-                folders.append(Path(options["_temp_dir"]))
+                folders.append(Path(os.environ["RAY_TMPDIR"]))
                 outcome = waiting.pop(0)
                 if outcome is not None:
                     raise outcome
@@ -97,7 +94,7 @@ class TestStart:
         other = subprocess.Popen(["sleep", "600"])
 
         def init(**options: Any) -> None:
-            with (Path(options["_temp_dir"]) / "raylet.out").open("w") as log:
+            with (Path(os.environ["RAY_TMPDIR"]) / "raylet.out").open("w") as log:
                 left.append(subprocess.Popen(["sleep", "600"], stdout=log))
             raise RuntimeError("too late")
 
@@ -146,7 +143,7 @@ class TestJoin:
     )
     def test_a_good_one_is_taken_apart(self, address: str, parts: tuple[str, int]) -> None:
         settings = SpreadSettings(address=address)
-        assert settings.address is not None and ray_join.split_address(settings.address) == parts
+        assert settings.address is not None and ray_home.split_address(settings.address) == parts
 
     def refused(self, address: str) -> str:
         with pytest.raises(GeofixError) as caught:
@@ -169,7 +166,7 @@ class TestJoin:
         assert "no machine is known as 'hed' (Name or service not known)" in self.refused("hed:6379")
 
     def test_another_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ray_join, "ANSWER_S", 1.0)
+        monkeypatch.setattr(ray_home, "ANSWER_S", 1.0)
         with socket.create_server(("127.0.0.1", 0)) as server:
 
             def answer() -> None:
@@ -234,7 +231,7 @@ class TestWorkers:
         assert "needs 1 CPUs and 1 GPUs on one node" in str(caught.value) and "spread.address" in str(caught.value)
 
     def test_busy_ones_are_waited_for_aloud_and_not_for_ever(self, caplog: pytest.LogCaptureFixture) -> None:
-        tasks.runtime.ray_workers.release_workers()
+        tasks.runtime.ray_backend.release_workers()
 
         holders = [ray.remote(_Holder).options(num_cpus=1).remote() for _ in range(int(ray.cluster_resources()["CPU"]))]
         ray.get([holder.__ray_ready__.remote() for holder in holders], timeout=600)
@@ -248,7 +245,7 @@ class TestWorkers:
         assert sum(self.work()) == 4, "and when there is room again, the work is done"
 
     def test_one_that_never_comes_leaves_its_share_to_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        tasks.runtime.ray_workers.release_workers()
+        tasks.runtime.ray_backend.release_workers()
         monkeypatch.setattr(tasks.runtime.pool, "STARTING_S", 1.0)
         holder = ray.remote(_Holder).options(num_cpus=ray.cluster_resources()["CPU"] - 1).remote()
         ray.get(holder.__ray_ready__.remote(), timeout=600)
@@ -259,7 +256,7 @@ class TestWorkers:
             ray.kill(holder)
 
     def test_those_that_cannot_start_end_the_stage(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        tasks.runtime.ray_workers.release_workers()
+        tasks.runtime.ray_backend.release_workers()
         monkeypatch.setattr(tasks.runtime.ray_backend, "SyncWorker", _CannotStart)
         with pytest.raises(GeofixError, match=r"workers cannot start: .*No module named 'tasks'.*every node needs"):
             self.work()
@@ -292,8 +289,8 @@ def test_a_worker_lies_on_one_node() -> None:
 
 
 LOSING = """
-import json, os, signal, sys, time
-import polars as pl, ray
+import contextlib, json, os, signal, sys, time
+import polars as pl
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
@@ -302,7 +299,8 @@ from schemas.errors import GeofixError
 from tasks.lake import Lake
 from tasks.services import connect
 from tasks.runtime.ray_watchdog import processes_of
-from tasks.runtime.ray_start import _folder_of
+from tasks.runtime.ray_start import folder_of
+import ray
 from ray import cloudpickle
 
 cloudpickle.register_pickle_by_value(sys.modules["__main__"])
@@ -321,13 +319,14 @@ STAGE = Stage("lose", (), ("places",), items, work, lambda s, w: None, resources
 
 def progress(tick):
     if tick.done == 1:
-        [pid] = [one for one in processes_of(str(_folder_of(os.getpid())))
+        [pid] = [one for one in processes_of(str(folder_of(os.getpid())))
                  if b"gcs_server" in open(f"/proc/{one}/cmdline", "rb").read().split(b" ")[0].split(b"\\0")[0]]
         os.kill(pid, signal.SIGKILL)
 
 context = Context(Lake(sys.argv[1]), connect(ServicesSettings(), {}), SpreadSettings(), progress)
 try:
-    run(STAGE, Nothing(), context)
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints what its servers report
+        run(STAGE, Nothing(), context)
 except GeofixError as error:
     said = str(error)
 status = context.lake.read("runs")["status"].to_list()
@@ -341,8 +340,8 @@ def test_a_lost_ray_ends_the_stage_in_one_line_with_what_is_done_saved(tmp_path:
         [sys.executable, "-c", LOSING, str(tmp_path)], capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)  # Ray itself printed nothing there
-    assert "Ray's gcs_server" in found["said"] and "run the same command again" in found["said"]
+    found = json.loads(done.stdout)
+    assert "Ray's control server ended" in found["said"] and "run the same command again" in found["said"]
     assert "\n" not in found["said"] and found["status"] == ["interrupted"]
     assert 1 <= found["rows"] <= 4
     assert not found["has_ray"], "another may be started in the same process"
