@@ -10,10 +10,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
 
+from bench.miniature_size import Size
 from infra.offline.world import World
 from infra.pretrain.agent import (
     Agent,
@@ -44,9 +45,6 @@ from infra.pretrain.world_tools import WrongGeocoder, geocoder_of, toolbox_of
 from tasks.agent.recipes.spotsft import RECIPE as AT_ONCE
 from tasks.agent.tools import Geocodes
 from tasks.reward.spotagent import reward_at
-
-if TYPE_CHECKING:
-    from bench.miniature import Size
 
 MEASURING_S = 120  # after GRPO's last step
 Rows = list[dict[str, Any]]

@@ -19,7 +19,7 @@ from flows.cli import (
     serving,
     withdraw,
 )
-from flows.cli.help import Group
+from flows.cli.options import Group
 
 ABOUT = "Open street-view and satellite imagery in, a trained geo-localization agent out."
 

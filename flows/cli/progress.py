@@ -4,9 +4,13 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from pathlib import Path
+from typing import Any
 
-from flows.cli.pace import Pace, duration
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
 from flows.display import Display, Silent
 from tasks.runtime.outcome import Tick
 from tasks.runtime.steps import StepFile, Steps
@@ -14,6 +18,10 @@ from tasks.runtime.steps import StepFile, Steps
 FIRST_S = 0.8  # the first sign that something happens
 EVERY_S = 3.0  # the longest silence after it
 BEAT_S = 0.25
+WINDOW_S = 30.0  # the rate is that of the last half minute,
+WINDOW_ITEMS = 10  # or of the last ten results: starts and slow first items say little about the rest
+KNOWN_ITEMS = 5  # fewer results than this,
+KNOWN_S = 5.0  # or over a shorter time, are not enough for an estimate
 
 # Stages whose one item is a thing with a name: "1 in = 1 kept" says little about it.
 THINGS = {"train.sft": "model", "train.cold_start": "model", "train.grpo": "model", "review": "snapshot"}
@@ -24,10 +32,50 @@ def make_display(quiet: bool = False, state: Path | None = None) -> Display:
     if quiet:
         return Silent()
     if sys.stderr.isatty():
-        from flows.cli.bars import Bars
-
         return Bars(state)
     return Lines(state)
+
+
+class Pace:
+    """The recent rate of one stage."""
+
+    def __init__(self, now: float | None = None) -> None:
+        self.began_s = time.monotonic() if now is None else now
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, done: int, now: float | None = None) -> None:
+        """Note how many items are done."""
+        moment = time.monotonic() if now is None else now
+        if done and (not self._seen or done > self._seen[-1][1]):
+            self._seen.append((moment, done))
+        while len(self._seen) > WINDOW_ITEMS and moment - self._seen[1][0] > WINDOW_S:
+            self._seen.popleft()
+
+    def rate(self) -> float | None:
+        """Items a second, once enough is known."""
+        if len(self._seen) < 2:
+            return None
+        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        if last - first < KNOWN_ITEMS or last_s - first_s < KNOWN_S:
+            return None
+        return (last - first) / (last_s - first_s)
+
+    def words(self, done: int, todo: int) -> str:
+        """Rate and time left, or nothing while they are not known."""
+        rate = self.rate()
+        if rate is None:
+            return ""
+        return f"  {rate:,.1f}/s, {duration((todo - done) / rate)} left"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 class Reporter(ABC):
@@ -120,6 +168,65 @@ class Lines(Reporter):
     def beat(self) -> None:
         if time.monotonic() >= self._quiet_until:
             self.say(": ".join(self.status()))
+
+
+class Bars(Reporter):
+    """One live line: what goes on, a bar, how far it is."""
+
+    def __init__(self, state: Path | None = None, console: Console | None = None) -> None:
+        super().__init__(state)
+        self._console = console or Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[figures]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._line: Any = self._progress.add_task(self._phase, total=None, figures="")
+        self._progress.start()
+        self.begin()
+
+    def tick(self, tick: Tick) -> None:
+        self.note(tick)
+        if tick.finished:
+            self.say(self.summary(tick))
+        self.beat()
+
+    def phase(self, text: str) -> None:
+        super().phase(text)
+        self.beat()
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def confirm(self, question: str) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        self._progress.stop()  # a live line would overwrite what is typed
+        try:
+            self._console.print(f"{question}\nDo them again? [y/N] ", markup=False, end="", soft_wrap=True)
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        finally:
+            self._progress.start()
+
+    def beat(self) -> None:
+        title, figures = self.status()
+        tick = self._tick
+        done, total = (tick.done, max(tick.todo, 1)) if tick else (0, None)
+        if tick and tick.todo == 1:
+            _, wall_s = self._paces[tick.stage]
+            steps = self.steps(tick.stage, wall_s)
+            done, total = (steps.done, max(steps.total, 1)) if steps else (0, None)
+        line = self._progress.tasks[0]
+        line.total = total  # `update` takes None for "as before"; here it means "not known"
+        line.finished_time = None  # the stage before may have been complete: the spinner goes on
+        self._progress.update(self._line, description=title, figures=figures, completed=done)
+
+    def close(self) -> None:
+        super().close()
+        self._progress.stop()
 
 
 def summary(tick: Tick, steps: Steps | None = None) -> str:

@@ -8,19 +8,26 @@ in whose environment the services' keys must be: they are not sent.
 import json
 import logging
 import shlex
+import sys
 import time
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, Protocol
 
+import polars as pl
+
 from schemas.errors import GeofixError, Outage
+from schemas.messages import Usage
+from tasks.lake import Lake
 from tasks.runtime.identity import digest
 from tasks.runtime.outcome import StageResult, Tick
-from tasks.runtime.ray_job import CONFIG, FLOW_RUN, RESULT, TICK, read_result, stage_home
 from tasks.runtime.stage import Context, Stage
 
 LOOK_EVERY_S = 1.0
 SUBMIT_S = 60.0  # a cluster that has just started takes no job until its agents are up
 SAFE_PATH = "PYTHONSAFEPATH"
+CONFIG, FLOW_RUN = "GEOFIX_JOB_CONFIG", "GEOFIX_JOB_FLOW_RUN"  # environment variables
+TICK, RESULT = "geofix-tick", "geofix-result"  # how lines of the job's output begin
 
 logger = logging.getLogger("geofix.ray")
 
@@ -57,7 +64,7 @@ def run_as_job(
         if kind == TICK:
             context.progress(Tick(**json.loads(text)))
         elif kind == RESULT:
-            result = read_result(context.lake, json.loads(text))
+            result = _read_result(context.lake, json.loads(text))
         elif line.startswith("geofix: "):
             logger.warning("%s", line.removeprefix("geofix: "))
     if result is not None:
@@ -129,3 +136,26 @@ def _lines(client: Jobs, name: str) -> Iterator[str]:
         if is_over:
             return
         time.sleep(LOOK_EVERY_S)
+
+
+def _read_result(lake: Lake, result: dict[str, Any]) -> StageResult:
+    """What a job printed of its result, if the lake's table of runs has it as well."""
+    runs = lake.read("runs").filter(pl.col("run_id") == result["run_id"])
+    if runs.is_empty() or runs["kept"][0] != result["kept"]:
+        raise GeofixError(f"run {result['run_id']} of the job is not in '{lake.uri}': the cluster needs the same lake")
+    return StageResult(**{**result, "usage": Usage(**result["usage"])})
+
+
+def stage_home(stage: Stage) -> str:
+    """The module from which a process elsewhere gets the stage by its name."""
+    for name in (stage.open.__module__, f"tasks.{stage.name.partition('.')[0]}"):
+        module = sys.modules.get(name)
+        if module is not None and any(one.name == stage.name for one in stages_in(module)):
+            return name
+    raise GeofixError(f"{stage.name} cannot run as a job: give spread.address as host:port of the cluster's head")
+
+
+def stages_in(module: ModuleType) -> Iterator[Stage]:
+    """The stages that a module holds, alone or in a tuple."""
+    for value in list(vars(module).values()):
+        yield from (one for one in (value if isinstance(value, tuple | list) else (value,)) if isinstance(one, Stage))

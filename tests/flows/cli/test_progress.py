@@ -10,9 +10,7 @@ import pytest
 from rich.console import Console
 
 from flows.cli import progress
-from flows.cli.bars import Bars
-from flows.cli.pace import Pace, duration
-from flows.cli.progress import Lines, summary
+from flows.cli.progress import Bars, Lines, Pace, duration, summary
 from tasks.runtime.outcome import Tick
 from tasks.runtime.steps import StepFile, Steps
 

@@ -17,8 +17,8 @@ from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult, Tick
-from tasks.runtime.ray_job import RESULT, TICK, main, stage_home
-from tasks.runtime.ray_jobs import job_id, run_as_job
+from tasks.runtime.ray_job import main
+from tasks.runtime.ray_jobs import RESULT, TICK, job_id, run_as_job, stage_home
 from tasks.runtime.runner import Context, Inputs, Kept, Row, Stage, WorkerSetup, run
 from tasks.services import connect
 
