@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,23 @@ from tasks.lake import Lake
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
 START_S = 180.0
+STOP_S = 10.0  # after it a process that was asked to end is killed
 
 logger = logging.getLogger("geofix.flows")
+
+
+@dataclass
+class UpState:
+    """What `geofix up` has started, as it is written down in the lake's local state."""
+
+    api: str
+    processes: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> pid and start time
+    deployments: dict[str, str] = field(default_factory=dict)  # name -> schedule
+
+    def write(self, file: Path) -> None:
+        fresh = file.with_suffix(".tmp")
+        fresh.write_text(json.dumps(asdict(self)))
+        fresh.replace(file)
 
 
 def state_file(lake: Lake) -> Path:
@@ -32,12 +48,29 @@ def state_file(lake: Lake) -> Path:
     return lake.state / "up.json"
 
 
+def read_state(lake: Lake) -> UpState | None:
+    """What is written down there, if anything is; GeofixError if it cannot be read."""
+    file = state_file(lake)
+    try:
+        found = UpState(**json.loads(file.read_text()))
+        if all({"pid", "started"} <= one.keys() for one in found.processes.values()) and found.api:
+            return found
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError):
+        pass
+    raise GeofixError(
+        f"{file} is damaged or of another version, so no process is ended: end what it started yourself "
+        "(ps shows `prefect` and `infra.offline`), then delete the file"
+    )
+
+
 def running_api(lake: Lake) -> str | None:
     """The address of the Prefect server that `geofix up` started for this lake, if it still answers."""
-    with contextlib.suppress(OSError, ValueError):
-        url = str(json.loads(state_file(lake).read_text())["api"])
-        if answers(f"{url}/health"):
-            return url
+    with contextlib.suppress(GeofixError):
+        state = read_state(lake)
+        if state is not None and answers(f"{state.api}/health"):
+            return state.api
     return None
 
 
@@ -69,21 +102,23 @@ def up(options: RunOptions, lake: Lake) -> dict[str, Any]:
     if not (ROOT / "prefect.yaml").exists():
         raise GeofixError(f"there is no prefect.yaml in {ROOT}: `geofix up` runs from a checkout of geofix")
     if running_api(lake) is None:
+        read_state(lake)  # one that is damaged would be overwritten, and its processes forgotten
         _start(options, lake)
-    state: dict[str, Any] = json.loads(state_file(lake).read_text())
-    return state
+    state = read_state(lake)
+    assert state is not None
+    return asdict(state)
 
 
-def down(lake: Lake) -> list[str]:
-    """Stop what `up` started; returns the names of what was stopped."""
-    file = state_file(lake)
-    if not file.exists():
-        return []
-    state = json.loads(file.read_text())
-    for pid in reversed(list(state["processes"].values())):
-        _stop(pid)
-    file.unlink()
-    return list(state["processes"])
+def down(lake: Lake) -> tuple[list[str], list[str]]:
+    """Stop what `up` started; the names of what was stopped, and of what was not running any more."""
+    state = read_state(lake)
+    if state is None:
+        return [], []
+    stopped = {
+        name: stop_process(int(one["pid"]), one["started"]) for name, one in reversed(list(state.processes.items()))
+    }
+    state_file(lake).unlink()
+    return [name for name in state.processes if stopped[name]], [name for name in stopped if not stopped[name]]
 
 
 def deployed_options(options: RunOptions, lake: Lake) -> dict[str, Any]:
@@ -115,7 +150,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
         "PREFECT_WORKER_QUERY_SECONDS": "2",  # a run that was started or resumed begins soon
     }
     prefect = [sys.executable, "-m", "prefect"]
-    state: dict[str, Any] = {"api": api, "processes": {}, "deployments": {}}
+    state = UpState(api)
 
     def launch(name: str, command: list[str], door: socket.socket | None = None) -> subprocess.Popen[bytes]:
         with (folder / f"{name}.log").open("ab") as log:
@@ -123,17 +158,15 @@ def _start(options: RunOptions, lake: Lake) -> None:
                 command + through(door), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, pass_fds=[door.fileno()] if door else [],
             )  # fmt: skip
-        state["processes"][name] = process.pid
+        state.processes[name] = {"pid": process.pid, "started": start_time(process.pid)}
         # Written after each start: `down` must find whatever was started, also when a later step fails.
-        file = state_file(lake)
-        file.with_suffix(".tmp").write_text(json.dumps(state))
-        file.with_suffix(".tmp").replace(file)
+        state.write(state_file(lake))
         return process
 
     server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
     _wait_for(f"{api}/health", server, folder / "prefect-server.log")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-    state["deployments"] = _deploy(folder, prefect, environment, deployed_options(options, lake))
+    state.deployments = _deploy(folder, prefect, environment, deployed_options(options, lake))
     if config.offline.serve and is_free(config.offline.port):
         with listening(config.offline.port) as door:  # or a run that begins now could take it meanwhile
             launch("offline-world", offline_command(config.offline, config.offline.port), door)
@@ -174,10 +207,41 @@ def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     raise GeofixError(f"the Prefect server did not answer within {START_S:.0f} s; its log is {log}")
 
 
-def _stop(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+def start_time(pid: int) -> str | None:
+    """What tells a process from a later one with the same id: the boot and the moment of its start; None if it ended.
+
+    Also None where there is no /proc.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    return None if state == "Z" else f"{boot} {fields[18]}"
+
+
+def stop_process(pid: int, started: str | None) -> bool:
+    """End a process that leads a group, and the group; false if the process of that id is not the one meant."""
+    if started is None or start_time(pid) != started:
+        return False
+    members = {one: start_time(one) for one in _group_members(pid)}
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGTERM)
-        for _ in range(100):
-            os.killpg(pid, 0)
-            time.sleep(0.1)
-        os.killpg(pid, signal.SIGKILL)
+    end_s = time.monotonic() + STOP_S
+    while alive := [one for one, began in members.items() if began is not None and start_time(one) == began]:
+        if time.monotonic() > end_s:
+            for one in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
+        time.sleep(0.1)
+    return True
+
+
+def _group_members(group: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.getpgid(int(entry.name)) == group:
+                    found.append(int(entry.name))
+    return found

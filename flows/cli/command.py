@@ -1,5 +1,6 @@
 """How a command is called and how it ends: one line for a person, an exit code for a machine."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from flows.options import RunOptions
 
-DONE, FAILED, USAGE, FAILED_ROWS, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
+DONE, FAILED, USAGE, FAILED_ROWS = 0, 1, 2, 3
+# Sent by a terminal's Ctrl-C, by schedulers and the system, and by a terminal that closes.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -59,28 +62,37 @@ def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
         raise KeyboardInterrupt  # the only exception of a handler that Ray's compiled code lets through
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, end)  # sent by schedulers and by the system: handled like Ctrl-C
-        # A shell starts background jobs with SIGINT ignored; `kill -INT` must end them all the same.
-        signal.signal(signal.SIGINT, end)
+        for number in ENDING:
+            # A shell starts background jobs with SIGINT ignored, and `kill -INT` has to end them; but `nohup` ignores
+            # SIGHUP because the command is to go on.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, end)
+    interrupted = False
     try:
         code = action()
     except KeyboardInterrupt:
-        print("interrupted: finished work is saved; run the same command again to continue", file=sys.stderr)
-        code = TERMINATED if asked[-1:] == [signal.SIGTERM] else INTERRUPTED
+        interrupted, code = True, 128 + (asked[-1] if asked else signal.SIGINT)
+        _say("interrupted: finished work is saved; run the same command again to continue")
     except Exception as error:  # noqa: BLE001 - the last guard: every error ends as one line and an exit code
         code = _report(call, error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if code in (INTERRUPTED, TERMINATED):
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    if interrupted:
         os._exit(code)  # threads of Prefect and Ray would keep a second Ctrl-C waiting
     raise SystemExit(code)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(text, file=sys.stderr)
 
 
 def _report(call: Call, error: Exception) -> int:
     if call.debug:
         traceback.print_exception(error)
     message, code = _reason(error)
-    print(f"geofix: {message}", file=sys.stderr)
+    _say(f"geofix: {message}")
     return code
 
 

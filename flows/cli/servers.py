@@ -48,11 +48,13 @@ def down(call: Call) -> int:
     from flows import background
     from tasks.lake import Lake
 
-    stopped = background.down(Lake(call.options().resolve().lake))
+    stopped, ended = background.down(Lake(call.options().resolve().lake))
     if call.as_json:
-        print_json({"stopped": stopped})
-    else:
-        print(f"stopped {', '.join(stopped)}" if stopped else "nothing is running for this lake")
+        print_json({"stopped": stopped, "not_running": ended})
+        return DONE
+    print(f"stopped {', '.join(stopped)}" if stopped else "nothing is running for this lake")
+    if ended:
+        print(f"not running any more: {', '.join(ended)}")
     return DONE
 
 

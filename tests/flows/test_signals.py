@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT end a command alike: what was finished is saved, one line, and a code that tells which it was."""
+"""SIGTERM, SIGINT and SIGHUP end a command alike: what is finished is saved, and the exit code tells which it was."""
 
 import os
 import signal
@@ -72,11 +72,12 @@ def said(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_signal_ends_a_flow_with_what_is_finished_saved(tmp_path: Path) -> None:
-    # The second uses the first one's Prefect server, and so ends first.
+    # The others use the first one's Prefect server, and so end first.
     running = {signal.SIGTERM: start(tmp_path / "SIGTERM")}
     try:
-        running[signal.SIGINT] = start(tmp_path / "SIGINT", PREFECT_API_URL=said(running[signal.SIGTERM]))
-        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        api = said(running[signal.SIGTERM])
+        running |= {one: start(tmp_path / one.name, PREFECT_API_URL=api) for one in (signal.SIGINT, signal.SIGHUP)}
+        for number, code in ((signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)):
             process = running[number]
             while said(process) not in ("done", ""):
                 pass
@@ -91,3 +92,21 @@ def test_a_signal_ends_a_flow_with_what_is_finished_saved(tmp_path: Path) -> Non
     finally:
         for process in running.values():
             process.kill()
+
+
+NOHUP = """
+import signal
+from flows.cli.command import Call, run_command
+
+def action():
+    signal.raise_signal(signal.SIGHUP)
+    return 3
+
+run_command(Call(), action)
+"""
+
+
+def test_a_command_under_nohup_goes_on() -> None:
+    ignoring = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731 - as nohup does
+    assert subprocess.run([sys.executable, "-c", NOHUP], preexec_fn=ignoring, check=False, timeout=300).returncode == 3
+    assert subprocess.run([sys.executable, "-c", NOHUP], check=False, timeout=300).returncode == 129
