@@ -53,7 +53,7 @@ from tasks.agent.picture import Picture, open_picture
 from tasks.agent.recipes import RECIPES
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
-from tasks.runtime import garbage
+from tasks.runtime.chunk import freeze_gc
 from tasks.services import CallLog, Chat, Geocoder, Search, connect
 from tasks.services.call_file import CallFile
 from tasks.services.maps import Maps
@@ -224,7 +224,7 @@ def work(url: str, file: str, paid: str, count: str, first: str) -> None:
     """One of several processes: it makes ready, waits for a word, and runs its share."""
     shown, is_paid = pictures(), paid == "paid"
     asyncio.run(warmed(url, shown, Path(f"{file}.{first}"), is_paid))
-    garbage.settle()
+    freeze_gc()
     print("ready", flush=True)
     sys.stdin.readline()
     took = asyncio.run(timed(Live(url, shown, Path(file), is_paid), int(first), int(count)))
@@ -296,7 +296,7 @@ def measure(url: str, server: int, folder: str, count: int, paid: bool) -> list[
     requests, chats = len(sent), sum("/chat/completions" in url for _, url, _, _ in sent)
     assert requests == REQUESTS * count, f"{requests} requests of {count} trajectories"
     live = Live(url, shown, file, paid)
-    garbage.settle()  # as every worker does
+    freeze_gc()  # as every worker does
     took = asyncio.run(timed(live, 0, count))
     grown_mb = memory.end()
     bare, server_ms = over_bare_sockets(sent, count, server)

@@ -19,7 +19,7 @@ from ray.exceptions import RayActorError
 
 from bench.goals import Goal, judge
 from tasks.runtime.pool import Pool, WorkerDied
-from tasks.runtime.resources import Resources
+from tasks.runtime.stage import Resources
 
 WORKERS = 3_200
 RESULTS = 60_000

@@ -92,15 +92,15 @@ def stage_markdown(result: StageResult, lake: str) -> str:
         f"| time | {result.seconds:.1f} s, {_rate(result)} |",
         f"| reads | {_versions(result.input_versions)} |",
         f"| writes | {_versions(result.output_versions)} |",
-        f"| standing | {', '.join(f'{count:,} {name}' for name, count in result.standing.items())} |",
+        f"| in all | {', '.join(f'{count:,} {name}' for name, count in result.totals.items())} |",
     ]
     if result.usage.requests:
         used = result.usage
         lines.append(f"| models | {used.prompt_tokens:,} + {used.completion_tokens:,} tokens, {money(used.cost_usd)} |")
     lines.append(f"| lake | `{lake}` |")
-    if result.standing_rejects:
+    if result.total_rejects:
         lines += ["", "## Rejects by reason", "", "| reason | this run | in all |", "|---|---:|---:|"]
-        lines += [f"| {r} | {result.rejects.get(r, 0):,} | {n:,} |" for r, n in result.standing_rejects.items()]
+        lines += [f"| {r} | {result.rejects.get(r, 0):,} | {n:,} |" for r, n in result.total_rejects.items()]
     if result.failures:
         lines += ["", "## Failed, retried on the next run", "", "| kind | items |", "|---|---:|"]
         lines += [f"| {kind} | {count:,} |" for kind, count in sorted(result.failures.items())]

@@ -19,7 +19,7 @@ from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.runner import Context
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
-from tasks.runtime.writers import refuse_second_writers
+from tasks.runtime.stage import refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
 

@@ -23,9 +23,8 @@ from tasks.runtime.calls import StageCalls
 from tasks.runtime.estimate import AT_ONCE, draw, margin
 from tasks.runtime.identity import new_run_id
 from tasks.runtime.outcome import Row
-from tasks.runtime.resources import chosen
 from tasks.runtime.runner import pending
-from tasks.runtime.stage import Context, Stage, WorkerSetup, open_inputs
+from tasks.runtime.stage import Context, Stage, WorkerSetup, chosen_resources, open_inputs
 from tasks.services import ServiceError
 from tasks.services.gather import gather_all
 from tasks.services.spending import Spending, spending_of
@@ -145,7 +144,7 @@ def _scale(
             found.by_role[role] = found.by_role.get(role, Usage()) + usage
     # Items that were sampled before come without waiting: only those that asked tell how long it takes.
     asked = [took for took, one in zip(seconds, samples, strict=True) if one.paid.requests]
-    resources = chosen(stage.resources, context.spread.stages.get(stage.name))
+    resources = chosen_resources(stage.resources, context.spread.stages.get(stage.name))
     workers = resources.workers or context.spread.workers or os.cpu_count() or 1
     each_s = statistics.fmean(asked or seconds)
     found.seconds = each_s * rest / max(1, min(workers * resources.concurrency, rest or 1))

@@ -19,13 +19,19 @@ from tasks.runtime.stage_table import SLICE, StageTable, items_of
 
 
 @dataclass(frozen=True)
-class Outlook:
+class RunPlan:
     """What a run would do, before it does it."""
 
+    total: int  # items in the input
     todo: pl.DataFrame  # the unfinished items
     redone: pl.Series  # ids of those that have a finished version from other settings, code or input
     revived: int  # items with a finished version for just these settings, which are taken up again
     revive: pl.DataFrame  # item_id and made_from of items with rows to bring back
+
+    @property
+    def left_as_they_are(self) -> pl.Series:
+        """Ids of items that were finished with other settings, and that this run does not redo."""
+        return self.redone.filter(~self.redone.is_in(self.todo["id"].implode()))
 
 
 @dataclass
@@ -61,10 +67,10 @@ class Ledger:
     def marker(self) -> str:
         return self.writes[-1]
 
-    def look(self, items: pl.DataFrame) -> Outlook:
+    def plan_run(self, items: pl.DataFrame) -> RunPlan:
         """Which of the items are finished, which are to be done, and which rows come back. Writes nothing."""
         self._items = items.select("id", "made_from")
-        found = {name: table.look(self._items) for name, table in self._tables.items()}
+        found = {name: table.read_rows(self._items) for name, table in self._tables.items()}
         rows = {name: frame for name, (frame, _) in found.items()}
         finishing = pl.concat([rows[self.marker].filter(~pl.col("is_rejected")), rows["rejects"]])
         same = finishing.filter(pl.col("made_from") == pl.col("wanted"))
@@ -78,12 +84,12 @@ class Ledger:
         todo = items.join(finished, left_on="id", right_on="item_id", how="anti")
         before = finishing.filter(pl.col("live") | pl.col("revivable"))
         redone = before.join(todo, left_on="item_id", right_on="id", how="semi")["item_id"].unique()
-        self._look_at_failures()
-        return Outlook(todo, redone, back.height, revive.select("item_id", "made_from").unique())
+        self._read_failures()
+        return RunPlan(items.height, todo, redone, back.height, revive.select("item_id", "made_from").unique())
 
-    def _look_at_failures(self) -> None:
+    def _read_failures(self) -> None:
         assert self._items is not None
-        self._failures.look(self._items)
+        self._failures.read_rows(self._items)
         live = self.lake.read("failures", columns=["stage", "item_id", "attempts"])
         self._attempts = dict(live.filter(pl.col("stage") == self.stage).select("item_id", "attempts").iter_rows())
 
@@ -199,7 +205,7 @@ class Ledger:
                     reason = f"its row in {table.lives_with} is gone: {why}"
                     self.lake.tombstone(table.name, ended, reason, self._next_commit())
 
-    def standing(self) -> tuple[dict[str, int], dict[str, int]]:
+    def totals(self) -> tuple[dict[str, int], dict[str, int]]:
         """Over all runs: items kept and rejected; and rejects by reason."""
         # Counted in the scan: the evidence of a million rejects need not come into memory for it.
         mine = (pl.col("stage") == self.stage) & pl.col("tombstone").is_null()
@@ -254,8 +260,8 @@ class Ledger:
         usage: Usage,
         rejects: Mapping[str, int] | None = None,
         failures: Mapping[str, int] | None = None,
-        standing: Mapping[str, int] | None = None,
-        standing_rejects: Mapping[str, int] | None = None,
+        totals: Mapping[str, int] | None = None,
+        total_rejects: Mapping[str, int] | None = None,
         opened_at: float | None = None,
         redone: int = 0,
         revived: int = 0,
@@ -307,8 +313,8 @@ class Ledger:
             failed=counts.failed,
             rejects=dict(rejects or {}),
             failures=dict(failures or {}),
-            standing=dict(standing or {}),
-            standing_rejects=dict(standing_rejects or {}),
+            totals=dict(totals or {}),
+            total_rejects=dict(total_rejects or {}),
             usage=usage,
             seconds=(finished - self.started_at).total_seconds(),
             starting_s=max(0.0, opened_at - self.started_at.timestamp()) if opened_at else 0.0,

@@ -85,8 +85,8 @@ class StageResult:
     failed: int
     rejects: Mapping[str, int]  # by reason, this run
     failures: Mapping[str, int]  # by kind, this run
-    standing: Mapping[str, int]  # kept and rejected over all runs, and by table the live rows
-    standing_rejects: Mapping[str, int]  # by reason, over all runs
+    totals: Mapping[str, int]  # kept and rejected over all runs, and by table the live rows
+    total_rejects: Mapping[str, int]  # by reason, over all runs
     usage: Usage
     seconds: float
     starting_s: float = 0.0  # of them, before the first worker was ready

@@ -31,7 +31,7 @@ from schemas.settings.spread import SpreadSettings
 from tasks.runtime.ray_backend import Backend, Make, RayBackend
 from tasks.runtime.ray_start import start_ray
 from tasks.runtime.ray_watch import RayLost
-from tasks.runtime.resources import Resources
+from tasks.runtime.stage import Resources
 
 MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is taken for the cause
 QUICK_CHUNK_S = 0.3  # a chunk done faster than this is worth doubling
@@ -49,38 +49,38 @@ class _Task:
 
 
 @dataclass(eq=False)
-class _Seat:
+class WorkerSlot:
     """A place in the pool for one worker, which may be replaced."""
 
     worker: Any
     ready: Any  # a reference that is there as soon as the worker is
-    has_come: bool = False  # Ray has started it somewhere
+    started: bool = False  # Ray has started it somewhere
     since_s: float = field(default_factory=time.monotonic)
     tasks: dict[Any, _Task] = field(default_factory=dict)
 
 
 class _Loads:
-    """Seats by the number of chunks they have, so that the one with the fewest is found without a search."""
+    """Slots by the number of chunks they have, so that the one with the fewest is found without a search."""
 
     def __init__(self, depth: int) -> None:
-        self._by_load: list[dict[_Seat, None]] = [{} for _ in range(depth)]  # fuller ones are not listed
+        self._by_load: list[dict[WorkerSlot, None]] = [{} for _ in range(depth)]  # fuller ones are not listed
 
-    def put(self, seat: _Seat) -> None:
-        if len(seat.tasks) < len(self._by_load):
-            self._by_load[len(seat.tasks)][seat] = None
+    def put(self, slot: WorkerSlot) -> None:
+        if len(slot.tasks) < len(self._by_load):
+            self._by_load[len(slot.tasks)][slot] = None
 
-    def take_least(self) -> _Seat | None:
-        """A seat with the fewest chunks, taken off the list; None if all are full."""
-        for seats in self._by_load:
-            if seats:
-                seat = next(iter(seats))
-                del seats[seat]
-                return seat
+    def take_least(self) -> WorkerSlot | None:
+        """A slot with the fewest chunks, taken off the list; None if all are full."""
+        for slots in self._by_load:
+            if slots:
+                slot = next(iter(slots))
+                del slots[slot]
+                return slot
         return None
 
-    def discard(self, seat: _Seat) -> None:
-        if len(seat.tasks) < len(self._by_load):
-            self._by_load[len(seat.tasks)].pop(seat, None)
+    def discard(self, slot: WorkerSlot) -> None:
+        if len(slot.tasks) < len(self._by_load):
+            self._by_load[len(slot.tasks)].pop(slot, None)
 
     def has_idle(self) -> bool:
         return bool(self._by_load[0])
@@ -161,41 +161,41 @@ class Pool:
         self._may_grow = resources.may_grow and not is_async
         # Chunks at a worker: enough to keep it busy, and one more, so that it never waits for the next.
         self._depth = max(2, -(-resources.concurrency // self._chunk) + 1) if is_async else 2
-        self._waiting: dict[Any, _Seat] = {}  # result -> where it is made
-        self._absent: dict[Any, _Seat] = {}  # by `ready`, those that Ray has not started yet
-        self._come: set[_Seat] = set()
-        self._loads_absent, self._loads_come = _Loads(self._depth), _Loads(self._depth)
+        self._waiting: dict[Any, WorkerSlot] = {}  # result -> where it is made
+        self._pending: dict[Any, WorkerSlot] = {}  # by `ready`, those that Ray has not started yet
+        self._started: set[WorkerSlot] = set()
+        self._loads_pending, self._loads_started = _Loads(self._depth), _Loads(self._depth)
         self._next_arrivals_s = 0.0
         chunks = -(-items.height // self._chunk)
         for _ in range(max(1, min(workers, chunks))):
-            self._add_seat(backend.new_worker())
+            self._add_slot(backend.new_worker())
 
     @property
-    def seats(self) -> list[_Seat]:
-        return [*self._come, *self._absent.values()]
+    def slots(self) -> list[WorkerSlot]:
+        return [*self._started, *self._pending.values()]
 
-    def _add_seat(self, worker: Any) -> None:
-        seat = _Seat(worker, self._backend.ready(worker))
-        self._absent[seat.ready] = seat
-        self._loads_absent.put(seat)
+    def _add_slot(self, worker: Any) -> None:
+        slot = WorkerSlot(worker, self._backend.ready(worker))
+        self._pending[slot.ready] = slot
+        self._loads_pending.put(slot)
 
-    def _drop_seat(self, seat: _Seat) -> list[_Task]:
+    def _drop_slot(self, slot: WorkerSlot) -> list[_Task]:
         """End a worker; the chunks it had."""
-        self._backend.kill(seat.worker)  # where only its result was lost it still holds CPUs
-        (self._loads_come if seat.has_come else self._loads_absent).discard(seat)
-        self._come.discard(seat)
-        self._absent.pop(seat.ready, None)
-        for reference in seat.tasks:
+        self._backend.kill(slot.worker)  # where only its result was lost it still holds CPUs
+        (self._loads_started if slot.started else self._loads_pending).discard(slot)
+        self._started.discard(slot)
+        self._pending.pop(slot.ready, None)
+        for reference in slot.tasks:
             del self._waiting[reference]
-        return list(seat.tasks.values())
+        return list(slot.tasks.values())
 
-    def _has_come(self, seat: _Seat) -> None:
-        if not seat.has_come:
-            del self._absent[seat.ready]
-            self._loads_absent.discard(seat)
-            seat.has_come = True
-            self._come.add(seat)
-            self._loads_come.put(seat)
+    def _mark_started(self, slot: WorkerSlot) -> None:
+        if not slot.started:
+            del self._pending[slot.ready]
+            self._loads_pending.discard(slot)
+            slot.started = True
+            self._started.add(slot)
+            self._loads_started.put(slot)
 
     def results(self) -> Iterator[Any]:
         self._fill()
@@ -205,9 +205,9 @@ class Pool:
             try:
                 for reference, result in zip(ready, self._backend.get(ready), strict=True):
                     if reference in self._waiting:  # else its worker was replaced meanwhile
-                        outputs += self._settle(reference, result)
+                        outputs += self._finish_chunk(reference, result)
                 # Before the results are yielded: the workers go on while the caller stores them.
-                self._recall()
+                self._reassign_late()
                 self._fill()
             except Exception:
                 yield from outputs
@@ -218,61 +218,61 @@ class Pool:
         ready = self._backend.wait(list(self._waiting), WAIT_S)
         self._meanwhile()
         for reference in ready:
-            self._has_come(self._waiting[reference])
+            self._mark_started(self._waiting[reference])
         if time.monotonic() >= self._next_arrivals_s:
-            for reference in self._backend.wait(list(self._absent), 0) if self._absent else ():
-                self._has_come(self._absent[reference])
+            for reference in self._backend.wait(list(self._pending), 0) if self._pending else ():
+                self._mark_started(self._pending[reference])
             self._next_arrivals_s = time.monotonic() + ARRIVALS_S
-        self._backend.check(bool(self._come))
+        self._backend.check(bool(self._started))
         return ready
 
     def abandon(self) -> None:
         """Ray is lost, and its workers with it; a further call of Ray could end this process."""
-        self._come.clear()
-        self._absent.clear()
+        self._started.clear()
+        self._pending.clear()
         self._backend.abandon()
 
     def stop(self) -> None:
-        for seat in self.seats:
-            if seat.tasks or not seat.has_come:
-                self._backend.kill(seat.worker)
+        for slot in self.slots:
+            if slot.tasks or not slot.started:
+                self._backend.kill(slot.worker)
             else:
-                self._backend.keep(seat.worker)
+                self._backend.keep(slot.worker)
 
-    def _recall(self) -> None:
+    def _reassign_late(self) -> None:
         """Chunks at workers that Ray does not start, because no node has room, go to one that is idle."""
         nothing_new = not self._again and self._next >= self._items.height
-        if not nothing_new or not self._absent or not self._loads_come.has_idle():
+        if not nothing_new or not self._pending or not self._loads_started.has_idle():
             return
         late_s = time.monotonic() - STARTING_S
-        for seat in [one for one in self._absent.values() if one.tasks and one.since_s <= late_s]:
-            self._again.extend(self._drop_seat(seat))
+        for slot in [one for one in self._pending.values() if one.tasks and one.since_s <= late_s]:
+            self._again.extend(self._drop_slot(slot))
 
     def _fill(self) -> None:
         # Until the first worker has started all are given chunks; afterwards only those that have.
-        loads = self._loads_come if self._come else self._loads_absent
+        loads = self._loads_started if self._started else self._loads_pending
         # To the one with the fewest: one that is filled up first would take all of a short list.
         while self._again or self._next < self._items.height:
-            seat = loads.take_least()
-            if seat is None:
+            slot = loads.take_least()
+            if slot is None:
                 return
-            task = self._take()
+            task = self._next_task()
             task.sent_at = time.monotonic()
-            reference = self._backend.submit(seat.worker, self._job, self._make, task.chunk)
-            seat.tasks[reference] = task
-            self._waiting[reference] = seat
-            loads.put(seat)
+            reference = self._backend.submit(slot.worker, self._job, self._make, task.chunk)
+            slot.tasks[reference] = task
+            self._waiting[reference] = slot
+            loads.put(slot)
 
-    def _take(self) -> _Task:
+    def _next_task(self) -> _Task:
         if self._again:
             return self._again.popleft()
         chunk = self._items.slice(self._next, self._chunk)
         self._next += chunk.height
         return _Task(chunk)
 
-    def _settle(self, reference: Any, result: Any) -> list[Any]:
+    def _finish_chunk(self, reference: Any, result: Any) -> list[Any]:
         """Take a finished chunk off its worker; what is to be yielded of it."""
-        seat = self._waiting[reference]
+        slot = self._waiting[reference]
         if isinstance(result, RayTaskError):
             # The worker lives: its opening was refused, or there is a bug outside the per-item guard.
             raise (result.cause if isinstance(result.cause, GeofixError) else result.as_instanceof_cause()) from None
@@ -282,21 +282,21 @@ class Pool:
                 raise GeofixError(
                     f"Ray's workers cannot start: {reason[:300]}; every node needs geofix and its dependencies"
                 )
-            return self._replace(seat)
+            return self._replace(slot)
         if isinstance(result, RayError):
             raise result
-        self._loads_come.discard(seat)
+        self._loads_started.discard(slot)
         del self._waiting[reference]
-        task = seat.tasks.pop(reference)
-        self._loads_come.put(seat)
+        task = slot.tasks.pop(reference)
+        self._loads_started.put(slot)
         if self._may_grow and time.monotonic() - task.sent_at < QUICK_CHUNK_S:
             self._chunk = min(LARGEST_CHUNK, self._chunk * 2)
         return [result]
 
-    def _replace(self, seat: _Seat) -> list[Any]:
+    def _replace(self, slot: WorkerSlot) -> list[Any]:
         self._backend.check_servers()  # a worker dies with its Ray, too
-        lost = self._drop_seat(seat)
-        self._add_seat(self._backend.new_worker(reuse=False))
+        lost = self._drop_slot(slot)
+        self._add_slot(self._backend.new_worker(reuse=False))
         dead: list[Any] = []
         for place, task in enumerate(lost):
             # The first of them was at work when the worker died, the others only waited.

@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from schemas.settings.spread import SpreadSettings
 from tasks.runtime.ray_start import drop_ray
 from tasks.runtime.ray_watch import Placement, RayLost, Watch, fitting, nodes
-from tasks.runtime.resources import Resources
+from tasks.runtime.stage import Resources
 
 GET_AT_ONCE = 64  # results fetched by one call of Ray
 Make = Callable[[], Callable[[pl.DataFrame], Any]]

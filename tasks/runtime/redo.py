@@ -8,7 +8,7 @@ import polars as pl
 
 from schemas.errors import StageRefused
 from schemas.settings.run import RunSettings
-from tasks.runtime.ledger import Ledger, Outlook
+from tasks.runtime.ledger import Ledger, RunPlan
 
 logger = logging.getLogger("geofix.stage")
 
@@ -38,25 +38,25 @@ class Redo:
         )
 
 
-def settled(
-    outlook: Outlook, ledger: Ledger, paid: bool, settings: RunSettings, confirm: Callable[[Redo], bool]
+def items_to_run(
+    plan: RunPlan, ledger: Ledger, paid: bool, settings: RunSettings, confirm: Callable[[Redo], bool]
 ) -> pl.DataFrame:
-    """The items to do now: all of the outlook, or without those that are not to be redone; StageRefused to ask.
+    """The items to do now: all of the plan, or without those that are not to be redone; StageRefused to ask.
 
     Only stages that pay for an item (with requests to a service) are asked about, and only where an item was finished
     with other settings or code: new input is no mistake.
     """
-    todo = outlook.todo
-    if not paid or not len(outlook.redone):
+    todo = plan.todo
+    if not paid or not len(plan.redone):
         return todo
-    made = ledger.made_by(outlook.redone)
+    made = ledger.made_by(plan.redone)
     other = made.join(made.filter(pl.col("config_hash") == ledger.config_hash), on="item_id", how="anti")
     redone = other["item_id"].unique()
     if not len(redone):
         return todo
     if settings.redo == "never":
         return todo.filter(~pl.col("id").is_in(redone.implode()))
-    redo = _redo(outlook, ledger, other, len(redone))
+    redo = _redo(plan, ledger, other, len(redone))
     if settings.redo == "ask" and len(redone) > settings.redo_ask_above and not confirm(redo):
         raise StageRefused(
             f"{redo}; run again with --redo to redo them, or with --keep to leave them as they are "
@@ -66,7 +66,7 @@ def settled(
     return todo
 
 
-def _redo(outlook: Outlook, ledger: Ledger, made: pl.DataFrame, redone: int) -> Redo:
+def _redo(plan: RunPlan, ledger: Ledger, made: pl.DataFrame, redone: int) -> Redo:
     last = made.sort("written_at").unique("item_id", keep="last").drop_nulls("config_hash")
     items = pl.max_horizontal(pl.col("kept") + pl.col("rejected"), 1)
     shares = last.select(
@@ -78,10 +78,10 @@ def _redo(outlook: Outlook, ledger: Ledger, made: pl.DataFrame, redone: int) -> 
     known = last.height > 0
     return Redo(
         ledger.stage,
-        new=outlook.todo.height - len(outlook.redone),
+        new=plan.todo.height - len(plan.redone),
         redone=redone,
-        changed=len(outlook.redone) - redone,
-        revived=outlook.revived,
+        changed=len(plan.redone) - redone,
+        revived=plan.revived,
         requests=round(shares["requests"]) if known else None,
         tokens=round(shares["tokens"]) if known else None,
         cost_usd=shares["cost_usd"] if known and not shares["unpriced"] else None,

@@ -16,7 +16,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -29,13 +29,22 @@ from tasks.runtime.calls import StageCalls
 from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
 from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
 from tasks.runtime.identity import digest, new_run_id, with_made_from
-from tasks.runtime.ledger import Ledger
+from tasks.runtime.ledger import Ledger, RunPlan
 from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
 from tasks.runtime.pool import WorkerDied, is_async_function, spread
 from tasks.runtime.ray_jobs import run_as_job
-from tasks.runtime.redo import Redo, settled
-from tasks.runtime.resources import Resources, chosen, most_workers
-from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup, open_inputs
+from tasks.runtime.redo import Redo, items_to_run
+from tasks.runtime.stage import (
+    ColumnStage,
+    Context,
+    Inputs,
+    Resources,
+    Stage,
+    WorkerSetup,
+    chosen_resources,
+    most_workers,
+    open_inputs,
+)
 from tasks.runtime.stage_lock import stage_lock
 from tasks.services.pauses import Pauses
 
@@ -80,7 +89,7 @@ def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageRes
 def pending(stage: Stage, settings: Any, context: Context) -> pl.DataFrame:
     """The items that a run would work on now, with all their columns. Writes nothing."""
     inputs, config_hash, ledger = _begin(stage, settings, context)
-    return ledger.look(with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)).todo
+    return ledger.plan_run(with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)).todo
 
 
 def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple[Inputs, str, Ledger]:
@@ -122,7 +131,7 @@ def _run_items(
     stage: Stage, settings: Any, context: Context, inputs: Inputs, config_hash: str, ledger: Ledger
 ) -> StageResult:
     items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)
-    plan = _decide(stage, items, ledger, context, settings)
+    plan = _plan(stage, items, ledger, context)
     todo = plan.todo
     progress = Progress(context.progress, stage.name, items.height, items.height - todo.height)
     connections, pauses, calls = context.connections, None, None
@@ -137,7 +146,7 @@ def _run_items(
     shared = stage.share(inputs, settings) if stage.share and todo.height else None
     is_async = is_async_function(stage.work)
     declared = stage.sized(settings, stage.resources) if stage.sized else stage.resources
-    resources = chosen(declared, context.spread.stages.get(stage.name))
+    resources = chosen_resources(declared, context.spread.stages.get(stage.name))
     job = (BatchJob if isinstance(stage, BatchStage) else ChunkJob)(
         stage=stage.name,
         run_id=ledger.run_id,
@@ -182,7 +191,7 @@ def _run_items(
         why = context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message
         raise GeofixError(f"{stage.name} stopped: {why}{_got(progress.counts)}")
     _check_accounts(stage.name, todo, batch)
-    result = _finish(stage, plan, ledger, progress, batch)
+    result = _finish(stage, settings, plan, ledger, progress, batch)
     return replace(result, paused_s=pauses.taken_s()) if pauses else result
 
 
@@ -196,7 +205,7 @@ def _run_columns(
     items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
     if items["id"].is_duplicated().any():
         raise GeofixError(f"stage {stage.name} both kept and rejected an item")
-    plan = _decide(stage, items, ledger, context, settings)
+    plan = _plan(stage, items, ledger, context)
     progress = Progress(context.progress, stage.name, items.height, items.height - plan.todo.height, began_s)
     batch = Batch(ledger, progress)
     try:
@@ -206,45 +215,29 @@ def _run_columns(
         batch.commit()
     del kept, rejects  # written; what follows reads its part of them from the lake
     _check_accounts(stage.name, plan.todo, batch)
-    return _finish(stage, plan, ledger, progress, batch)
+    return _finish(stage, settings, plan, ledger, progress, batch)
 
 
-@dataclass(frozen=True)
-class _Decided:
-    """What this run does."""
-
-    total: int
-    todo: pl.DataFrame
-    left: pl.Series  # finished with other settings, and to stay so
-    redone: int
-    revived: int
-    scope: tuple[str, ...] = ()  # how the ids begin that the run is about; empty: all
-
-
-def _decide(
-    stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context, settings: Any
-) -> _Decided:
+def _plan(stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context) -> RunPlan:
     """What is to be done, after the user was asked where much would be paid for again; what is there is revived."""
-    outlook = ledger.look(items)
+    plan = ledger.plan_run(items)
     paid = bool(stage.services) and stage.keeps_versions
-    todo = settled(outlook, ledger, paid, context.run, context.confirm)
-    ledger.revive(outlook.revive)
-    redone = outlook.redone.is_in(todo["id"].implode())
-    scope = stage.scope(settings) if isinstance(stage, Stage) and stage.scope else ()
-    return _Decided(items.height, todo, outlook.redone.filter(~redone), int(redone.sum()), outlook.revived, scope)
+    plan = replace(plan, todo=items_to_run(plan, ledger, paid, context.run, context.confirm))
+    ledger.revive(plan.revive)
+    return plan
 
 
 def _finish(
-    stage: Stage | ColumnStage, plan: _Decided, ledger: Ledger, progress: Progress, batch: Batch
+    stage: Stage | ColumnStage, settings: Any, plan: RunPlan, ledger: Ledger, progress: Progress, batch: Batch
 ) -> StageResult:
     failed = batch.ids("failed")
     ledger.sweep(
-        not_done=pl.concat([failed.rename("item_id"), plan.left.rename("item_id")]),
+        not_done=pl.concat([failed.rename("item_id"), plan.left_as_they_are.rename("item_id")]),
         keeps_history=stage.keeps_history,
         partial=isinstance(stage, Stage) and stage.partial,
-        scope=plan.scope,
+        scope=stage.scope(settings) if isinstance(stage, Stage) and stage.scope else (),
     )
-    standing, standing_rejects = ledger.standing()
+    totals, total_rejects = ledger.totals()
     result = ledger.close(
         "done_with_failures" if len(failed) else "done",
         progress.counts,
@@ -252,10 +245,10 @@ def _finish(
         batch.usage,
         rejects=batch.reasons,
         failures=batch.failures,
-        standing=standing,
-        standing_rejects=standing_rejects,
+        totals=totals,
+        total_rejects=total_rejects,
         opened_at=batch.opened_at,
-        redone=plan.redone,
+        redone=len(plan.redone) - len(plan.left_as_they_are),
         revived=plan.revived,
     )
     progress.finish()
@@ -272,7 +265,7 @@ def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
     if lost or strange or twice:
         raise AccountingError(
             f"{stage}: {wanted.height} in, {len(kept)} kept, {len(rejected)} rejected, {len(failed)} failed: "
-            f"{lost} lost, {strange} from nowhere, {twice} twice"
+            f"{lost} lost, {strange} unexpected, {twice} twice"
         )
 
 

@@ -1,22 +1,39 @@
 """What every stage is: what it reads, what it writes, which items there are and what is done to one."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 
 from schemas.errors import GeofixError
 from schemas.settings.run import RunSettings
-from schemas.settings.spread import SpreadSettings
+from schemas.settings.spread import SpreadSettings, StageResources
+from schemas.tables import TABLES
 from tasks.lake import Lake
 from tasks.runtime.identity import code_version
 from tasks.runtime.outcome import Tick
 from tasks.runtime.redo import Redo
-from tasks.runtime.resources import Resources
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
-from tasks.services import Connections
+from tasks.services import Connection, Connections
+
+# How long a request is assumed to take at most, on average: that many seconds of a minute's budget can be under way.
+REQUEST_S = 10.0
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a stage needs of a worker; `spread.stages` in the settings overrides each field."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_mb: int | None = None  # none: Ray does not count it
+    workers: int | None = None  # none: as many as fit
+    concurrency: int = 1  # items in flight in a worker, for async work
+    chunk: int = 16  # items a call, to begin with
+    may_grow: bool = True  # while calls are quick, if the work is not async
 
 
 @dataclass(frozen=True)
@@ -99,12 +116,12 @@ class ColumnStage:
     compute: Callable[[Inputs, Any], tuple[pl.DataFrame, pl.DataFrame]]  # kept (id + columns), rejects (id, reason, …)
     version: int = 1
     keeps_history: bool = False
-    keeps_versions: bool = True
     identity: Callable[[Any], Any] | None = None
-    services: tuple[str, ...] = ()
     section: str = ""
     snapshot: bool = False
     unhashed: tuple[str, ...] = ()
+    keeps_versions: ClassVar[bool] = True
+    services: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -138,3 +155,43 @@ def open_inputs(stage: Stage | ColumnStage, lake: Lake, snapshot: Snapshot | Non
     chosen = snapshot or approved_snapshot(lake)
     pinned = {table: version for table, version in chosen.versions.items() if table in versions}
     return Inputs(lake, versions | pinned, chosen)
+
+
+def chosen_resources(declared: Resources, settings: StageResources | None) -> Resources:
+    """What a stage declares, with what the settings say instead."""
+    return replace(declared, **settings.model_dump(exclude_none=True)) if settings else declared
+
+
+def most_workers(services: Sequence[Connection | None], concurrency: int) -> int | None:
+    """How many workers can have a request under way at once within the budgets; None: no budget limits them.
+
+    With R requests a minute that take REQUEST_S each, R / 60 * REQUEST_S are under way. Of several services the one
+    that allows the most decides, since an item need not ask all of them.
+    """
+    limits = [one.endpoint.requests_per_minute for one in services if one is not None]
+    if not limits or any(limit is None for limit in limits):
+        return None
+    under_way = max(limit for limit in limits if limit is not None) / 60 * REQUEST_S
+    return max(1, math.ceil(under_way / max(1, concurrency)))
+
+
+def refuse_second_writers(stages: Iterable[Stage | ColumnStage]) -> None:
+    """Raise if two stages declare one table, or have one name; tables whose contract says `shared` are excepted.
+
+    A row holds the columns of one stage: a second writer would replace the first one's row and be replaced in turn.
+    """
+    names: set[str] = set()
+    writers: dict[str, str] = {}
+    for stage in stages:
+        if stage.name in names:
+            raise GeofixError(f"two stages are named '{stage.name}'; results are kept by the stage's name")
+        names.add(stage.name)
+        for table in stage.writes:
+            if table not in TABLES:
+                raise GeofixError(f"stage {stage.name} writes '{table}', which has no contract in schemas/tables/")
+            first = writers.setdefault(table, stage.name)
+            if first != stage.name and not TABLES[table].shared:
+                raise GeofixError(
+                    f"stages {first} and {stage.name} both write table '{table}': give each a table of its own and "
+                    f"join them in a third stage, or declare the table shared=True in schemas/tables/"
+                )

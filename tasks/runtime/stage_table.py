@@ -1,13 +1,15 @@
 """The rows of one stage in one table, in versions: appended when their item is new, exchanged when it is redone.
 
 A row's version is its key and `made_from`. At most one version of a key is live. What a run knows of the table comes
-from one look at it. The count of the stage's commits in the table tells whether that still holds: if another run of
-the stage has written meanwhile, rows are exchanged instead of appended, and the look is repeated.
+from reading it once. The count of the stage's commits in the table tells whether that still holds: if another run of
+the stage has written meanwhile, rows are exchanged instead of appended, and the table is read again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -15,7 +17,6 @@ from schemas.errors import LakeError
 from schemas.tables import TABLES
 from tasks.lake import Commit, Lake
 from tasks.lake.writes import ACTION, INPUT_GONE, REVIVABLE, SUPERSEDED, ConcurrentRun, Written
-from tasks.runtime.key_hashes import KeyHashes, hash_of
 from tasks.runtime.outcome import REJECTED
 
 SLICE = 100_000  # items changed in one commit: a change rewrites the files of their rows
@@ -24,6 +25,41 @@ TAKEN = "its key was taken by another item"
 _LIVE = pl.col("tombstone").is_null()
 _REVIVABLE = pl.col("tombstone").is_in(REVIVABLE).fill_null(False)
 _DIGEST = pl.col("made_from").str.strip_prefix(REJECTED)
+
+
+def hash_of(key: Sequence[str]) -> pl.Expr:
+    """One hash a row, of text columns that together are its key. Holds within a process only."""
+    return pl.concat_str(list(key), separator="\x1f").hash() if len(key) > 1 else pl.col(key[0]).hash()
+
+
+class KeyHashes:
+    """A growing set of keys as 64-bit hashes, 8 bytes each: sorted arrays, each at least twice as long as the next."""
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._arrays)
+
+    def add(self, hashes: pl.Series) -> None:
+        """Take hashes in."""
+        if len(hashes):
+            self._arrays.append(np.sort(hashes.to_numpy()))
+        while len(self._arrays) > 1 and 2 * len(self._arrays[-1]) > len(self._arrays[-2]):
+            last = self._arrays.pop()
+            self._arrays[-1] = np.sort(np.concatenate([self._arrays[-1], last]))
+
+    def holds(self, hashes: pl.Series) -> pl.Series:
+        """For each hash, whether it was taken in before."""
+        order = np.argsort(hashes.to_numpy())  # looked up in order, neighbours are found in the same cache lines
+        wanted = hashes.to_numpy()[order]
+        held = np.zeros(len(wanted), dtype=bool)
+        for array in self._arrays:
+            place = np.minimum(np.searchsorted(array, wanted), len(array) - 1)
+            held |= array[place] == wanted
+        found = np.empty_like(held)
+        found[order] = held
+        return pl.Series(found)
 
 
 @dataclass
@@ -37,16 +73,16 @@ class StageTable:
     keeps_versions: bool = True  # false: the rows of a redone item replace the old ones, which are deleted
     items: pl.DataFrame = field(default_factory=lambda: _no_items())  # id and made_from of the run's input
     _here: KeyHashes = field(default_factory=KeyHashes)  # of those of them that have a row, tombstones included
-    _version: int = -1  # of the last look
-    _count: int = 0  # commits of the stage in the table, as of the last look or write
-    _before: KeyHashes | None = None  # of the keys that were live at the last look
+    _version: int = -1  # of the last reading
+    _count: int = 0  # commits of the stage in the table, as of the last reading or write
+    _before: KeyHashes | None = None  # of the keys that were live at the last reading
     _written: KeyHashes = field(default_factory=KeyHashes)  # of the keys this run has written
 
     @property
     def key(self) -> list[str]:
         return list(TABLES[self.name].key)
 
-    def look(self, items: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    def read_rows(self, items: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         """The stage's rows of these items (`id`, `made_from`), and how many live rows it has of other items.
 
         Columns: item_id, made_from (without the mark of a rejected item), is_rejected, live, revivable, and wanted,
@@ -98,7 +134,7 @@ class StageTable:
                 self._exchange(old, pl.concat([elsewhere, items_of([] if old is None else [old])]).unique(), commit)
         except ConcurrentRun:
             self._exchange(rows, pl.concat([redone, items_of([] if rows is None else [rows])]).unique(), commit)
-            self.look(self.items)
+            self.read_rows(self.items)
         self._written.add(hashes)
 
     def revive(self, items: pl.DataFrame, commit: Commit) -> None:

@@ -14,8 +14,8 @@ from tasks.services.errors import ServiceError
 def result(stage: str = "collect", **counts: object) -> StageResult:
     plain = {
         **{"run_id": "r", "status": "done", "input_versions": {}, "output_versions": {}, "total": 10, "skipped": 0},
-        **{"items_in": 0, "kept": 0, "rejected": 0, "failed": 0, "rejects": {}, "failures": {}, "standing": {}},
-        **{"standing_rejects": {}, "usage": Usage(), "seconds": 1.0},
+        **{"items_in": 0, "kept": 0, "rejected": 0, "failed": 0, "rejects": {}, "failures": {}, "totals": {}},
+        **{"total_rejects": {}, "usage": Usage(), "seconds": 1.0},
     }
     return StageResult(stage=stage, **{**plain, **counts})  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from flows.order import check_stage_names
 from schemas.load import ConfigError, load_config
 from schemas.settings.services import GeocoderEndpoint, SearchEndpoint
 from schemas.settings.spread import StageResources
-from tasks.runtime.resources import Resources, chosen, most_workers
+from tasks.runtime.stage import Resources, chosen_resources, most_workers
 from tasks.services import Connection
 
 
@@ -23,8 +23,8 @@ def test_a_stage_is_named_with_its_dots_in_a_file_and_on_the_command_line(tmp_pa
         "collect.satellite": StageResources(memory_mb=500),
     }
     declared = Resources(cpus=1, workers=9, chunk=2)
-    assert chosen(declared, found["curate.judge"]) == Resources(cpus=2, workers=9, concurrency=32, chunk=2)
-    assert chosen(declared, None) is declared
+    assert chosen_resources(declared, found["curate.judge"]) == Resources(cpus=2, workers=9, concurrency=32, chunk=2)
+    assert chosen_resources(declared, None) is declared
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def result(stage: str, rejects: dict[str, int]) -> StageResult:
         failed=0,
         rejects=rejects,
         failures={},
-        standing={},
-        standing_rejects={},
+        totals={},
+        total_rejects={},
         usage=Usage(),
         seconds=1.0,
     )

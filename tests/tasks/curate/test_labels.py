@@ -183,11 +183,11 @@ def test_a_threshold_redoes_the_join_alone_and_another_split_pays_nothing(town: 
     }
     assert len(town.asked) == 3 and town.located == []  # an address needs no request
     assert first["curate.judge"].usage.prompt_tokens == 300
-    assert first["curate.labels"].standing_rejects == {"exact_duplicate": 1}
+    assert first["curate.labels"].total_rejects == {"exact_duplicate": 1}
 
     stricter = curate(context, CurateSettings(labels=LabelsSettings(min_score=5)))
     assert [name for name, one in stricter.items() if not one.nothing_to_do] == ["curate.labels"]
-    assert stricter["curate.labels"].standing_rejects == {"exact_duplicate": 1, "low_score": 1}
+    assert stricter["curate.labels"].total_rejects == {"exact_duplicate": 1, "low_score": 1}
     assert lake.read("labels").height == 2 and lake.read("judgements").height == 3  # every verdict stays
 
     swapped = [{**place, "split": "validation"} for place in PLACES[1:]]

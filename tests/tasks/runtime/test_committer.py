@@ -10,7 +10,7 @@ import tasks.runtime.committer
 from schemas.errors import LakeError
 from tasks.runtime.chunk import ChunkResult, Failure
 from tasks.runtime.committer import Batch, Progress
-from tasks.runtime.key_hashes import KeyHashes
+from tasks.runtime.stage_table import KeyHashes
 
 WAIT_S = 300
 

@@ -20,7 +20,7 @@ import polars as pl
 from ray import cloudpickle
 from schemas.settings.spread import SpreadSettings
 from tasks.runtime.pool import spread
-from tasks.runtime.resources import Resources
+from tasks.runtime.stage import Resources
 
 cloudpickle.register_pickle_by_value(sys.modules["__main__"])
 

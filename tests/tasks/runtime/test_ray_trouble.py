@@ -29,7 +29,7 @@ from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
 from tasks.runtime.pool import spread
 from tasks.runtime.ray_watch import fitting
-from tasks.runtime.resources import Resources
+from tasks.runtime.stage import Resources
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

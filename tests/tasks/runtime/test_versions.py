@@ -93,7 +93,7 @@ def test_kept_and_rejected_exchange_places_and_come_back(context: Context) -> No
     again = run(stage, Choice(reject=("a",)), context)
     assert (again.items_in, again.revived) == (0, 4)
     assert "a" not in lats(context.lake) and context.lake.read("rejects")["item_id"].to_list() == ["a"]
-    assert again.standing == {"kept": 3, "rejected": 1}
+    assert again.totals == {"kept": 3, "rejected": 1}
 
 
 def test_what_was_ended_for_another_reason_is_not_revived(context: Context) -> None:

@@ -9,7 +9,7 @@ from flows.session import check_before
 from schemas.config import Config
 from schemas.errors import GeofixError
 from tasks import plan
-from tasks.runtime.writers import refuse_second_writers
+from tasks.runtime.stage import refuse_second_writers
 
 
 def test_the_pipeline_has_one_writer_for_each_table() -> None:
