@@ -42,7 +42,7 @@ import polars as pl
 from bench.campaign_checks import MOST_REPEATS, wrong_pictures, wrong_requests, wrong_rows
 from bench.campaign_faults import rules
 from bench.campaign_repeats import LaterRun, Repeats, by_part, count_repeats
-from flows.servers import Server, listening
+from flows.servers import Server, listen_on
 from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN
 from tasks.lake import Lake
 
@@ -204,12 +204,14 @@ def main() -> None:
     options = parser.parse_args()
     begin = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="geofix-campaign-"))
-    door, api_door = listening(0), listening(0)
-    port, api_port = door.getsockname()[1], api_door.getsockname()[1]
+    listen_socket, api_door = listen_on(0), listen_on(0)
+    port, api_port = listen_socket.getsockname()[1], api_door.getsockname()[1]
     url, api = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{api_port}/api"
     here = [sys.executable, "-m"]
     size = ["--size", "200000", "--pano-width", "512"]
-    world = Server([*here, "infra.offline", "--port", str(port), *size], f"{url}/health", folder / "world.log", door)
+    world = Server(
+        [*here, "infra.offline", "--port", str(port), *size], f"{url}/health", folder / "world.log", listen_socket
+    )
     # One for all runs: a start costs more than the work between two kills.
     server = [*here, "infra.prefect_server", "--port", str(api_port)]
     prefect = Server(server, f"{api}/health", folder / "prefect.log", api_door)

@@ -2,16 +2,16 @@
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.servers import Server, listening, offline_world
+from flows.servers import offline_world
+from flows.trained import OWN_PRICE, model_server
 from schemas.config import Config
 from schemas.errors import InputError
 from schemas.settings.models import TRAINED
-from schemas.settings.services import Price, TrainedEndpoint
+from schemas.settings.services import TrainedEndpoint
 from tasks.agent.service_tools import open_toolbox
 from tasks.agent.toolbox import Toolbox
 from tasks.lake import Lake
@@ -67,15 +67,9 @@ def _checkpoint(lake: Lake, wanted: str) -> tuple[Path, str]:
 @contextlib.contextmanager
 def _served(config: Config, lake: Lake, role: str) -> Iterator[Config]:
     """The configuration with `services.trained`, serving the lake's newest model or the one the role names."""
-    wanted = role.partition(":")[2]
-    checkpoint, name = _checkpoint(lake, wanted)
-    door = listening(0)
-    port = door.getsockname()[1]
-    command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--name", name, "--port", str(port)]
-    address, log = f"http://127.0.0.1:{port}", lake.state / "trained-model.log"
-    server = Server(command, f"{address}/health", log, door, "the trained model")
-    free = Price(prompt=0, completion=0, source="served by geofix on this machine")
-    endpoint = TrainedEndpoint(base_url=f"{address}/v1", prices={name: free})
+    checkpoint, name = _checkpoint(lake, role.partition(":")[2])
+    server, url = model_server(checkpoint, lake.state / "trained-model.log", name)
+    endpoint = TrainedEndpoint(base_url=url, prices={name: OWN_PRICE})
     try:
         server.ensure()
         yield config.model_copy(update={"services": config.services.model_copy(update={"trained": endpoint})})

@@ -1,4 +1,4 @@
-"""What a stage does and did, and what a part shows, as Prefect artifacts."""
+"""What a step does and did, and what a stage shows, as Prefect artifacts."""
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger("geofix.flows")
 
 
 class ProgressArtifact:
-    """A stage's progress bar in the UI; made for a stage that takes longer than a few seconds."""
+    """A step's progress bar in the UI; made for a step that takes longer than a few seconds."""
 
     def __init__(self, stage: str) -> None:
         self._stage, self._next_s = stage, time.monotonic() + PROGRESS_EVERY_S
@@ -47,39 +47,39 @@ class ProgressArtifact:
                 update_progress_artifact(self._artifact, percent, description=about)
 
 
-def publish_stage(result: StageResult, lake: str, more: str = "") -> None:
-    """A stage's counts, versions and reasons as an artifact, and its counts in the run's log."""
+def publish_step(result: StageResult, lake: str, more: str = "") -> None:
+    """A step's counts, versions and reasons as an artifact, and its counts in the run's log."""
     counts = f"{result.kept:,} kept + {result.rejected:,} rejected + {result.failed:,} failed"
     before = f"; {result.skipped:,} done before" if result.skipped else ""
     logger.info("%s: %s in = %s%s, %.1f s", result.stage, f"{result.items_in:,}", counts, before, result.seconds)
     create_markdown_artifact(
         key=f"stage-{artifact_key(result.stage)}",
-        markdown=stage_markdown(result, lake) + more,
+        markdown=step_markdown(result, lake) + more,
         description=f"{result.stage}: in = kept + rejected + failed",
     )
 
 
 def publish_counts(results: Sequence[StageResult]) -> None:
-    """The counts of all stages of a run, as a table."""
+    """The counts of all steps of a run, as a table."""
     columns = ("stage", "skipped", "items_in", "kept", "rejected", "failed", "seconds")
     rows = [{column: _cell(getattr(result, column)) for column in columns} for result in results]
-    create_table_artifact(table=rows, key="counts", description="in = kept + rejected + failed, by stage")
+    create_table_artifact(table=rows, key="counts", description="in = kept + rejected + failed, by step")
 
 
-def publish_report(part: str, report: Report) -> None:
-    """A part's report: its page, and a link to each of its pictures (files of this machine, not of a web server)."""
-    create_markdown_artifact(key=f"report-{part}", markdown=report.markdown, description=f"What {part} made")
+def publish_report(stage: str, report: Report) -> None:
+    """A stage's report: its page, and a link to each of its pictures (files of this machine, not of a web server)."""
+    create_markdown_artifact(key=f"report-{stage}", markdown=report.markdown, description=f"What {stage} made")
     for picture in report.pictures:
         create_link_artifact(
-            key=f"report-{part}-{picture.stem.replace('_', '-')}",
+            key=f"report-{stage}-{picture.stem.replace('_', '-')}",
             link=picture.as_uri(),
             link_text=str(picture),
-            description=f"{picture.name} of {part}",
+            description=f"{picture.name} of {stage}",
         )
 
 
-def stage_markdown(result: StageResult, lake: str) -> str:
-    """A stage's result as a page of Markdown."""
+def step_markdown(result: StageResult, lake: str) -> str:
+    """A step's result as a page of Markdown."""
     lines = [
         f"# {result.stage}",
         "",
@@ -108,7 +108,7 @@ def stage_markdown(result: StageResult, lake: str) -> str:
 
 
 def artifact_key(stage: str) -> str:
-    """The stage's name as Prefect wants keys: lowercase letters, numbers and dashes."""
+    """The step's name as Prefect wants keys: lowercase letters, numbers and dashes."""
     return stage.replace(".", "-").replace("_", "-")
 
 

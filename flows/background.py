@@ -17,7 +17,7 @@ import httpx
 import yaml
 
 from flows.options import RunOptions
-from flows.servers import OWN_MODULES, answers, free_port, is_free, listening, offline_command, through
+from flows.servers import OWN_MODULES, answers, free_port, is_free, listen_on, offline_command, socket_args
 from schemas.errors import GeofixError
 from tasks.lake import Lake
 
@@ -152,11 +152,11 @@ def _start(options: RunOptions, lake: Lake) -> None:
     prefect = [sys.executable, "-m", "prefect"]
     state = UpState(api)
 
-    def launch(name: str, command: list[str], door: socket.socket | None = None) -> subprocess.Popen[bytes]:
+    def launch(name: str, command: list[str], listen_socket: socket.socket | None = None) -> subprocess.Popen[bytes]:
         with (folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                command + through(door), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, pass_fds=[door.fileno()] if door else [],
+                command + socket_args(listen_socket), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, pass_fds=[listen_socket.fileno()] if listen_socket else [],
             )  # fmt: skip
         state.processes[name] = {"pid": process.pid, "started": start_time(process.pid)}
         # Written after each start: `down` must find whatever was started, also when a later step fails.
@@ -168,8 +168,8 @@ def _start(options: RunOptions, lake: Lake) -> None:
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
     state.deployments = _deploy(folder, prefect, environment, deployed_options(options, lake))
     if config.offline.serve and is_free(config.offline.port):
-        with listening(config.offline.port) as door:  # or a run that begins now could take it meanwhile
-            launch("offline-world", offline_command(config.offline, config.offline.port), door)
+        with listen_on(config.offline.port) as listen_socket:  # or a run that begins now could take it meanwhile
+            launch("offline-world", offline_command(config.offline, config.offline.port), listen_socket)
     launch("prefect-worker", [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
 
 

@@ -45,7 +45,7 @@ class Decision(RunInput):
 
 
 def suspended_for(lake: Lake) -> str | None:
-    """The snapshot for which this flow run was suspended before, if it was: its earlier parts are done then."""
+    """The snapshot for which this flow run was suspended before, if it was: its earlier stages are done then."""
     run = _this_run()
     keys = (run.empirical_policy.pause_keys or set()) if run is not None else set()
     mark = _key(lake)
@@ -53,7 +53,7 @@ def suspended_for(lake: Lake) -> str | None:
 
 
 def failed_before(lake: Lake, results: Sequence[StageResult]) -> dict[str, int]:
-    """Failed rows by stage of this flow run's part before it was suspended, which another process ran."""
+    """Failed rows by step from before this flow run was suspended, which another process ran."""
     run = _this_run()
     if run is None or not suspended_for(lake):
         return {}

@@ -1,10 +1,15 @@
-"""What a run reports while it goes on. The command line prints it; a deployment logs it (flows/logged.py)."""
+"""What a run reports while it goes on: a command line prints it, a deployment logs it."""
 
+import logging
+import time
 from contextvars import ContextVar
 from typing import Protocol
 
-from flows.logged import Logged
 from tasks.runtime.outcome import Tick
+
+EVERY_S = 60.0  # between two lines about a step under way
+
+logger = logging.getLogger("geofix.flows")
 
 
 class Display(Protocol):
@@ -34,6 +39,25 @@ class Silent:
 
     def close(self) -> None:
         pass
+
+
+class Logged(Silent):
+    """The display of runs without a terminal, such as a deployment's: lines of the logger `geofix.flows`."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+
+    def tick(self, tick: Tick) -> None:
+        now = time.monotonic()
+        if tick.todo and not tick.finished and now - self._last.setdefault(tick.stage, now) >= EVERY_S:
+            self._last[tick.stage] = now
+            self.say(f"{tick.stage}: {tick.done:,} of {tick.todo:,}")
+
+    def phase(self, text: str) -> None:
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        logger.info("%s", text)
 
 
 # A display cannot be a flow's parameter: Prefect stores those.

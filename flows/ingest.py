@@ -10,7 +10,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.utilities.annotations import quote
 
-from flows.artifacts import publish_stage
+from flows.artifacts import publish_step
 from flows.options import RunOptions
 from flows.session import Session, open_session
 from flows.states import state_of
@@ -62,7 +62,7 @@ def _bring_in(work: Any) -> IngestResult:
     session.results.append(result.stage)
     require_suites(session.lake, result.stage.output_versions, result.stage.run_id)
     work.result = result
-    publish_stage(result.stage, session.lake.uri, f"\nRefused and odd rows: `{result.report}`\n")
+    publish_step(result.stage, session.lake.uri, f"\nRefused and odd rows: `{result.report}`\n")
     return _with_state(result)
 
 

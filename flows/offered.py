@@ -25,16 +25,16 @@ MOST = 12  # names in the message
 logger = logging.getLogger("geofix.flows")
 
 
-def check_models(config: Config, parts: Sequence[str]) -> None:
-    """Ask the servers of models what they offer if these parts name a model that may be missing.
+def check_models(config: Config, stages: Sequence[str]) -> None:
+    """Ask the servers of models what they offer if these stages name a model that may be missing.
 
     The names that the shipped settings use are offered by the offline world, which therefore is not started for them.
     """
-    wanted = _wanted(config, parts)
+    wanted = _wanted(config, stages)
     if config.offline.serve:
         shipped = {
             (one.endpoint, one.model)
-            for one in _wanted(load_config(recipe=config.recipe, profile=config.profile), parts)
+            for one in _wanted(load_config(recipe=config.recipe, profile=config.profile), stages)
         }
         wanted = [one for one in wanted if (one.endpoint, one.model) not in shipped]
     for endpoint in dict.fromkeys(one.endpoint for one in wanted):
@@ -44,13 +44,13 @@ def check_models(config: Config, parts: Sequence[str]) -> None:
                 raise InputError(_refusal(config, one, offered))
 
 
-def refuse_unpriced(config: Config, parts: Sequence[str]) -> None:
-    """InputError if there is a money budget and the price of a model that these parts ask is not known."""
+def refuse_unpriced(config: Config, stages: Sequence[str]) -> None:
+    """InputError if there is a money budget and the price of a model that these stages ask is not known."""
     if config.models.budget_usd is None:
         return
     models = connect(config.services, {}, (), config.models, ()).chat.models
     assert models is not None
-    for _, role in roles_of(config, parts):
+    for _, role in roles_of(config, stages):
         if config.models.role(role).endpoint != TRAINED:
             target = models.target(role, CHAT)
             if target.price is None:
@@ -77,10 +77,10 @@ def _refusal(config: Config, wanted: _Wanted, offered: Sequence[str]) -> str:
     )
 
 
-def _wanted(config: Config, parts: Sequence[str]) -> list[_Wanted]:
+def _wanted(config: Config, stages: Sequence[str]) -> list[_Wanted]:
     """The models that servers have to offer; a trained one is served by ourselves, or by its user."""
     found = []
-    for section, name in roles_of(config, parts):
+    for section, name in roles_of(config, stages):
         role = config.models.role(name)
         if role.endpoint != TRAINED:
             named = name in config.models.roles and role.model is not None

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-from flows.order import PARTS
+from flows.order import STAGES
 from schemas.config import Config
 from schemas.load import load_config, names
 
@@ -18,14 +18,14 @@ RecipeName = Annotated[str, WithJsonSchema({"type": "string", "enum": names("rec
 ProfileName = Annotated[str, WithJsonSchema({"type": "string", "enum": names("profiles")})]
 
 
-def _known_part(name: str) -> str:
-    if name not in PARTS:
-        raise ValueError(f"there is no part '{name}'; the parts are {', '.join(PARTS)}")
+def _known_stage(name: str) -> str:
+    if name not in STAGES:
+        raise ValueError(f"there is no stage '{name}'; the stages are {', '.join(STAGES)}")
     return name
 
 
-PartName = Annotated[
-    str, AfterValidator(_known_part), WithJsonSchema({"type": "string", "enum": list(PARTS), "title": "Part"})
+StageName = Annotated[
+    str, AfterValidator(_known_stage), WithJsonSchema({"type": "string", "enum": list(STAGES), "title": "Stage"})
 ]
 
 
@@ -50,7 +50,7 @@ class RunOptions(BaseModel):
     snapshot: str | None = Field(
         None,
         title="Snapshot",
-        description="Approved snapshot that the parts after review work on; default: the newest approved.",
+        description="Approved snapshot that the stages after review work on; default: the newest approved.",
     )
     demo: bool = Field(
         False, title="Demo", description="Approve a snapshot by rule when every check passes, as `geofix demo` does."

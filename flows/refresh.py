@@ -3,9 +3,9 @@
 from prefect import State, flow
 
 from flows.options import RunOptions
-from flows.order import parts_of_flow
-from flows.parts import run_parts
+from flows.order import stages_of_flow
 from flows.session import open_session
+from flows.stages import run_stages
 from flows.states import final_state
 from tasks.runtime.outcome import StageResult
 
@@ -17,6 +17,6 @@ def refresh(options: RunOptions = RunOptions()) -> State[list[StageResult]]:
     Args:
         options: Which configuration to use: recipe, profile, file, lake and single settings.
     """
-    parts = parts_of_flow("refresh")
-    with open_session(options, parts) as session:
-        return final_state(run_parts(session, parts))
+    stages = stages_of_flow("refresh")
+    with open_session(options, stages) as session:
+        return final_state(run_stages(session, stages))

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from prefect.context import FlowRunContext
 from prefect.logging.handlers import APILogHandler
 
-from flows.display import Display
-from flows.logged import Logged
+from flows.display import Display, Logged
 
 
 class RunLog(logging.Handler):

@@ -31,7 +31,7 @@ logger = logging.getLogger("geofix.servers")
 class Server:
     """A server process that starts when it is first needed and ends with this process, also when that is killed.
 
-    `door` is the socket it is to serve on (see `listening`). Without one it opens its port itself, which another
+    `listen_socket` is the socket it is to serve on (see `listening`). Without one it opens its port itself, which another
     process may have taken by then.
     """
 
@@ -40,11 +40,11 @@ class Server:
         command: list[str],
         health_url: str,
         log: Path,
-        door: socket.socket | None = None,
+        listen_socket: socket.socket | None = None,
         name: str = "a server",
     ) -> None:
         self._command, self._health_url, self._log = [*command, "--lifeline"], health_url, log
-        self._door, self._name = door, name
+        self._listen_socket, self._name = listen_socket, name
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = False
 
@@ -56,15 +56,15 @@ class Server:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command + through(self._door),
-                pass_fds=[self._door.fileno()] if self._door else [],
+                self._command + socket_args(self._listen_socket),
+                pass_fds=[self._listen_socket.fileno()] if self._listen_socket else [],
                 env={**os.environ, **OWN_MODULES},
                 stdin=subprocess.PIPE,  # closes when this process ends in any way; the server ends then
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C goes to this process only: the server stops when the work is saved
             )
-        self._close_door()  # only the server holds it now: when it ends, connections are refused at once
+        self._close_socket()  # only the server holds it now: when it ends, connections are refused at once
 
     def ensure(self) -> None:
         """Start it, unless it was, and wait until it answers."""
@@ -74,7 +74,7 @@ class Server:
             self._answered = True
 
     def stop(self) -> None:
-        self._close_door()
+        self._close_socket()
         if self._process is None:
             return
         self._process.terminate()
@@ -84,9 +84,9 @@ class Server:
             self._process.kill()
             self._process.wait()
 
-    def _close_door(self) -> None:
-        if self._door is not None:
-            self._door.close()
+    def _close_socket(self) -> None:
+        if self._listen_socket is not None:
+            self._listen_socket.close()
 
 
 @contextlib.contextmanager
@@ -101,9 +101,11 @@ def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[
         return
     # The port is taken now, although the server starts only when it is needed: two commands at once would choose the
     # same one, and the second would use the first one's world until that command ends.
-    door = listening(wanted.port, 0)
-    port = door.getsockname()[1]
-    server = Server(offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log, door, "the offline world")
+    listen_socket = listen_on(wanted.port, 0)
+    port = listen_socket.getsockname()[1]
+    server = Server(
+        offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log, listen_socket, "the offline world"
+    )
     try:
         yield _at_port(config, port), server.ensure
     finally:
@@ -126,27 +128,27 @@ def _is_the_wanted_one(found: dict[str, Any] | None, wanted: OfflineSettings) ->
     return True
 
 
-def listening(*ports: int) -> socket.socket:
+def listen_on(*ports: int) -> socket.socket:
     """A loopback socket that listens on the first of these ports that is free; 0 is any.
 
     Connections wait until the socket is handed to a `Server` or closed.
     """
     for port in ports:
-        door = socket.socket()
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listen_socket = socket.socket()
+        listen_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            door.bind(("127.0.0.1", port))
-            door.listen(2048)
+            listen_socket.bind(("127.0.0.1", port))
+            listen_socket.listen(2048)
         except OSError:
-            door.close()
+            listen_socket.close()
         else:
-            return door
+            return listen_socket
     raise GeofixError(f"another process listens on port {', '.join(map(str, ports))} of this machine")
 
 
-def through(door: socket.socket | None) -> list[str]:
+def socket_args(listen_socket: socket.socket | None) -> list[str]:
     """The options with which one of our servers serves on an open socket, which it must inherit."""
-    return ["--listening-fd", str(door.fileno())] if door else []
+    return ["--listening-fd", str(listen_socket.fileno())] if listen_socket else []
 
 
 def free_port() -> int:

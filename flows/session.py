@@ -1,4 +1,4 @@
-"""What the stages of one run share: configuration, lake, services, display, log."""
+"""What the steps of one run share: configuration, lake, services, display, log."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from flows.display import Display, display
 from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
-from flows.order import PARTS, REVIEW, check_of, check_stage_names, roles_of, services_of, stages_of
+from flows.order import REVIEW, STAGES, check_of, check_step_names, roles_of, services_of, steps_of
 from flows.servers import offline_world
 from schemas.config import Config
 from schemas.settings.notify import Event
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Session:
-    """One run of one or more parts."""
+    """One run of one or more stages."""
 
     config: Config
     lake: Lake
@@ -37,7 +37,7 @@ class Session:
     run_log: "RunLog | None" = None
     results: list[StageResult] = field(default_factory=list)
     wanted_snapshot: str | None = None  # an id, or its beginning
-    snapshot: Snapshot | None = None  # chosen once for all parts after the review
+    snapshot: Snapshot | None = None  # chosen once for all stages after the review
 
     @property
     def display(self) -> Display:
@@ -54,10 +54,10 @@ class Session:
         services: Collection[str],
         ready: Callable[[], None],
         flow_run_id: str = "",
-        parts: Sequence[str] = (),
+        stages: Sequence[str] = (),
     ) -> Context:
-        """What the runner runs stages of these parts in; the named services and the parts' models need their keys."""
-        roles = [role for _, role in roles_of(config, parts)]
+        """What the runner runs steps of these stages in; the named services and the stages' models need their keys."""
+        roles = [role for _, role in roles_of(config, stages)]
         return Context(
             lake=self.lake,
             connections=connect(config.services, os.environ, services, config.models, roles),
@@ -76,28 +76,28 @@ class Session:
         _notify(self.config, event, message, self.results, snapshot_id)
 
 
-def check_before(config: Config, parts: Sequence[str]) -> None:
-    """Say which keys these parts miss and what is wrong with their input before anything is started or written."""
-    check_stage_names(config.spread.stages)
-    refuse_second_writers(stage for part in PARTS for stage in stages_of(part))
-    roles = [role for _, role in roles_of(config, parts)]
-    connect(config.services, os.environ, services_of(parts), config.models, roles)
-    for part in parts:
-        check = check_of(part)
+def check_before(config: Config, stages: Sequence[str]) -> None:
+    """Say which keys these stages miss and what is wrong with their input before anything is started or written."""
+    check_step_names(config.spread.stages)
+    refuse_second_writers(step for stage in STAGES for step in steps_of(stage))
+    roles = [role for _, role in roles_of(config, stages)]
+    connect(config.services, os.environ, services_of(stages), config.models, roles)
+    for stage in stages:
+        check = check_of(stage)
         if check is not None:
-            check(getattr(config, part))
-    check_models(config, parts)
-    refuse_unpriced(config, parts)
+            check(getattr(config, stage))
+    check_models(config, stages)
+    refuse_unpriced(config, stages)
 
 
-def check_snapshot(config: Config, parts: Sequence[str], wanted: str | None) -> None:
-    """Say that parts after the review have no approved snapshot to work on, unless a review comes before them."""
-    if REVIEW not in parts and any(stage.snapshot for part in parts for stage in stages_of(part)):
+def check_snapshot(config: Config, stages: Sequence[str], wanted: str | None) -> None:
+    """Say that stages after the review have no approved snapshot to work on, unless a review comes before them."""
+    if REVIEW not in stages and any(step.snapshot for stage in stages for step in steps_of(stage)):
         approved_snapshot(Lake(config.lake, read_only=True), wanted)
 
 
 @contextlib.contextmanager
-def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]:
+def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session]:
     """Configuration checked, keys there, lake writable, services reachable; a failure is told to the webhook."""
     from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
 
@@ -105,7 +105,7 @@ def open_session(options: RunOptions, parts: Sequence[str]) -> Iterator[Session]
     results: list[StageResult] = []
     with run_log(display.get()) as log:
         try:
-            check_before(config, parts)
+            check_before(config, stages)
             lake = Lake(config.lake)
             with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
                 yield Session(reachable, lake, ready, log, results, options.snapshot)

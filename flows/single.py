@@ -1,6 +1,6 @@
-"""A flow of one part: what `geofix PART` runs and what a deployment schedules.
+"""A flow of one stage: what `geofix STAGE` runs and what a deployment schedules.
 
-The entrypoint of a part without a file of its own is `flows/single.py:PART`.
+The entrypoint of a stage without a file of its own is `flows/single.py:STAGE`.
 """
 
 import importlib
@@ -10,31 +10,31 @@ from typing import Any
 from prefect import Flow, State, flow
 
 from flows.options import RunOptions
-from flows.order import PARTS
-from flows.parts import run_parts
+from flows.order import STAGES
 from flows.session import open_session
+from flows.stages import run_stages
 from flows.states import final_state
 from tasks.runtime.outcome import StageResult
 
 
-def single(part: str) -> Flow[..., Any]:
-    """The flow that runs this part on what the lake holds."""
+def single(stage: str) -> Flow[..., Any]:
+    """The flow that runs this stage on what the lake holds."""
 
-    @flow(name=part, description=inspect.getdoc(importlib.import_module(f"tasks.{part}")))
+    @flow(name=stage, description=inspect.getdoc(importlib.import_module(f"tasks.{stage}")))
     def run_single(options: RunOptions = RunOptions()) -> State[list[StageResult]]:
-        """Run one part.
+        """Run one stage.
 
         Args:
             options: Which configuration to use: recipe, profile, file, lake and single settings.
         """
-        with open_session(options, [part]) as session:
-            return final_state(run_parts(session, [part]))
+        with open_session(options, [stage]) as session:
+            return final_state(run_stages(session, [stage]))
 
     return run_single
 
 
 def __getattr__(name: str) -> Flow[..., Any]:
-    """`flows.single.<part>`: Prefect loads an entrypoint as an attribute of its module."""
-    if name not in PARTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; the parts are {', '.join(PARTS)}")
+    """`flows.single.<stage>`: Prefect loads an entrypoint as an attribute of its module."""
+    if name not in STAGES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; the stages are {', '.join(STAGES)}")
     return single(name)

@@ -1,4 +1,4 @@
-"""Trained models of the lake, each served on loopback while a part needs it."""
+"""Trained models of the lake, each served on loopback while a stage needs it."""
 
 import contextlib
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from flows.servers import Server, listening
+from flows.servers import Server, listen_on
 from flows.session import Session
 from schemas.config import Config
 from schemas.settings.models import ModelEndpoint, Role
@@ -18,14 +18,14 @@ OWN_PRICE = Price(prompt=0, completion=0, source="served by geofix on this machi
 
 
 @contextlib.contextmanager
-def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callable[[], None]]]:
-    """The configuration with the trained models that the part asks for, if there are any.
+def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callable[[], None]]]:
+    """The configuration with the trained models that the stage asks for, if there are any.
 
     The first is `services.trained`; each further one is an endpoint of its own, which its role `trained:<model id>`
     names. The second value is to be called before the services are first asked.
     """
     config = session.config
-    wanted = checkpoints(config, session.lake.read("models"), part) if config.services.trained is None else {}
+    wanted = checkpoints(config, session.lake.read("models"), stage) if config.services.trained is None else {}
     if not wanted:
         yield config, session.ready
         return
@@ -34,7 +34,8 @@ def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callabl
     endpoints, roles = dict(config.models.endpoints), dict(config.models.roles)
     for model_id, stored in wanted.items():
         checkpoint = session.lake.blobs.pull(stored)
-        server, url = _server(session.state, checkpoint, len(servers))
+        log = session.state / (f"trained-model-{len(servers)}.log" if servers else "trained-model.log")
+        server, url = model_server(checkpoint, log)
         servers.append(server)
         prices = {checkpoint.name: OWN_PRICE}
         if trained is None:
@@ -58,23 +59,24 @@ def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callabl
             server.stop()
 
 
-def _server(state: Path, checkpoint: Path, number: int) -> tuple[Server, str]:
-    door = listening(0)
-    port = door.getsockname()[1]
-    command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port)]
-    log = state / ("trained-model.log" if number == 0 else f"trained-model-{number}.log")
-    server = Server(command, f"http://127.0.0.1:{port}/health", log, door, f"the trained model {checkpoint.name[:12]}")
-    return server, f"http://127.0.0.1:{port}/v1"
+def model_server(checkpoint: Path, log: Path, name: str | None = None) -> tuple[Server, str]:
+    """A server of this checkpoint, not yet started, and the URL of its API; `name` is what the model is called there."""
+    listen_socket = listen_on(0)
+    address = f"http://127.0.0.1:{listen_socket.getsockname()[1]}"
+    command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", address.rpartition(":")[2]]
+    command += ["--name", name] if name else []
+    title = f"the trained model {checkpoint.name[:12]}"
+    return Server(command, f"{address}/health", log, listen_socket, title), f"{address}/v1"
 
 
-def checkpoints(config: Config, models: pl.DataFrame, part: str) -> dict[str, str]:
-    """model_id -> checkpoint of the models a part asks: policies named by stage or id, and the newest in evaluation."""
-    if part == "evaluate":
+def checkpoints(config: Config, models: pl.DataFrame, stage: str) -> dict[str, str]:
+    """model_id -> checkpoint of the models a stage asks: policies by phase or id, and the newest in evaluation."""
+    if stage == "evaluate":
         settings = config.evaluate
         names = [*settings.policies, *settings.scaling.policies, *settings.swarm.agents]
         newest = newest_model(models, "grpo") or newest_model(models) if settings.trained else None
         named = [newest] if newest else []
-    elif part == "difficulty":
+    elif stage == "difficulty":
         settings_of = config.difficulty
         own = settings_of.endpoint == "trained"
         names = [TRAINED + settings_of.policy.removeprefix(TRAINED) if own else settings_of.policy]

@@ -13,10 +13,10 @@ from flows.cli import (
     export,
     lake_commands,
     models,
-    parts,
     review_commands,
     servers,
     serving,
+    stages,
     withdraw,
 )
 from flows.cli.options import Group
@@ -53,7 +53,7 @@ def geofix(
 
 
 for _module in (
-    parts,
+    stages,
     review_commands,
     export,
     withdraw,

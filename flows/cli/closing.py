@@ -28,7 +28,7 @@ def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
     return {
         "lake": lake.uri,
         "stages": [dataclasses.asdict(result) for result in results],
-        "reports": {part: str(folder) for part, folder in _reports(results, lake).items()},
+        "reports": {stage: str(folder) for stage, folder in _reports(results, lake).items()},
     }
 
 
@@ -37,7 +37,7 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
     lines = [""]
     if results and all(result.nothing_to_do for result in results):
         done = sum(result.total for result in results)
-        lines.append(f"Nothing to redo: all {done:,} items of {len(results)} stages were finished before.")
+        lines.append(f"Nothing to redo: all {done:,} items of {len(results)} steps were finished before.")
     failed = sum(result.failed for result in results)
     if failed:
         lines.append(f"{failed:,} items failed and are retried by the next run: {_command('show failures', call)}")
@@ -154,7 +154,7 @@ def _course(model: dict[str, Any]) -> str:
     if not course:
         return ""
     tenth = max(1, len(course) // 10)
-    first, last = (sum(part) / len(part) for part in (course[:tenth], course[-tenth:]))
+    first, last = (sum(tenth_of) / len(tenth_of) for tenth_of in (course[:tenth], course[-tenth:]))
     if name == "reward" and not any(course):
         return f", no completion earned a reward{held_out}"
     return f", {name} {first:.2f} -> {last:.2f}{held_out}"
@@ -182,17 +182,17 @@ def _score_lines(lake: Lake) -> list[str]:
 
 
 def _reports(results: Sequence[StageResult], lake: Lake) -> dict[str, Path]:
-    """Folders of the reports of the parts that ran."""
-    parts = dict.fromkeys(result.stage.split(".")[0] for result in results)
-    return {part: report_folder(lake, part) for part in parts if report_folder(lake, part).is_dir()}
+    """Folders of the reports of the stages that ran."""
+    stages = dict.fromkeys(result.stage.split(".")[0] for result in results)
+    return {stage: report_folder(lake, stage) for stage in stages if report_folder(lake, stage).is_dir()}
 
 
 def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> list[str]:
     lines = ["Where to look:"]
-    for part, folder in _reports(results, lake).items():
+    for stage, folder in _reports(results, lake).items():
         names = sorted(path.name for path in folder.iterdir() if path.suffix != ".txt")
-        where = f"{folder}/" if lake.blobs.is_local else f"{lake.blobs.uri(f'reports/{part}')}/  (copy: {folder}/)"
-        lines.append(f"  {part:<10} {where}  ({', '.join(names)})")
+        where = f"{folder}/" if lake.blobs.is_local else f"{lake.blobs.uri(f'reports/{stage}')}/  (copy: {folder}/)"
+        lines.append(f"  {stage:<10} {where}  ({', '.join(names)})")
     snapshots = lake.read("snapshots").sort("written_at")
     if snapshots.height:
         last = snapshots.row(-1, named=True)

@@ -9,8 +9,8 @@ import typer
 
 from flows.cli.command import DONE, Call, UsageError
 from flows.cli.options import Budget, Keep, Redo, Snapshot, command
-from flows.cli.parts import with_budget
 from flows.cli.printing import print_json
+from flows.cli.stages import with_budget
 
 GROUP = "Score predictions"
 

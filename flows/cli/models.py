@@ -70,11 +70,11 @@ class _Role:
 
 
 def _roles(config: Any) -> list[_Role]:
-    from flows.order import PARTS, roles_of
+    from flows.order import STAGES, roles_of
     from schemas.settings.models import CHAT, TRAINED
 
     asked: dict[str, list[str]] = {name: [] for name in config.models.roles}
-    for section, role in roles_of(config, PARTS):
+    for section, role in roles_of(config, STAGES):
         asked.setdefault(role, []).append(section)
     if config.services.trained is not None:
         asked.setdefault(TRAINED, []).append("evaluate")
@@ -97,7 +97,7 @@ def _roles(config: Any) -> list[_Role]:
         if price is not None and price.as_of:
             words += f" ({price.as_of})"
         base_url = endpoint.base_url if endpoint else "-"
-        unused = ", ".join(dict.fromkeys(sections)) or "no part"
+        unused = ", ".join(dict.fromkeys(sections)) or "no stage"
         found.append(_Role(name, unused, role.endpoint, base_url, model, words, tuple(missing), endpoint is None))
     return found
 

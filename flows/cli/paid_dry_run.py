@@ -12,7 +12,7 @@ from flows.cli.lake import existing_lake
 from flows.cli.printing import print_json
 from flows.cli.progress import make_display
 from flows.display import display
-from flows.order import services_of, stages_of
+from flows.order import services_of, steps_of
 from flows.servers import offline_world
 from flows.session import Session, check_before
 from schemas.config import Config, section_of
@@ -33,9 +33,9 @@ def dry_run(call: Call, part: str) -> int:
     try:
         with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
             session = Session(reachable, lake, ready)
-            if any(stage.snapshot for stage in stages_of(part)):
+            if any(stage.snapshot for stage in steps_of(part)):
                 session.snapshot = approved_snapshot(lake, call.snapshot)
-            context = session.context(reachable, services_of([part]), ready, parts=[part])
+            context = session.context(reachable, services_of([part]), ready, stages=[part])
             shown.phase("doing a few items to find out")
             found = asyncio.run(_estimates(reachable, part, context))
     finally:
@@ -52,7 +52,7 @@ def dry_run(call: Call, part: str) -> int:
 async def _estimates(config: Config, part: str, context: Context) -> list[CallEstimate]:
     return [
         await estimate_calls(stage, section_of(config, stage.section or part), context)
-        for stage in stages_of(part)
+        for stage in steps_of(part)
         if isinstance(stage, Stage) and "chat" in stage.services
     ]
 

@@ -20,14 +20,14 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
     shown = make_display(call.quiet)  # before the imports below, which take seconds
     token = display.set(shown)
     try:
-        from flows.order import flow_of, parts_of_flow
+        from flows.order import flow_of, stages_of_flow
         from flows.session import check_before, check_snapshot
         from tasks.lake import Lake
 
         config = call.options().resolve()
-        parts = parts_of_flow(name, **parameters)
-        check_before(config, parts)
-        check_snapshot(config, parts, call.snapshot)
+        stages = stages_of_flow(name, **parameters)
+        check_before(config, stages)
+        check_snapshot(config, stages, call.snapshot)
         lake = Lake(config.lake)
         if isinstance(shown, Reporter):
             shown.state = lake.state
@@ -57,7 +57,7 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
     ends with this command. Prefect's own folder lies beside the lake, and its logs stay out of our lines.
     """
     from flows.background import running_api
-    from flows.servers import Server, listening
+    from flows.servers import Server, listen_on
 
     home = lake.state / "prefect"
     home.mkdir(parents=True, exist_ok=True)
@@ -70,15 +70,15 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
         return
     api, server = running_api(lake), None
     if api is None:
-        door = listening(0)
-        port = door.getsockname()[1]
+        listen_socket = listen_on(0)
+        port = listen_socket.getsockname()[1]
         api = f"http://127.0.0.1:{port}/api"
         command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port)]
-        server = Server(command, f"{api}/health", lake.state / "prefect-server.log", door, name="Prefect")
+        server = Server(command, f"{api}/health", lake.state / "prefect-server.log", listen_socket, name="Prefect")
         server.begin()
     os.environ["PREFECT_API_URL"] = api
     try:
-        importlib.import_module("flows.parts")  # takes seconds, as the server's start does: both at once
+        importlib.import_module("flows.stages")  # takes seconds, as the server's start does: both at once
         if server is not None:
             server.ensure()
         display.get().phase("loading the flow")

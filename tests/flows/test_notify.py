@@ -13,8 +13,8 @@ import pytest
 
 from flows.notify import notify
 from flows.options import RunOptions
-from flows.parts import tell_exhausted
 from flows.session import open_session
+from flows.stages import tell_exhausted
 from schemas.messages import Usage
 from schemas.settings.notify import NotifySettings
 from tasks.runtime.outcome import StageResult

@@ -23,7 +23,7 @@ def chat() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("part", "setting"),
+    ("stage", "setting"),
     [
         ("evaluate", "evaluate.policies=[answerer-base, gpt-9]"),
         ("difficulty", "difficulty.policy=gpt-9"),
@@ -32,11 +32,11 @@ def chat() -> Iterator[str]:
     ],
 )
 def test_an_unknown_model_is_refused_with_the_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chat: str, part: str, setting: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chat: str, stage: str, setting: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     sets = [word for one in (chat, setting, "offline.serve=false") for word in ("--set", one)]
-    done = CliRunner().invoke(app, [part, *sets])
+    done = CliRunner().invoke(app, [stage, *sets])
     assert done.exit_code == 2, done.output
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("geofix: ")]
     assert f"geofix: {setting.partition('=')[0]}: " in line

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.servers import Server, answers, listening, offline_world
+from flows.servers import Server, answers, listen_on, offline_world
 from infra.offline.faults import Faults
 from infra.offline.server import create_app, make_server, serving
 from infra.offline.server import main as offline_main
@@ -38,7 +38,7 @@ def world(seed: int = SEED, *, passing: bool = False, faults: Faults | None = No
 
 
 def test_nobody_takes_the_port_between_the_choice_and_the_start(tmp_path: Path) -> None:
-    with listening(0) as probe:
+    with listen_on(0) as probe:
         port = probe.getsockname()[1]
     with offline_world(config(port), tmp_path / "log") as (reachable, start):
         port = port_of(reachable)
@@ -92,7 +92,7 @@ def test_a_port_that_is_none_is_refused_in_one_line(
 
 
 def test_an_address_is_printed_only_once_it_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    with listening(0) as taken:
+    with listen_on(0) as taken:
         port = taken.getsockname()[1]
         assert offline_main(["--port", str(port), "--size", str(SIZE)]) == 1
         said = capsys.readouterr()
@@ -111,6 +111,6 @@ def test_an_address_is_printed_only_once_it_answers(capsys: pytest.CaptureFixtur
 
 
 def test_the_socket_is_closed_although_the_server_was_never_needed(tmp_path: Path) -> None:
-    door = listening(0)
-    Server([sys.executable, "-c", ""], "http://127.0.0.1:9/health", tmp_path / "log", door).stop()
-    assert door.fileno() == -1
+    listen_socket = listen_on(0)
+    Server([sys.executable, "-c", ""], "http://127.0.0.1:9/health", tmp_path / "log", listen_socket).stop()
+    assert listen_socket.fileno() == -1

@@ -1,14 +1,14 @@
-"""What the flows find in a part's package."""
+"""What the flows find in a stage's package."""
 
 import pytest
 
-from flows.order import PARTS, check_of, report_of, stages_of
+from flows.order import STAGES, check_of, report_of, steps_of
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_module_of_a_part_is_not_taken_for_its_report_or_check(part: str) -> None:
-    assert stages_of(part)
-    for offered in (check_of(part), report_of(part)):
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_module_of_a_stage_is_not_taken_for_its_report_or_check(stage: str) -> None:
+    assert steps_of(stage)
+    for offered in (check_of(stage), report_of(stage)):
         assert offered is None or callable(offered)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flows.order import PARTS, flow_of
+from flows.order import STAGES, flow_of
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -12,7 +12,7 @@ def schema(name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", ["pipeline", "refresh", *PARTS])
+@pytest.mark.parametrize("name", ["pipeline", "refresh", *STAGES])
 def test_every_flow_and_every_parameter_is_described(name: str) -> None:
     flow = flow_of(name)
     assert flow.name == name and flow.description
@@ -25,12 +25,12 @@ def test_every_flow_and_every_parameter_is_described(name: str) -> None:
 
 def test_choices_are_lists() -> None:
     shown = schema("pipeline")
-    assert shown["properties"]["first"]["enum"] == shown["properties"]["last"]["enum"] == list(PARTS)
+    assert shown["properties"]["first"]["enum"] == shown["properties"]["last"]["enum"] == list(STAGES)
     options = shown["definitions"]["RunOptions"]["properties"]
     assert options["profile"]["anyOf"][0]["enum"] == ["offline", "production"]
     assert "spotagent" in options["recipe"]["anyOf"][0]["enum"]
 
 
-def test_an_unknown_part_is_refused_before_the_run_starts() -> None:
-    with pytest.raises(Exception, match="there is no part 'colect'; the parts are plan, collect"):
+def test_an_unknown_stage_is_refused_before_the_run_starts() -> None:
+    with pytest.raises(Exception, match="there is no stage 'colect'; the stages are plan, collect"):
         flow_of("pipeline").validate_parameters({"first": "colect"})

@@ -2,8 +2,7 @@
 
 import pytest
 
-from flows.retries import StageOutage, is_outage, merged, outages_of
-from flows.states import final_state, stage_state
+from flows.states import StepOutage, final_state, is_outage, merged, outages_of, step_state
 from schemas.errors import GeofixError, InputError, LakeError, StageRefused
 from schemas.messages import Usage
 from tasks.runtime.outcome import StageResult
@@ -24,7 +23,7 @@ def result(stage: str = "collect", **counts: object) -> StageResult:
     ("error", "again"),
     [
         (RayLost("the head is gone"), True),
-        (StageOutage("3 rows failed"), True),
+        (StepOutage("3 rows failed"), True),
         (ServiceError("stac", "outage", "down", retryable=True), True),
         (ServiceError("stac", "auth", "key refused"), False),
         (ServiceError("mapillary", "rate_limit", "the day's requests are used up"), False),
@@ -67,7 +66,7 @@ def test_failed_rows_are_named_in_the_state() -> None:
     assert (marked.type.value, marked.name) == ("COMPLETED", "FailedRows")
     assert marked.message == "3 rows failed in collect.satellite (2 outage, 1 timeout); retried by the next run"
     assert marked.data == [good, bad]
-    assert stage_state(bad).name == "FailedRows" and stage_state(good).name == "Completed"
+    assert step_state(bad).name == "FailedRows" and step_state(good).name == "Completed"
     resumed = final_state([good], {"collect.satellite": 2})
     assert (resumed.name, resumed.message) == (
         "FailedRows",

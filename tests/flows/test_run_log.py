@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from flows.logged import Logged
+from flows.display import Logged
 from flows.run_log import RunLog, run_log
 from tasks.runtime.outcome import Tick
 
@@ -54,7 +54,7 @@ def test_a_stage_under_way_is_a_line_each_minute(
     caplog.set_level(logging.INFO)
     shown = Logged()
     for second in range(0, 150, 10):
-        monkeypatch.setattr("flows.logged.time.monotonic", lambda now=second: now)
+        monkeypatch.setattr("flows.display.time.monotonic", lambda now=second: now)
         shown.tick(Tick("collect", total=300, skipped=0, kept=second))
     assert [record.getMessage() for record in caplog.records] == ["collect: 60 of 300", "collect: 120 of 300"]
 

@@ -1,4 +1,4 @@
-"""Which trained models a part has served, each at an address of its own."""
+"""Which trained models a stage has served, each at an address of its own."""
 
 from datetime import UTC, datetime
 
@@ -19,8 +19,8 @@ def models() -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def asked(part: str, **settings: object) -> list[str]:
-    return list(checkpoints(Config.model_validate({part: settings}), models(), part))
+def asked(stage: str, **settings: object) -> list[str]:
+    return list(checkpoints(Config.model_validate({stage: settings}), models(), stage))
 
 
 def test_every_model_that_a_policy_names_is_served_once() -> None:

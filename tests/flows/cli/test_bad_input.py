@@ -84,7 +84,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--set", "plan.plces=3"], 2, ["plan.plces", "did you mean 'plan.places'"]),
         (["--config", "nowhere.yaml"], 2, ["nowhere.yaml", "No such file"]),
         (["--lake", "ftp://bucket/lake"], 1, ["lake 'ftp://bucket/lake'", "a URI that begins with"]),
-        (["--from", "nowhere"], 2, ["no part 'nowhere'", "plan, collect"]),
+        (["--from", "nowhere"], 2, ["no stage 'nowhere'", "plan, collect"]),
         (["--from", "train", "--to", "plan"], 2, ["comes after"]),
     ],
 )

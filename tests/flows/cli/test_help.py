@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.cli.options import COMMON
-from flows.cli.parts import about_part
-from flows.order import PARTS
+from flows.cli.stages import about_stage
+from flows.order import STAGES
 
 COMMANDS = sorted(set(get_command(app).commands) - {"offline", "version"})  # type: ignore[attr-defined]
 
@@ -27,29 +27,29 @@ def test_every_command_has_examples_defaults_and_the_common_options(name: str) -
     assert "[default: (lake)]" in " ".join(done.output.split())
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_every_part_of_the_order_has_a_command_with_its_own_words(part: str) -> None:
-    assert part in COMMANDS
-    about = about_part(part)
-    assert len(about.split()) >= 4 and about in " ".join(CliRunner().invoke(app, [part, "--help"]).output.split())
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_of_the_order_has_a_command_with_its_own_words(stage: str) -> None:
+    assert stage in COMMANDS
+    about = about_stage(stage)
+    assert len(about.split()) >= 4 and about in " ".join(CliRunner().invoke(app, [stage, "--help"]).output.split())
 
 
-def test_a_new_part_gets_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_stage_gets_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import typer
 
-    from flows.cli import parts
+    from flows.cli import stages
 
-    monkeypatch.setattr(parts, "PARTS", (*PARTS, "elevate"))
-    monkeypatch.setattr(parts, "about_part", lambda part: f"Text of {part}.")
+    monkeypatch.setattr(stages, "STAGES", (*STAGES, "elevate"))
+    monkeypatch.setattr(stages, "about_stage", lambda stage: f"Text of {stage}.")
     fresh = typer.Typer()
-    parts.register(fresh)
+    stages.register(fresh)
     done = CliRunner().invoke(fresh, ["elevate", "--help"])
     assert done.exit_code == 0 and "Text of elevate." in done.output and "--snapshot" in done.output
 
 
-@pytest.mark.parametrize(("part", "offered"), [(p, p not in ("plan", "collect", "curate", "review")) for p in PARTS])
-def test_a_snapshot_is_chosen_only_after_review(part: str, offered: bool) -> None:
-    assert ("--snapshot" in CliRunner().invoke(app, [part, "--help"]).output) is offered
+@pytest.mark.parametrize(("stage", "offered"), [(p, p not in ("plan", "collect", "curate", "review")) for p in STAGES])
+def test_a_snapshot_is_chosen_only_after_review(stage: str, offered: bool) -> None:
+    assert ("--snapshot" in CliRunner().invoke(app, [stage, "--help"]).output) is offered
 
 
 def test_common_options_are_declared_in_one_place() -> None:

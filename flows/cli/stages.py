@@ -1,4 +1,4 @@
-"""Commands that run the pipeline: all of it, a stretch of it, or one part."""
+"""Commands that run the pipeline: all of it, a stretch of it, or one stage."""
 
 import ast
 import dataclasses
@@ -12,13 +12,13 @@ import typer
 from flows.cli.command import Call, UsageError
 from flows.cli.options import Budget, Keep, Redo, Snapshot, command
 from flows.cli.review_commands import Reviewer
-from flows.order import PARTS
+from flows.order import STAGES
 
 GROUP = "Run the pipeline"
-ONE_PART = "Run one part"
-PAID = ("curate", "synthesize", "difficulty", "evaluate")  # parts that ask models
+ONE_STAGE = "Run one stage"
+PAID = ("curate", "synthesize", "difficulty", "evaluate")  # stages that ask models
 
-# What a newcomer would type first; a part without an entry gets the plain one.
+# What a newcomer would type first; a stage without an entry gets the plain one.
 EXAMPLES = {
     "plan": ["geofix plan --set plan.places=200", "geofix plan --set 'plan.countries=[FR, BR, JP]' --lake my-lake"],
     "collect": ["geofix collect --dry-run", "geofix collect --set collect.photos=2"],
@@ -33,7 +33,7 @@ EXAMPLES = {
 
 
 def register(app: typer.Typer) -> None:
-    """The commands of the pipeline, and one for each part that flows/order.py names."""
+    """The commands of the pipeline, and one for each stage that flows/order.py names."""
     command(
         app,
         GROUP,
@@ -46,8 +46,8 @@ def register(app: typer.Typer) -> None:
         ["geofix run --config my.yaml", "geofix run --from synthesize --snapshot 3c44bc07", "geofix run --to review"],
     )(run)
     command(app, GROUP, ["geofix refresh", "geofix refresh --profile production --lake /data/lake"])(refresh)
-    for part in PARTS:
-        _register_part(app, part)
+    for stage in STAGES:
+        _register_stage(app, stage)
 
 
 def demo(call: Call, redo: Redo = False, keep: Keep = False) -> int:
@@ -57,8 +57,8 @@ def demo(call: Call, redo: Redo = False, keep: Keep = False) -> int:
 
 def run(
     call: Call,
-    first: Annotated[str, typer.Option("--from", metavar="PART", help="First part to run.")] = PARTS[0],
-    last: Annotated[str, typer.Option("--to", metavar="PART", help="Last part to run.")] = PARTS[-1],
+    first: Annotated[str, typer.Option("--from", metavar="STAGE", help="First stage to run.")] = STAGES[0],
+    last: Annotated[str, typer.Option("--to", metavar="STAGE", help="Last stage to run.")] = STAGES[-1],
     snapshot: Snapshot = None,
     redo: Redo = False,
     keep: Keep = False,
@@ -66,14 +66,14 @@ def run(
 ) -> int:
     """Run the pipeline or a stretch of it; finished items are skipped."""
     for option, given in (("--from", first), ("--to", last)):
-        if given not in PARTS:
-            raise UsageError(f"{option}: there is no part '{given}'; the parts are {', '.join(PARTS)}")
-    if PARTS.index(first) > PARTS.index(last):
-        raise UsageError(f"--from {first} comes after --to {last}; the order is {', '.join(PARTS)}")
-    if snapshot and PARTS.index(first) <= PARTS.index("review"):
+        if given not in STAGES:
+            raise UsageError(f"{option}: there is no stage '{given}'; the stages are {', '.join(STAGES)}")
+    if STAGES.index(first) > STAGES.index(last):
+        raise UsageError(f"--from {first} comes after --to {last}; the order is {', '.join(STAGES)}")
+    if snapshot and STAGES.index(first) <= STAGES.index("review"):
         raise UsageError(
             f"--snapshot {snapshot}: a run from {first} takes a new snapshot; start after it, such as "
-            f"`geofix run --from {PARTS[PARTS.index('review') + 1]} --snapshot {snapshot}`"
+            f"`geofix run --from {STAGES[STAGES.index('review') + 1]} --snapshot {snapshot}`"
         )
     call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
     return _run("pipeline", call, redo, keep, first=first, last=last)
@@ -91,9 +91,9 @@ def with_budget(call: Call, budget: float | None) -> Call:
     return dataclasses.replace(call, overrides=[*(call.overrides or []), f"models.budget_usd={budget}"])
 
 
-def _register_part(app: typer.Typer, part: str) -> None:
-    def run_part(call: Call, snapshot: Snapshot = None, redo: Redo = False, keep: Keep = False) -> int:
-        return _run(part, dataclasses.replace(call, snapshot=snapshot), redo, keep)
+def _register_stage(app: typer.Typer, stage: str) -> None:
+    def run_stage(call: Call, snapshot: Snapshot = None, redo: Redo = False, keep: Keep = False) -> int:
+        return _run(stage, dataclasses.replace(call, snapshot=snapshot), redo, keep)
 
     def run_collect(
         call: Call,
@@ -107,7 +107,7 @@ def _register_part(app: typer.Typer, part: str) -> None:
             from flows.cli.dry_run import dry_run as estimate
 
             return estimate(call)
-        return _run(part, call, redo, keep)
+        return _run(stage, call, redo, keep)
 
     def run_train(
         call: Call,
@@ -122,7 +122,7 @@ def _register_part(app: typer.Typer, part: str) -> None:
             from flows.cli.train_dry_run import train_dry_run
 
             return train_dry_run(call)
-        return run_part(call, snapshot, redo, keep)
+        return run_stage(call, snapshot, redo, keep)
 
     def run_paid(
         call: Call,
@@ -138,8 +138,8 @@ def _register_part(app: typer.Typer, part: str) -> None:
         if dry_run:
             from flows.cli.paid_dry_run import dry_run as estimate
 
-            return estimate(call, part)
-        return _run(part, call, redo, keep)
+            return estimate(call, stage)
+        return _run(stage, call, redo, keep)
 
     def run_review(
         call: Call,
@@ -161,31 +161,31 @@ def _register_part(app: typer.Typer, part: str) -> None:
             from flows.cli.marking import bring_in_marks, serve_site
 
             return bring_in_marks(call, marks, reviewer) if marks else serve_site(call, reviewer, port)
-        return _run(part, call, redo, keep)
+        return _run(stage, call, redo, keep)
 
     special: dict[str, Callable[..., int]] = {"collect": run_collect, "review": run_review, "train": run_train}
-    function = special.get(part, run_paid if part in PAID else run_part)
-    after_review = PARTS.index(part) > PARTS.index("review")
+    function = special.get(stage, run_paid if stage in PAID else run_stage)
+    after_review = STAGES.index(stage) > STAGES.index("review")
     command(
         app,
-        ONE_PART,
-        EXAMPLES.get(part, [f"geofix {part}", f"geofix {part} --lake /data/lake"]),
-        name=part,
-        about=about_part(part),
+        ONE_STAGE,
+        EXAMPLES.get(stage, [f"geofix {stage}", f"geofix {stage} --lake /data/lake"]),
+        name=stage,
+        about=about_stage(stage),
         without=() if after_review else ("snapshot",),
     )(function)
 
 
-def about_part(part: str) -> str:
-    """The first paragraph of the docstring of `tasks/<part>`, read without importing it: that takes seconds."""
+def about_stage(stage: str) -> str:
+    """The first paragraph of the docstring of `tasks/<stage>`, read without importing it: that takes seconds."""
     found = importlib.util.find_spec("tasks")
     for folder in (found.submodule_search_locations or []) if found else []:
-        file = Path(folder) / part / "__init__.py"
+        file = Path(folder) / stage / "__init__.py"
         if file.is_file():
             text = ast.get_docstring(ast.parse(file.read_text())) or ""
-            words = text.split("\n\n")[0].replace("\n", " ").removeprefix(f"{part.capitalize()}: ")
+            words = text.split("\n\n")[0].replace("\n", " ").removeprefix(f"{stage.capitalize()}: ")
             return f"{words[:1].upper()}{words[1:]}"
-    return f"Run {part}."
+    return f"Run {stage}."
 
 
 def _run(name: str, call: Call, redo: bool, keep: bool, **parameters: Any) -> int:

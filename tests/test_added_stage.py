@@ -1,4 +1,4 @@
-"""A new part is three new files and one line: then there is a command, a flow, settings and a table."""
+"""A new stage is three new files and one line: then there is a command, a flow, settings and a table."""
 
 import contextlib
 import json
@@ -66,7 +66,7 @@ STAGES = [Stage("elevate", ("places",), ("elevations",), places, measure, open_c
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the product with the new part in it."""
+    """A copy of the product with the new stage in it."""
     root = tmp_path_factory.mktemp("checkout")
     for package in ("flows", "tasks", "schemas", "infra"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -76,8 +76,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "schemas" / "settings" / "elevate.py").write_text(SETTINGS)
     order = root / "flows" / "order.py"
     text = order.read_text()
-    assert text.count('PARTS = ("plan", ') == 1
-    order.write_text(text.replace('PARTS = ("plan", ', 'PARTS = ("plan", "elevate", '))
+    assert text.count('STAGES = ("plan", ') == 1
+    order.write_text(text.replace('STAGES = ("plan", ', 'STAGES = ("plan", "elevate", '))
     return root
 
 
@@ -108,20 +108,20 @@ def test_it_has_a_command_settings_a_table_and_a_place_in_the_order(checkout: Pa
 
 
 def looked(checkout: Path, lake: Path) -> Any:
-    """What a process in the checkout finds: two commands, the new flow, and the parts up to it."""
+    """What a process in the checkout finds: two commands, the new flow, and the stages up to it."""
     code = (
         "import json, sys\n"
         "from typer.testing import CliRunner\n"
         "from prefect.flows import load_flow_from_entrypoint as load\n"
         "from flows.cli import app\n"
-        "from flows.order import parts_of_flow\n"
+        "from flows.order import stages_of_flow\n"
         "commands = (['show', 'elevations', '--lake', sys.argv[1], '--json'], ['elevate', '--help'])\n"
         "results = [CliRunner().invoke(app, command) for command in commands]\n"
         "found = [{'exit_code': one.exit_code, 'output': one.output} for one in results]\n"
         "flow, whole = load('flows/single.py:elevate'), load('flows/pipeline.py:pipeline')\n"
         "last = whole.validate_parameters({'last': 'elevate'})['last']\n"
-        "parts = list(parts_of_flow(whole.name, last=last))\n"
-        "print(json.dumps([*found, f'{flow.name} | {flow.description}', parts]))\n"
+        "stages = list(stages_of_flow(whole.name, last=last))\n"
+        "print(json.dumps([*found, f'{flow.name} | {flow.description}', stages]))\n"
     )
     own = {**os.environ, "PYTHONPATH": str(checkout)}
     command = [sys.executable, "-c", code, str(lake)]

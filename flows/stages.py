@@ -1,4 +1,4 @@
-"""How Prefect runs the parts of the pipeline: one task for each stage, with its retries, log, artifact and state."""
+"""How Prefect runs the stages of the pipeline: one task for each step, with its retries, log, artifact and state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +11,10 @@ from prefect.runtime import deployment, flow_run, task_run
 from prefect.tasks import exponential_backoff
 from prefect.utilities.annotations import quote
 
-from flows.artifacts import ProgressArtifact, publish_counts, publish_report, publish_stage
-from flows.order import PARTS, REVIEW, report_of, services_of, stages_of
-from flows.retries import StageOutage, is_outage, merged, outages_of
+from flows.artifacts import ProgressArtifact, publish_counts, publish_report, publish_step
+from flows.order import REVIEW, STAGES, report_of, services_of, steps_of
 from flows.session import Session
-from flows.states import stage_state
+from flows.states import StepOutage, is_outage, merged, outages_of, step_state
 from flows.trained import trained_model
 from schemas.config import section_of
 from tasks.review import newest_snapshot, renew_site
@@ -28,37 +27,37 @@ from tasks.runtime.stage import Context
 
 @dataclass(frozen=True)
 class _Work:
-    """What a stage's task works on."""
+    """What a step's task works on."""
 
     session: Session
-    stage: Stage | ColumnStage
+    step: Stage | ColumnStage
     settings: Any
     context: Context
     retries: int
 
 
-def run_parts(session: Session, parts: Sequence[str]) -> list[StageResult]:
-    """Run parts in order; returns the results of the session so far."""
-    for part in parts:
-        if session.snapshot is None and any(stage.snapshot for stage in stages_of(part)):
+def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
+    """Run stages in order; returns the results of the session so far."""
+    for stage in stages:
+        if session.snapshot is None and any(step.snapshot for step in steps_of(stage)):
             session.snapshot = approved_snapshot(session.lake, session.wanted_snapshot)
-        with trained_model(session, part) as (config, ready):
-            context = session.context(config, services_of([part]), ready, str(flow_run.id or ""), [part])
-            for stage in stages_of(part):
-                _run_stage(session, stage, section_of(config, stage.section or part), context)
-            report = report_of(part)
+        with trained_model(session, stage) as (config, ready):
+            context = session.context(config, services_of([stage]), ready, str(flow_run.id or ""), [stage])
+            for step in steps_of(stage):
+                _run_step(session, step, section_of(config, step.section or stage), context)
+            report = report_of(stage)
             if report is not None:
-                publish_report(part, report(session.lake, getattr(config, part)))
-        if part == REVIEW:
+                publish_report(stage, report(session.lake, getattr(config, stage)))
+        if stage == REVIEW:
             _tell_pending(session)
-        _renew_site(session, part)
+        _renew_site(session, stage)
     publish_counts(session.results)
     return session.results
 
 
-def _renew_site(session: Session, part: str) -> None:
-    """The review site shows what the part made; only pages whose tables changed are made again."""
-    if PARTS.index(part) < PARTS.index(REVIEW):
+def _renew_site(session: Session, stage: str) -> None:
+    """The review site shows what the stage made; only pages whose tables changed are made again."""
+    if STAGES.index(stage) < STAGES.index(REVIEW):
         return
     chosen = session.snapshot
     row = find_snapshot(session.lake, chosen.snapshot_id) if chosen else newest_snapshot(session.lake)
@@ -66,15 +65,15 @@ def _renew_site(session: Session, part: str) -> None:
         renew_site(session.lake, row)
 
 
-def _run_stage(session: Session, stage: Stage | ColumnStage, settings: Any, context: Context) -> None:
-    session.display.phase(f"{stage.name}: reading its input")
+def _run_step(session: Session, step: Stage | ColumnStage, settings: Any, context: Context) -> None:
+    session.display.phase(f"{step.name}: reading its input")
     flows = session.config.flows
     retries = flows.retries if deployment.id else 0  # a terminal ends with exit code 3 instead of waiting
-    one = run_stage.with_options(
-        task_run_name=stage.name, retries=retries, retry_delay_seconds=exponential_backoff(flows.retry_delay_s)
+    one = run_step.with_options(
+        task_run_name=step.name, retries=retries, retry_delay_seconds=exponential_backoff(flows.retry_delay_s)
     )
     try:
-        one(quote(_Work(session, stage, settings, context, retries)))  # quoted: Prefect looks for no futures inside
+        one(quote(_Work(session, step, settings, context, retries)))  # quoted: Prefect looks for no futures inside
     finally:
         if session.run_log is not None:
             session.run_log.task_run_id = None
@@ -84,24 +83,24 @@ def _may_retry(of: Task[..., Any], attempt: TaskRun, state: State[Any]) -> bool:
     return is_outage(state.data)
 
 
-@task(name="stage", cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_may_retry)
-def run_stage(work: Any) -> State[StageResult]:
-    """Run one stage; outages are retried, failed rows show in the state."""
-    session, stage = work.session, work.stage.name
+@task(name="step", cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_may_retry)
+def run_step(work: Any) -> State[StageResult]:
+    """Run one step; outages are retried, failed rows show in the state."""
+    session, step = work.session, work.step.name
     if session.run_log is not None:
         session.run_log.task_run_id = str(task_run.id or "") or None
-    result = run(work.stage, work.settings, _with_progress(work.context, ProgressArtifact(stage)))
-    if session.results and session.results[-1].stage == stage:  # a retry, after rows of the attempt before failed
+    result = run(work.step, work.settings, _with_progress(work.context, ProgressArtifact(step)))
+    if session.results and session.results[-1].stage == step:  # a retry, after rows of the attempt before failed
         result = merged(session.results.pop(), result)
     session.results.append(result)
     if result.kept:  # rows were written: hold them to their tables' contracts before anything is built on them
         require_suites(session.lake, result.output_versions, result.run_id)
-    publish_stage(result, session.lake.uri)
+    publish_step(result, session.lake.uri)
     outages = outages_of(result)
     if outages and task_run.run_count <= work.retries:
-        raise StageOutage(f"{outages:,} rows of {stage} failed because a service is out or over its limit")
+        raise StepOutage(f"{outages:,} rows of {step} failed because a service is out or over its limit")
     tell_exhausted(session, result)
-    return stage_state(result)
+    return step_state(result)
 
 
 def _with_progress(context: Context, bar: ProgressArtifact) -> Context:
