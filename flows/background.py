@@ -155,9 +155,15 @@ def _start(options: RunOptions, lake: Lake) -> None:
     def launch(name: str, command: list[str], listen_socket: socket.socket | None = None) -> subprocess.Popen[bytes]:
         with (folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                command + socket_args(listen_socket), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, pass_fds=[listen_socket.fileno()] if listen_socket else [],
-            )  # fmt: skip
+                command + socket_args(listen_socket),
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[listen_socket.fileno()] if listen_socket else [],
+            )
         state.processes[name] = {"pid": process.pid, "started": start_time(process.pid)}
         # Written after each start: `down` must find whatever was started, also when a later step fails.
         state.write(state_file(lake))

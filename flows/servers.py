@@ -31,8 +31,8 @@ logger = logging.getLogger("geofix.servers")
 class Server:
     """A server process that starts when it is first needed and ends with this process, also when that is killed.
 
-    `listen_socket` is the socket it is to serve on (see `listening`). Without one it opens its port itself, which another
-    process may have taken by then.
+    `listen_socket` is what it serves on (see `listen_on`). Without one it opens its port itself, which another process
+    may have taken by then.
     """
 
     def __init__(

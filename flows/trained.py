@@ -60,7 +60,7 @@ def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callab
 
 
 def model_server(checkpoint: Path, log: Path, name: str | None = None) -> tuple[Server, str]:
-    """A server of this checkpoint, not yet started, and the URL of its API; `name` is what the model is called there."""
+    """A server of this checkpoint, not yet started, and the URL of its API; `name` is the name of the model there."""
     listen_socket = listen_on(0)
     address = f"http://127.0.0.1:{listen_socket.getsockname()[1]}"
     command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", address.rpartition(":")[2]]

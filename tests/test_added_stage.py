@@ -37,7 +37,7 @@ class ElevateSettings(Settings):
 
 SECTION = ElevateSettings
 '''
-PART = '''"""Elevate: the height of every place."""
+ELEVATE = '''"""Elevate: the height of every place."""
 
 import polars as pl
 
@@ -71,7 +71,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("flows", "tasks", "schemas", "infra"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "tasks" / "elevate").mkdir()
-    (root / "tasks" / "elevate" / "__init__.py").write_text(PART)
+    (root / "tasks" / "elevate" / "__init__.py").write_text(ELEVATE)
     (root / "schemas" / "tables" / "elevate.py").write_text(TABLES)
     (root / "schemas" / "settings" / "elevate.py").write_text(SETTINGS)
     order = root / "flows" / "order.py"
