@@ -7,17 +7,14 @@ import typer
 
 from flows.cli import (
     agent_commands,
-    calibration,
     ensembles,
     evaluation,
-    export,
     lake_commands,
     models,
     review_commands,
     servers,
     serving,
     stages,
-    withdraw,
 )
 from flows.cli.options import Group
 
@@ -55,8 +52,6 @@ def geofix(
 for _module in (
     stages,
     review_commands,
-    export,
-    withdraw,
     lake_commands,
     evaluation,
     ensembles,
@@ -64,7 +59,6 @@ for _module in (
     servers,
     serving,
     models,
-    calibration,
 ):
     _module.register(app)
 

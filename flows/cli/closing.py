@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from flows.cli.command import Call
-from flows.cli.program import how_to_activate, program
+from flows.cli.printing import how_to_activate, program
 from tasks.evaluate.score_report import figure
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines

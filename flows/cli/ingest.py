@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flows.cli.command import DONE, FAILED_ROWS, Call, UsageError
-from flows.cli.printing import print_json
-from flows.cli.program import program
+from flows.cli.printing import print_json, program
 from flows.cli.progress import make_display
 from flows.display import display
 from schemas.load import ConfigError

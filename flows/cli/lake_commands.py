@@ -114,10 +114,9 @@ def show(
     ] = Format.table,
 ) -> int:
     """Print rows of a table."""
-    from flows.cli.show import Wanted, show_table
+    from flows.cli.show import show_table
 
-    kind = "json" if call.as_json else format.value
-    return show_table(call, table, Wanted(columns, limit, tuple(where or ()), version, kind))
+    return show_table(call, table, columns, limit, where or (), version, "json" if call.as_json else format.value)
 
 
 def settings(
@@ -163,16 +162,18 @@ def view(
     ] = None,
 ) -> int:
     """Cut a perspective view from a panorama."""
-    from flows.cli.view import Wanted, view_panorama
+    from flows.cli.view import view_panorama
 
-    return view_panorama(call, image_id, Wanted(yaw, bearing, pitch, roll, fov, size, output))
+    return view_panorama(
+        call, image_id, yaw=yaw, bearing=bearing, pitch=pitch, roll=roll, fov=fov, size=size, output=output
+    )
 
 
 def maintain(
     call: Call, dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be freed.")] = False
 ) -> int:
     """Compact tables, delete what nothing needs."""
-    from flows.cli.upkeep import maintain_lake
+    from flows.cli.lake import maintain_lake
 
     return maintain_lake(call, dry_run)
 
@@ -182,6 +183,6 @@ def verify(
     quick: Annotated[bool, typer.Option("--quick", help="Look whether files exist; read none of them.")] = False,
 ) -> int:
     """Check tables, references, pictures and checkpoints."""
-    from flows.cli.upkeep import verify_lake
+    from flows.cli.lake import verify_lake
 
     return verify_lake(call, quick)

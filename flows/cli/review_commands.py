@@ -1,29 +1,44 @@
-"""The reviewer's commands: approve and reject."""
+"""Commands about snapshots and labels: approve, reject, calibrate, export, withdraw; and marks of people."""
 
+import dataclasses
 import getpass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli.command import DONE, Call
 from flows.cli.options import command
-from flows.cli.printing import print_json
+from flows.cli.printing import print_json, program
+from schemas.errors import InputError, NotFound
 
 if TYPE_CHECKING:
     from tasks.lake import Lake
 
 GROUP = "Review"
+FORMS = "hf, webdataset, geoparquet or croissant"
 
 SnapshotId = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Its id, or its first 6 letters or more.")]
 Reviewer = Annotated[str | None, typer.Option(metavar="NAME", show_default="your login name", help="Who decides.")]
 
 
 def register(app: typer.Typer) -> None:
-    """The reviewer's commands."""
-    command(app, GROUP, ["geofix approve 3c44bc07", 'geofix approve 3c44bc07 --force --why "the map is right"'])(
-        approve
-    )
-    command(app, GROUP, ['geofix reject 3c44bc07 --why "signs are mirrored"'])(reject)
+    """The commands."""
+    for function, examples in (
+        (approve, ["geofix approve 3c44bc07", 'geofix approve 3c44bc07 --force --why "the map is right"']),
+        (reject, ['geofix reject 3c44bc07 --why "signs are mirrored"']),
+        (calibrate, ["geofix calibrate labels.csv", "geofix calibrate labels.csv --set curate.labels.votes=all"]),
+        (export, ["geofix export 3c44bc07 --as hf", "geofix export 3c44bc07 --as geoparquet --out /data/published"]),
+        (
+            withdraw,
+            [
+                'geofix withdraw 5f0c21ab90 --why "a face is visible"',
+                'geofix withdraw creator:walker --why "asked by the creator"',
+                'geofix withdraw "licence:CC BY-SA 4.0" --why "not ours to publish"',
+            ],
+        ),
+    ):
+        command(app, GROUP, examples)(function)
 
 
 def approve(
@@ -66,4 +81,117 @@ def _decided(call: Call, lake: "Lake", row: "dict[str, Any]") -> int:
         print(f"snapshot {row['snapshot_id']} is {row['status']} (by {row['reviewer']})")
         for name in resumed:
             print(f"flow run {name} continues")
+    return DONE
+
+
+def calibrate(
+    call: Call,
+    labels: Annotated[
+        Path, typer.Argument(metavar="LABELS", help="CSV of image_id or sha256, and localizable: yes or no.")
+    ],
+) -> int:
+    """Compare the judges' verdicts with people's labels: precision, recall, kappa and the best threshold."""
+    from flows.cli.lake import existing_lake
+    from tasks.curate.calibrate import calibrate as compare
+    from tasks.curate.calibrate import render
+
+    lake = existing_lake(call)
+    chosen = call.options().resolve().curate.labels
+    found = compare(lake, labels, chosen.votes, chosen.min_score)
+    if call.as_json:
+        print_json({"judges": [one.to_dict() for one in found]})
+    else:
+        print(render(found, lambda image_id: f"{program()} view {image_id[:12]}"))
+    return DONE
+
+
+def export(
+    call: Call,
+    snapshot: SnapshotId,
+    form: Annotated[str, typer.Option("--as", metavar="FORMAT", help=f"{FORMS}.")] = "hf",
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", show_default="geofix-SNAPSHOT-FORMAT", help="A new folder.")
+    ] = None,
+) -> int:
+    """Publish an approved snapshot with its pictures, licences and a dataset card."""
+    from flows.cli.lake import existing_lake
+    from tasks.review.export.write import export as write
+
+    lake = existing_lake(call, read_only=True)
+    done = write(lake, snapshot, form, Path(out or f"geofix-{snapshot}-{form}"))
+    if call.as_json:
+        print_json({**dataclasses.asdict(done), "folder": str(done.folder)})
+    elif not call.quiet:
+        print(f"{done.pictures:,} pictures of snapshot {done.snapshot_id} as {done.form}")
+        print(
+            f"{done.files:,} files, {done.bytes / 1e6:,.1f} MB in {done.folder}; {done.folder / 'README.md'} says how"
+        )
+    return DONE
+
+
+def withdraw(
+    call: Call,
+    what: Annotated[str, typer.Argument(metavar="IMAGE|creator:NAME|licence:NAME", help="What is withdrawn.")],
+    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason; it is kept.")],
+    who: Annotated[str | None, typer.Option(metavar="NAME", show_default="your login name", help="Who asks.")] = None,
+) -> int:
+    """Take pictures and everything made of them out of the lake; names the models trained on them."""
+    from flows.cli.lake import existing_lake
+    from tasks.review.withdraw import withdraw as take_out
+
+    lake = existing_lake(call)
+    done = take_out(lake, what, why, who or getpass.getuser())
+    if call.as_json:
+        print_json(dataclasses.asdict(done))
+        return DONE
+    if call.quiet:
+        return DONE
+    rows = ", ".join(f"{count:,} of {table}" for table, count in done.rows.items()) or "none were left"
+    print(f"withdrawn   {done.rule} {done.value}: {len(done.image_ids):,} pictures")
+    print(f"rows ended  {rows}")
+    print(f"files       {done.files:,} deleted")
+    if done.models:
+        print(f"models      {len(done.models)} were trained on them and still know them; train again or delete:")
+        for model in done.models:
+            how = f"{model.samples:,} samples" if model.samples else "made from a model above"
+            print(f"            {model.model_id}  {model.training_stage:<10} {how}  {model.checkpoint}")
+    else:
+        print("models      none was trained on them")
+    print(f"next        {program()} refresh   a snapshot without them; earlier snapshots leave them out as well")
+    return DONE
+
+
+def bring_in_marks(call: Call, file: Path, reviewer: str | None) -> int:
+    """Read a file of marks into the lake and say what they show."""
+    from flows.cli.lake import existing_lake
+    from tasks.review.marks import import_marks, read_marks
+
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"--import {file}: {error.strerror or error}") from error
+    done = import_marks(existing_lake(call), read_marks(text), reviewer or getpass.getuser())
+    if call.as_json:
+        print_json(dataclasses.asdict(done))
+        return DONE
+    if not call.quiet:
+        print(f"{done.taken:,} marks on snapshot {done.snapshot_id} taken")
+        for reason, count in done.refused.items():
+            print(f"{count:,} not taken: {reason}")
+        print(done.precision.sentence if done.precision else "none of them is on a picture of the random sample")
+    return DONE
+
+
+def serve_site(call: Call, reviewer: str | None, port: int) -> int:
+    """Serve the newest snapshot's site until interrupted."""
+    from flows.cli.lake import existing_lake
+    from tasks.review import newest_snapshot, renew_site
+    from tasks.review.serve import serve
+
+    lake = existing_lake(call)
+    row = newest_snapshot(lake)
+    if row is None:
+        raise NotFound("there is no snapshot to show yet; run: geofix review")
+    renew_site(lake, row)
+    serve(lake, row["snapshot_id"], reviewer or getpass.getuser(), port, print)
     return DONE

@@ -5,8 +5,7 @@ import typer
 from flows.cli import base
 from flows.cli.command import DONE, Call
 from flows.cli.options import command
-from flows.cli.printing import print_json
-from flows.cli.program import program
+from flows.cli.printing import print_json, program
 
 GROUP = "Servers and more"
 

@@ -1,20 +1,21 @@
 """`geofix show TABLE`: rows as a table that fits the terminal, or whole as CSV or JSON."""
 
+import difflib
 import json
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from flows.cli.cells import one_line
-from flows.cli.command import DONE, Call
+from flows.cli.command import DONE, Call, UsageError
 from flows.cli.lake import existing_lake
-from flows.cli.printing import print_json
-from flows.cli.rows import check_table, count_words, named_columns, own_columns, read_rows
+from flows.cli.printing import one_line, print_json
+from schemas.tables import SYSTEM_COLUMNS, TABLES
+from tasks.lake import Lake
 
 # What a person looks for first; without an entry it is the contract's order. As many are printed as fit.
 FIRST = {
@@ -38,27 +39,16 @@ GAP = "  "
 PIPE_WIDTH = 160  # where no terminal says how wide it is
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the options of `geofix show` ask for."""
-
-    columns: str | None = None
-    limit: int = 10
-    where: tuple[str, ...] = ()
-    version: int | None = None
-    format: str = "table"
-
-
-def show_table(call: Call, name: str, wanted: Wanted) -> int:
-    """Rows of a table."""
+def show_table(
+    call: Call, name: str, columns: str | None, limit: int, where: Sequence[str], version: int | None, form: str
+) -> int:
+    """Rows of a table, as a table, JSON or CSV. A wrong name is answered with the right ones."""
     check_table(name)
-    lake = existing_lake(call, read_only=True)
-    found, total = read_rows(lake, name, wanted.version, wanted.where)
-    rows = found.head(wanted.limit)
-    chosen = named_columns(name, wanted.columns, rows.columns) if wanted.columns else None
-    if wanted.format != "table":
-        rows = rows.select(chosen or rows.columns)
-        _print_whole(rows, wanted.format)
+    found, total = read_rows(existing_lake(call, read_only=True), name, version, where)
+    rows = found.head(limit)
+    chosen = named_columns(name, columns, rows.columns) if columns else None
+    if form != "table":
+        _print_whole(rows.select(chosen or rows.columns), form)
         return DONE
     known = own_columns(name, rows.columns)
     first = [column for column in FIRST.get(name, ()) if column in rows.columns]
@@ -66,14 +56,10 @@ def show_table(call: Call, name: str, wanted: Wanted) -> int:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(highlight=False, width=PIPE_WIDTH)
     left = _print_table(console, rows, chosen or list(dict.fromkeys([*first, *known])), fit=chosen is None)
-    console.print(
-        Text(count_words(rows.height, found.height, total, name, wanted.version, wanted.where)), soft_wrap=True
-    )
+    console.print(Text(count_words(rows.height, found.height, total, name, version, where)), soft_wrap=True)
     if left:
-        console.print(
-            Text(f"{left} more columns: --columns all, or --format csv or json for whole values", style="dim"),
-            soft_wrap=True,
-        )
+        more = f"{left} more columns: --columns all, or --format csv or json for whole values"
+        console.print(Text(more, style="dim"), soft_wrap=True)
     return DONE
 
 
@@ -122,3 +108,72 @@ def _cell(text: str, width: int, to_the_right: bool) -> str:
     if taken > width:
         return f"{set_cell_size(text, width - 1)}…"
     return " " * (width - taken) + text if to_the_right else text + " " * (width - taken)
+
+
+def check_table(name: str) -> None:
+    """Refuse a table that does not exist."""
+    if name not in TABLES:
+        raise UsageError(f"there is no table '{name}'; {_close(name, TABLES)}the tables are {', '.join(TABLES)}")
+
+
+def read_rows(lake: Lake, name: str, version: int | None, where: Sequence[str]) -> tuple[pl.DataFrame, int]:
+    """(the rows that fulfil every condition, how many the table has at that version)."""
+    _check_version(lake, name, version)
+    rows = lake.read(name, version)
+    total = rows.height
+    for condition in where:
+        column, sign, value = condition.partition("=")
+        if not sign:
+            raise UsageError(f"--where {condition}: must be COLUMN=VALUE, such as {TABLES[name].key[0]}=…")
+        _check_column(name, column, rows.columns, f"--where {condition}")
+        rows = rows.filter(pl.col(column).cast(pl.String, strict=False) == value)
+    return rows, total
+
+
+def named_columns(name: str, given: str, known: Sequence[str]) -> list[str]:
+    """The columns that `--columns` names."""
+    if given.strip() == "all":
+        return list(known)
+    wanted = [one.strip() for one in given.split(",") if one.strip()]
+    if not wanted:
+        raise UsageError(f"--columns: must name columns of {name}, such as {','.join(list(known)[:2])}, or `all`")
+    for column in wanted:
+        _check_column(name, column, known, f"--columns {given}")
+    return list(dict.fromkeys(wanted))
+
+
+def own_columns(name: str, known: Sequence[str]) -> list[str]:
+    """The key, then the table's own columns in the contract's order: what a reader asks for first comes first."""
+    key = list(TABLES[name].key)
+    last = ["written_at"] if name in ("runs", "rejects", "failures") else []
+    return [c for c in dict.fromkeys([*key, *known]) if c in key or c not in SYSTEM_COLUMNS] + [
+        c for c in last if c in known
+    ]
+
+
+def count_words(shown: int, found: int, total: int, name: str, version: int | None, where: Sequence[str]) -> str:
+    """How much of the table the rows are."""
+    at = f" at version {version}" if version is not None else ""
+    if not where:
+        return f"{shown:,} of {total:,} rows of {name}{at}"
+    return f"{shown:,} of {found:,} rows with {' and '.join(where)}, of {total:,} in {name}{at}"
+
+
+def _check_column(name: str, column: str, known: Sequence[str], option: str) -> None:
+    if column not in known:
+        raise UsageError(
+            f"{option}: {name} has no column '{column}'; {_close(column, known)}its columns are {', '.join(known)}"
+        )
+
+
+def _check_version(lake: Lake, name: str, version: int | None) -> None:
+    newest = lake.version(name)
+    if version is None or 0 <= version <= newest:
+        return
+    there = f"it has versions 0 to {newest}" if newest >= 0 else "it has none yet"
+    raise UsageError(f"--version {version}: there is no such version of {name}; {there}")
+
+
+def _close(given: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(given, list(known), 1)
+    return f"did you mean '{close[0]}'? " if close else ""

@@ -11,7 +11,7 @@ import typer
 
 from flows.cli.command import Call, UsageError
 from flows.cli.options import Budget, Keep, Redo, Snapshot, command
-from flows.cli.review_commands import Reviewer
+from flows.cli.review_commands import Reviewer, bring_in_marks, serve_site
 from flows.order import STAGES
 
 GROUP = "Run the pipeline"
@@ -158,8 +158,6 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
         if serve and marks:
             raise UsageError("--serve and --import exclude each other; give one of them")
         if serve or marks:
-            from flows.cli.marking import bring_in_marks, serve_site
-
             return bring_in_marks(call, marks, reviewer) if marks else serve_site(call, reviewer, port)
         return _run(stage, call, redo, keep)
 

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +17,27 @@ _ANGLES = ("yaw_deg", "pitch_deg", "roll_deg", "fov_deg", "bearing_deg")
 _SHOWN = (*_ANGLES, "width", "height", "sha256", "licence", "attribution")
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The view as the options describe it."""
-
-    yaw: float | None
-    bearing: float | None
-    pitch: float
-    roll: float
-    fov: float
-    size: str
-    output: Path | None
-
-
-def view_panorama(call: Call, image_id: str, wanted: Wanted) -> int:
+def view_panorama(
+    call: Call,
+    image_id: str,
+    *,
+    yaw: float | None,
+    bearing: float | None,
+    pitch: float,
+    roll: float,
+    fov: float,
+    size: str,
+    output: Path | None,
+) -> int:
     """Cut the view, or find it in the lake, and write it to a file."""
-    view = _view(wanted)
-    output = wanted.output.expanduser() if wanted.output else None
+    if yaw is not None and bearing is not None:
+        raise UsageError("--yaw and --bearing both say where to look; give one of them")
+    view = _view(yaw or 0.0, bearing, pitch, roll, fov, size)
+    output = output.expanduser() if output else None
     if output and output.suffix.lower() not in (".jpg", ".jpeg"):
         raise UsageError(f"--output {output}: views are JPEG pictures; name the file {output.stem}.jpg")
     lake = existing_lake(call)
-    row, is_new = cut_view(lake, image_id, view, wanted.bearing)
+    row, is_new = cut_view(lake, image_id, view, bearing)
     output = output or Path(_name(row))
     _write(output, lake.images.read(row["sha256"], row["extension"]))
     path = str(output)
@@ -47,23 +46,21 @@ def view_panorama(call: Call, image_id: str, wanted: Wanted) -> int:
         print_json({**shown, "new": is_new, "path": path})
         return DONE
     print(f"view {row['view_id']} of panorama {row['image_id']}" + ("" if is_new else " (cut before)"))
-    bearing = "" if row["bearing_deg"] is None else f", compass bearing {row['bearing_deg']:.1f}°"
-    roll = f", roll {row['roll_deg']:g}°" if row["roll_deg"] else ""
-    print(f"  yaw {row['yaw_deg']:g}°, pitch {row['pitch_deg']:g}°{roll}, fov {row['fov_deg']:g}°{bearing}")
+    compass = "" if row["bearing_deg"] is None else f", compass bearing {row['bearing_deg']:.1f}°"
+    tipped = f", roll {row['roll_deg']:g}°" if row["roll_deg"] else ""
+    print(f"  yaw {row['yaw_deg']:g}°, pitch {row['pitch_deg']:g}°{tipped}, fov {row['fov_deg']:g}°{compass}")
     print(f"  {row['attribution']}")
     print(f"  {row['width']} x {row['height']} in {path}")
     return DONE
 
 
-def _view(wanted: Wanted) -> View:
-    if wanted.yaw is not None and wanted.bearing is not None:
-        raise UsageError("--yaw and --bearing both say where to look; give one of them")
-    size = re.fullmatch(r"(\d{1,6})[xX×](\d{1,6})", wanted.size.strip())
-    if not size:
-        raise UsageError(f"--size {wanted.size}: must be WIDTHxHEIGHT in pixels, such as 1024x768")
+def _view(yaw: float, bearing: float | None, pitch: float, roll: float, fov: float, size: str) -> View:
+    pixels = re.fullmatch(r"(\d{1,6})[xX×](\d{1,6})", size.strip())
+    if not pixels:
+        raise UsageError(f"--size {size}: must be WIDTHxHEIGHT in pixels, such as 1024x768")
     try:
-        View(yaw_deg=wanted.bearing or 0.0)
-        return View(wanted.yaw or 0.0, wanted.pitch, wanted.fov, int(size[1]), int(size[2]), wanted.roll)
+        View(yaw_deg=bearing or 0.0)
+        return View(yaw, pitch, fov, int(pixels[1]), int(pixels[2]), roll)
     except ValueError as error:
         raise UsageError(f"view: {error}") from error
 
