@@ -2,7 +2,6 @@
 
 import difflib
 import importlib
-import importlib.util
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +94,7 @@ def stages_of_flow(name: str, first: str = STAGES[0], last: str = STAGES[-1]) ->
 
 
 def flow_of(name: str) -> "Flow[..., Any]":
-    """The flow of this name: that of flows/<name>.py, or a flow of the single stage."""
-    module = f"flows.{name}" if importlib.util.find_spec(f"flows.{name}") else "flows.single"
+    """The flow of this name: `pipeline` or `refresh`, or a flow of the single stage."""
+    module = "flows.single" if name in STAGES else f"flows.{name}"
     found: Flow[..., Any] = getattr(importlib.import_module(module), name)
     return found

@@ -1,7 +1,4 @@
-"""A flow of one stage: what `geofix STAGE` runs and what a deployment schedules.
-
-The entrypoint of a stage without a file of its own is `flows/single.py:STAGE`.
-"""
+"""The flow of one stage, as `geofix STAGE` runs it; the entrypoint of a deployment is `flows/single.py:STAGE`."""
 
 import importlib
 import inspect

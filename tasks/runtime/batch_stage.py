@@ -81,7 +81,7 @@ class BatchJob(ChunkJob):
         rows = frame.to_dicts()
         for row in rows:
             if row.get("id") not in known:
-                raise GeofixError(f"stage {self.stage} returned {what} of item '{row.get('id')}', not in its batch")
+                raise GeofixError(f"step {self.stage} returned {what} of item '{row.get('id')}', not in its batch")
         return rows
 
     def _outcome(

@@ -150,9 +150,9 @@ class ChunkJob:
                 result.rejected.append(self._reject(item_id, made_from, outcome, now))
                 made_from = REJECTED + made_from
             else:
-                assert isinstance(outcome, Kept), f"stage {self.stage} returned {type(outcome).__name__}"
+                assert isinstance(outcome, Kept), f"step {self.stage} returned {type(outcome).__name__}"
                 if not outcome.rows.get(self.marker):
-                    raise GeofixError(f"stage {self.stage} kept item {item_id} without a row for '{self.marker}'")
+                    raise GeofixError(f"step {self.stage} kept item {item_id} without a row for '{self.marker}'")
                 result.kept.append(item_id)
                 for table, keys in outcome.gone.items():
                     self._declared(table)
@@ -165,7 +165,7 @@ class ChunkJob:
 
     def _declared(self, table: str) -> None:
         if table not in self.writes:
-            raise GeofixError(f"stage {self.stage} wrote to '{table}', which it does not declare")
+            raise GeofixError(f"step {self.stage} wrote to '{table}', which it does not declare")
 
     def _reject(self, item_id: str, made_from: str, outcome: Rejected, now: datetime) -> Row:
         return {

@@ -28,12 +28,12 @@ def digest(*parts: Any) -> str:
 def with_made_from(items: pl.DataFrame, config_hash: str, stage: str, unhashed: Collection[str] = ()) -> pl.DataFrame:
     """The items with `made_from`: the digest of each row without its unhashed columns, and of the configuration."""
     if "id" not in items.columns or items.schema["id"] != pl.String:
-        raise GeofixError(f"stage {stage}: items need a text column 'id'")
+        raise GeofixError(f"step {stage}: items need a text column 'id'")
     repeated = items.filter(pl.col("id").is_duplicated())["id"]
     if repeated.len():
-        raise GeofixError(f"stage {stage}: item id '{repeated[0]}' stands {repeated.len()} times in the input")
+        raise GeofixError(f"step {stage}: item id '{repeated[0]}' stands {repeated.len()} times in the input")
     if items["id"].null_count():
-        raise GeofixError(f"stage {stage}: an item has no id")
+        raise GeofixError(f"step {stage}: an item has no id")
     # JSON lines rather than Polars' own hash, which may change between its versions and would redo everything.
     counted = items.select(sorted(set(items.columns) - set(unhashed)))
     seed = hashlib.sha256(config_hash.encode())

@@ -17,6 +17,21 @@ from tasks.runtime.chunk import ChunkResult
 from tasks.runtime.outcome import REJECTED, Row, StageResult, Tick
 from tasks.runtime.stage_table import SLICE, StageTable, items_of
 
+# Columns of `runs` that are fields of a result.
+_COUNTS = (
+    "run_id",
+    "stage",
+    "status",
+    "total",
+    "skipped",
+    "items_in",
+    "kept",
+    "rejected",
+    "failed",
+    "redone",
+    "revived",
+)
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -268,43 +283,12 @@ class Ledger:
     ) -> StageResult:
         """Write the run's own row and return what the stage did."""
         finished = datetime.now(UTC)
-        outputs = {table: self.lake.version(table) for table in (*self.writes, "rejects")}
-        row = {
-            "run_id": self.run_id,
-            "stage": self.stage,
-            "item_id": self.stage,
-            "written_at": finished,
-            "flow_run_id": self.flow_run_id or None,
-            "snapshot_id": self.snapshot_id,
-            "config_hash": self.config_hash,
-            "config_json": self.config_json,
-            "code_version": self.code_version,
-            "input_versions_json": json.dumps(dict(self.input_versions), sort_keys=True),
-            "output_versions_json": json.dumps(outputs, sort_keys=True),
-            "total": total,
-            "skipped": counts.skipped,
-            "items_in": counts.todo,
-            "kept": counts.kept,
-            "rejected": counts.rejected,
-            "failed": counts.failed,
-            "redone": redone,
-            "revived": revived,
-            "rejects_json": json.dumps(dict(rejects or {}), sort_keys=True),
-            "requests": usage.requests,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cost_usd": usage.cost_usd,
-            "started_at": self.started_at,
-            "finished_at": finished,
-            "status": status,
-        }
-        self.lake.append("runs", [row], self._next_commit())
-        return StageResult(
+        result = StageResult(
             stage=self.stage,
             run_id=self.run_id,
             status=status,
             input_versions=dict(self.input_versions),
-            output_versions=outputs,
+            output_versions={table: self.lake.version(table) for table in (*self.writes, "rejects")},
             total=total,
             skipped=counts.skipped,
             items_in=counts.todo,
@@ -321,6 +305,26 @@ class Ledger:
             redone=redone,
             revived=revived,
         )
+        row = {name: getattr(result, name) for name in _COUNTS} | {
+            "item_id": self.stage,
+            "written_at": finished,
+            "flow_run_id": self.flow_run_id or None,
+            "snapshot_id": self.snapshot_id,
+            "config_hash": self.config_hash,
+            "config_json": self.config_json,
+            "code_version": self.code_version,
+            "input_versions_json": json.dumps(result.input_versions, sort_keys=True),
+            "output_versions_json": json.dumps(result.output_versions, sort_keys=True),
+            "rejects_json": json.dumps(result.rejects, sort_keys=True),
+            "requests": usage.requests,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cost_usd": usage.cost_usd,
+            "started_at": self.started_at,
+            "finished_at": finished,
+        }
+        self.lake.append("runs", [row], self._next_commit())
+        return result
 
     def _next_commit(self) -> Commit:
         self._batch += 1

@@ -132,7 +132,7 @@ class Placement:
     def _wants(self) -> str:
         gpus = f" and {self._gpus:g} GPUs" if self._gpus else ""
         memory = f" and {self._memory_mb} MB of memory" if self._memory_mb else ""
-        return f"a worker of this stage needs {self._cpus:g} CPUs{gpus}{memory} on one node"
+        return f"a worker of this step needs {self._cpus:g} CPUs{gpus}{memory} on one node"
 
 
 def nodes() -> list[dict[str, float]]:

@@ -204,7 +204,7 @@ def _run_columns(
     rejects = with_made_from(rejects, config_hash, stage.name)
     items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
     if items["id"].is_duplicated().any():
-        raise GeofixError(f"stage {stage.name} both kept and rejected an item")
+        raise GeofixError(f"step {stage.name} both kept and rejected an item")
     plan = _plan(stage, items, ledger, context)
     progress = Progress(context.progress, stage.name, items.height, items.height - plan.todo.height, began_s)
     batch = Batch(ledger, progress)

@@ -57,7 +57,7 @@ class Inputs:
     def frame(self, table: str) -> pl.DataFrame:
         """The table's live rows at the run's version."""
         if table not in self.versions:
-            raise GeofixError(f"this stage does not declare that it reads '{table}'")
+            raise GeofixError(f"this step does not declare that it reads '{table}'")
         if table not in self._frames:
             rows = self.lake.read(table, self.versions[table])
             if self.snapshot is not None and "image_id" in rows.columns:
@@ -74,7 +74,7 @@ class Inputs:
     def snapshot_id(self) -> str:
         """The id of the snapshot the stage works on."""
         if self.snapshot is None:
-            raise GeofixError("this stage does not declare that it works on a snapshot")
+            raise GeofixError("this step does not declare that it works on a snapshot")
         return self.snapshot.snapshot_id
 
 
@@ -184,14 +184,14 @@ def refuse_second_writers(stages: Iterable[Stage | ColumnStage]) -> None:
     writers: dict[str, str] = {}
     for stage in stages:
         if stage.name in names:
-            raise GeofixError(f"two stages are named '{stage.name}'; results are kept by the stage's name")
+            raise GeofixError(f"two steps are named '{stage.name}'; results are kept by the step's name")
         names.add(stage.name)
         for table in stage.writes:
             if table not in TABLES:
-                raise GeofixError(f"stage {stage.name} writes '{table}', which has no contract in schemas/tables/")
+                raise GeofixError(f"step {stage.name} writes '{table}', which has no contract in schemas/tables/")
             first = writers.setdefault(table, stage.name)
             if first != stage.name and not TABLES[table].shared:
                 raise GeofixError(
-                    f"stages {first} and {stage.name} both write table '{table}': give each a table of its own and "
-                    f"join them in a third stage, or declare the table shared=True in schemas/tables/"
+                    f"steps {first} and {stage.name} both write table '{table}': give each a table of its own and "
+                    f"join them in a third step, or declare the table shared=True in schemas/tables/"
                 )

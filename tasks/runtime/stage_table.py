@@ -274,7 +274,7 @@ class StageTable:
     def _refuse(self, shared: pl.DataFrame) -> None:
         first = shared.row(0, named=True)
         raise LakeError(
-            f"stage {self.stage}: items {', '.join(sorted(set(shared['item_id']))[:3])} wrote the same "
+            f"step {self.stage}: items {', '.join(sorted(set(shared['item_id']))[:3])} wrote the same "
             f"{self.name} row ({', '.join(f'{k}={first[k]}' for k in self.key)}); keys must follow from the item"
         )
 

@@ -53,7 +53,7 @@ def test_a_stage_that_does_not_exist_or_has_no_workers_is_refused_with_those_tha
     check_stage_names(["collect", "collect.satellite", "ingest"])
     with pytest.raises(ConfigError, match=r"no stage 'colect' has workers; did you mean 'collect'\?.*train\.sft"):
         check_stage_names(["colect"])
-    with pytest.raises(ConfigError, match="no stage 'plan' has workers"):
+    with pytest.raises(ConfigError, match="no step 'plan' has workers"):
         check_stage_names(["plan"])
 
 

@@ -19,13 +19,13 @@ def test_the_pipeline_has_one_writer_for_each_table() -> None:
 def test_a_second_writer_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     second = replace(plan.STAGES[0], name="plan.again")
     monkeypatch.setattr(plan, "STAGES", [*plan.STAGES, second])
-    with pytest.raises(GeofixError, match=r"stages plan and plan\.again both write table 'places'"):
+    with pytest.raises(GeofixError, match=r"steps plan and plan\.again both write table 'places'"):
         check_before(Config(), ["review"])
 
 
 def test_one_name_for_two_stages_and_an_unknown_table_are_refused() -> None:
     [stage] = plan.STAGES
-    with pytest.raises(GeofixError, match="two stages are named 'plan'"):
+    with pytest.raises(GeofixError, match="two steps are named 'plan'"):
         refuse_second_writers([stage, stage])
     with pytest.raises(GeofixError, match=r"plan writes 'planets', which has no contract in schemas/tables/"):
         refuse_second_writers([replace(stage, writes=("planets",))])

@@ -1,5 +1,0 @@
-"""Pass@K with the current policy."""
-
-from flows.single import single
-
-difficulty = single("difficulty")

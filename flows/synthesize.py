@@ -1,5 +1,0 @@
-"""Trajectories from curated images."""
-
-from flows.single import single
-
-synthesize = single("synthesize")
