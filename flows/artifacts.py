@@ -41,7 +41,7 @@ class ProgressArtifact:
             if self._artifact is None:
                 key = f"progress-{artifact_key(self._stage)}"
                 made = create_progress_artifact(percent, key=key, description=about)
-                assert isinstance(made, UUID)  # not a coroutine: this is no event loop
+                assert isinstance(made, UUID)  # not a coroutine: there is no event loop here
                 self._artifact = made
             else:
                 update_progress_artifact(self._artifact, percent, description=about)

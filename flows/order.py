@@ -29,7 +29,7 @@ def steps_of(stage: str) -> Sequence["Stage | ColumnStage"]:
 
 
 def check_step_names(names: Collection[str]) -> None:
-    """ConfigError if `spread.stages` names what is no step, or one that has no workers."""
+    """ConfigError if `spread.stages` names something else than a step that has workers."""
     from tasks.runtime.stage import ColumnStage
 
     if not names:

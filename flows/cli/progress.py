@@ -97,7 +97,7 @@ class Reporter(ABC):
         """Called a few times a second."""
 
     def confirm(self, question: str) -> bool:
-        """The user's answer; no where there is no terminal to ask in."""
+        """The user's answer; False where there is no terminal to ask in."""
         return False
 
     def close(self) -> None:

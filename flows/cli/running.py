@@ -31,7 +31,7 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
         lake = Lake(config.lake)
         if isinstance(shown, Reporter):
             shown.state = lake.state
-        # What Ray and Prefect print goes with the rest that is no result.
+        # Standard output is for the result alone; Ray and Prefect print there too.
         with contextlib.redirect_stdout(sys.stderr), prefect_ready(lake, call.debug):
             results = flow_of(name)(options=call.options(), **parameters)
     finally:

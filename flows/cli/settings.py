@@ -46,7 +46,7 @@ def _chosen(every: list[Setting], wanted: str) -> list[Setting]:
 
 
 def _without_key(one: Setting) -> Setting:
-    """Only the offline world's own keys are public; whatever else stands there may be a real one."""
+    """Only the offline world's own keys are public; any other value may be a real one."""
     if one.name.endswith(".public_key") and one.value not in (None, one.default):
         return dataclasses.replace(one, value="(given)")
     return one

@@ -1,9 +1,11 @@
-"""Results that wait for their commit, a thread that commits them beside the work, and how far a run has come."""
+"""Commits results in batches, in a thread of its own while the work goes on, and counts how far a run is."""
 
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
@@ -18,7 +20,7 @@ MOST_WAITING = 2  # commits: one in flight and one behind it; then the work wait
 
 
 class Batch:
-    """Results since the last commit, and the ids and reasons of all items so far; rows are not kept after a commit."""
+    """Collects results until the next commit, and the ids and reasons of all items. Rows are dropped once committed."""
 
     def __init__(self, ledger: Ledger, progress: "Progress") -> None:
         self._ledger, self._progress = ledger, progress
@@ -34,9 +36,9 @@ class Batch:
         self.opened_at: float | None = None  # when the first worker was ready
 
     def add(self, result: ChunkResult) -> Failure | None:
-        """Take a result in; returns the failure that ought to stop the stage, if there is one."""
+        """Add a result; returns the failure that has to stop the step, if there is one."""
         fatal = next((failure for failure in result.failed if failure.fatal), None)
-        # What stops the stage is not an item's own failure: nothing of it is recorded.
+        # What stops the step is not an item's own failure, and is not recorded as one.
         result.failed = [failure for failure in result.failed if not failure.fatal]
         self._pending.append(result)
         self._items += result.items
@@ -86,32 +88,26 @@ class Batch:
 
 
 class Progress:
-    """What a run tells while it goes on."""
+    """Reports the counts of a run while it goes on."""
 
     def __init__(
         self, tell: Callable[[Tick], None], stage: str, total: int, skipped: int, began_s: float | None = None
     ) -> None:
         self._tell, self._start = tell, began_s or time.monotonic()
         self.counts = Tick(stage, total, skipped)
-        self._starting_s = 0.0
-        self._wall_start = time.time()
         tell(self.counts)
 
     def add(self, result: ChunkResult) -> None:
         now = self.counts
-        if result.opened_at is not None and not self._starting_s:
-            self._starting_s = max(0.0, result.opened_at - self._wall_start)
-        self._set(
-            now.kept + len(result.kept), now.rejected + len(result.rejected), now.failed + len(result.failed), False
+        self._change(
+            kept=now.kept + len(result.kept),
+            rejected=now.rejected + len(result.rejected),
+            failed=now.failed + len(result.failed),
         )
 
     def finish(self) -> None:
-        self._set(self.counts.kept, self.counts.rejected, self.counts.failed, True)
+        self._change(finished=True)
 
-    def _set(self, kept: int, rejected: int, failed: int, finished: bool) -> None:
-        before = self.counts
-        seconds = time.monotonic() - self._start
-        self.counts = Tick(
-            before.stage, before.total, before.skipped, kept, rejected, failed, seconds, finished, self._starting_s
-        )
+    def _change(self, **fields: Any) -> None:
+        self.counts = replace(self.counts, seconds=time.monotonic() - self._start, **fields)
         self._tell(self.counts)

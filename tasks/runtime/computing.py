@@ -1,8 +1,7 @@
-"""Work that waits for others and work that computes, in one process: neither keeps the other from its turn.
+"""Threads for computing beside an event loop that waits for services.
 
-Pictures are decoded a few at a time in threads of their own, however many arrive, so memory stays bounded. And no
-more items are begun than that can take: while decoding lags behind, what is fetched only waits, and is lost if the
-process is killed.
+Pictures are decoded a few at a time in threads of their own, so memory stays bounded however many arrive. Fewer items
+are begun while decoding lags behind: what is fetched would only wait, and be lost if the process is killed.
 """
 
 import asyncio
@@ -57,7 +56,7 @@ class AdaptiveLimiter:
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """An item's turn, from its first request to its last."""
+        """A place among the items under way, from an item's first request to its last."""
         await self._gate.enter()
         try:
             yield

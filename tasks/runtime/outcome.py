@@ -1,4 +1,4 @@
-"""What comes of an item, and of a whole stage."""
+"""What comes of an item, and of a whole step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Rejected:
-    """The item is refused for good, with a snake_case reason and the evidence. Rows may be written all the same."""
+    """The item is refused for good, with a snake_case reason and the evidence. Rows may be written for it too."""
 
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ Outcome = Kept | Rejected
 
 @dataclass(frozen=True)
 class Tick:
-    """How far a stage is."""
+    """How far a step is."""
 
     stage: str
     total: int  # items in the input
@@ -47,7 +47,6 @@ class Tick:
     failed: int = 0
     seconds: float = 0.0
     finished: bool = False
-    starting_s: float = 0.0  # of the seconds, before the first worker was ready
 
     @property
     def done(self) -> int:
@@ -57,20 +56,10 @@ class Tick:
     def todo(self) -> int:
         return self.total - self.skipped
 
-    @property
-    def rate(self) -> float:
-        """Items a second, once the workers were ready: their start says nothing about the rest."""
-        seconds = self.seconds - self.starting_s
-        return self.done / seconds if seconds > 0 else 0.0
-
-    @property
-    def eta_s(self) -> float | None:
-        return (self.todo - self.done) / self.rate if self.rate > 0 else None
-
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage did: versions, counts, reasons, cost."""
+    """What a step did: versions, counts, reasons, cost."""
 
     stage: str
     run_id: str

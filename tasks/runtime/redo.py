@@ -20,7 +20,7 @@ class Redo:
     stage: str
     new: int
     redone: int  # finished with other settings or code
-    changed: int  # finished from another input, which is no question of settings
+    changed: int  # finished from another input, whatever the settings
     revived: int
     requests: int | None = None
     tokens: int | None = None
@@ -44,7 +44,7 @@ def items_to_run(
     """The items to do now: all of the plan, or without those that are not to be redone; StageRefused to ask.
 
     Only stages that pay for an item (with requests to a service) are asked about, and only where an item was finished
-    with other settings or code: new input is no mistake.
+    with other settings or code: new input is expected to be paid for.
     """
     todo = plan.todo
     if not paid or not len(plan.redone):

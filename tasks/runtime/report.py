@@ -1,6 +1,6 @@
-"""What a part shows of what it made: files beside the tables, written anew only when their content would change.
+"""The report of a stage: files beside the tables, written again only when their content would change.
 
-A part's package may export `report(lake, settings) -> Report`; the flow calls it after the part's stages, publishes
+A stage's package may export `report(lake, settings) -> Report`; the flow calls it after the stage's steps, publishes
 the text and the pictures, and the command's last words name the folder.
 """
 
@@ -27,9 +27,9 @@ class Report:
         return [path for path in self.files.values() if path.suffix in (".png", ".jpg", ".svg")]
 
 
-def report_folder(lake: Lake, part: str) -> Path:
-    """The local folder of a part's report; of a remote lake, a copy to be pushed."""
-    return lake.blobs.local(f"reports/{part}")
+def report_folder(lake: Lake, stage: str) -> Path:
+    """The local folder of a stage's report; of a remote lake, a copy to be pushed."""
+    return lake.blobs.local(f"reports/{stage}")
 
 
 def write_files(folder: Path, made_from: str, make: Mapping[str, Callable[[], bytes]]) -> dict[str, Path]:

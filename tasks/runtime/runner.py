@@ -163,7 +163,7 @@ def _run_items(
         context.spread,
         resources,
         is_async=is_async,
-        meanwhile=_beside(pauses, calls),
+        meanwhile=_meanwhile(pauses, calls),
         most_workers=most_workers([getattr(connections, name) for name in stage.services], resources.concurrency),
     )
     batch = Batch(ledger, progress)
@@ -177,7 +177,7 @@ def _run_items(
             if fatal:
                 break
     except BaseException:
-        # Ctrl-C or a broken stage: what is finished is committed, so that nothing done is lost.
+        # Ctrl-C or a bug: what is finished is committed, so that nothing done is lost.
         results.close()
         with commit_rest:
             batch.commit()
@@ -189,7 +189,7 @@ def _run_items(
     if fatal:
         ledger.close("failed", progress.counts, items.height, batch.usage)
         why = context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message
-        raise GeofixError(f"{stage.name} stopped: {why}{_got(progress.counts)}")
+        raise GeofixError(f"{stage.name} stopped: {why}{_saved(progress.counts)}")
     _check_accounts(stage.name, todo, batch)
     result = _finish(stage, settings, plan, ledger, progress, batch)
     return replace(result, paused_s=pauses.taken_s()) if pauses else result
@@ -269,18 +269,18 @@ def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
         )
 
 
-def _beside(pauses: Pauses | None, calls: StageCalls | None) -> Callable[[], None]:
-    def look() -> None:
+def _meanwhile(pauses: Pauses | None, calls: StageCalls | None) -> Callable[[], None]:
+    def check() -> None:
         if pauses is not None:
             pauses.look()
         if calls is not None:
             calls.look()
 
-    return look
+    return check
 
 
-def _got(counts: Tick) -> str:
-    """What a stage that stops has to show."""
+def _saved(counts: Tick) -> str:
+    """What a step that stops has finished."""
     if not counts.kept + counts.rejected:
         return ""
     left = counts.todo - counts.kept - counts.rejected

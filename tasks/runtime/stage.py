@@ -61,7 +61,7 @@ class Inputs:
         if table not in self._frames:
             rows = self.lake.read(table, self.versions[table])
             if self.snapshot is not None and "image_id" in rows.columns:
-                # A snapshot names old versions, in which what was withdrawn since still stands.
+                # A snapshot names old versions, which still hold what was withdrawn since.
                 rows = rows.filter(~pl.col("image_id").is_in(self._withdrawn).fill_null(False))
             self._frames[table] = rows
         return self._frames[table]
@@ -92,13 +92,15 @@ class Stage:
     resources: Resources = Resources()
     sized: Callable[[Any, Resources], Resources] | None = None  # (settings, declared) -> what a worker needs with them
     services: tuple[str, ...] = ()  # whose keys must be there before anything starts
-    keeps_history: bool = False  # rows of items that left the input stand, as models and snapshots do
+    keeps_history: bool = False  # rows stay live when their item leaves the input, as models and snapshots do
     keeps_versions: bool = True  # a redone item's old rows stay as tombstones; false: they are deleted, unasked
     partial: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
     scope: Callable[[Any], tuple[str, ...]] | None = None  # (settings) -> how the ids begin that the run is about
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
-    section: str = ""  # dotted path of the settings `run` is given, the stage's identity; empty: the part's own section
+    section: str = (
+        ""  # dotted path of the settings that `run` is given, its identity; empty: the whole stage's section
+    )
     snapshot: bool = False  # reads the tables that the approved snapshot names at its versions
     # (inputs, settings) -> what all workers need, such as what a scan finds: computed once, then `WorkerSetup.shared`
     share: Callable[[Inputs, Any], Any] | None = None
