@@ -32,6 +32,7 @@ ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_prestart_worker_first_driver": "0",  # workers without the setup hook below could not be used
     "RAY_gcs_server_port_wait_time_s": "60",  # half a minute is too short for a machine under heavy load
 }
 STARTS = 2  # of a private Ray: a start that was too slow finds its files in the page cache the second time
