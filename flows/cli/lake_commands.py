@@ -116,7 +116,8 @@ def show(
     """Print rows of a table."""
     from flows.cli.show import show_table
 
-    return show_table(call, table, columns, limit, where or (), version, "json" if call.as_json else format.value)
+    form = "json" if call.as_json else format.value
+    return show_table(call, table, columns=columns, limit=limit, where=where or (), version=version, form=form)
 
 
 def settings(

@@ -40,7 +40,14 @@ PIPE_WIDTH = 160  # where no terminal says how wide it is
 
 
 def show_table(
-    call: Call, name: str, columns: str | None, limit: int, where: Sequence[str], version: int | None, form: str
+    call: Call,
+    name: str,
+    *,
+    columns: str | None = None,
+    limit: int = 10,
+    where: Sequence[str] = (),
+    version: int | None = None,
+    form: str = "table",
 ) -> int:
     """Rows of a table, as a table, JSON or CSV. A wrong name is answered with the right ones."""
     check_table(name)

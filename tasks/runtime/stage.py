@@ -98,9 +98,7 @@ class Stage:
     scope: Callable[[Any], tuple[str, ...]] | None = None  # (settings) -> how the ids begin that the run is about
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
-    section: str = (
-        ""  # dotted path of the settings that `run` is given, its identity; empty: the whole stage's section
-    )
+    section: str = ""  # dotted path of the settings that `run` is given, its identity; empty: the whole stage's section
     snapshot: bool = False  # reads the tables that the approved snapshot names at its versions
     # (inputs, settings) -> what all workers need, such as what a scan finds: computed once, then `WorkerSetup.shared`
     share: Callable[[Inputs, Any], Any] | None = None

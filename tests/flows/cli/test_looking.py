@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.cli.command import Call, UsageError
-from flows.cli.show import Wanted, show_table
+from flows.cli.show import show_table
 from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
 from tasks.lake.trace import trace
@@ -33,7 +33,7 @@ def test_a_table_fits_the_terminal_and_shortens_what_is_long(
     call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    assert show_table(call, "failures", Wanted()) == 0
+    assert show_table(call, "failures") == 0
     head, row, *_ = capsys.readouterr().out.splitlines()
     assert head.split() == ["stage", "item_id", "kind", "attempts", "message"]
     assert row.split()[:4] == ["collect", "p1", "bad_response", "3"]
@@ -43,8 +43,7 @@ def test_a_table_fits_the_terminal_and_shortens_what_is_long(
 def test_csv_and_json_hold_whole_values_of_the_columns_asked_for(
     call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = Wanted(columns="message,attempts", format="csv")
-    assert show_table(call, "failures", wanted) == 0
+    assert show_table(call, "failures", columns="message,attempts", form="csv") == 0
     assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [["message", "attempts"], [MESSAGE, "3"]]
     done = CliRunner().invoke(app, ["show", "failures", "--lake", str(call.lake), "--columns", "kind", "--json"])
     assert json.loads(done.stdout) == [{"kind": "bad_response"}]
@@ -54,8 +53,7 @@ def test_lists_are_json_in_a_csv(tmp_path: Path, capsys: pytest.CaptureFixture[s
     row = {"trajectory_id": "t1", "image_id": "i", "recipe": "r", "messages_json": "[]", "verdict": "rejected"}
     row["end_reason"] = "answered"
     Lake(tmp_path).upsert("trajectories", [{**row, "reasons": ["too_far", "no tool"]}], Commit("test", 1))
-    wanted = Wanted(columns="reasons,error_km", format="csv")
-    assert show_table(Call(lake=str(tmp_path)), "trajectories", wanted) == 0
+    assert show_table(Call(lake=str(tmp_path)), "trajectories", columns="reasons,error_km", form="csv") == 0
     assert list(csv.reader(io.StringIO(capsys.readouterr().out)))[1] == ['["too_far", "no tool"]', ""]
 
 
@@ -63,15 +61,15 @@ def test_columns_that_are_left_out_are_counted(
     places: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "25")
-    assert show_table(places, "places", Wanted()) == 0
+    assert show_table(places, "places") == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].split()[:2] == ["place_id", "country"]
     assert max(map(len, shown[:4])) <= 25
     assert "more columns: --columns all" in shown[-1]
-    assert show_table(places, "places", Wanted(columns="split, lat")) == 0
+    assert show_table(places, "places", columns="split, lat") == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["split", "lat"]
     with pytest.raises(UsageError, match="--columns cuntry: places has no column 'cuntry'; did you mean 'country'"):
-        show_table(places, "places", Wanted(columns="cuntry"))
+        show_table(places, "places", columns="cuntry")
 
 
 @pytest.fixture
@@ -91,16 +89,16 @@ def counted(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_count_names_condition_and_whole_table(places: Call, capsys: pytest.CaptureFixture[str]) -> None:
-    show_table(places, "places", Wanted(limit=1, where=("country=FR", "split=train")))
+    show_table(places, "places", limit=1, where=("country=FR", "split=train"))
     assert counted(capsys) == "1 of 2 rows with country=FR and split=train, of 3 in places"
-    show_table(places, "places", Wanted(where=("country=ZZ",)))
+    show_table(places, "places", where=("country=ZZ",))
     assert counted(capsys) == "0 of 0 rows with country=ZZ, of 3 in places"
-    show_table(places, "places", Wanted(version=2))
+    show_table(places, "places", version=2)
     assert counted(capsys) == "2 of 2 rows of places at version 2"
 
 
 def test_moments_stand_without_quotes(places: Call, capsys: pytest.CaptureFixture[str]) -> None:
-    show_table(places, "snapshots", Wanted(limit=1))
+    show_table(places, "snapshots", limit=1)
     assert "2026-03-01 12:00:00 UTC" in capsys.readouterr().out
 
 
@@ -119,7 +117,7 @@ def test_a_wrong_name_or_version_is_answered_with_the_right_ones(
     places: Call, table: str, version: int | None, where: list[str], says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        show_table(places, table, Wanted(version=version, where=tuple(where)))
+        show_table(places, table, version=version, where=tuple(where))
 
 
 def test_a_row_is_traced_by_the_beginning_of_its_id(places: Call) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.cli.command import Call, UsageError
-from flows.cli.view import Wanted, view_panorama
+from flows.cli.view import view_panorama
 from schemas.errors import GeofixError, InputError, NotFound
 from tasks.imaging.decode import Encoded, inspect, jpeg
 from tasks.imaging.perspective import Panorama, View
@@ -129,9 +129,9 @@ def test_the_way_back_from_a_view(lake: Lake) -> None:
     assert [step.table for step in trace(lake, row["view_id"])] == ["views", "images"]
 
 
-def wanted(**given: Any) -> Wanted:
+def wanted(**given: Any) -> dict[str, Any]:
     plain = {"yaw": None, "bearing": None, "pitch": 0.0, "roll": 0.0, "fov": 90.0, "size": "64x48", "output": None}
-    return Wanted(**{**plain, **given})
+    return {**plain, **given}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def wanted(**given: Any) -> Wanted:
 )
 def test_wrong_options_are_named_before_anything_is_done(lake: Lake, given: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        view_panorama(Call(lake=str(lake.root)), "pano", wanted(**given))
+        view_panorama(Call(lake=str(lake.root)), "pano", **wanted(**given))
     assert lake.version("views") == -1
 
 
@@ -173,7 +173,7 @@ def test_as_a_user_calls_it(lake: Lake, capsys: pytest.CaptureFixture[str], monk
     assert (facts.width, facts.height) == (320, 200)
     assert not Image.open(io.BytesIO((folder / "out.jpg").read_bytes())).getexif()
     same = wanted(bearing=0.0, pitch=-5.0, fov=70.0, size="320x200")
-    assert view_panorama(Call(lake=str(lake.root)), "pano", same) == 0
+    assert view_panorama(Call(lake=str(lake.root)), "pano", **same) == 0
     shown = capsys.readouterr().out
     assert "cut before" in shown and ATTRIBUTION in shown and "yaw 10°" in shown
     refused = CliRunner().invoke(app, ["view", "photo", "-o", "other.jpg"])
@@ -182,7 +182,7 @@ def test_as_a_user_calls_it(lake: Lake, capsys: pytest.CaptureFixture[str], monk
     named = "view-pano-yaw10-pitch-5-fov70-320x200.jpg"
     assert (folder / named).read_bytes() == (folder / "out.jpg").read_bytes()
     with pytest.raises(GeofixError, match=r"--output .*nowhere/out\.jpg: cannot be written: No such file") as caught:
-        view_panorama(Call(lake=str(lake.root)), "pano", wanted(output=folder / "nowhere" / "out.jpg"))
+        view_panorama(Call(lake=str(lake.root)), "pano", **wanted(output=folder / "nowhere" / "out.jpg"))
     assert ".tmp" not in str(caught.value)
     assert sorted(path.name for path in folder.iterdir()) == ["lake", "out.jpg", named]
 
