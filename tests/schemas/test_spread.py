@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.order import check_stage_names
+from flows.order import check_step_names
 from schemas.load import ConfigError, load_config
 from schemas.settings.services import GeocoderEndpoint, SearchEndpoint
 from schemas.settings.spread import StageResources
@@ -50,11 +50,11 @@ def test_it_is_no_part_of_the_identity_of_what_comes_out() -> None:
 
 
 def test_a_stage_that_does_not_exist_or_has_no_workers_is_refused_with_those_that_do() -> None:
-    check_stage_names(["collect", "collect.satellite", "ingest"])
-    with pytest.raises(ConfigError, match=r"no stage 'colect' has workers; did you mean 'collect'\?.*train\.sft"):
-        check_stage_names(["colect"])
+    check_step_names(["collect", "collect.satellite", "ingest"])
+    with pytest.raises(ConfigError, match=r"no step 'colect' has workers; did you mean 'collect'\?.*train\.sft"):
+        check_step_names(["colect"])
     with pytest.raises(ConfigError, match="no step 'plan' has workers"):
-        check_stage_names(["plan"])
+        check_step_names(["plan"])
 
 
 def test_no_more_workers_than_the_budgets_of_the_services_can_use() -> None:

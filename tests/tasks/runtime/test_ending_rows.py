@@ -104,9 +104,9 @@ def test_views_live_while_any_version_of_their_picture_does(lake: Lake) -> None:
     )
     lake.upsert("views", [view], Commit("r0", 1))
     one = ledger(lake, writes=("images",))
-    one.look(pl.DataFrame({"id": ["i"], "made_from": ["m2"]}))
+    one.plan_run(pl.DataFrame({"id": ["i"], "made_from": ["m2"]}))
     one.sweep(pl.Series([], dtype=pl.String), keeps_history=False)
     assert lake.read("views").height == 1
-    one.look(pl.DataFrame(schema={"id": pl.String, "made_from": pl.String}))
+    one.plan_run(pl.DataFrame(schema={"id": pl.String, "made_from": pl.String}))
     one.sweep(pl.Series([], dtype=pl.String), keeps_history=False)
     assert lake.scan("views").collect()["tombstone"].to_list() == ["its row in images is gone: its input is gone"]

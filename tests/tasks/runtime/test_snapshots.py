@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from flows.order import PARTS, stages_of
+from flows.order import STAGES, steps_of
 from schemas.errors import NotFound, StageRefused
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
@@ -53,9 +53,9 @@ def go(lake: Lake, wanted: str | None = None) -> Any:
 
 
 def test_every_stage_after_the_review_works_on_a_snapshot_and_none_before() -> None:
-    after = PARTS.index("review") + 1
-    assert all(stage.snapshot for part in PARTS[after:] for stage in stages_of(part))
-    assert not any(stage.snapshot for part in PARTS[:after] for stage in stages_of(part))
+    after = STAGES.index("review") + 1
+    assert all(step.snapshot for name in STAGES[after:] for step in steps_of(name))
+    assert not any(step.snapshot for name in STAGES[:after] for step in steps_of(name))
 
 
 def test_what_comes_after_the_approval_is_not_read(lake: Lake, snapshot_of: MakeSnapshot) -> None:

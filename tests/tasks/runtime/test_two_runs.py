@@ -25,7 +25,7 @@ WRITES = ("gaps", "places")
 
 def ledger(lake: Lake, run_id: str, items: pl.DataFrame) -> Ledger:
     made = Ledger(Lake(lake.uri), "s", WRITES, run_id, "h", "{}", "0", {})
-    made.look(items)
+    made.plan_run(items)
     return made
 
 

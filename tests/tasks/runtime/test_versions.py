@@ -40,6 +40,14 @@ def compute(inputs: Inputs, settings: Choice) -> tuple[pl.DataFrame, pl.DataFram
     return rows, lost.with_columns(reason=pl.lit("no"), evidence_json=pl.lit("{}"))
 
 
+class Paid(ColumnStage):
+    services = ("chat",)
+
+
+class Replacing(ColumnStage):
+    keeps_versions = False
+
+
 STAGE = ColumnStage("choice", (), ("places",), compute, identity=lambda settings: settings.lat)
 
 
@@ -108,7 +116,7 @@ def test_what_was_ended_for_another_reason_is_not_revived(context: Context) -> N
 
 
 def test_without_versions_a_redone_item_replaces_its_rows(context: Context) -> None:
-    stage = replace(STAGE, keeps_versions=False)
+    stage = Replacing(**vars(STAGE))
     run(stage, Choice(), context)
     run(stage, Choice(lat=5.0), context)
     assert lats(context.lake) == dict.fromkeys(NAMES, 5.0)
@@ -162,7 +170,7 @@ def test_an_item_must_not_take_the_row_of_a_finished_one(context: Context) -> No
 
 # asking ------------------------------------------------------------------------------------------------------
 
-PAID = replace(STAGE, services=("chat",))
+PAID = Paid(**vars(STAGE))
 FEW = RunSettings(redo_ask_above=3)
 
 
@@ -240,11 +248,11 @@ def test_killed_between_two_tables_of_a_batch(
     lake = Lake(tmp_path)
     for name, digest in started_with.items():
         before = ledger(lake, "r0")
-        before.look(items(**{name: digest}))
+        before.plan_run(items(**{name: digest}))
         before.commit([result("r0", (name, digest, kept(name, 2.0)))])
     killed = ledger(lake, "r1")
-    outlook = killed.look(items(a="m1"))
-    assert outlook.todo.height == 1
+    plan = killed.plan_run(items(a="m1"))
+    assert plan.todo.height == 1
     with monkeypatch.context() as patch:
         for write in ("append_new", "change"):
             real = getattr(Lake, write)
@@ -261,21 +269,21 @@ def test_killed_between_two_tables_of_a_batch(
 
     lat = 1.0 if next_digest == "m1" else 2.0
     after = ledger(lake, "r2")
-    outlook = after.look(items(a=next_digest))
-    after.revive(outlook.revive)
-    if outlook.todo.height:
+    plan = after.plan_run(items(a=next_digest))
+    after.revive(plan.revive)
+    if plan.todo.height:
         after.commit([result("r2", ("a", next_digest, kept("a", lat)))])
     after.sweep(pl.Series([], dtype=pl.String), keeps_history=False)
     assert live(lake) == ([("a", f"lat {lat}")], [("a", lat)])
-    assert (outlook.todo.height == 0) == (next_digest == "m2" and bool(started_with)), "what is there is taken up"
-    assert ledger(lake, "r3").look(items(a=next_digest)).todo.is_empty()
+    assert (plan.todo.height == 0) == (next_digest == "m2" and bool(started_with)), "what is there is taken up"
+    assert ledger(lake, "r3").plan_run(items(a=next_digest)).todo.is_empty()
 
 
 def test_a_rejected_item_that_was_kept_and_is_kept_again(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     for run_id, outcome in (("r1", kept("a")), ("r2", Rejected("no", rows=kept("a").rows)), ("r3", kept("a"))):
         one = ledger(lake, run_id)
-        one.look(items(a="m"))
+        one.plan_run(items(a="m"))
         one.commit([result(run_id, ("a", "m", outcome))])
         assert lake.read("rejects").height == (run_id == "r2")
         assert live(lake) == ([("a", "lat 1.0")], [("a", 1.0)])
@@ -284,16 +292,15 @@ def test_a_rejected_item_that_was_kept_and_is_kept_again(tmp_path: Path) -> None
 
 def test_usage_of_earlier_runs_is_shared_out_over_their_items(tmp_path: Path) -> None:
     from tasks.runtime.outcome import Tick
-    from tasks.runtime.redo import settled
+    from tasks.runtime.redo import items_to_run
 
     lake = Lake(tmp_path)
     first = ledger(lake, "r1")
-    first.look(items(a="m1", b="m1"))
+    first.plan_run(items(a="m1", b="m1"))
     first.commit([result("r1", ("a", "m1", kept("a")), ("b", "m1", Rejected("no")))])
     first.close("done", Tick("s", 2, 0, kept=1, rejected=1), 2, Usage(100, 20, 3.0, 4))
     second = replace(ledger(lake, "r2"), config_hash="other")
     asked: list[Redo] = []
-    settled(
-        second.look(items(a="m2", b="m1")), second, True, RunSettings(redo_ask_above=0), lambda r: not asked.append(r)
-    )
+    plan = second.plan_run(items(a="m2", b="m1"))
+    items_to_run(plan, second, True, RunSettings(redo_ask_above=0), lambda redo: not asked.append(redo))
     assert asked == [Redo("s", new=0, redone=1, changed=0, revived=0, requests=2, tokens=60, cost_usd=1.5)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.order import PARTS, stages_of
+from flows.order import STAGES, steps_of
 from flows.session import check_before
 from schemas.config import Config
 from schemas.errors import GeofixError
@@ -13,7 +13,7 @@ from tasks.runtime.stage import refuse_second_writers
 
 
 def test_the_pipeline_has_one_writer_for_each_table() -> None:
-    refuse_second_writers(stage for part in PARTS for stage in stages_of(part))
+    refuse_second_writers(step for name in STAGES for step in steps_of(name))
 
 
 def test_a_second_writer_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +32,6 @@ def test_one_name_for_two_stages_and_an_unknown_table_are_refused() -> None:
 
 
 def test_several_stages_may_write_a_shared_table() -> None:
-    stages = list(stages_of("collect"))
+    stages = list(steps_of("collect"))
     assert sum("images" in stage.writes for stage in stages) > 1
     refuse_second_writers(stages)
