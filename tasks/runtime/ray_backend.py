@@ -44,7 +44,7 @@ class AsyncWorker(SyncWorker):
         return await self._opened(job, make)(chunk)
 
 
-class _Idle:
+class _IdleWorkers:
     """Workers whose job is over, kept for the next one: a new process would import everything again."""
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class _Idle:
         self._cluster = ""
         self._actors: list[Any] = []
 
-    def take(self, kind: Any) -> Any | None:
+    def pop(self, kind: Any) -> Any | None:
         if kind != self._kind or self._cluster != _cluster():
             self.clear()  # they hold CPUs that workers of another kind may wait for
         return self._actors.pop() if self._actors else None
 
-    def give(self, kind: Any, actor: Any) -> None:
+    def put(self, kind: Any, actor: Any) -> None:
         if kind != self._kind:
             self.clear()
         self._kind, self._cluster = kind, _cluster()
@@ -74,13 +74,13 @@ class _Idle:
                 ray.kill(actor, no_restart=True)
 
 
-idle = _Idle()
+idle_workers = _IdleWorkers()
 
 
 def release_workers() -> None:
     """End the workers kept for a next job: while they live they hold CPUs that others in Ray may wait for."""
     if ray.is_initialized():
-        idle.clear()
+        idle_workers.clear()
 
 
 def _cluster() -> str:
@@ -158,7 +158,7 @@ class RayBackend:
         return ray.put(value)
 
     def new_worker(self, reuse: bool = True) -> Any:
-        kept = idle.take(self._kind) if reuse else None
+        kept = idle_workers.pop(self._kind) if reuse else None
         if kept is not None:
             return kept
         options: dict[str, Any] = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus}
@@ -210,7 +210,7 @@ class RayBackend:
         ray.kill(worker, no_restart=True)
 
     def keep(self, worker: Any) -> None:
-        idle.give(self._kind, worker)
+        idle_workers.put(self._kind, worker)
 
     def check(self, has_worker: bool) -> None:
         self._watch.check()
@@ -220,5 +220,5 @@ class RayBackend:
         self._watch.check(at_once=True)
 
     def abandon(self) -> None:
-        idle.forget()
+        idle_workers.forget()
         drop_ray()
