@@ -23,7 +23,7 @@ from tasks.lake.names import KEY_FILE
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = 6
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-PARTS = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
+STAGES = ("plan", "collect", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
 
 
 def asked(*arguments: str) -> Result:
@@ -83,7 +83,7 @@ def test_it_ends_by_saying_what_it_made_and_where_to_look(
 
 def test_every_part_did_real_work(lake: Lake) -> None:
     runs = lake.read("runs")
-    assert {stage.split(".")[0] for stage in runs["stage"]} == set(PARTS)
+    assert {stage.split(".")[0] for stage in runs["stage"]} == set(STAGES)
     assert (runs["items_in"] == runs["kept"] + runs["rejected"] + runs["failed"]).all()
     assert lake.read("places").height == PLACES
     for table in ("images", "labels", "trajectories", "attempts", "regimes", "samples", "scores"):
