@@ -10,6 +10,7 @@ from pathlib import Path
 from flows.servers import Server, listening, offline_world
 from schemas.config import Config
 from schemas.errors import InputError
+from schemas.extras import require_extras
 from schemas.settings.models import TRAINED
 from schemas.settings.services import Price, TrainedEndpoint
 from tasks.agent.service_tools import open_toolbox
@@ -67,6 +68,7 @@ def _checkpoint(lake: Lake, wanted: str) -> tuple[Path, str]:
 @contextlib.contextmanager
 def _served(config: Config, lake: Lake, role: str) -> Iterator[Config]:
     """The configuration with `services.trained`, serving the lake's newest model or the one the role names."""
+    require_extras("serving a trained model", "train")
     wanted = role.partition(":")[2]
     checkpoint, name = _checkpoint(lake, wanted)
     door = listening(0)

@@ -12,7 +12,7 @@ from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
 from flows.order import PARTS, REVIEW, check_of, check_stage_names, roles_of, services_of, stages_of
-from flows.servers import offline_world
+from flows.servers import check_offline_world, offline_world
 from schemas.config import Config
 from schemas.settings.notify import Event
 from tasks.lake import Lake
@@ -86,6 +86,7 @@ def check_before(config: Config, parts: Sequence[str]) -> None:
         check = check_of(part)
         if check is not None:
             check(getattr(config, part))
+    check_offline_world(config.offline)
     check_models(config, parts)
     refuse_unpriced(config, parts)
 

@@ -10,6 +10,7 @@ import polars as pl
 from flows.servers import Server, listening
 from flows.session import Session
 from schemas.config import Config
+from schemas.extras import require_extras
 from schemas.settings.models import ModelEndpoint, Role
 from schemas.settings.services import Price, TrainedEndpoint
 from tasks.agent.policies import STAGES, TRAINED, newest_model
@@ -59,6 +60,7 @@ def trained_model(session: Session, part: str) -> Iterator[tuple[Config, Callabl
 
 
 def _server(state: Path, checkpoint: Path, number: int) -> tuple[Server, str]:
+    require_extras("serving a trained model", "train")
     door = listening(0)
     port = door.getsockname()[1]
     command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", str(port)]
