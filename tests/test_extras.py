@@ -6,9 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import requires
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,13 @@ NEED_EXTRAS = re.compile(
 # Imports every module and prints those that could not be imported, as {module: missing module}.
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
-sys.modules.update(dict.fromkeys(%r))  # None: an import says that there is no such module
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in %r:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
 failed = {}
 for root in ("schemas", "tasks", "flows", "infra"):
     for module in pkgutil.walk_packages(importlib.import_module(root).__path__, root + ".", failed.setdefault):
@@ -74,11 +81,14 @@ def test_the_plain_dependencies_are_light() -> None:
 
 
 @pytest.fixture(params=["offline", "train"])
-def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An extra whose modules this process cannot import."""
-    for module in EXTRAS[request.param]:
-        monkeypatch.setitem(sys.modules, module, None)
-    yield request.param
+def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An extra that seems not to be installed."""
+    _uninstall(monkeypatch, *EXTRAS[request.param])
+    return str(request.param)
+
+
+def _uninstall(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    monkeypatch.setattr("schemas.extras.find_spec", lambda name: None if name in modules else find_spec(name))
 
 
 NEEDED = {
@@ -91,7 +101,6 @@ def test_a_missing_extra_is_one_line_with_the_fix(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GEOFIX_LAKE", str(tmp_path / "lake"))
     for words in NEEDED[missing]:
         port = ["--set", f"offline.port={free_port()}"] if words in (["plan"], ["run"], ["train"]) else []
         done = CliRunner().invoke(app, [*words, *port])
@@ -102,8 +111,7 @@ def test_a_missing_extra_is_one_line_with_the_fix(
 
 
 def test_several_missing_extras_are_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("torch", "rapidocr"):
-        monkeypatch.setitem(sys.modules, module, None)
+    _uninstall(monkeypatch, "torch", "rapidocr")
     with pytest.raises(MissingExtra, match=r"\(rapidocr, torch\): pip install 'geofix\[offline,train\]'"):
         require_extras("geofix demo", "offline", "train")
     assert [extra_of(name) for name in ("torch.nn", "onnxruntime", "polars", None)] == ["train", "offline", None, None]
@@ -130,22 +138,21 @@ def test_a_fresh_environment_plans_collects_curates_and_reviews(tmp_path: Path) 
     try:
         assert _answers_within(f"http://127.0.0.1:{port}/health", START_S)
         for stage in ("plan", "collect", "curate", "review"):
-            own = ["--set", f"offline.port={port}", "--set", "plan.places=6", "--lake", str(tmp_path / "lake")]
-            done = subprocess.run(
-                [python.with_name("geofix"), stage, *own], cwd=tmp_path, capture_output=True, text=True
-            )
+            settings = ["--set", f"offline.port={port}", "--set", "plan.places=6", "--lake", str(tmp_path / "lake")]
+            command = [python.with_name("geofix"), stage, *settings]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, (stage, done.stderr[-2000:])
     finally:
         world.terminate()
         world.wait(30)
     show = [python.with_name("geofix"), "tables", "--json", "--lake", str(tmp_path / "lake")]
-    tables = json.loads(subprocess.run(show, capture_output=True, check=True).stdout)
-    print(tables)
+    rows = {
+        row["table"]: row["rows"] for row in json.loads(subprocess.run(show, capture_output=True, check=True).stdout)
+    }
+    assert rows["places"] == 6 and rows["images"] > 6 and rows["labels"] > 0 and rows["snapshots"] == 1
 
 
 def _answers_within(url: str, seconds: float) -> bool:
-    import time
-
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if answers(url):

@@ -30,7 +30,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"--start {options.start} is no model folder: it has no config.json", file=sys.stderr)
         return 1
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from infra.pretrain.saving import save
     from infra.pretrain.training import Plan, run  # torch takes seconds to import; a wrong option is told at once
 
     boards, quotes = options.processes * 3 // 5, options.processes // 5
@@ -57,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         partial = options.output.with_name(options.output.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         made = run(start, plan, Path(scratch), partial)
-        save(made.learner, start, partial)
+        made.learner.save(start, partial)
         partial.rename(options.output)
     return 0
 

@@ -18,6 +18,7 @@ from infra.pretrain.agent_figures import attempts, figures, maker
 from infra.pretrain.boards import crop_board
 from infra.pretrain.cold_start import Pupil
 from infra.pretrain.lessons import LEVELS, lesson, letters_of
+from infra.pretrain.model import copy_texts
 from infra.pretrain.questions import READ
 from infra.pretrain.sight import SeeingEncoder, freeze_sight
 from infra.pretrain.tokens import IGNORED, Tokens
@@ -70,9 +71,7 @@ def save_agent(agent: Agent, output: Path) -> None:
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     agent.fast.model.save_pretrained(partial)
-    for path in agent.folder.iterdir():
-        if path.is_file() and path.suffix != ".safetensors" and not (partial / path.name).exists():
-            shutil.copy(path, partial / path.name)
+    copy_texts(agent.folder, partial)
     partial.rename(output)
 
 
