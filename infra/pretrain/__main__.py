@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         start = options.start
         if start is None:
-            from infra.pretrain.questions import all_texts
+            from infra.pretrain.pictures import all_texts
             from tasks.train.base import new_base
 
             start = new_base(Path(scratch) / "start", all_texts(), seed=options.seed)
@@ -55,8 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         partial = options.output.with_name(options.output.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        made = run(start, plan, Path(scratch), partial)
-        made.learner.save(start, partial)
+        run(start, plan, Path(scratch), partial).save(start, partial)
         partial.rename(options.output)
     return 0
 
