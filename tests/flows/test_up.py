@@ -22,7 +22,8 @@ from tasks.curate import STAGES as CURATE
 from tasks.lake import Lake
 
 PORT = 8792
-# The smallest run that does real work before and after the review; the demo's test trains. No scene can be had: every satellite row fails, after a retry.
+# The smallest run that does real work before and after the review; the demo's test trains. No scene can be had: every
+# satellite row fails, after a retry.
 FAULTS = {"rules": [{"service": "stac", "kind": "status", "status": 503, "rate": 1.0, "retry_after": 0}]}
 OVERRIDES = [
     *("plan.places=5", "plan.countries=[DE, FR, GB]", "collect.panoramas=0"),
