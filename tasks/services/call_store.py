@@ -4,10 +4,12 @@ A request in flight is noted with the money it may cost at most: the sum of what
 never passes the budget. Rows move on to the table `calls` of the lake (`tasks/runtime/calls.py`).
 """
 
+import contextlib
 import functools
 import os
 import sqlite3
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,7 @@ _WAITING = f"batch IS NULL AND expires_at IS NULL AND namespace = '{NAMESPACE}'"
 _ROWS_AT_ONCE = 32  # of one statement: SQLite before 3.32 takes no more than 999 values
 
 Row = dict[str, Any]
+Facts = dict[str, Any]  # sums by name
 
 
 @dataclass(frozen=True)
@@ -82,17 +85,14 @@ class CallStore(ResponseStore):
 
     def totals(self) -> tuple[float, float]:
         """US dollars of all calls so far, and of those whose process was killed, or gave up, before an answer came."""
-        with self._file.transaction() as file:
-            facts = _Facts(file)
-            return facts.number("spent"), facts.number("lost")
+        with self._file.transaction() as file, _facts(file) as facts:
+            return facts["spent"], facts["lost"]
 
     def abandoned(self) -> int:
         """Requests that were in flight when their process was killed."""
-        with self._file.transaction() as file:
-            facts = _Facts(file)
+        with self._file.transaction() as file, _facts(file) as facts:
             self._open_reservations(file, facts)
-            facts.save()
-            return int(facts.number("abandoned"))
+            return int(facts["abandoned"])
 
     def _apply(self, file: sqlite3.Connection, steps: Sequence[Any]) -> list[Any]:
         results: list[Any] = []
@@ -101,15 +101,14 @@ class CallStore(ResponseStore):
             if not calls:
                 results += super()._apply(file, group)
                 continue
-            facts = _Facts(file)
-            self._end(file, facts, [step for step in calls if isinstance(step, End)])
-            begun = self._begin(file, facts, [step for step in calls if isinstance(step, Begin)])
-            facts.save()
+            with _facts(file) as facts:
+                self._end(file, facts, [step for step in calls if isinstance(step, End)])
+                begun = self._begin(file, facts, [step for step in calls if isinstance(step, Begin)])
             others = iter(super()._apply(file, [step for step in group if not isinstance(step, Begin | End)]))
             results += [begun.get(one.token) if isinstance(one, Begin | End) else next(others) for one in group]
         return results
 
-    def _begin(self, file: sqlite3.Connection, facts: "_Facts", steps: Sequence[Begin]) -> dict[str, Begun]:
+    def _begin(self, file: sqlite3.Connection, facts: Facts, steps: Sequence[Begin]) -> dict[str, Begun]:
         """By token; the calls differ."""
         if not steps:
             return {}
@@ -130,7 +129,7 @@ class CallStore(ResponseStore):
             same = {call_id for (call_id,) in file.execute(reserved, (ids,)).fetchall()}
         going: list[tuple[Any, ...]] = []
         for step in asked:
-            usd = step.most_usd * max(1.0, facts.number(f"ratio {step.role}"))
+            usd = step.most_usd * max(1.0, facts[f"ratio {step.role}"])
             refused = Begun("wait") if step.call_id in same else _no_money(step, usd, open_usd, roles, facts)
             if refused is not None:
                 begun[step.token] = refused
@@ -142,7 +141,7 @@ class CallStore(ResponseStore):
         _insert(file, "INSERT INTO reservations VALUES ", going)
         return begun
 
-    def _open_reservations(self, file: sqlite3.Connection, facts: "_Facts") -> tuple[float, set[str]]:
+    def _open_reservations(self, file: sqlite3.Connection, facts: Facts) -> tuple[float, set[str]]:
         """What requests in flight may cost, and their roles; those of processes that are gone become losses."""
         now_s, total, roles = self._clock(), 0.0, set[str]()
         groups = "SELECT owner, run_owner, role, max(since_s), sum(usd) FROM reservations GROUP BY 1, 2, 3"
@@ -153,20 +152,20 @@ class CallStore(ResponseStore):
                 continue
             gone = "DELETE FROM reservations WHERE owner = ? AND run_owner = ? AND role = ? RETURNING usd"
             lost = [each for (each,) in file.execute(gone, (owner, run_owner, role)).fetchall()]
-            facts.add("abandoned", len(lost))
+            facts["abandoned"] += len(lost)
             self._lose(file, facts, role, lost)
         return total, roles
 
-    def _lose(self, file: sqlite3.Connection, facts: "_Facts", role: str, reserved: Sequence[float]) -> None:
+    def _lose(self, file: sqlite3.Connection, facts: Facts, role: str, reserved: Sequence[float]) -> None:
         """Requests whose process is gone may have been paid for: each counts as what its role usually costs."""
         if any(reserved):
             usual = file.execute(
                 f"SELECT avg(cost_usd) FROM responses WHERE namespace = '{NAMESPACE}' AND role = ? AND requests > 0",
                 (role,),
             ).fetchone()[0]
-            facts.add("lost", sum(usd if usual is None else min(usd, usual) for usd in reserved))
+            facts["lost"] += sum(usd if usual is None else min(usd, usual) for usd in reserved)
 
-    def _end(self, file: sqlite3.Connection, facts: "_Facts", steps: Sequence[End]) -> None:
+    def _end(self, file: sqlite3.Connection, facts: Facts, steps: Sequence[End]) -> None:
         if not steps:
             return
         tokens = _json([step.token for step in steps])
@@ -179,12 +178,12 @@ class CallStore(ResponseStore):
                     self._lose(file, facts, role, [usd])
                 continue
             cost = step.row["cost_usd"] or 0.0
-            facts.add("spent", cost)
+            facts["spent"] += cost
             if usd and cost:
                 # A server may count more tokens than a question was taken for: the next ones are taken for so much
                 # more.
-                ratio = facts.number(f"ratio {role}")
-                facts.set(f"ratio {role}", max(ratio, max(1.0, ratio) * cost / usd))
+                ratio = facts[f"ratio {role}"]
+                facts[f"ratio {role}"] = max(ratio, max(1.0, ratio) * cost / usd)
         rows = [(NAMESPACE, None, *_values(step.row)) for step in steps if step.row is not None]
         _insert(file, f"INSERT OR REPLACE {_INSERT}", rows)
 
@@ -211,61 +210,45 @@ class CallStore(ResponseStore):
 
     def load(self, rows: Sequence[Row], version: int) -> int:
         """Add rows of the table that the file lacks, such as after its folder was deleted; returns how many."""
-        with self._file.transaction() as file:
-            facts, new = _Facts(file), 0
+        with self._file.transaction() as file, _facts(file) as facts:
+            new = 0
             marks = f"({', '.join('?' * (len(_STORED) + 2))})"
             for row in rows:
                 if file.execute(f"INSERT OR IGNORE {_INSERT}{marks}", (NAMESPACE, 0, *_values(row))).rowcount:
-                    facts.add("spent", row["cost_usd"] or 0.0)
+                    facts["spent"] += row["cost_usd"] or 0.0
                     new += 1
-            facts.set("version", version)
-            facts.save()
-            return new
+        self.set_table_version(version)
+        return new
 
     def table_version(self) -> int:
         """The version of the table whose rows are all here."""
-        with self._file.transaction() as file:
-            return int(_Facts(file).number("version", -1))
+        with self._file.transaction() as file, _facts(file) as facts:
+            return int(facts.get("version", -1))
 
     def set_table_version(self, version: int) -> None:
         """All rows of this version of the table are here."""
         with self._file.transaction() as file:
-            facts = _Facts(file)
-            facts.set("version", version)
-            facts.save()
+            file.execute("INSERT OR REPLACE INTO facts VALUES ('version', ?)", (version,))
 
 
-class _Facts:
-    """Sums of the file by name: read together, and written together."""
-
-    def __init__(self, file: sqlite3.Connection) -> None:
-        self._file, self._changed = file, set[str]()
-        self._known: dict[str, Any] = dict(file.execute("SELECT name, value FROM facts").fetchall())
-
-    def number(self, name: str, default: float = 0.0) -> float:
-        return float(self._known.get(name, default))
-
-    def set(self, name: str, value: float) -> None:
-        self._known[name] = value
-        self._changed.add(name)
-
-    def add(self, name: str, value: float) -> None:
-        if value:
-            self.set(name, self.number(name) + value)
-
-    def save(self) -> None:
-        changed = [(name, self._known[name]) for name in self._changed]
-        _insert(self._file, "INSERT OR REPLACE INTO facts VALUES ", changed)
+@contextlib.contextmanager
+def _facts(file: sqlite3.Connection) -> Iterator[Facts]:
+    """Sums of the file by name: read together, and those that the block changes written together."""
+    before = dict(file.execute("SELECT name, value FROM facts").fetchall())
+    facts = defaultdict[str, Any](float, before)
+    yield facts
+    changed = [(name, value) for name, value in facts.items() if before.get(name, 0.0) != value]
+    _insert(file, "INSERT OR REPLACE INTO facts VALUES ", changed)
 
 
-def _no_money(step: Begin, usd: float, open_usd: float, roles: set[str], facts: _Facts) -> Begun | None:
+def _no_money(step: Begin, usd: float, open_usd: float, roles: set[str], facts: Facts) -> Begun | None:
     """Why a request may not be sent now; None: it may."""
     if step.budget_usd is None:
         return None
-    spent = facts.number("spent") + facts.number("lost")
+    spent = facts["spent"] + facts["lost"]
     if spent + open_usd + usd > step.budget_usd * (1 - 1e-9):  # sums of cents are not exact
         return Begun("wait" if open_usd else "exhausted", spent_usd=spent)
-    if usd and step.role in roles and not facts.number(f"ratio {step.role}"):
+    if usd and step.role in roles and not facts[f"ratio {step.role}"]:
         return Begun("wait")  # for the first of its role, which tells how its server counts
     return None
 

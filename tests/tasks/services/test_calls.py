@@ -185,3 +185,6 @@ def test_rows_reach_a_table_once(tmp_path: Path) -> None:
     other = CallStore(tmp_path / "other")
     assert other.load([*first[2], *second[2]], 3) == 2 and other.load(first[2], 3) == 0 and other.table_version() == 3
     assert other.take_batch() is None
+    assert file.table_version() == -1
+    file.set_table_version(0)
+    assert file.table_version() == 0
