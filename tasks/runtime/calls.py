@@ -39,6 +39,7 @@ class StageCalls:
     ) -> None:
         self._lake, self._clock, self._store = lake, clock, call_store(lake)
         load_calls(lake, self._store)
+        self._store.close_abandoned()
         self._committed_s = clock()
         store: Responses = self._store
         if spread.address is not None:  # workers of other nodes do not reach the file

@@ -88,8 +88,8 @@ class CallStore(ResponseStore):
         with self._file.transaction() as file, _facts(file) as facts:
             return facts["spent"], facts["lost"]
 
-    def abandoned(self) -> int:
-        """Requests that were in flight when their process was killed."""
+    def close_abandoned(self) -> int:
+        """Turn requests that were in flight when their process was killed into losses; how many there were so far."""
         with self._file.transaction() as file, _facts(file) as facts:
             self._open_reservations(file, facts)
             return int(facts["abandoned"])

@@ -129,4 +129,4 @@ def test_two_nodes_keep_their_answers_in_one_place_and_a_kill_repeats_what_was_i
     assert sorted(model.asked) == [1, 2, 2]
     spent, lost = CallStore(file).totals()
     assert spent == pytest.approx(2 * 9e-5) and lost == pytest.approx(9e-5)
-    assert CallStore(file).abandoned() == 1
+    assert CallStore(file).close_abandoned() == 1

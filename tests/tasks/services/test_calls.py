@@ -160,7 +160,7 @@ def test_what_a_killed_process_had_under_way_counts_as_its_usual_price(tmp_path:
     subprocess.run([sys.executable, "-c", code], check=False)
     (begun,) = file.apply([Begin("a", "m", process_owner(), "t2", 0.5, 10.0)])
     assert begun is not None and begun.what == "go" and file.totals() == (0.0, 0.5)
-    assert file.abandoned() == 1
+    assert file.close_abandoned() == 1
     assert file.apply([Begin("a", "m", process_owner(), "t3")])[0].what == "wait", "this process has it under way"  # type: ignore[union-attr]
     file.apply([End("a", "t2")])
     assert file.apply([Begin("a", "m", process_owner(), "t4")])[0].what == "go"  # type: ignore[union-attr]

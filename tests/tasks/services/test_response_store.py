@@ -99,7 +99,7 @@ async def test_a_killed_run_repeats_only_what_was_in_flight(server, reply, file)
     assert texts == await ask_all("http://127.0.0.1:9", file), "kept, whichever port a server on loopback has"
     spent, lost = CallStore(file).totals()
     assert spent == pytest.approx(2 * 0.02) and lost == pytest.approx(0.02), "what may have been paid for counts"
-    assert CallStore(file).abandoned() == 1
+    assert CallStore(file).close_abandoned() == 1
 
 
 async def test_a_command_that_is_gone_is_not_waited_for_on_other_machines(file):
