@@ -215,8 +215,8 @@ def main(kills: int = KILLS, pictures: int = PICTURES) -> int:
         print(
             f"   {done} kills: the world was sent {len(models)} requests to models, {rows.height} are in the table, "
             f"{repeated(models)} were sent again, {open_models} had been in flight at a kill "
-            f"({call_store(second).close_abandoned()} by the store's own count); {len(tools)} of tools, {repeated(tools)} of "
-            f"them again, {open_tools} had been in flight; trajectories "
+            f"({call_store(second).close_abandoned()} by the store's own count); {len(tools)} of tools, "
+            f"{repeated(tools)} of them again, {open_tools} had been in flight; trajectories "
             f"{'differ in ' + ', '.join(unlike) if unlike else 'equal'}"
         )
     return judge(
