@@ -139,7 +139,7 @@ def after(server: OfflineServer, moment_s: float) -> list[str]:
     """Requests that were answered after a moment, when no more are."""
     found: list[str] = []
     while True:
-        time.sleep(3 * LATENCY_S)
+        time.sleep(1.5 * LATENCY_S)
         entries = server.ask("/control/journal")
         now = [f"{service} {request}" for at_s, service, request, _ in entries if at_s > moment_s]
         if len(now) == len(found):
