@@ -27,8 +27,8 @@ from tasks.runtime.resources import chosen
 from tasks.runtime.runner import pending
 from tasks.runtime.stage import Context, Stage, WorkerSetup, open_inputs
 from tasks.services import ServiceError
+from tasks.services.calls import Spending, spending_of
 from tasks.services.gather import gather_all
-from tasks.services.spending import Spending, spending_of
 
 Sampled = tuple[list[Spending], list[float], list[ServiceError]]  # of items: spent, seconds; and what failed
 

@@ -17,8 +17,8 @@ from schemas.tables import SYSTEM_COLUMNS, TABLES
 from tasks.lake.table_schema import to_arrow
 from tasks.runtime import garbage
 from tasks.runtime.outcome import NO_USAGE, REJECTED, Kept, Outcome, Rejected, Row
+from tasks.services.calls import spending_of
 from tasks.services.errors import ServiceError, safe_text
-from tasks.services.spending import spending_of
 
 FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
 

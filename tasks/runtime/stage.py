@@ -1,8 +1,10 @@
 """What every stage is: what it reads, what it writes, which items there are and what is done to one."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -17,6 +19,7 @@ from tasks.runtime.redo import Redo
 from tasks.runtime.resources import Resources
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.services import Connections
+from tasks.services.response_store import FILE, Responses, ResponseStore
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,21 @@ class WorkerSetup:
     lake: Lake
     connections: Connections
     shared: Any = None  # what `Stage.share` returned
+    is_cluster: bool = False  # whether other nodes have workers, too
+
+    def responses(self) -> Responses:
+        """Answers that are kept for all workers of the run, where it asks models; else those of this node."""
+        models = self.connections.chat.models
+        return models.calls.store if models and models.calls else self.node_responses()
+
+    def node_responses(self) -> ResponseStore:
+        """Answers that are kept for workers of this node alone.
+
+        On a cluster every node has a file of its own: over a network file system SQLite's locks cannot be trusted.
+        """
+        name = Path(FILE)
+        node = name.with_stem(f"{name.stem}-{os.uname().nodename}") if self.is_cluster else name
+        return ResponseStore(self.lake.state / node)
 
 
 @dataclass(frozen=True)

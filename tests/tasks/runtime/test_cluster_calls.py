@@ -1,6 +1,7 @@
-"""On a cluster that was started elsewhere, too, a killed run loses no answer: the broker is reached through Ray."""
+"""On a cluster of two nodes calls go through one actor: what was answered is not asked again, one budget holds."""
 
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -15,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from bench.loopback_cluster import loopback_cluster
+from tasks.services.call_store import CallStore
 
 LIVENESS_S = 300.0
 ANSWER = b'{"choices": [{"message": {"content": "found"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 9}}'
-# What a command does: a worker on a node of the cluster asks a model that costs money.
+# What a command does: workers on two nodes ask a model that costs money.
 COMMAND = """
 import asyncio, sys
 import ray
@@ -43,27 +45,32 @@ calls = StageCalls(lake, models, spread, "stage", "run")
 shared = connect(ServicesSettings(), {}, models=models).sharing(shared_rate_budget(lake, spread), calls.log)
 
 
-@ray.remote(num_cpus=1)  # the head has none: it runs on the other node
-def work():
-    return asyncio.run(Chat(shared.chat).complete("m", [{"role": "user", "content": "hi"}], seed=1)).text
+@ray.remote(num_cpus=1)  # a node has one: two of them run on two nodes
+def work(seed):
+    reply = asyncio.run(Chat(shared.chat).complete("m", [{"role": "user", "content": "hi"}], seed=seed))
+    return reply.text, ray.get_runtime_context().get_node_id()
 
 
-print(ray.get(work.remote()), flush=True)
+told = ray.get([work.remote(seed) for seed in (1, 2)])
+nodes = len({node for _, node in told})
+calls.commit()
+print(*(text for text, _ in told), nodes, lake.read("calls").height, flush=True)
 """
 
 
 class Model:
-    """A server that answers when it is told to, and counts what it was asked."""
+    """A server that answers the second seed only when it is told to, and notes what it was asked."""
 
     def __init__(self) -> None:
-        self.asked, self.may_answer = 0, threading.Event()
+        self.asked, self.may_answer = list[int](), threading.Event()
         model = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                model.asked += 1
-                model.may_answer.wait(LIVENESS_S)
+                seed = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["seed"]
+                model.asked.append(seed)
+                if seed == 2:
+                    model.may_answer.wait(LIVENESS_S)
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(ANSWER)))
@@ -97,22 +104,29 @@ def until(happened: Callable[[], bool], command: "subprocess.Popen[str] | None" 
         time.sleep(0.1)
 
 
-def answers(file: Path) -> int:
+def kept(file: Path) -> int:
+    if not file.exists():
+        return 0
     with contextlib.closing(sqlite3.connect(file, timeout=60)) as opened:
-        return int(opened.execute("SELECT count(*) FROM answers").fetchone()[0])
+        return int(opened.execute("SELECT count(*) FROM responses WHERE namespace = 'chat'").fetchone()[0])
 
 
 @pytest.mark.slow
-def test_what_was_under_way_at_a_kill_is_not_asked_again(model: Model, tmp_path: Path) -> None:
+def test_two_nodes_keep_their_answers_in_one_place_and_a_kill_repeats_what_was_in_flight(
+    model: Model, tmp_path: Path
+) -> None:
     lake = tmp_path / "lake"
-    with loopback_cluster(1, tmp_path / "cluster.log") as cluster:
+    with loopback_cluster(2, tmp_path / "cluster.log") as cluster:
         command = [sys.executable, "-c", COMMAND, str(lake), cluster.address, model.url]
         killed = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        until(lambda: model.asked == 1, killed)
+        file = lake / ".state" / "responses.sqlite"
+        until(lambda: len(model.asked) == 2 and kept(file) == 1, killed)
         os.kill(killed.pid, signal.SIGKILL)
         killed.communicate()
         model.may_answer.set()
-        until(lambda: answers(lake / ".state" / "calls.sqlite") == 1)
         again = subprocess.run(command, capture_output=True, text=True, timeout=LIVENESS_S)
-    assert again.stdout.strip().endswith("found"), again.stderr[-2000:]
-    assert model.asked == 1
+    assert again.stdout.split()[-4:] == ["found", "found", "2", "2"], again.stderr[-2000:]
+    assert sorted(model.asked) == [1, 2, 2]
+    spent, lost = CallStore(file).totals()
+    assert spent == pytest.approx(2 * 9e-5) and lost == pytest.approx(9e-5)
+    assert CallStore(file).close_abandoned() == 1
