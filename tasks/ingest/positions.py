@@ -1,4 +1,4 @@
-"""Whether a table's latitude and longitude columns are exchanged.
+"""Positions against the map: whether a table's latitude and longitude columns are exchanged.
 
 Three signs, each counted over the whole table, because a single row can be wrong for many reasons: latitudes beyond
 90 that would do as longitudes; points that lie on land only when exchanged; points that lie in the country their row
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tasks.geo.atlas import countries, gazetteer
@@ -31,7 +32,7 @@ class Sign:
     as_given: int = 0
     first: tuple[int, float, float] | None = None  # row, lat, lon that speak for an exchange
 
-    def add(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, given: Bools, exchanged: Bools) -> None:
+    def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, given: Bools, exchanged: Bools) -> None:
         only = np.flatnonzero(exchanged & ~given)
         self.exchanged += len(only)
         self.as_given += int((given & ~exchanged).sum())
@@ -58,11 +59,11 @@ class Positions:
     country: Sign = field(default_factory=Sign)
     town: Sign = field(default_factory=Sign)
 
-    def add(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, country: NDArray[np.int64]) -> None:
-        """Count a piece of the table. `country` is the number of the country each row names, 0 where it names none."""
+    def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, country: NDArray[np.int64]) -> None:
+        """Count a batch of the table. `country` is the number of the country each row names, 0 where it names none."""
         self.rows += len(rows)
         given, exchanged = _on_earth(lat, lon), _on_earth(lon, lat)
-        self.range.add(rows, lat, lon, given, exchanged)
+        self.range.observe(rows, lat, lon, given, exchanged)
         both = np.flatnonzero(given & exchanged & ~((lat == 0) & (lon == 0)))
         here, there = country_number(lat[both], lon[both]), country_number(lon[both], lat[both])
         near = [_near_town(a, b) for a, b in ((lat[both], lon[both]), (lon[both], lat[both]))]
@@ -70,12 +71,12 @@ class Positions:
         # islands may lie beside their outlines: a town there makes them land.
         antarctica = country_codes().index("AQ")
         dry = [((found != 0) & (found != antarctica)) | town for found, town in zip((here, there), near, strict=True)]
-        self.land.add(rows[both], lat[both], lon[both], *dry)
-        self.town.add(rows[both], lat[both], lon[both], *near)
+        self.land.observe(rows[both], lat[both], lon[both], *dry)
+        self.town.observe(rows[both], lat[both], lon[both], *near)
         named = np.flatnonzero(country[both])
         wanted = country[both][named]
         in_it = [found[named] == wanted for found in (here, there)]
-        self.country.add(rows[both][named], lat[both][named], lon[both][named], *in_it)
+        self.country.observe(rows[both][named], lat[both][named], lon[both][named], *in_it)
 
     def why_exchanged(self, word: str) -> str | None:
         """What says that the columns are exchanged, in words; None when nothing does."""
@@ -139,11 +140,12 @@ def _column(lon: Floats) -> NDArray[np.int64]:
 @cache
 def _country_numbers() -> dict[str, int]:
     numbers = {code: number for number, code in enumerate(country_codes()) if code}
-    names = {name.casefold(): numbers[code] for code, name in countries().select("iso2", "name").iter_rows()
+    names = {name.lower(): numbers[code] for code, name in countries().select("iso2", "name").iter_rows()
              if code in numbers and name}  # fmt: skip
-    return {**names, **{code.casefold(): number for code, number in numbers.items()}}
+    return {**names, **{code.lower(): number for code, number in numbers.items()}}
 
 
-def country_named(text: str | None) -> int:
-    """The number of the country a row names by its ISO code or English name; 0 when it is not known."""
-    return _country_numbers().get(text.casefold(), 0) if text else 0
+def country_numbers(named: pl.Series) -> NDArray[np.int64]:
+    """The numbers of the countries that rows name by ISO code or English name; 0 where none is known."""
+    numbers = named.str.to_lowercase().replace_strict(_country_numbers(), default=0, return_dtype=pl.Int64)
+    return numbers.fill_null(0).to_numpy()
