@@ -1,9 +1,10 @@
-"""Positions against the map: whether a table's latitude and longitude columns are exchanged.
+"""Positions against the map: whether columns are exchanged, a row names another country or lies in mid-ocean.
 
-Three signs, each counted over the whole table, because a single row can be wrong for many reasons: latitudes beyond
-90 that would do as longitudes; points that lie on land only when exchanged; points that lie in the country their row
-names only when exchanged. A fourth only hints: points that lie near a town only when exchanged. Hungary exchanged is
-Yemen, all land, where such points lie far from everything; but so do the right ones of a desert.
+Three signs of exchanged columns, each counted over the whole table, because a single row can be wrong for many
+reasons: latitudes beyond 90 that would do as longitudes; points that lie on land only when exchanged; points that lie
+in the country their row names only when exchanged. A fourth only hints: points that lie near a town only when
+exchanged. Hungary exchanged is Yemen, all land, where such points lie far from everything; but so do the right ones of
+a desert.
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +15,19 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tasks.geo.atlas import countries, gazetteer
-from tasks.geo.boundaries import country_codes, country_number
+from tasks.geo.boundaries import country_codes, country_number, land_squares
 
 LEAST_ROWS = 4  # with fewer, chance is as good an explanation
 LEAST_SHARE = 0.1  # of the rows must speak for an exchange,
 TIMES = 4  # how many times more rows must speak for it than against it
+
+BORDER_DEG = 0.25  # a country that begins this near may be meant: outlines are coarse, and so are positions
+# Territories that go by the name of their country as often as by their own.
+_TERRITORIES = {
+    "AU": "CC CX HM NF", "CN": "HK MO TW", "DK": "FO GL", "FI": "AX", "FR": "BL GF GP MF MQ NC PF PM RE TF WF YT",
+    "GB": "AI BM FK GG GI GS IM IO JE KY MS PN SH TC VG", "IL": "PS", "MA": "EH", "NL": "AW BQ CW SX", "NO": "BV SJ",
+    "NZ": "CK NU TK", "RS": "XK", "US": "AS GU MP PR UM VI",
+}  # fmt: skip
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -149,3 +158,38 @@ def country_numbers(named: pl.Series) -> NDArray[np.int64]:
     """The numbers of the countries that rows name by ISO code or English name; 0 where none is known."""
     numbers = named.str.to_lowercase().replace_strict(_country_numbers(), default=0, return_dtype=pl.Int64)
     return numbers.fill_null(0).to_numpy()
+
+
+@cache
+def _home_countries() -> NDArray[np.int64]:
+    """For each country's number that of the country it is a territory of, else its own."""
+    codes = country_codes()
+    home = {territory: code for code, territories in _TERRITORIES.items() for territory in territories.split()}
+    return np.array([codes.index(home.get(code, code)) for code in codes])
+
+
+def in_other_country(lat: Floats, lon: Floats, named: NDArray[np.int64]) -> Bools:
+    """Whether a point lies in another country than the named one, and not near its border. 0 names none."""
+    home = _home_countries()
+    found = country_number(lat, lon)
+    other = (named != 0) & (found != 0) & (home[found] != home[named])
+    at = np.flatnonzero(other)
+    for north, east in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)):
+        near = country_number(np.clip(lat[at] + north * BORDER_DEG, -90, 90), lon[at] + east * BORDER_DEG)
+        other[at] &= home[near] != home[named[at]]
+    return other
+
+
+@cache
+def _cells_near_land() -> Bools:
+    """One-degree cells that hold land or a town, and those around them."""
+    squares = land_squares().reshape(1800, 3600) | _squares_near_towns()
+    cells = squares.reshape(180, 10, 360, 10).any(axis=(1, 3))
+    wide = cells | np.roll(cells, 1, axis=1) | np.roll(cells, -1, axis=1)
+    return np.asarray(wide | np.vstack([wide[1:], wide[-1:]]) | np.vstack([wide[:1], wide[:-1]]))
+
+
+def in_mid_ocean(lat: Floats, lon: Floats) -> Bools:
+    """Whether no land is in a point's one-degree cell or one beside it."""
+    near: Bools = _cells_near_land()[_row(lat) // 10, _column(lon) // 10]
+    return ~near

@@ -16,11 +16,13 @@ import polars as pl
 
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
+from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.ids import may_be_hexadecimal, may_be_rounded, written_as_float
+from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
 from tasks.ingest.refusal import Refusal
 from tasks.ingest.row_equality import KINDS, SPLITS, read_degrees, read_moment, row_id
 from tasks.ingest.survey import Survey
@@ -64,15 +66,15 @@ def item_batches(
         by_row = known.is_null() | pl.col("reason").is_in(["duplicate_id", "conflicting_id"])
         numbered = pl.concat_str(pl.lit(f"{dataset}:"), "row", pl.lit("/"), known.fill_null(""))
         item_id = pl.when(by_row.fill_null(False)).then(numbered).otherwise(pl.lit(f"{dataset}/") + known)
-        told = pl.struct("row", *REFUSAL).map_elements(_evidence, pl.String)
         good = pl.col("reason").is_null()
+        refused = pl.when(~good).then(pl.struct("row", *REFUSAL))
         kept = [name for name in ITEM if name not in ("id", "row", "source_id", "refusal")]
         yield (
             found.select(
                 item_id.alias("id"),
                 "row",
                 known.alias("source_id"),
-                pl.when(~good).then(told).alias("refusal"),
+                refused.map_elements(_evidence, pl.String).alias("refusal"),
                 *(pl.when(good).then(name).alias(name) for name in kept),
             )
             .cast(ITEM)
@@ -80,9 +82,7 @@ def item_batches(
         )
 
 
-def _evidence(row: Mapping[str, Any]) -> str | None:
-    if row["reason"] is None:
-        return None
+def _evidence(row: Mapping[str, Any]) -> str:
     refusal = Refusal(row["reason"], row["problem"], row["column"], row["given"])
     evidence = {"reason": refusal.reason, **refusal.evidence(row["row"])}
     return json.dumps(evidence, sort_keys=True, ensure_ascii=False)
@@ -148,12 +148,9 @@ class RowChecks:
             licence=pl.coalesce("licence", pl.lit(settings.licence), pl.lit(layout.licence)),
             creator=_decoded("creator") if survey.names.get("creator") in layout.encoded else pl.col("creator"),
         )
+        rows = _compare_with_map(rows).with_columns(attribution=self._attribution())
         rows = rows.join(
             survey.repeated, left_on=pl.col("source_id").hash(), right_on="id_hash", how="left", maintain_order="left"
-        ).with_columns(
-            attribution=self._attribution(),
-            null_island=pl.Series(distance_km(0.0, 0.0, *(rows[n].to_numpy() for n in ("lat_deg", "lon_deg"))))
-            < NULL_ISLAND_KM,
         )
         chain: Any = pl.when(pl.col("reason").is_not_null()).then(pl.struct(*REFUSAL))
         for condition, refusal in self._checks():
@@ -218,6 +215,13 @@ class RowChecks:
             said = pl.lit(f"outside -{limit}..{limit}") + swapped.otherwise(pl.lit(""))
             yield value.abs() > limit, _refusal("out_of_range", said, names[name], both)
         yield pl.col("null_island"), _refusal("null_island", "is no place", names["lat"], both)
+        if self.settings.keep_lat_lon:
+            return
+        said = "far out at sea: no land within about 100 km"
+        yield pl.col("mid_ocean"), _refusal("mid_ocean", said, names["lat"], both)
+        said = pl.format("the position, {}, lies in {}", both, "country_there")
+        other = _refusal("other_country", said, names.get("country", "country"), pl.col("country"))
+        yield pl.col("other_country"), other
 
     def _attribution(self) -> pl.Expr:
         template = self.settings.attribution or self.survey.layout.attribution
@@ -271,6 +275,20 @@ class RowChecks:
             shown = safe_url(url) if "://" in url else url
             return Refusal("bad_url", "only http:// and https:// addresses are asked", names["url"], shown)
         return {"url": url}
+
+
+def _compare_with_map(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with what the map says of their positions; null where there is none on Earth."""
+    on_earth = rows.filter((pl.col("lat_deg").abs() <= 90) & (pl.col("lon_deg").abs() <= 180))
+    lat, lon = on_earth["lat_deg"].to_numpy(), on_earth["lon_deg"].to_numpy()
+    found = on_earth.select(
+        "row",
+        null_island=pl.Series(distance_km(0.0, 0.0, lat, lon) < NULL_ISLAND_KM),
+        mid_ocean=pl.Series(in_mid_ocean(lat, lon)),
+        other_country=pl.Series(in_other_country(lat, lon, country_numbers(on_earth["country"]))),
+        country_there=pl.Series(country_of(lat, lon)),
+    )
+    return rows.join(found, on="row", how="left", maintain_order="left")
 
 
 def _known(name: str, words: Mapping[str, str]) -> pl.Expr:

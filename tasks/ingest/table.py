@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ _BYTE_ORDER_MARKS = {  # that of UTF-32 begins like that of UTF-16
 }
 _EXCEL_SEPARATOR = re.compile(r"\s*\"?sep=.\"?\s*", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*[-+]?\d+(?:[.,]\d*)?\s*")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a character that needs two
 _LINE_BREAK = re.compile(r"[\r\n]")
 # Fields that never hold a line break, and those that are numbers: by them an open quote is told from a long text.
 _ONE_LINE, _NUMBERS = ("id", "path", "url", "lat", "lon"), ("lat", "lon")
@@ -177,7 +178,7 @@ def _open_csv(table: Table, layout: Layout | None) -> Table:
         raise TableRefused(
             f"{table.path}: the first line must hold the column names, and is unreadable: {header.problem}"
         )
-    names = [" ".join(name.split()) for name in _fields(header, table.separator)]
+    names = [" ".join(name.split()) for name in _split(header, table.separator)]
     table = _with_columns(table, names)
     if sum(_is_number(name) for name in names) >= 2:
         raise TableRefused(
@@ -194,31 +195,25 @@ def _csv_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[
         next(records, None)
     header = table.separator.join(map(str, range(len(table.columns))))
     while batch := list(itertools.islice(records, size)):
-        good = [(number, one) for number, one in batch if not isinstance(one, Refusal)]
-        lines = [header, *(one if isinstance(one, str) else _quoted(one, table.separator) for _, one in good)]
+        good = [(number, line) for number, line in batch if isinstance(line, str)]
         rows = pl.read_csv(
-            "\n".join(lines).encode("utf-8", "replace"),
+            "\n".join([header, *(line for _, line in good)]).encode("utf-8", "replace"),
             columns=[str(place) for place in dict.fromkeys(places.values())],
             separator=table.separator,
             quote_char=None if table.headless else '"',
             infer_schema=False,
         )
-        frame = rows.select(
-            pl.Series("row", [number for number, _ in good], dtype=pl.Int64),
-            *(pl.col(str(place)).alias(name) for name, place in places.items()),
-        )
-        yield frame, [(number, one) for number, one in batch if isinstance(one, Refusal)]
+        numbers = pl.Series("row", [number for number, _ in good], dtype=pl.Int64)
+        columns = [pl.col(str(place)).alias(name) for name, place in places.items()]
+        yield rows.select(numbers, *columns), [(number, one) for number, one in batch if isinstance(one, Refusal)]
 
 
-def _csv_records(
-    table: Table, places: Mapping[str, int] | None = None
-) -> Iterator[tuple[int, str | list[str] | Refusal]]:
-    """Every row that is not blank, the header among them, with the number of its first line.
+def _csv_records(table: Table, places: Mapping[str, int] | None = None) -> Iterator[tuple[int, str | Refusal]]:
+    """Every row that is not blank, the header among them, as CSV, with the number of its first line.
 
-    It is the line itself where it holds no quote, else its fields. A reader of CSV takes whatever follows an open
-    quote for one field, over line breaks, until the next quote. Where a row that spans several lines makes no sense,
-    only its first line is given up, and reading goes on with the second. `places` (field -> number of its column) are
-    None for the header.
+    A reader of CSV takes whatever follows an open quote for one field, over line breaks, until the next quote. Where a
+    row that spans several lines makes no sense, only its first line is given up, and reading goes on with the second.
+    `places` (field -> number of its column) are None for the header.
     """
     width, separator = len(table.columns), table.separator
     number, taken, put_back = 1, list[str](), deque[str]()
@@ -226,56 +221,50 @@ def _csv_records(
 
         def next_line() -> str:
             line = put_back.popleft() if put_back else file.readline(LONGEST_LINE)
-            taken.append(line)
             if len(line) >= LONGEST_LINE:
-                at = number + len(taken) - 1
+                at = number + len(taken)
                 raise TableRefused(f"{table.path}: line {at} is longer than {LONGEST_LINE:,} characters")
+            if line:
+                taken.append(line)
             return line
 
         while line := next_line():
-            record: str | list[str] | Refusal = line.rstrip("\r\n")
-            why = None
-            if '"' in line and not table.headless:
-                lines = itertools.chain([line], iter(next_line, ""))
+            text = line.rstrip("\r\n")
+            if '"' in text and not table.headless:
                 try:
-                    record = next(csv.reader(lines, delimiter=separator, strict=True))
-                    why = _runs_on(record, taken, separator, width, places) if len(taken) > 1 else None
+                    lines = itertools.chain([line], iter(next_line, ""))
+                    fields = next(csv.reader(lines, delimiter=separator, strict=True))
+                    why = _why_not_one_row(fields, taken, separator, width, places) if len(taken) > 1 else None
                 except csv.Error as error:
-                    why = str(error)
-            if why is not None:
-                several, rest = len(taken) > 1, [one for one in taken[1:] if one]
-                put_back.extendleft(reversed(rest))
-                del taken[1:]
-                said = f"a quote that is not closed ({why})" if several else f"not readable by {separator!r}: {why}"
-                record = Refusal("unreadable_row", said, given=line.rstrip("\r\n"))
-            fields = record.count(separator) + 1 if isinstance(record, str) else width
-            if isinstance(record, list):
-                fields = len(record)
-            if isinstance(record, Refusal) or fields > 1 or "".join(record).strip():
-                yield number, _ragged(record, table) if width and fields != width else record
+                    fields, why = [], str(error)
+                if why is not None:
+                    reader = f"not readable as fields by {separator!r}: {why}"
+                    said = f"a quote that is not closed ({why})" if len(taken) > 1 else reader
+                    put_back.extendleft(reversed(taken[1:]))
+                    del taken[1:]
+                    yield number, Refusal("unreadable_row", said, given=text)
+                else:
+                    # Quoted throughout: readers of CSV differ in what they make of a quote within a field.
+                    quoted = separator.join('"' + one.replace('"', '""') + '"' for one in fields)
+                    yield number, _ragged(fields, table) or quoted
+            elif separator in text or text.strip():
+                ragged = width and text.count(separator) != width - 1
+                yield number, (_ragged(text.split(separator), table) if ragged else None) or text
             number += len(taken)
             taken.clear()
 
 
-def _ragged(record: str | list[str] | Refusal, table: Table) -> Refusal:
-    assert not isinstance(record, Refusal)
-    fields = _fields(record, table.separator)
-    said = f"{len(fields)} fields, the header has {len(table.columns)}"
-    if len(fields) == len(table.columns) + 1 and not fields[-1].strip():
+def _ragged(fields: Sequence[str], table: Table) -> Refusal | None:
+    width = len(table.columns)
+    if not width or len(fields) == width:
+        return None
+    said = f"{len(fields)} fields, the header has {width}"
+    if len(fields) == width + 1 and not fields[-1].strip():
         said += f", because of a {table.separator!r} too many at the end"
     return Refusal("ragged_row", said, given=table.separator.join(fields))
 
 
-def _fields(record: str | list[str], separator: str) -> list[str]:
-    return record.split(separator) if isinstance(record, str) else record
-
-
-def _quoted(fields: Sequence[str], separator: str) -> str:
-    """The fields as a line that every reader of CSV takes alike."""
-    return separator.join('"' + one.replace('"', '""') + '"' for one in fields)
-
-
-def _runs_on(
+def _why_not_one_row(
     fields: Sequence[str], lines: Sequence[str], separator: str, width: int, places: Mapping[str, int] | None
 ) -> str | None:
     """Why several lines cannot be one row; None if they can."""
@@ -347,27 +336,19 @@ def _json_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator
         yield pl.DataFrame(rows, schema, orient="row"), bad
 
 
-def _json_values(line: str, wanted: Iterator[str] | Any) -> list[str | None] | Refusal:
+def _json_values(line: str, wanted: Iterable[str]) -> list[str | None] | Refusal:
     row = _json_object(line)
     if isinstance(row, str):
         return Refusal("unreadable_row", row, given=line)
-    values = []
+    values: list[str | None] = []
     for name in wanted:
         value = row.get(name)
         if isinstance(value, dict | list | bool):
             return Refusal("unreadable_row", "neither text nor a number", name, json.dumps(value, default=str))
-        if value is not None and not _can_be_stored(value):
+        if value is not None and _HALF_CHARACTER.search(value):
             return Refusal("unreadable_row", "holds half of a character (\\ud800)", name)
         values.append(None if value is None else str(value))
     return values
-
-
-def _can_be_stored(value: str) -> bool:
-    """JSON may hold one half of a character that needs two."""
-    try:
-        return bool(value.encode()) or not value
-    except UnicodeEncodeError:
-        return False
 
 
 def _json_lines(table: Table) -> Iterator[tuple[int, str]]:

@@ -162,6 +162,30 @@ def test_ids_of_which_some_went_through_a_float(darkroom: Any) -> None:
     assert not refusals(items(darkroom.plain(bad), check_ids=False))
 
 
+@pytest.mark.parametrize(
+    ("row", "reason", "words"),
+    [
+        ({"lat": 30.0, "lon": -45.0}, "mid_ocean", "no land within"),
+        ({"lat": -40.5, "lon": -120.5}, "mid_ocean", "no land within"),
+        ({"lat": 65.0, "lon": -22.0, "country": "Iceland"}, None, ""),
+        ({"lat": 43.6, "lon": 5.0, "country": "FR"}, None, ""),  # a bay of Marseille
+        ({"lat": -37.1, "lon": -12.3}, None, ""),  # Tristan da Cunha, an island of 200 people
+        ({"lat": 52.52, "lon": 13.40, "country": "France"}, "other_country", "52.52, 13.4, lies in DE"),
+        ({"lat": 52.52, "lon": 13.40, "country": "de"}, None, ""),
+        ({"lat": 48.58, "lon": 7.85, "country": "France"}, None, ""),  # Kehl, on the border
+        ({"lat": -21.1, "lon": 55.5, "country": "France"}, None, ""),  # Réunion
+        ({"lat": 52.52, "lon": 13.40, "country": "Atlantis"}, None, ""),
+    ],
+)
+def test_positions_against_the_map(darkroom: Any, row: dict[str, Any], reason: str | None, words: str) -> None:
+    darkroom.save("a.jpg", b"x")
+    rows = [{"country": "FR"}, row, {"country": ""}]
+    said = refusals(items(darkroom.plain(rows), keep_lat_lon=False))
+    assert {number: one["reason"] for number, one in said.items()} == ({3: reason} if reason else {})
+    assert reason is None or words in said[3]["problem"]
+    assert not refusals(items(darkroom.plain(rows))), "with --keep-lat-lon the user's word counts"
+
+
 def test_exchanged_columns(darkroom: Any) -> None:
     darkroom.save("a.jpg", b"x")
     paris = [{"lat": 2.35 + n / 1000, "lon": 48.85} for n in range(10)]  # at sea, east of Somalia
