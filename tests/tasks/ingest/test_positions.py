@@ -1,13 +1,14 @@
 """Exchanged columns are found wherever they can be, and right ones are left alone everywhere."""
 
 import numpy as np
+import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tasks.geo.atlas import gazetteer
 from tasks.geo.boundaries import country_codes
-from tasks.ingest.swap import Positions, country_named
+from tasks.ingest.positions import Positions, country_numbers
 
 TOWNS = gazetteer().filter(gazetteer()["population"] > 1000)
 LAT, LON, COUNTRY = TOWNS["lat"].to_numpy(), TOWNS["lon"].to_numpy(), TOWNS["country"].to_numpy()
@@ -17,7 +18,7 @@ Floats = NDArray[np.float64]
 def counted(lat: Floats, lon: Floats, country: NDArray[np.int64] | None = None) -> Positions:
     positions = Positions()
     named = np.zeros(len(lat), dtype=np.int64) if country is None else country
-    positions.add(np.arange(2, len(lat) + 2), lat, lon, named)
+    positions.observe(np.arange(2, len(lat) + 2), lat, lon, named)
     return positions
 
 
@@ -61,7 +62,7 @@ def test_where_it_cannot_be_proved_it_is_hinted_at() -> None:
 def test_where_land_is_land_either_way_the_named_country_tells() -> None:
     mine = np.flatnonzero(COUNTRY == "TR")  # exchanged it lies in Turkey's south-east, Iraq and Saudi Arabia
     lat, lon = LAT[mine][:200], LON[mine][:200]
-    named = np.full(len(lat), country_named("Turkey") or country_named("TR"))
+    named = country_numbers(pl.Series(["TR"] * len(lat)))
     assert verdict(lat, lon, named) is None
     assert "country they name" in (verdict(lon, lat, named) or "")
 
@@ -80,5 +81,5 @@ def test_the_first_offender_is_named() -> None:
 
 
 def test_countries_by_code_and_name() -> None:
-    assert country_codes()[country_named("fr")] == "FR" == country_codes()[country_named("France")]
-    assert country_named("Atlantis") == 0 == country_named(None) == country_named("")
+    found = country_numbers(pl.Series(["fr", "France", "Atlantis", None, ""]))
+    assert [country_codes()[number] for number in found] == ["FR", "FR", "", "", ""]

@@ -1,23 +1,33 @@
-"""Whether a table's latitude and longitude columns are exchanged.
+"""Positions against the map: whether columns are exchanged, a row names another country or lies in mid-ocean.
 
-Three signs, each counted over the whole table, because a single row can be wrong for many reasons: latitudes beyond
-90 that would do as longitudes; points that lie on land only when exchanged; points that lie in the country their row
-names only when exchanged. A fourth only hints: points that lie near a town only when exchanged. Hungary exchanged is
-Yemen, all land, where such points lie far from everything; but so do the right ones of a desert.
+Three signs of exchanged columns, each counted over the whole table, because a single row can be wrong for many
+reasons: latitudes beyond 90 that would do as longitudes; points that lie on land only when exchanged; points that lie
+in the country their row names only when exchanged. A fourth only hints: points that lie near a town only when
+exchanged. Hungary exchanged is Yemen, all land, where such points lie far from everything; but so do the right ones of
+a desert.
 """
 
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tasks.geo.atlas import countries, gazetteer
-from tasks.geo.boundaries import country_codes, country_number
+from tasks.geo.boundaries import country_codes, country_number, land_squares
 
 LEAST_ROWS = 4  # with fewer, chance is as good an explanation
 LEAST_SHARE = 0.1  # of the rows must speak for an exchange,
 TIMES = 4  # how many times more rows must speak for it than against it
+
+BORDER_DEG = 0.25  # a country that begins this near may be meant: outlines are coarse, and so are positions
+# Territories that go by the name of their country as often as by their own.
+_TERRITORIES = {
+    "AU": "CC CX HM NF", "CN": "HK MO TW", "DK": "FO GL", "FI": "AX", "FR": "BL GF GP MF MQ NC PF PM RE TF WF YT",
+    "GB": "AI BM FK GG GI GS IM IO JE KY MS PN SH TC VG", "IL": "PS", "MA": "EH", "NL": "AW BQ CW SX", "NO": "BV SJ",
+    "NZ": "CK NU TK", "RS": "XK", "US": "AS GU MP PR UM VI",
+}  # fmt: skip
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -31,7 +41,7 @@ class Sign:
     as_given: int = 0
     first: tuple[int, float, float] | None = None  # row, lat, lon that speak for an exchange
 
-    def add(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, given: Bools, exchanged: Bools) -> None:
+    def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, given: Bools, exchanged: Bools) -> None:
         only = np.flatnonzero(exchanged & ~given)
         self.exchanged += len(only)
         self.as_given += int((given & ~exchanged).sum())
@@ -58,11 +68,11 @@ class Positions:
     country: Sign = field(default_factory=Sign)
     town: Sign = field(default_factory=Sign)
 
-    def add(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, country: NDArray[np.int64]) -> None:
-        """Count a piece of the table. `country` is the number of the country each row names, 0 where it names none."""
+    def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, country: NDArray[np.int64]) -> None:
+        """Count a batch of the table. `country` is the number of the country each row names, 0 where it names none."""
         self.rows += len(rows)
         given, exchanged = _on_earth(lat, lon), _on_earth(lon, lat)
-        self.range.add(rows, lat, lon, given, exchanged)
+        self.range.observe(rows, lat, lon, given, exchanged)
         both = np.flatnonzero(given & exchanged & ~((lat == 0) & (lon == 0)))
         here, there = country_number(lat[both], lon[both]), country_number(lon[both], lat[both])
         near = [_near_town(a, b) for a, b in ((lat[both], lon[both]), (lon[both], lat[both]))]
@@ -70,12 +80,12 @@ class Positions:
         # islands may lie beside their outlines: a town there makes them land.
         antarctica = country_codes().index("AQ")
         dry = [((found != 0) & (found != antarctica)) | town for found, town in zip((here, there), near, strict=True)]
-        self.land.add(rows[both], lat[both], lon[both], *dry)
-        self.town.add(rows[both], lat[both], lon[both], *near)
+        self.land.observe(rows[both], lat[both], lon[both], *dry)
+        self.town.observe(rows[both], lat[both], lon[both], *near)
         named = np.flatnonzero(country[both])
         wanted = country[both][named]
         in_it = [found[named] == wanted for found in (here, there)]
-        self.country.add(rows[both][named], lat[both][named], lon[both][named], *in_it)
+        self.country.observe(rows[both][named], lat[both][named], lon[both][named], *in_it)
 
     def why_exchanged(self, word: str) -> str | None:
         """What says that the columns are exchanged, in words; None when nothing does."""
@@ -139,11 +149,47 @@ def _column(lon: Floats) -> NDArray[np.int64]:
 @cache
 def _country_numbers() -> dict[str, int]:
     numbers = {code: number for number, code in enumerate(country_codes()) if code}
-    names = {name.casefold(): numbers[code] for code, name in countries().select("iso2", "name").iter_rows()
+    names = {name.lower(): numbers[code] for code, name in countries().select("iso2", "name").iter_rows()
              if code in numbers and name}  # fmt: skip
-    return {**names, **{code.casefold(): number for code, number in numbers.items()}}
+    return {**names, **{code.lower(): number for code, number in numbers.items()}}
 
 
-def country_named(text: str | None) -> int:
-    """The number of the country a row names by its ISO code or English name; 0 when it is not known."""
-    return _country_numbers().get(text.casefold(), 0) if text else 0
+def country_numbers(named: pl.Series) -> NDArray[np.int64]:
+    """The numbers of the countries that rows name by ISO code or English name; 0 where none is known."""
+    numbers = named.str.to_lowercase().replace_strict(_country_numbers(), default=0, return_dtype=pl.Int64)
+    return numbers.fill_null(0).to_numpy()
+
+
+@cache
+def _home_countries() -> NDArray[np.int64]:
+    """For each country's number that of the country it is a territory of, else its own."""
+    codes = country_codes()
+    home = {territory: code for code, territories in _TERRITORIES.items() for territory in territories.split()}
+    return np.array([codes.index(home.get(code, code)) for code in codes])
+
+
+def in_other_country(lat: Floats, lon: Floats, named: NDArray[np.int64]) -> Bools:
+    """Whether a point lies in another country than the named one, and not near its border. 0 names none."""
+    home = _home_countries()
+    found = country_number(lat, lon)
+    other = (named != 0) & (found != 0) & (home[found] != home[named])
+    at = np.flatnonzero(other)
+    for north, east in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)):
+        near = country_number(np.clip(lat[at] + north * BORDER_DEG, -90, 90), lon[at] + east * BORDER_DEG)
+        other[at] &= home[near] != home[named[at]]
+    return other
+
+
+@cache
+def _cells_near_land() -> Bools:
+    """One-degree cells that hold land or a town, and those around them."""
+    squares = land_squares().reshape(1800, 3600) | _squares_near_towns()
+    cells = squares.reshape(180, 10, 360, 10).any(axis=(1, 3))
+    wide = cells | np.roll(cells, 1, axis=1) | np.roll(cells, -1, axis=1)
+    return np.asarray(wide | np.vstack([wide[1:], wide[-1:]]) | np.vstack([wide[:1], wide[:-1]]))
+
+
+def in_mid_ocean(lat: Floats, lon: Floats) -> Bools:
+    """Whether no land is in a point's one-degree cell or one beside it."""
+    near: Bools = _cells_near_land()[_row(lat) // 10, _column(lon) // 10]
+    return ~near
