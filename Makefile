@@ -8,7 +8,7 @@ LAKE ?= lake
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow lint bench chaos campaign clean clean-demo lock
+.PHONY: demo test test-slow lint bench chaos campaign vllm clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -43,13 +43,18 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
 	$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode \
-		$(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") --constraints constraints.txt -e ".[train,dev]"
+		$(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") --constraints constraints.txt -e ".[offline,train,dev]"
 	touch $(READY)
+
+# The serving engine, in an environment of its own: .venv-vllm/bin/vllm, for `geofix serve --engine vllm`.
+vllm: $(READY)
+	$(BIN)/uv venv --allow-existing .venv-vllm
+	$(BIN)/uv pip install --python .venv-vllm --group vllm
 
 # Renews constraints.txt: the exact versions that were tested together.
 lock:
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --universal --no-header --no-annotate --no-emit-index-url \
-		$(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") --extra train --extra dev \
+		$(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") --extra offline --extra train --extra dev \
 		pyproject.toml -o constraints.txt
 	sed -i '/^torch==/d' constraints.txt  # its build differs by machine; pyproject.toml names the version
 

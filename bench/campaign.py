@@ -15,8 +15,7 @@ It fails unless, at the end,
 - no image id, and no picture of a place, stands twice;
 - repeats beyond the faults are under 5 % of what was asked (`bench/campaign_repeats.py`): an answer asked for again
   carelessly, with nothing in between, or because a kill had lost it; in a later run, for a place that had not failed.
-  Most that has come at a kill stands in the notes (`tasks/collect/notes.py`) and the spool (`tasks/collect/spool.py`)
-  of the killed run.
+  What has come at a kill is in the response store (`tasks/collect/responses.py`).
 """
 
 import argparse

@@ -55,7 +55,7 @@ from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
 from tasks.runtime.chunk import freeze_gc
 from tasks.services import CallLog, Chat, Geocoder, Search, connect
-from tasks.services.call_file import CallFile
+from tasks.services.call_store import CallStore
 from tasks.services.maps import Maps
 from tasks.services.rate_budget import ProcessRateBudget
 from tasks.services.transfer import Ask, Transfers
@@ -129,7 +129,7 @@ class Live:
                 "maps": {"base_url": f"{url}/maps"},
             }
         )
-        calls = CallLog(CallFile(file), "bench", "bench", broker=str(file))
+        calls = CallLog(CallStore(file), "bench", "bench")
         roles = {"agent": {"price": {"prompt": 1, "completion": 1}}} if paid else {}
         models = ModelsSettings.model_validate({"roles": roles})
         connections = connect(services, {}, models=models).sharing(ProcessRateBudget(), calls)

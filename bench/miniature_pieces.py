@@ -40,8 +40,7 @@ from infra.pretrain.panoramas import (
     rows_of,
     trajectory_of,
 )
-from infra.pretrain.teacher import opened
-from infra.pretrain.world_tools import WrongGeocoder, geocoder_of, toolbox_of
+from infra.pretrain.teacher import WrongGeocoder, geocoder_of, opened, toolbox_of
 from tasks.agent.recipes.spotsft import RECIPE as AT_ONCE
 from tasks.agent.tools import Geocodes
 from tasks.reward.spotagent import reward_at

@@ -17,6 +17,7 @@ from typing import Any
 from flows.display import display
 from schemas.config import Config
 from schemas.errors import GeofixError
+from schemas.extras import missing_modules, require_extras
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.services import OFFLINE_URL
 
@@ -112,6 +113,12 @@ def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[
         server.stop()
 
 
+def check_offline_world(wanted: OfflineSettings) -> None:
+    """MissingExtra if the offline world is to be served here, does not run yet and is not installed."""
+    if wanted.serve and missing_modules("offline") and not _is_the_wanted_one(_health(wanted.port), wanted):
+        require_extras("the offline world (profile offline)", "offline")
+
+
 def _is_the_wanted_one(found: dict[str, Any] | None, wanted: OfflineSettings) -> bool:
     """Whether a running world can be used: the same seed and size, and not one that ends with another command."""
     if found is None or found.get("passing", True):
@@ -160,6 +167,7 @@ def free_port() -> int:
 
 def offline_command(settings: OfflineSettings, port: int) -> list[str]:
     """The command that serves the offline world."""
+    require_extras("the offline world", "offline")
     options = ["--port", str(port), "--seed", str(settings.seed), "--size", str(settings.size)]
     return [sys.executable, "-m", "infra.offline", *options]
 

@@ -12,7 +12,7 @@ from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
 from flows.order import REVIEW, STAGES, check_of, check_step_names, roles_of, services_of, steps_of
-from flows.servers import offline_world
+from flows.servers import check_offline_world, offline_world
 from schemas.config import Config
 from schemas.settings.notify import Event
 from tasks.lake import Lake
@@ -86,6 +86,7 @@ def check_before(config: Config, stages: Sequence[str]) -> None:
         check = check_of(stage)
         if check is not None:
             check(getattr(config, stage))
+    check_offline_world(config.offline)
     check_models(config, stages)
     refuse_unpriced(config, stages)
 

@@ -10,6 +10,7 @@ import polars as pl
 from flows.servers import Server, listen_on
 from flows.session import Session
 from schemas.config import Config
+from schemas.extras import require_extras
 from schemas.settings.models import ModelEndpoint, Role
 from schemas.settings.services import Price, TrainedEndpoint
 from tasks.agent.policies import STAGES, TRAINED, newest_model
@@ -61,6 +62,7 @@ def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callab
 
 def model_server(checkpoint: Path, log: Path, name: str | None = None) -> tuple[Server, str]:
     """A server of this checkpoint, not yet started, and the URL of its API; `name` is the name of the model there."""
+    require_extras("serving a trained model", "train")
     listen_socket = listen_on(0)
     address = f"http://127.0.0.1:{listen_socket.getsockname()[1]}"
     command = [sys.executable, "-m", "infra.serve", "--model", str(checkpoint), "--port", address.rpartition(":")[2]]

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,6 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first; the order of the tests in a file stays."""
     places = {name: place for place, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was skipped and why, in the last lines: a test that did not run must not look like one that passed."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
+    if reasons:
+        terminalreporter.write_sep("=", f"{len(reports)} tests skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5} {reason}")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -60,7 +60,7 @@ def test_tasks_holds_stages_and_rooms_and_nothing_else() -> None:
     [
         ("schemas", ("flows", "tasks", "infra", "bench", "prefect", "ray")),
         ("tasks", ("flows", "infra", "bench", "prefect")),
-        ("flows", ("bench",)),
+        ("flows", ("bench", "infra.pretrain")),  # both are started as programs of their own, if at all
         ("infra/offline", ("flows", "tasks", "bench", "prefect", "ray")),
         ("infra/serve", ("flows", "bench", "prefect", "ray")),
     ],

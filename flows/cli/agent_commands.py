@@ -10,6 +10,7 @@ import typer
 from flows.cli.command import DONE, FAILED, Call
 from flows.cli.options import Snapshot, command
 from flows.cli.printing import print_json
+from schemas.extras import require_extras
 
 GROUP = "Use an agent"
 
@@ -119,6 +120,7 @@ def verl(
     snapshot: Snapshot = None,
 ) -> int:
     """Write a folder for GRPO with verl on a large cluster: questions, tools, reward and launch configuration."""
+    require_extras("geofix verl", "train")
     from flows.cli.lake import existing_lake
     from tasks.runtime.snapshots import approved_snapshot
     from tasks.train.verl_folder import start_of, write_verl_folder

@@ -1,6 +1,8 @@
 """`geofix base`."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ import typer
 from flows.cli.command import DONE, FAILED, Call
 from flows.cli.options import command
 from flows.cli.printing import print_json
+from schemas.extras import require_extras
 
 GROUP = "Servers and more"
 
@@ -36,14 +39,17 @@ def base(
     processes: Annotated[int | None, typer.Option(min=0, help="That paint.", show_default="all cores but one")] = None,
 ) -> int:
     """Pretrain a small model to see, on pictures of the offline world; useful with a GPU."""
-    from infra.pretrain.__main__ import main
+    from flows.servers import OWN_MODULES
 
+    require_extras("geofix base", "train", "offline")
     painting = max(0, (os.cpu_count() or 1) - 1) if processes is None else processes
     options: dict[str, object] = {"seconds": seconds, "seed": seed, "places": places, "held-out": held_out,
                                   "batch": batch, "processes": painting}  # fmt: skip
     options |= {name: value for name, value in (("start", start), ("steps", steps)) if value is not None}
     arguments = [str(output), *(f"--{name}={value}" for name, value in options.items())]
-    if main(arguments):
+    # A program of its own, as the servers are: nothing here imports it.
+    program = [sys.executable, "-m", "infra.pretrain", *arguments]
+    if subprocess.run(program, env={**os.environ, **OWN_MODULES}, check=False).returncode:
         return FAILED
     if call.as_json:
         print_json({"folder": str(output)})

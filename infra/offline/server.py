@@ -39,6 +39,7 @@ from infra.offline.services.tavily import Tavily
 from infra.offline.services.you import You
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, Modes, World
+from schemas.extras import MissingExtra, require_extras
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8760
 FAULTS_VARIABLE = "GEOFIX_OFFLINE_FAULTS"
@@ -270,6 +271,11 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    try:
+        require_extras("the offline world", "offline")
+    except MissingExtra as error:
+        print(f"geofix: {error}", file=sys.stderr)
+        return 1
     try:
         faults = Faults.from_json(options.faults) if options.faults else Faults()
         modes = Modes(options.mixed_sizes, options.dense, options.graded)

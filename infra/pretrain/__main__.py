@@ -30,14 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"--start {options.start} is no model folder: it has no config.json", file=sys.stderr)
         return 1
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from infra.pretrain.saving import save
     from infra.pretrain.training import Plan, run  # torch takes seconds to import; a wrong option is told at once
 
     boards, quotes = options.processes * 3 // 5, options.processes // 5
     with tempfile.TemporaryDirectory() as scratch:
         start = options.start
         if start is None:
-            from infra.pretrain.questions import all_texts
+            from infra.pretrain.pictures import all_texts
             from tasks.train.base import new_base
 
             start = new_base(Path(scratch) / "start", all_texts(), seed=options.seed)
@@ -56,8 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         partial = options.output.with_name(options.output.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        made = run(start, plan, Path(scratch), partial)
-        save(made.learner, start, partial)
+        run(start, plan, Path(scratch), partial).save(start, partial)
         partial.rename(options.output)
     return 0
 

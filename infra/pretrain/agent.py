@@ -15,11 +15,10 @@ import torch
 from PIL import Image
 
 from infra.pretrain.agent_figures import attempts, figures, maker
-from infra.pretrain.boards import crop_board
-from infra.pretrain.cold_start import Pupil
-from infra.pretrain.lessons import LEVELS, lesson, letters_of
-from infra.pretrain.questions import READ
-from infra.pretrain.sight import SeeingEncoder, freeze_sight
+from infra.pretrain.boards import LEVELS, crop_board, lesson, letters_of, pieces_of
+from infra.pretrain.cold_start import Pupil, SeeingEncoder, freeze_sight
+from infra.pretrain.model import copy_texts
+from infra.pretrain.pictures import READ
 from infra.pretrain.tokens import IGNORED, Tokens
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.agent.environment import Environment
@@ -70,9 +69,7 @@ def save_agent(agent: Agent, output: Path) -> None:
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     agent.fast.model.save_pretrained(partial)
-    for path in agent.folder.iterdir():
-        if path.is_file() and path.suffix != ".safetensors" and not (partial / path.name).exists():
-            shutil.copy(path, partial / path.name)
+    copy_texts(agent.folder, partial)
     partial.rename(output)
 
 
@@ -81,12 +78,7 @@ def reading_lessons(
 ) -> Callable[[], Packed]:
     """Batches of boards to read, so that reading is not forgotten while other things are learned."""
     rng, letters = random.Random(seed), letters_of(places)
-
-    def background(width: int, height: int) -> Image.Image:
-        picture = rng.choice(backgrounds)
-        x, y = rng.randrange(max(1, picture.width - width)), rng.randrange(max(1, picture.height - height))
-        return picture.crop((x, y, x + width, y + height))
-
+    background = pieces_of(backgrounds, rng)
     samples: list[Sample] = []
     while len(samples) < count:
         board, line, size = lesson(len(LEVELS) - 1, places, letters, rng)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
+
+from scipy.stats import binomtest
 
 from infra.pretrain.teacher import GEOCODE, opened
 from tasks.agent.environment import ANSWERED, Environment
@@ -153,14 +154,12 @@ def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def wilson(hits: int, n: int, z: float = 1.96) -> list[float]:
-    """[share, low, high] of a proportion."""
+def wilson(hits: int, n: int) -> list[float]:
+    """[share, low, high] of a proportion, by Wilson's 95 % interval."""
     if not n:
         return [0.0, 0.0, 1.0]
-    p = hits / n
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return [round(p, 4), round(middle - half, 4), round(middle + half, 4)]
+    found = binomtest(hits, n).proportion_ci(method="wilson")
+    return [round(hits / n, 4), round(found.low, 4), round(found.high, 4)]
 
 
 def interval(values: Sequence[float]) -> list[float]:

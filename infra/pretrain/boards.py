@@ -1,7 +1,8 @@
-"""Single sign boards as a zoom would show them, painted in a millisecond: size, blur and perspective as in pictures.
+"""Single sign boards as a zoom would show them, painted in a millisecond, and the order in which they are taught.
 
 A board is drawn with the painter's own texture and letters, tilted, put before a piece of a painted picture, and
-encoded as the picture would be. Character positions are known, which lets a model learn where letters stand.
+encoded as the picture would be. Character positions are known, which lets a model learn where letters stand. Lessons
+run from single letters over short strings and words to whole signs as they stand in the streets.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import cv2
 import numpy as np
 from PIL import Image, ImageChops
 
 from infra.offline.place import Place
 from infra.offline.render import JPEG_QUALITY
 from infra.offline.render.canvas import Colour
+from infra.offline.render.fonts import is_cjk
 from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_texture, set_lines
 
 PATCH = 28  # pixels along the side of one token
@@ -81,6 +84,11 @@ def practice_board(text: str, rng: random.Random) -> Board:
     return Board((text,), aspect, (rng.uniform(0.42, 0.66),), colours, rng.random() < 0.4)
 
 
+def readable(text: str) -> bool:
+    """Whether a line is in letters the base is taught: Latin ones, not Chinese or Japanese characters."""
+    return not is_cjk(text)
+
+
 def letter_px(text: str, letters: float, wide_px: float) -> float:
     """The height of a line's letters as painted: less than planned where the text is too wide for its board."""
     return min(letters, 0.92 * wide_px / max(1, len(text)) / 0.5)
@@ -120,8 +128,8 @@ def crop_board(
         (left_pad, top_pad + down), (left_pad + width, top_pad + up + rise),
         (left_pad + width, top_pad + height - up + rise), (left_pad, top_pad + height - down),
     ])  # fmt: skip
-    source = np.array([(0, 0), (columns, 0), (columns, rows), (0, rows)], dtype=float)
-    back = _homography(corners, source)
+    source = np.array([(0, 0), (columns, 0), (columns, rows), (0, rows)], np.float32)
+    back = cv2.getPerspectiveTransform(corners.astype(np.float32), source)
     patch = texture.transform(
         (region_w, region_h), Image.Transform.PERSPECTIVE, tuple(back.ravel()[:8]), Image.Resampling.BILINEAR
     )
@@ -131,12 +139,10 @@ def crop_board(
     region = background(region_w, region_h)
     region.paste(patch, (0, 0), mask)
     pixels = finished(region, grid, rng)
-    forward = np.linalg.inv(back)
     scale = np.array([grid[1] * PATCH / region_w, grid[0] * PATCH / region_h])
-    centres = [
-        (float(x * scale[0]), float(y * scale[1]))
-        for x, y in _moved(forward, _letter_centres(board, line, (columns, rows)))
-    ]
+    letters = np.array([_letter_centres(board, line, (columns, rows))])
+    centres = cv2.perspectiveTransform(letters, np.linalg.inv(back))[0] * scale if letters.size else letters[0]
+    centres = [(float(x), float(y)) for x, y in centres]
     return Crop(pixels, grid, line, board.lines[line], centres)
 
 
@@ -170,16 +176,50 @@ def _letter_centres(board: Board, line: int, size: tuple[int, int]) -> list[tupl
     return [(x + (a + b) / 2 * stretch, row) for a, b in pairwise(ends)]
 
 
-def _homography(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The 3 x 3 matrix that takes the four source points to the targets."""
-    rows = []
-    for (x, y), (u, v) in zip(source, target, strict=True):
-        rows.append([x, y, 1, 0, 0, 0, -u * x, -u * y])
-        rows.append([0, 0, 0, x, y, 1, -v * x, -v * y])
-    solved = np.linalg.solve(np.array(rows), target.ravel())
-    return np.append(solved, 1.0).reshape(3, 3)
+LEVELS = (1, 2, 3, 5, 8, 12, 18, 34)  # most characters of a line
+SIGNS_FROM = 5  # the level number from which real signs come
 
 
-def _moved(matrix: np.ndarray, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    flat = np.column_stack([np.asarray(points, dtype=float), np.ones(len(points))]) @ matrix.T
-    return [(float(x / w), float(y / w)) for x, y, w in flat]
+def pieces_of(pictures: Sequence[Image.Image], rng: random.Random) -> Callable[[int, int], Image.Image]:
+    """What draws a piece of any of these pictures, as wide and high as asked: the background of a board."""
+
+    def piece(width: int, height: int) -> Image.Image:
+        picture = rng.choice(pictures)
+        x, y = rng.randrange(max(1, picture.width - width)), rng.randrange(max(1, picture.height - height))
+        return picture.crop((x, y, x + width, y + height))
+
+    return piece
+
+
+def letters_of(places: Sequence[Place]) -> str:
+    """Every letter that stands on the signs of these places, and digits."""
+    seen = {letter for place in places for board in boards_of(place) for line in board.lines if readable(line)
+            for letter in line}  # fmt: skip
+    return "".join(sorted(seen | set("0123456789.+") - {" "}))
+
+
+def lesson(number: int, places: Sequence[Place], letters: str, rng: random.Random) -> tuple[Board, int, float]:
+    """(board, asked line, letter height in pixels) of the next exercise at a level."""
+    most, share = LEVELS[number], rng.random()
+    small = 7.5 if number == len(LEVELS) - 1 else 10.0 if number >= SIGNS_FROM else 14.0
+    size = math.exp(rng.uniform(math.log(small), math.log(28.0)))
+    signs = 0.0 if number < SIGNS_FROM else 0.55 if number < len(LEVELS) - 1 else 0.75
+    if share < signs:
+        board = rng.choice([b for b in boards_of(rng.choice(places)) if b.lines[0] != "MONUMENT" or rng.random() < 0.3])
+        line = rng.randrange(len(board.lines))
+        if readable(board.lines[line]) and len(board.lines[line]) <= 34:
+            return board, line, size
+    count = most if rng.random() < 0.5 else rng.randrange(1, most + 1)
+    random_text = "".join(rng.choice(letters) for _ in range(count))
+    text = random_text if rng.random() < 0.4 else _piece(places, count, rng)
+    return practice_board(text.strip() or "a", rng), 0, size
+
+
+def _piece(places: Sequence[Place], count: int, rng: random.Random) -> str:
+    """A stretch of a real sign's text."""
+    board = rng.choice(boards_of(rng.choice(places)))
+    line = rng.choice(board.lines)
+    if not readable(line):
+        return "".join(rng.choice("0123456789") for _ in range(count))
+    start = rng.randrange(max(1, len(line) - count + 1))
+    return line[start : start + count]

@@ -23,10 +23,8 @@ from PIL import Image
 
 from infra.offline.place import Place
 from infra.offline.world import World
-from infra.pretrain.boards import PATCH, crop_board
-from infra.pretrain.lessons import lesson
-from infra.pretrain.pictures import clear_images, example, readable
-from infra.pretrain.questions import READ
+from infra.pretrain.boards import PATCH, crop_board, lesson, pieces_of, readable
+from infra.pretrain.pictures import clear_images, example
 from infra.pretrain.tokens import Tokens
 
 Grid = tuple[int, int]
@@ -104,21 +102,14 @@ class Boards(torch.utils.data.IterableDataset[ReadingBatch]):
         rng = random.Random(f"{self.seed} {worker.id if worker else 0}")
         number = {letter: place for place, letter in enumerate(self.letters)}
         waiting: dict[tuple[Grid, int], list[Any]] = {}
-
-        def background(width: int, height: int) -> Image.Image:
-            picture = rng.choice(self.backgrounds)
-            x, y = rng.randrange(max(1, picture.width - width)), rng.randrange(max(1, picture.height - height))
-            return picture.crop((x, y, x + width, y + height))
+        background = pieces_of(self.backgrounds, rng)
 
         while True:
             level = int(self.level[0])
             board, line, size = lesson(level, self.places, self.letters, rng)
             crop = crop_board(board, line, size, background, rng)
             rows, columns = crop.grid
-            text = " ".join(crop.text.split())
-            made = self.tokens.sequence(
-                rows * columns, READ[crop.line], self.tokens.spelled(text), self.tokens.length(rows * columns)
-            )
+            made = self.tokens.reading(rows * columns, crop.line, crop.text)
             if made is None:
                 continue
             cells = [
@@ -136,10 +127,6 @@ class Boards(torch.utils.data.IterableDataset[ReadingBatch]):
             if len(group) == self.batch:
                 del waiting[crop.grid, level]
                 yield _reading(crop.grid, level, group)
-
-
-def _within(place: float, count: int) -> int:
-    return min(count - 1, max(0, int(place)))
 
 
 def _reading(grid: Grid, level: int, group: list[Any]) -> ReadingBatch:
@@ -172,9 +159,7 @@ def paint_forever(world: World, indices: Sequence[int], seed: int, folder: Path,
             return
 
 
-def write_shard(
-    world: World, chosen: Sequence[tuple[int, str]], rng: random.Random, stem: Path, pad: bool, text: bool = True
-) -> None:
+def write_shard(world: World, chosen: Sequence[tuple[int, str]], rng: random.Random, stem: Path, pad: bool) -> None:
     """Paint these images and write views, zooms and answers; the file appears whole."""
     views: dict[str, list[np.ndarray]] = {}
     zooms: dict[str, list[np.ndarray]] = {}
@@ -182,7 +167,7 @@ def write_shard(
     for index, image_id in chosen:
         record = world.image(image_id)
         assert record is not None
-        made = example(world, record, rng, pad, text)
+        made = example(world, record, rng, pad)
         key = f"view_{made.grid[0]}x{made.grid[1]}"
         views.setdefault(key, []).append(made.view)
         facts["views"].setdefault(key, []).append(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +14,8 @@ import torch
 
 from infra.pretrain.feed import Pool
 from infra.pretrain.model import Learner
-from infra.pretrain.questions import ATTRIBUTES, BOX, READ
-from infra.pretrain.quoting import padded, record, text_batch
-from infra.pretrain.tokens import IGNORED, Tokens
+from infra.pretrain.pictures import ATTRIBUTES, BOX
+from infra.pretrain.tokens import IGNORED, Sequenced, Tokens, padded, record, stacked, text_batch
 
 BINS = (7.5, 10.0, 12.0, 16.0, 24.0, 1e9)  # letter heights in pixels of the original
 READABLE_PX = 12.0  # letters smaller than this are not counted as readable
@@ -25,32 +26,35 @@ BATCH = 256
 def read_signs(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = False) -> list[dict[str, Any]]:
     """One row for each line in letters the base knows: its height and whether it was read exactly."""
     rows: list[dict[str, Any]] = []
-    for key in pool.keys("zoom", 1):
-        grid = pool.grid(key)
-        listed = pool.facts[key]
-        for start in range(0, len(listed), BATCH):
-            part, kept, ids, labels = listed[start : start + BATCH], [], [], []
-            for number, fact in enumerate(part):
-                text = " ".join(fact["text"].split())
-                made = tokens.sequence(
-                    grid[0] * grid[1], READ[fact["line"]], tokens.spelled(text), tokens.length(grid[0] * grid[1])
-                )
-                if made is None or not fact["latin"]:
-                    rows.append({**fact, "exact": False})
-                    continue
-                kept.append(number)
-                ids.append(torch.from_numpy(made[0]))
-                labels.append(torch.from_numpy(made[1]))
-            if not kept:
-                continue
-            pixels = pool.pixels[key][start : start + BATCH][torch.tensor(kept, device=pool.pixels[key].device)]
-            if shuffle:
-                pixels = pixels[torch.tensor(others([part[n]["index"] for n in kept]), device=pixels.device)]
-            together = torch.stack(labels)
-            batch = learner.packed(pixels, grid, torch.stack(ids), together, 0.0)
-            exact = learner.exact(learner.logits(batch), together).tolist()
-            rows += [{**part[number], "exact": bool(right)} for number, right in zip(kept, exact, strict=True)]
+    for key, part, pixels in _batches(pool, "zoom"):
+        cells = math.prod(pool.grid(key))
+        made = [tokens.reading(cells, fact["line"], fact["text"]) if fact["latin"] else None for fact in part]
+        kept = [number for number, one in enumerate(made) if one is not None]
+        rows += [{**fact, "exact": False} for fact, one in zip(part, made, strict=True) if one is None]
+        if kept:
+            exact = _exact(learner, pixels[kept], pool.grid(key), [one for one in made if one is not None],
+                           [part[number]["index"] for number in kept], shuffle)  # fmt: skip
+            rows += [{**part[number], "exact": right} for number, right in zip(kept, exact, strict=True)]
     return rows
+
+
+def _batches(pool: Pool, kind: str) -> Iterator[tuple[str, list[dict[str, Any]], torch.Tensor]]:
+    """(group, facts, pixels) of all pictures of a kind."""
+    for key in pool.keys(kind, 1):
+        for start in range(0, len(pool.facts[key]), BATCH):
+            yield key, pool.facts[key][start : start + BATCH], pool.pixels[key][start : start + BATCH]
+
+
+def _exact(
+    learner: Learner, pixels: torch.Tensor, grid: tuple[int, int], made: Sequence[Sequenced], places: list[int],
+    shuffle: bool,
+) -> list[bool]:  # fmt: skip
+    """Whether each exchange is answered exactly; with `shuffle` about a picture of another place."""
+    if shuffle:
+        pixels = pixels[others(places)]
+    ids, labels = stacked(made)
+    exact = learner.exact(learner.logits(learner.packed(pixels, grid, ids, labels, 0.0)), labels)
+    return [bool(one) for one in exact.tolist()]
 
 
 @torch.no_grad()
@@ -106,27 +110,16 @@ def attributes(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = Fal
     right: Counter[str] = Counter()
     asked: Counter[str] = Counter()
     common: dict[str, Counter[str]] = {question: Counter() for question in ATTRIBUTES}
-    for key in pool.keys("view", 1):
-        grid, listed = pool.grid(key), pool.facts[key]
-        for start in range(0, len(listed), BATCH):
-            part = listed[start : start + BATCH]
-            pixels = pool.pixels[key][start : start + BATCH]
-            if shuffle:
-                pixels = pixels[torch.tensor(others([fact["index"] for fact in part]), device=pixels.device)]
-            for question in ATTRIBUTES:
-                made = [
-                    tokens.sequence(
-                        grid[0] * grid[1], question, tokens.encode(fact["answers"][question]),
-                        tokens.length(grid[0] * grid[1]),
-                    )
-                    for fact in part
-                ]  # fmt: skip
-                pairs = [one for one in made if one is not None]
-                ids, labels = (torch.stack([torch.from_numpy(one[k]) for one in pairs]) for k in (0, 1))
-                exact = learner.exact(learner.logits(learner.packed(pixels, grid, ids, labels, 0.0)), labels)
-                right[question] += int(exact.sum())
-                asked[question] += len(part)
-                common[question].update(fact["answers"][question] for fact in part)
+    for key, part, pixels in _batches(pool, "view"):
+        cells = math.prod(pool.grid(key))
+        for question in ATTRIBUTES:
+            answers = [fact["answers"][question] for fact in part]
+            made = [tokens.sequence(cells, [(question, tokens.encode(one))], tokens.length(cells)) for one in answers]
+            exact = _exact(learner, pixels, pool.grid(key), [one for one in made if one is not None],
+                           [fact["index"] for fact in part], shuffle)  # fmt: skip
+            right[question] += sum(exact)
+            asked[question] += len(part)
+            common[question].update(answers)
     return {
         question: {
             "exact": round(right[question] / asked[question], 4),
@@ -175,10 +168,9 @@ def boxes(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = False) -
         numbers = [n for n, fact in enumerate(pool.facts[key]) if fact["box"]][:BATCH]
         if not numbers:
             continue
-        pixels = pool.pixels[key][torch.tensor(numbers, device=pool.pixels[key].device)]
+        pixels = pool.pixels[key][numbers]
         if shuffle:
-            places = [pool.facts[key][n]["index"] for n in numbers]
-            pixels = pixels[torch.tensor(others(places), device=pixels.device)]
+            pixels = pixels[others([pool.facts[key][n]["index"] for n in numbers])]
         said = answer(learner, pixels, pool.grid(key), tokens.asked(BOX), tokens, 24)
         overlaps += [
             overlap(_box(text), _box(pool.facts[key][n]["box"])) for text, n in zip(said, numbers, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,13 @@ from tasks.train.fast.packing import Packed, positions_of
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 Grid = tuple[int, int]
+
+
+def copy_texts(start: Path, output: Path) -> None:
+    """Copy configuration, tokenizer and processor of a model's folder, unless they are there."""
+    for path in start.iterdir():
+        if path.is_file() and path.suffix != ".safetensors" and not (output / path.name).exists():
+            shutil.copy(path, output / path.name)
 
 
 class Learner:
@@ -135,9 +143,19 @@ class Learner:
         torch.nn.utils.clip_grad_norm_([*self.masters, *self.letters.parameters()], 1.0)
         self.optimizer.step()
         self.letters.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for weight, master in zip(self.weights, self.masters, strict=True):
-                weight.copy_(master)
+        self.copy_masters()
+
+    @torch.no_grad()
+    def copy_masters(self) -> None:
+        """Give the model its fp32 weights, rounded to the type it computes in."""
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            weight.copy_(master)
+
+    def save(self, start: Path, output: Path) -> None:
+        """Write a folder that any Qwen2.5-VL loader opens: weights in bf16, all other files as in `start`."""
+        self.copy_masters()
+        self.model.to(torch.bfloat16).save_pretrained(output)
+        copy_texts(start, output)
 
     def exact(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """For each sample whether every trained token is the most likely one: its greedy answer is right."""

@@ -21,9 +21,9 @@ from infra.offline.facts import countries
 from infra.offline.render import encode, paint
 from infra.offline.render.labels import SeenSign
 from infra.offline.world import ImageRecord, World
-from infra.pretrain.pictures import FREE, clear_images, is_held_out, readable
-from infra.pretrain.teacher import Taught, is_placed, teach
-from infra.pretrain.tiles import SUFFIX, write_tiles
+from infra.pretrain.boards import readable
+from infra.pretrain.pictures import FREE, clear_images, is_held_out
+from infra.pretrain.teacher import SUFFIX, Taught, is_placed, teach, write_tiles
 from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS
 from tasks.agent.toolbox import Toolbox
 from tasks.imaging import images

@@ -1,4 +1,7 @@
-"""Painted pictures with what can be asked about them: the view a model sees, zoomed signs, attributes, a box."""
+"""Painted pictures and what is asked about them: what is painted, never where it is.
+
+A picture comes with the view a model sees, zoomed signs, attributes and a box.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,65 @@ from PIL import Image
 
 from infra.offline.place import Place
 from infra.offline.render import encode, paint
-from infra.offline.render.fonts import is_cjk
 from infra.offline.render.labels import SeenSign
 from infra.offline.world import ImageRecord, World
 from infra.pretrain.boards import PATCH, grid_of, letter_px
-from infra.pretrain.questions import answers_of, box_text
+
+READ = ("Read line 1 of the sign.", "Read line 2 of the sign.")
+SIDE = "Which side do they drive on?"
+MIDDLE = "What colour is the middle line?"
+EDGE = "What colour is the edge line?"
+TREES = "Which plants grow there?"
+HOUSES = "What are the houses like?"
+BOX = "Where is the largest sign?"
+ATTRIBUTES = (SIDE, MIDDLE, EDGE, TREES, HOUSES)
+
+_TREES = {
+    "arid": "dry shrubs",
+    "tropical": "palms",
+    "mediterranean": "cypresses",
+    "temperate": "broadleaf trees",
+    "boreal": "conifers",
+    "polar": "low shrubs",
+}
+_HOUSES = {
+    "nordic": "painted timber",
+    "brick": "brick",
+    "plaster": "plaster with steep roofs",
+    "mediterranean": "pale stucco",
+    "block": "concrete blocks",
+    "wood": "clapboard",
+    "asian": "grey tiles",
+    "chinese": "tall flats",
+    "tropical": "light walls",
+    "indian": "pastel with flat roofs",
+    "desert": "sand-coloured walls",
+    "african": "low clay",
+    "latin": "bright colours",
+}
+
+
+def answers_of(place: Place) -> dict[str, str]:
+    """The attribute questions' answers for a street: what its pictures show."""
+    facts = place.facts
+    return {
+        SIDE: facts.drives_on,
+        MIDDLE: facts.centre_line,
+        EDGE: facts.edge_line,
+        TREES: _TREES[place.climate],
+        HOUSES: _HOUSES[place.building_style],
+    }
+
+
+def box_text(box: tuple[float, float, float, float]) -> str:
+    """A box in pixels of the picture as the model sees it, as the zoom tool takes it."""
+    return "[" + ", ".join(str(round(edge)) for edge in box) + "]"
+
+
+def all_texts() -> list[str]:
+    """Every question and answer of a fixed wording, for a tokenizer to learn from."""
+    return [*READ, *ATTRIBUTES, BOX, *_TREES.values(), *_HOUSES.values(), "left", "right", "white", "yellow", "none"]
+
 
 PANORAMA, PHOTO = (8, 16), (9, 13)  # rows x columns in tokens of a view within 100,352 pixels
 LEAST_LETTERS_PX = 7.5
@@ -59,10 +116,10 @@ def clear_images(world: World, index: int) -> list[ImageRecord]:
     return [record for record in world.images(index) if record.condition in ("clear", "landmark")]
 
 
-def original(world: World, record: ImageRecord, text: bool = True) -> tuple[Image.Image, list[SeenSign]]:
+def original(world: World, record: ImageRecord) -> tuple[Image.Image, list[SeenSign]]:
     """The picture as it is downloaded, and its boards."""
     signs: list[SeenSign] = []
-    painted = paint(world, record, signs, text=text)
+    painted = paint(world, record, signs)
     return Image.open(io.BytesIO(encode(painted))).convert("RGB"), signs
 
 
@@ -72,9 +129,9 @@ def view_of(picture: Image.Image, is_pano: bool) -> np.ndarray:
     return np.asarray(picture.resize((columns * PATCH, rows * PATCH), Image.Resampling.BICUBIC, reducing_gap=2.0))
 
 
-def example(world: World, record: ImageRecord, rng: random.Random, pad: bool = True, text: bool = True) -> Example:
+def example(world: World, record: ImageRecord, rng: random.Random, pad: bool = True) -> Example:
     """One painted picture; `pad=False` cuts signs with fixed margins instead of random ones."""
-    picture, signs = original(world, record, text)
+    picture, signs = original(world, record)
     place = world.place(record.place)
     grid = PANORAMA if record.is_pano else PHOTO
     scale = grid[1] * PATCH / picture.width, grid[0] * PATCH / picture.height
@@ -120,8 +177,3 @@ def fitted(
     shift_x = max(0.0, -left) - max(0.0, right - size[0])
     shift_y = max(0.0, -top) - max(0.0, bottom - size[1])
     return round(left + shift_x), round(top + shift_y), round(right + shift_x), round(bottom + shift_y)
-
-
-def readable(text: str) -> bool:
-    """Whether a line is in letters the base is taught: Latin ones, not Chinese or Japanese characters."""
-    return not is_cjk(text)

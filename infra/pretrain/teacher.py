@@ -9,19 +9,144 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
-from functools import lru_cache
+import random
+import struct
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from infra.pretrain.quoting import shortened
-from infra.pretrain.tiles import SUFFIX, read_tiles
+import httpx
+import numpy as np
+from PIL import Image
+from starlette.applications import Starlette
+
+from infra.offline.names import NameIndex
+from infra.offline.render import encode
+from infra.offline.services.nominatim import Nominatim
+from infra.offline.sign_index import SignIndex
+from infra.offline.world import World
+from infra.pretrain.tokens import shortened
 from schemas.messages import ChatReply, Message, ToolCall
+from schemas.settings.services import GeocoderEndpoint
 from tasks.agent.environment import Environment
 from tasks.agent.picture import Picture, open_picture
-from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, RECIPE
+from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, RECIPE, RESULTS
 from tasks.agent.toolbox import Toolbox
+from tasks.agent.tools import Geocodes, ToolContext
 from tasks.geo.distance import distance_km
+from tasks.imaging import images
+from tasks.imaging.decode import Encoded
+from tasks.services.geocoder import GeocodeCandidate, Geocoder
+from tasks.services.http import Connection
+
+
+def geocoder_of(world: World, ready: bool = False) -> Geocoder:
+    """A client of the world's Nominatim; `ready` builds its indices now."""
+    nominatim = Nominatim(world, NameIndex(world.gazetteer), SignIndex(world))
+    if ready:
+        nominatim.search("a street")
+    application = Starlette(routes=nominatim.routes())
+    endpoint = GeocoderEndpoint(requests_per_minute=None, requests_per_day=None)
+    return Geocoder(Connection("geocoder", endpoint), transport=lambda: httpx.ASGITransport(application))
+
+
+class Remembering:
+    """A geocoder that looks up each name once: the rollouts of a group mostly ask for the same."""
+
+    def __init__(self, inner: Geocodes) -> None:
+        self._inner = inner
+        self._known: dict[tuple[str, int], list[GeocodeCandidate]] = {}
+
+    async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        if (query, limit) not in self._known:
+            self._known[query, limit] = await self._inner.search(query, limit)
+        return self._known[query, limit]
+
+
+class WrongGeocoder:
+    """A control: finds some other place instead, in the same form."""
+
+    def __init__(self, inner: Geocodes, world: World, seed: int) -> None:
+        self._inner, self._world, self._rng = inner, world, random.Random(seed)
+
+    async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        found = await self._inner.search(query, limit)
+        chosen = []
+        for one in found:
+            city = self._world.gazetteer.city(self._rng.randrange(len(self._world.gazetteer)))
+            chosen.append(replace(one, lat=round(city.lat, 7), lon=round(city.lon, 7), city=city.name))
+        return chosen
+
+
+def toolbox_of(geocoder: Geocodes) -> Toolbox:
+    """Zoom and geocoder."""
+    return Toolbox(ToolContext(geocoder=Remembering(geocoder), max_results=RESULTS))
+
+
+SIDE = 256
+SUFFIX = ".tiles"
+
+
+def write_tiles(path: Path, picture: Image.Image, view: bytes, scale: float) -> None:
+    """The picture's tiles and its view, in one file that appears whole."""
+    parts = [view]
+    for top in range(0, picture.height, SIDE):
+        for left in range(0, picture.width, SIDE):
+            box = (left, top, min(left + SIDE, picture.width), min(top + SIDE, picture.height))
+            parts.append(encode(picture.crop(box)))
+    head = json.dumps(
+        {"width": picture.width, "height": picture.height, "scale": scale, "sizes": [len(one) for one in parts]}
+    ).encode()
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(struct.pack("<I", len(head)) + head + b"".join(parts))
+    partial.rename(path)
+
+
+@dataclass(frozen=True)
+class TiledPicture(Picture):
+    """A picture whose original lies in tiles."""
+
+    sizes: tuple[int, int] = (0, 0)  # of the original, width and height
+    tiles: tuple[bytes, ...] = ()
+
+    @cached_property
+    def _cut(self) -> dict[tuple[float, float, float, float], bytes]:
+        return {}
+
+    def region(self, box: tuple[float, float, float, float]) -> bytes:
+        if box not in self._cut:  # the rollouts of a group mostly look at the same
+            self._cut[box] = self._region(box)
+        return self._cut[box]
+
+    def _region(self, box: tuple[float, float, float, float]) -> bytes:
+        width, height = self.sizes
+        left, top, right, bottom = images.box_on_original(box, self.scale, width, height)
+        across = -(-width // SIDE)
+        rows = []
+        for row in range(top // SIDE, (bottom - 1) // SIDE + 1):
+            tiles = range(row * across + left // SIDE, row * across + (right - 1) // SIDE + 1)
+            rows.append(np.concatenate([Encoded.open(self.tiles[n]).pixels() for n in tiles], axis=1))
+        x, y = left // SIDE * SIDE, top // SIDE * SIDE
+        cut = np.concatenate(rows)[top - y : bottom - y, left - x : right - x]
+        return images.cut_view(np.ascontiguousarray(cut), self.max_pixels, self.min_pixels)
+
+
+def read_tiles(path: Path, max_pixels: int, min_pixels: int) -> TiledPicture:
+    """The picture of a file."""
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<I", data)
+    head = json.loads(data[4 : 4 + length])
+    at, parts = 4 + length, []
+    for size in head["sizes"]:
+        parts.append(data[at : at + size])
+        at += size
+    facts = images.inspect(parts[0])
+    return TiledPicture(
+        b"", parts[0], head["scale"], facts.width, facts.height, max_pixels, min_pixels,
+        (head["width"], head["height"]), tuple(parts[1:]),
+    )  # fmt: skip
+
 
 MAX_ERROR_KM = 5.0
 ZOOM, GEOCODE = "image_zoom_in_tool", "maps_geocode"

@@ -1,15 +1,35 @@
-"""Questions and answers as token ids, in the form the chat template gives them."""
+"""Questions and answers as token ids, in the form the chat template gives them; and lessons in quoting.
+
+A base that was only ever asked about pictures has never repeated a word it was told: the part of attention that looks
+for what followed the same letters before (an induction head) is not there. An agent needs it to carry a tool's
+coordinates into its answer, so it is practised first, in texts of the form tools and answers have: random letters and
+numbers, no place among them.
+"""
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer
 
+from infra.pretrain.pictures import READ
+from tasks.train.fast.packing import Packed
+
 IGNORED = -100
+Sequenced = tuple[np.ndarray, np.ndarray]  # ids and labels, padded
 ANSWER = 48  # tokens of an answer, its end included
+
+
+def stacked(made: Sequence[Sequenced]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and labels of sequences of one length, as a batch."""
+    ids, labels = (torch.from_numpy(np.stack(part)) for part in zip(*made, strict=True))
+    return ids, labels
 
 
 class Tokens:
@@ -56,20 +76,6 @@ class Tokens:
         """What stands before the picture."""
         return self.encode("<|im_start|>user\n<|vision_start|>")
 
-    def sequence(
-        self, pictures: int, question: str, answer: list[int], length: int
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids, labels) of one exchange about a picture of n tokens, padded; None where it does not fit."""
-        before = [*self.opening, *[self.image] * pictures, *self.asked(question)]
-        whole = [*before, *answer, self.end]
-        if len(answer) >= ANSWER or len(whole) > length:
-            return None
-        ids = np.full(length, self.pad, np.int64)
-        labels = np.full(length, IGNORED, np.int64)
-        ids[: len(whole)] = whole
-        labels[len(before) : len(whole)] = whole[len(before) :]
-        return ids, labels
-
     def asked_next(self, question: str) -> list[int]:
         """A further question about the same picture, after an answer."""
         key = "next " + question
@@ -77,28 +83,104 @@ class Tokens:
             self._questions[key] = self.encode(f"\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n")
         return self._questions[key]
 
-    def interview(
-        self, pictures: int, exchanges: list[tuple[str, str]], length: int
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids, labels) of several questions and answers about one picture, padded; None where they do not fit."""
+    def sequence(self, pictures: int, exchanges: Sequence[tuple[str, Sequence[int]]], length: int) -> Sequenced | None:
+        """(ids, labels) of questions and answers about a picture of n tokens, padded; None where they do not fit."""
         ids = np.full(length, self.pad, np.int64)
         labels = np.full(length, IGNORED, np.int64)
-        at = 0
-        for number, (question, text) in enumerate(exchanges):
-            before = (
-                self.asked_next(question)
-                if number
-                else [*self.opening, *[self.image] * pictures, *self.asked(question)]
-            )
-            said = [*self.encode(text), self.end]
-            if at + len(before) + len(said) > length:
+        opening, at = [*self.opening, *[self.image] * pictures], 0
+        for number, (question, answer) in enumerate(exchanges):
+            before = self.asked_next(question) if number else [*opening, *self.asked(question)]
+            begin, end = at + len(before), at + len(before) + len(answer) + 1
+            if len(answer) >= ANSWER or end > length:
                 return None
-            ids[at : at + len(before)] = before
-            at += len(before)
-            ids[at : at + len(said)] = labels[at : at + len(said)] = said
-            at += len(said)
+            ids[at:begin] = before
+            ids[begin:end] = labels[begin:end] = [*answer, self.end]
+            at = end
         return ids, labels
+
+    def reading(self, pictures: int, line: int, text: str) -> Sequenced | None:
+        """(ids, labels) of reading a line of a sign letter by letter; None where it is too long."""
+        return self.sequence(pictures, [(READ[line], self.spelled(" ".join(text.split())))], self.length(pictures))
 
     def length(self, pictures: int) -> int:
         """The padded length of exchanges about a picture of n tokens."""
         return -(-(len(self.opening) + pictures + 16 + ANSWER) // 8) * 8
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_SYLLABLES = ["bacedifoguhajekilomunaperisotuvawexiyozaarelinorunstkrdrllnn"[k : k + 2] for k in range(0, 60, 2)]
+Exchange = tuple[list[int], list[int]]  # ids and labels
+RECORDS = 1  # the level from which records come
+
+
+def repeat(tokens: Tokens, rng: random.Random, count: int) -> Exchange:
+    """A string of random letters twice; the second time is learned."""
+    said = [tokens.encode(rng.choice(LETTERS))[0] for _ in range(count)]
+    mark = tokens.encode("\n")
+    return [*said, *mark, *said, tokens.end], [*[IGNORED] * (count + len(mark)), *said, tokens.end]
+
+
+def record(tokens: Tokens, rng: random.Random) -> Exchange:
+    """What a geocoder could have found, and the answer's four lines copied from it; the answer is learned."""
+    lat, lon = rng.uniform(-89, 89), rng.uniform(-179, 179)
+    street, city, region, country = (_name(rng) for _ in range(4))
+    value = {"results": [{
+        "lat": round(lat, 7), "lon": round(lon, 7), "name": street,
+        "display_name": ", ".join((street, city, region, country)), "country": country,
+        "country_code": country[:2].upper(), "region": region, "city": city, "importance": round(rng.random(), 3),
+    }]}  # fmt: skip
+    told = json.dumps(value, ensure_ascii=False)
+    before = f"<|im_start|>user\n<tool_response>\n{told}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    said = f"<answer>\nCountry: {country}\nCity: {city}\nLatitude: {shortened(lat)}\nLongitude: {shortened(lon)}\n"
+    asked, answer = tokens.encode(before), [*tokens.encode(said + "</answer>"), tokens.end]
+    return [*asked, *answer], [*[IGNORED] * len(asked), *answer]
+
+
+def shortened(degrees: float) -> str:
+    """The number as it is copied letter by letter: two decimals, cut and not rounded."""
+    whole, _, decimals = f"{degrees:.7f}".partition(".")
+    return f"{whole}.{decimals[:2]}"
+
+
+def _name(rng: random.Random) -> str:
+    return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randrange(2, 5))).capitalize()
+
+
+class Quotes(torch.utils.data.IterableDataset[tuple[int, torch.Tensor, torch.Tensor]]):
+    """Endless (level, ids, labels) of lessons in quoting, at the level that `level` says; all processes share it."""
+
+    def __init__(self, tokens: Tokens, level: torch.Tensor, batch: int, seed: int) -> None:
+        self.tokens, self.level, self.batch, self.seed = tokens, level, batch, seed
+
+    def __iter__(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        worker = torch.utils.data.get_worker_info()
+        rng = random.Random(f"quotes {self.seed} {worker.id if worker else 0}")
+        while True:
+            level = int(self.level[0])
+            if level < RECORDS or rng.random() < 0.3:
+                count = rng.randrange(6, 40)
+                exchanges = [repeat(self.tokens, rng, count) for _ in range(self.batch)]
+            else:
+                exchanges = [record(self.tokens, rng) for _ in range(max(1, self.batch // 4))]
+            ids, labels = padded(exchanges, self.tokens.pad)
+            yield level, torch.tensor(ids), torch.tensor(labels)
+
+
+def padded(exchanges: Sequence[Exchange], pad: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Ids and labels, all as long as the longest."""
+    length = max(len(ids) for ids, _ in exchanges)
+    return (
+        [[*ids, *[pad] * (length - len(ids))] for ids, _ in exchanges],
+        [[*labels, *[IGNORED] * (length - len(labels))] for _, labels in exchanges],
+    )
+
+
+def text_batch(ids: torch.Tensor, labels: torch.Tensor, device: torch.device) -> Packed:
+    """Rows of equally long exchanges without pictures, as the trainer takes them."""
+    count, length = ids.shape
+    flat, targets = ids.flatten(), labels.flatten()
+    at = torch.nonzero(targets != IGNORED).flatten()
+    return Packed(
+        flat, torch.arange(length).repeat(count).expand(3, -1), (length,) * count, torch.zeros(0, dtype=torch.long), (),
+        None, at - 1, targets[at],
+    ).to(device)  # fmt: skip

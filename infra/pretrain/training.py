@@ -17,14 +17,12 @@ import torch.nn.functional as F
 
 from infra.offline.place import Place
 from infra.offline.world import World
+from infra.pretrain.boards import LEVELS, letters_of, readable
 from infra.pretrain.feed import Boards, Pool, Replay, paint_forever, write_shard
-from infra.pretrain.lessons import LEVELS, letters_of
 from infra.pretrain.measure import attributes, boxes, quotes_right, read_signs, reading_report
 from infra.pretrain.model import Learner
-from infra.pretrain.pictures import clear_images, is_held_out, original, readable
-from infra.pretrain.questions import BOX, READ
-from infra.pretrain.quoting import Quotes, text_batch
-from infra.pretrain.tokens import Tokens
+from infra.pretrain.pictures import BOX, clear_images, is_held_out, original
+from infra.pretrain.tokens import Quotes, Sequenced, Tokens, stacked, text_batch
 
 PASS_EXACT = (0.75, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 2.0)  # share read exactly at which the next lesson begins
 WEIGHTS = "model.safetensors"  # where `start` holds them, training goes on from them
@@ -57,18 +55,6 @@ class Plan:
     rate: float = 1e-3
 
 
-@dataclass(frozen=True)
-class Made:
-    """What a run leaves in memory."""
-
-    learner: Learner
-    pool: Pool
-    held: Pool
-    world: World
-    tokens: Tokens
-    report: dict[str, Any]
-
-
 def say(started: float, *words: object) -> None:
     print(f"[{time.monotonic() - started:5.0f}]", *words, file=sys.stderr, flush=True)
 
@@ -94,20 +80,20 @@ def choose_places(world: World, plan: Plan) -> tuple[list[Place], list[int]]:
 _WORLD: World | None = None  # for forked processes: a world is too large to be sent
 
 
-def _held_part(task: tuple[list[tuple[int, str]], int, str, bool]) -> None:
+def _held_part(task: tuple[list[tuple[int, str]], int, str]) -> None:
     assert _WORLD is not None
-    chosen, seed, stem, text = task
-    write_shard(_WORLD, chosen, random.Random(seed), Path(stem), pad=False, text=text)
+    chosen, seed, stem = task
+    write_shard(_WORLD, chosen, random.Random(seed), Path(stem), pad=False)
 
 
-def paint_held_out(world: World, held: Sequence[int], plan: Plan, folder: Path, text: bool = True) -> None:
-    """One picture of every held-out place, painted by all processes at once; `text=False` leaves boards empty."""
+def paint_held_out(world: World, held: Sequence[int], plan: Plan, folder: Path) -> None:
+    """Paint one picture of every held-out place, by all processes at once."""
     folder.mkdir(parents=True, exist_ok=True)
     global _WORLD
     _WORLD = world
     rng = random.Random(plan.seed + 1)
     chosen = [(index, rng.choice(clear_images(world, index)).image_id) for index in held]
-    parts = [(chosen[k : k + 12], k, str(folder / f"held-{k:05d}"), text) for k in range(0, len(chosen), 12)]
+    parts = [(chosen[k : k + 12], k, str(folder / f"held-{k:05d}")) for k in range(0, len(chosen), 12)]
     workers = max(1, plan.board_processes + plan.paint_processes)
     if workers == 1 or len(parts) == 1:
         for part in parts:
@@ -117,11 +103,8 @@ def paint_held_out(world: World, held: Sequence[int], plan: Plan, folder: Path, 
         pool.map(_held_part, parts, chunksize=1)
 
 
-def run(start: Path, plan: Plan, scratch: Path, output: Path, then: Callable[[Made], None] = lambda made: None) -> Made:
-    """Train from the configuration and tokenizer in `start`; figures go to `output`.
-
-    `then` is called while pictures are still being painted.
-    """
+def run(start: Path, plan: Plan, scratch: Path, output: Path) -> Learner:
+    """Train from the configuration and tokenizer in `start`; figures go to `output`."""
     began = time.monotonic()
     output.mkdir(parents=True, exist_ok=True)
     held_folder, train_folder = scratch / "held", scratch / "train"
@@ -184,11 +167,9 @@ def run(start: Path, plan: Plan, scratch: Path, output: Path, then: Callable[[Ma
               + len(pool.facts.get("view_8x16", [])), "seconds": round(time.monotonic() - began, 1)}  # fmt: skip
     say(began, json.dumps({name: report[name] for name in ("signs", "signs_shuffled", "attributes", "boxes")}))
     (output / "figures.json").write_text(json.dumps(report), encoding="utf-8")
-    made = Made(learner, pool, held_pool, world, tokens, report)
-    then(made)
     for painter in painters:
         painter.terminate()
-    return made
+    return learner
 
 
 def figures(learner: Learner, held: Pool, tokens: Tokens) -> dict[str, Any]:
@@ -295,60 +276,41 @@ def view_step(
     learner: Learner, pool: Pool, tokens: Tokens, key: str, count: int, rate: float, rng: random.Random
 ) -> None:
     """One step of questions about painted views, all of them in any order about each."""
-    grid, listed = pool.grid(key), pool.facts[key]
-    length = tokens.length(grid[0] * grid[1])
-    length += 96
-    chosen: list[int] = []
-    ids: list[torch.Tensor] = []
-    labels: list[torch.Tensor] = []
-    while len(chosen) < count:
-        number = rng.randrange(len(listed))
-        exchanges = list(listed[number]["answers"].items())
-        if listed[number]["box"]:
-            exchanges.append((BOX, listed[number]["box"]))
+    rows, columns = pool.grid(key)
+
+    def interview(fact: dict[str, Any]) -> Sequenced | None:
+        exchanges = [*fact["answers"].items(), *([(BOX, fact["box"])] if fact["box"] else [])]
         rng.shuffle(exchanges)
-        made = tokens.interview(grid[0] * grid[1], exchanges, length)
-        if made is not None:
-            chosen.append(number)
-            ids.append(torch.from_numpy(made[0]))
-            labels.append(torch.from_numpy(made[1]))
-    _fixed_step(learner, pool.pixels[key], chosen, grid, ids, labels, rate, 0.04)
+        answers = [(question, tokens.encode(text)) for question, text in exchanges]
+        return tokens.sequence(rows * columns, answers, tokens.length(rows * columns) + 96)
+
+    _drawn_step(learner, pool, key, interview, count, rate, rng, 0.04)
 
 
 def zoom_step(
     learner: Learner, pool: Pool, tokens: Tokens, key: str, count: int, rate: float, rng: random.Random
 ) -> None:
     """One step of reading signs cut from painted pictures."""
-    grid, listed = pool.grid(key), pool.facts[key]
-    length = tokens.length(grid[0] * grid[1])
+    rows, columns = pool.grid(key)
+
+    def read(fact: dict[str, Any]) -> Sequenced | None:
+        return tokens.reading(rows * columns, fact["line"], fact["text"]) if readable(fact["text"]) else None
+
+    _drawn_step(learner, pool, key, read, count, rate, rng, 0.08)
+
+
+def _drawn_step(
+    learner: Learner, pool: Pool, key: str, ask: Callable[[dict[str, Any]], Sequenced | None], count: int, rate: float,
+    rng: random.Random, noise: float,
+) -> None:  # fmt: skip
+    """One step on n pictures of a group, drawn at random; `ask` makes the exchange, or None to draw another one."""
     chosen: list[int] = []
-    ids: list[torch.Tensor] = []
-    labels: list[torch.Tensor] = []
+    made: list[Sequenced] = []
     while len(chosen) < count:
-        number = rng.randrange(len(listed))
-        fact = listed[number]
-        if not readable(fact["text"]):
-            continue
-        made = tokens.sequence(
-            grid[0] * grid[1], READ[fact["line"]], tokens.spelled(" ".join(fact["text"].split())), length
-        )
-        if made is not None:
+        number = rng.randrange(len(pool.facts[key]))
+        exchange = ask(pool.facts[key][number])
+        if exchange is not None:
             chosen.append(number)
-            ids.append(torch.from_numpy(made[0]))
-            labels.append(torch.from_numpy(made[1]))
-    _fixed_step(learner, pool.pixels[key], chosen, grid, ids, labels, rate, 0.08)
-
-
-def _fixed_step(
-    learner: Learner,
-    pixels: torch.Tensor,
-    chosen: list[int],
-    grid: tuple[int, int],
-    ids: list[torch.Tensor],
-    labels: list[torch.Tensor],
-    rate: float,
-    noise: float,
-) -> None:
-    at = torch.tensor(chosen, device=pixels.device)
-    batch = learner.packed(pixels[at], grid, torch.stack(ids), torch.stack(labels), noise)
+            made.append(exchange)
+    batch = learner.packed(pool.pixels[key][chosen], pool.grid(key), *stacked(made), noise)
     learner.update(F.cross_entropy(learner.logits(batch), batch.targets), rate)

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from infra.lifeline import exit_when_stdin_closes, serve_at
 from infra.serve.batcher import Batcher, Waiting
 from infra.serve.request import ChatRequest, Refused, conversation, read_request
+from schemas.extras import MissingExtra, require_extras
 from tasks.agent.tagged import split_calls
 
 if TYPE_CHECKING:
@@ -157,6 +158,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.lifeline:
         exit_when_stdin_closes()
+    try:
+        require_extras("serving a checkpoint", "train")
+    except MissingExtra as error:
+        print(f"geofix: {error}", file=sys.stderr)
+        return 1
     if not (options.model / "config.json").is_file():
         print(f"{options.model} is not a checkpoint: it has no config.json", file=sys.stderr)
         return 1

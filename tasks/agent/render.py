@@ -16,6 +16,7 @@ from jinja2 import Template
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from schemas.extras import MissingExtra, install_command
 from schemas.messages import Message
 from tasks.agent.tagged import NotTaggable, render
 
@@ -37,7 +38,7 @@ def chat_template() -> str:
     """The Jinja text of the template."""
     spec = importlib.util.find_spec("trl")  # finds the package without importing it, which takes seconds
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("the chat template comes with trl: install geofix[train]")
+        raise MissingExtra(f"the chat template comes with trl, which is not installed: {install_command('train')}")
     path = Path(spec.submodule_search_locations[0]) / "chat_templates" / "qwen3_vl.jinja"
     return path.read_text(encoding="utf-8")
 

@@ -3,17 +3,17 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tasks.agent.tool_cache import FileCache
-from tasks.agent.toolbox import RESULT_CHARS, Toolbox
+from tasks.agent.toolbox import RESULT_CHARS, Toolbox, ToolResponses
 from tasks.agent.tools import ToolContext
 from tasks.services import Connections
 from tasks.services.calls import server_of
 from tasks.services.maps import Maps
+from tasks.services.response_store import FILE, ResponseStore
 from tasks.services.tool_services import open_geocoder, open_search
 
 
 def open_toolbox(connections: Connections, state: Path | None, result_chars: int = RESULT_CHARS) -> Toolbox:
-    """The tools; answers of services are kept in the folder `state`, if there is one."""
+    """The tools; answers of services are kept where the run's calls to models are, or in the folder `state`, if any."""
     geocoding = connections.tool_geocoder or connections.geocoder
     asked = (connections.search, geocoding, connections.maps)
     context = ToolContext(
@@ -24,4 +24,5 @@ def open_toolbox(connections: Connections, state: Path | None, result_chars: int
     urls = (one.endpoint.base_url for one in asked)
     services = " ".join(f"{server_of(url)} {urlsplit(url).path}" for url in urls)
     calls = connections.chat.models.calls if connections.chat.models else None
-    return Toolbox(context, result_chars, FileCache(state / "tools.sqlite", services, calls))
+    store = calls.store if calls else ResponseStore(state / FILE)
+    return Toolbox(context, result_chars, ToolResponses(store, services))

@@ -5,20 +5,19 @@ record tells them apart, so that an outage is a failure for the books and never 
 """
 
 import functools
-import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from schemas.messages import ToolCall
 from tasks.agent import map_tools, tools
 from tasks.agent.picture import Picture
-from tasks.agent.tool_cache import NoCache, ToolCache
 from tasks.agent.tool_text import as_text
 from tasks.agent.tools import NO_PLACE, NO_POINT, ToolContext, ToolMissing, ToolMistake, ToolOutput
 from tasks.agent.toolspec import BadArguments, ToolSpec, tool_spec
 from tasks.imaging.decode import BadImage
 from tasks.services.errors import ServiceError
+from tasks.services.response_store import Responses, ask_once, digest_key, pack, unpack
 
 _FUNCTIONS = (
     tools.image_zoom_in_tool,
@@ -92,19 +91,49 @@ def _schemas(names: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
     return tuple(TOOLS[name].openai() for name in names)
 
 
+@dataclass(frozen=True)
+class ToolResponses:
+    """Answers of services to tools, kept: an attempt that is run again asks nothing twice.
+
+    Refusals that are the model's own doing are kept too; outages are not.
+    """
+
+    store: Responses
+    services: str  # whom answers come from, so that another service's are not taken for them
+
+    async def ask_once(self, asked: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+        """A kept answer, or that of `ask`, which is kept."""
+
+        async def packed() -> bytes:
+            try:
+                output = await ask()
+            except ToolMistake as error:
+                return pack({"mistake": str(error)})
+            return pack({"value": output.value, "is_picture": output.picture is not None}, output.picture or b"")
+
+        key = digest_key(self.services, *asked)
+        head, picture = unpack(await ask_once(self.store, "tool", key, packed))
+        if "mistake" in head:
+            raise ToolMistake(head["mistake"])
+        return ToolOutput(head["value"], picture if head["is_picture"] else None)
+
+
 class Toolbox:
     """Services and settings of the tools; holds no picture, so one serves every trajectory of a worker."""
 
     def __init__(
-        self, context: ToolContext | None = None, result_chars: int = RESULT_CHARS, cache: ToolCache | None = None
+        self,
+        context: ToolContext | None = None,
+        result_chars: int = RESULT_CHARS,
+        responses: ToolResponses | None = None,
     ) -> None:
         self.context = replace(context or ToolContext(), picture=None)
         self.result_chars = result_chars
-        self._cache: ToolCache = cache or NoCache()
+        self._responses = responses
 
     def showing(self, results: int) -> "Toolbox":
         """The same tools with at most this many results a call."""
-        return Toolbox(replace(self.context, max_results=results), self.result_chars, self._cache)
+        return Toolbox(replace(self.context, max_results=results), self.result_chars, self._responses)
 
     async def call(self, call: ToolCall, picture: Picture | None, offered: Sequence[str]) -> CallResult:
         """What became of a call by a model that was offered these tools."""
@@ -131,9 +160,9 @@ class Toolbox:
             assert isinstance(output, ToolOutput)
             return output
 
-        if spec.name in _LOCAL:
+        if spec.name in _LOCAL or self._responses is None:
             return await ask()
-        return await self._cache.get(json.dumps([spec.name, arguments, self.context.max_results]), ask)
+        return await self._responses.ask_once([spec.name, arguments, self.context.max_results], ask)
 
     def _refused(self, call: ToolCall, why: str, well_formed: bool = True, outage: str = "") -> CallResult:
         record = CallRecord(call.name, well_formed, False, why, outage, call.arguments)

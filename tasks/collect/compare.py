@@ -9,7 +9,7 @@ from typing import Literal
 
 from tasks.collect.download import ADDRESS, FRESH_URLS
 from tasks.collect.hosts import GONE, Hosts, Refused, is_refusal
-from tasks.collect.spool import Came, Spool
+from tasks.collect.responses import FetchedImage, StageResponses
 from tasks.imaging.decode import BadImage, Encoded
 from tasks.runtime.computing import computing
 from tasks.services import Mapillary, ServiceError, safe_url
@@ -32,7 +32,7 @@ class Found:
     """What became of it, and the bytes that came, if any did that are a picture."""
 
     status: Literal["same", "changed", "unavailable"]
-    came: Came | None = None
+    came: FetchedImage | None = None
 
 
 class _Unavailable(Exception):
@@ -40,14 +40,15 @@ class _Unavailable(Exception):
 
 
 async def compared(
-    known: Known, url: object, mapillary: Mapillary, spool: Spool, hosts: Hosts, downloads: int
+    known: Known, url: object, mapillary: Mapillary, responses: StageResponses, hosts: Hosts, downloads: int
 ) -> Found:
     """Whether the bytes are still those that are known; only without the host's mark of them do they come again.
 
     What cannot be read is asked for again, `downloads` times in all, and is `unavailable` then. `Refused` where the
     host does not give it, and does not say why.
     """
-    left = spool.find(known.source_id)  # by a run that was killed: the host says whether it still is the picture
+    # What a run that was killed has left: the host says whether it still is the picture.
+    left = responses.find_image(known.source_id)
     if left is not None and not await _counts(left, known):
         left = None
     mark = left.etag if left is not None and left.etag else known.etag
@@ -55,23 +56,24 @@ async def compared(
         for _ in range(downloads):
             fetched, url = await _asked(known.source_id, url, mark, mapillary, hosts)
             if fetched is not None:
-                came = Came.now(fetched.data, fetched.etag or None, safe_url(url))
+                came = FetchedImage.now(fetched.data, fetched.etag or None, safe_url(url))
             elif left is not None and mark == left.etag:
                 came = replace(left, at=datetime.now(UTC))
             else:
                 return Found("same")
             if came.sha256 == known.sha256:
                 return Found("same", came)
-            spool.put(known.source_id, came, KEPT_S)  # before it is decoded, where a kill would lose it
+            # Before it is decoded, where a kill would lose it.
+            await responses.keep_image(known.source_id, came, KEPT_S)
             if await _counts(came, known):
                 return Found("changed", came)
-            spool.drop(known.source_id)
+            responses.forget_image(known.source_id)
     except _Unavailable:
         pass
     return Found("unavailable")
 
 
-async def _counts(came: Came, known: Known) -> bool:
+async def _counts(came: FetchedImage, known: Known) -> bool:
     """Whether bytes are those that were fetched, or at least a picture."""
     return came.sha256 == known.sha256 or await computing.run(_is_picture, came.data)
 

@@ -7,7 +7,7 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.candidates import Candidate, Kind
 from tasks.collect.hosts import GONE, AtHost, Hosts, Refused, is_refusal
-from tasks.collect.spool import Came, Spool
+from tasks.collect.responses import FetchedImage, StageResponses
 from tasks.imaging.images import BadImage, equirectangular
 from tasks.imaging.metadata import cleaned
 from tasks.lake.image_store import ImageStore
@@ -26,7 +26,7 @@ ADDRESS = ("id", "thumb_original_url")
 class Picture:
     """A picture that was stored."""
 
-    came: Came
+    came: FetchedImage
     sha256: str
     extension: str
     size: int  # in bytes
@@ -54,13 +54,13 @@ class Downloads:
     mapillary: Mapillary
     settings: CollectSettings
     store: ImageStore
-    spool: Spool
+    responses: StageResponses
     hosts: Hosts = field(default_factory=Hosts)
 
-    async def get(self, candidate: Candidate, came: Came | None = None) -> Picture:
+    async def get(self, candidate: Candidate, came: FetchedImage | None = None) -> Picture:
         """The candidate's picture, fully decoded once; `Unusable`, or ServiceError when the service is out.
 
-        Its bytes wait in the spool to be decoded, and stay there until the caller drops them. Those that had come
+        Its bytes are kept while they wait to be decoded, until the caller forgets them. Those that had come
         before count as a download.
         """
         assert candidate.kind is not None, "a picture of no clear kind is not used"
@@ -69,7 +69,7 @@ class Downloads:
             for attempt in range(1, self.settings.downloads + 1):
                 if came is None:
                     came, url = await self._fetch(name, url)
-                    self.spool.put(name, came)
+                    await self.responses.keep_image(name, came)
                 try:
                     picture = await computing.run(_store, came, candidate.kind, self.settings, self.store)
                     self.hosts.answered(came.request_url)
@@ -81,7 +81,7 @@ class Downloads:
                         self.hosts.answered(came.request_url)
                     if not broken or attempt == self.settings.downloads:
                         raise Unusable(error.kind, error.detail, came.request_url if broken else None) from error
-                self.spool.drop(name)
+                self.responses.forget_image(name)
                 came = None
         except ServiceError as error:
             at = error.url if isinstance(error, AtHost) else None
@@ -92,7 +92,7 @@ class Downloads:
             raise
         raise AssertionError("settings.downloads is at least 1")
 
-    async def _fetch(self, source_id: str, url: str | None) -> tuple[Came, str]:
+    async def _fetch(self, source_id: str, url: str | None) -> tuple[FetchedImage, str]:
         """The bytes, and the address that gave them: addresses are signed and expire while an item waits its turn."""
         url = url or await self._fresh_url(source_id)
         since = self.hosts.so_far()
@@ -109,10 +109,10 @@ class Downloads:
             url = await self._fresh_url(source_id)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _whole(self, url: str) -> Came:
+    async def _whole(self, url: str) -> FetchedImage:
         came = await self.mapillary.fetch_if_changed(url, None)
         assert came is not None, "nothing was asked on condition"
-        return Came.now(came.data, came.etag or None, safe_url(url))
+        return FetchedImage.now(came.data, came.etag or None, safe_url(url))
 
     @cached_property
     def _addresses(self) -> Batches:
@@ -134,7 +134,7 @@ class Downloads:
         return url
 
 
-def _store(came: Came, kind: Kind, settings: CollectSettings, store: ImageStore) -> Picture:
+def _store(came: FetchedImage, kind: Kind, settings: CollectSettings, store: ImageStore) -> Picture:
     data, extension, width, height = prepare(came.data, kind, settings)
     return Picture(came, store.put(data, extension), extension, len(data), width, height)
 

@@ -75,38 +75,22 @@ async def fetch_and_store(
     Whatever had come before, no earlier than `since_s` or as a check has seen it, does not come again.
     """
     key = candidate.source_id, str(candidate.kind), context.prepared
-    told = _told_before(key, context, since_s, seen_sha256)
-    if told is not None:
-        return told
-
-    def is_current(facts: dict[str, Any] | None) -> bool:
-        return facts is not None and (
-            facts["fetched_at"].timestamp() >= since_s or facts["source_sha256"] == seen_sha256
-        )
-
     async with context.fetching(candidate.source_id):
-        # Another place may have fetched the same picture meanwhile, here or in another process.
-        facts = context.fetched.get(key)
-        if facts is None or not is_current(facts):
-            async with context.claims.claim(candidate.source_id) as claim:
-                facts = _stored(claim.find(key), context)
-                if facts is None or not is_current(facts):
-                    facts = await _fetch_now(candidate, key, context, since_s, seen_sha256)
-                    claim.add(key, _noted(facts))
-            context.remember(key, facts)
-    return facts
+        # Another place may have fetched the same picture, here, in another process or before a kill.
+        facts = _kept_facts(key, context, since_s, seen_sha256)
+        return facts or await _fetch_now(candidate, key, context, since_s, seen_sha256)
 
 
 async def _fetch_now(
     candidate: Candidate, key: tuple[str, str, str], context: WorkerContext, since_s: float, seen_sha256: str | None
 ) -> dict[str, Any]:
     try:
-        came = context.spool.find(candidate.source_id, since_s, seen_sha256)
+        came = context.responses.find_image(candidate.source_id, since_s, seen_sha256)
         picture = await context.downloads.get(candidate, came)
     except Unusable as why:
         if why.url is None or context.downloads.hosts.has_answered(why.url):
-            context.notes.add({"kind": why.kind, "detail": why.detail}, "unusable", *key)
-        context.spool.drop(candidate.source_id)
+            await context.responses.keep({"kind": why.kind, "detail": why.detail}, "unusable", *key)
+        context.responses.forget_image(candidate.source_id)
         raise
     came = picture.came
     facts: dict[str, Any] = {
@@ -123,33 +107,26 @@ async def _fetch_now(
         "source_bytes": len(came.data),
         "prepared": context.prepared,
     }
-    context.notes.add(_noted(facts), "picture", *key)
-    context.spool.drop(candidate.source_id)  # from here on the notes say it
+    await context.responses.keep(facts | {"fetched_at": came.at.isoformat()}, "stored", *key)
+    context.responses.forget_image(candidate.source_id)
     return facts
 
 
-def _told_before(
+def _kept_facts(
     key: tuple[str, ...], context: WorkerContext, since_s: float, seen_sha256: str | None
 ) -> dict[str, Any] | None:
-    """The facts of a picture that a killed run has stored for a place it did not finish, or why it is unusable."""
-    why = context.notes.find("unusable", *key, since_s=since_s)
+    """The facts of a picture that was stored and may not be committed yet; `Unusable` if it was found to be that."""
+    why = context.responses.find("unusable", *key, since_s=since_s)
     if why is not None:
         raise Unusable(why["kind"], why["detail"])
-    facts = _stored(context.notes.find("picture", *key), context)
-    is_current = context.notes.find("picture", *key, since_s=since_s) is not None
-    return facts if facts is not None and (is_current or facts["source_sha256"] == seen_sha256) else None
-
-
-def _noted(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts as JSON can hold them."""
-    return facts | {"fetched_at": facts["fetched_at"].isoformat()}
-
-
-def _stored(noted: dict[str, Any] | None, context: WorkerContext) -> dict[str, Any] | None:
-    """The facts that were noted, if the picture is in the store as they say."""
-    if noted is None or not context.lake.images.exists(noted["sha256"], noted["extension"]):
+    facts = context.responses.find("stored", *key)
+    if facts is None or not context.lake.images.exists(facts["sha256"], facts["extension"]):
         return None
-    return noted | {"fetched_at": datetime.fromisoformat(noted["fetched_at"])}
+    is_current = context.responses.find("stored", *key, since_s=since_s) is not None
+    if not is_current and facts["source_sha256"] != seen_sha256:
+        return None
+    fetched_at = datetime.fromisoformat(facts["fetched_at"])
+    return dict(facts, fetched_at=fetched_at)
 
 
 async def _is_back(source_id: str, mapillary: Mapillary) -> None:

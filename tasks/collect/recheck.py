@@ -3,7 +3,7 @@
 No place is redone here. A picture that is gone upstream is ended at once, so that no later snapshot holds it. Whatever
 is new raises the `news` of a picture or a place; places whose sum of news has grown are redone by the street-view
 stage, which keeps what it has and fetches what is new or missing. The bytes of a changed picture have come with the
-check; they wait in the spool for its place.
+check; they are kept for its place (`responses.py`).
 
 A picture whose metadata lives, but which its host does not have or gives only broken, or which the service does not
 offer, is `unavailable`. That is no news: it was not deleted, its bytes are stored, and a later check may find it again.
@@ -27,7 +27,7 @@ from tasks.collect.download import ADDRESS
 from tasks.collect.hosts import Hosts, Refused
 from tasks.collect.missing_files import is_lost
 from tasks.collect.previous import DELETED, refused_before
-from tasks.collect.spool import Spool
+from tasks.collect.responses import StageResponses
 from tasks.lake.versions import newest_versions
 from tasks.runtime.runner import Inputs, Kept, Outcome, Resources, Stage, WorkerSetup
 from tasks.services import Mapillary, ServiceError
@@ -46,7 +46,7 @@ class WorkerContext:
     mapillary: Mapillary
     known: Batches  # metadata by source id
     settings: CollectSettings
-    spool: Spool = field(default_factory=Spool)  # of the stage that redoes places
+    responses: StageResponses = field(default_factory=StageResponses)  # of the stage that redoes places
     hosts: Hosts = field(default_factory=Hosts)
 
 
@@ -162,7 +162,7 @@ def _as_items(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
 def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
     mapillary = Mapillary(setup.connections.mapillary)
     known = Batches(lambda ids: mapillary.images_by_id(ids, FIELDS), AT_ONCE)
-    return WorkerContext(mapillary, known, settings, Spool.of(setup.lake, street_view.NAME))
+    return WorkerContext(mapillary, known, settings, StageResponses.of(setup, street_view.NAME))
 
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
@@ -192,7 +192,8 @@ async def _alone(mapillary: Mapillary, source_id: str) -> dict[str, Any] | None:
 async def _compared(item: dict[str, Any], url: Any, context: WorkerContext) -> dict[str, Any]:
     known = Known(item["source_id"], item["etag"], item["source_sha256"])
     try:
-        found = await compared(known, url, context.mapillary, context.spool, context.hosts, context.settings.downloads)
+        kept, downloads = context.responses, context.settings.downloads
+        found = await compared(known, url, context.mapillary, kept, context.hosts, downloads)
     except Refused as refused:
         # The first refusal is treated as transient, and so is one of a host that gives no picture at all.
         if not item["refused"] or not refused.is_its_own(context.hosts):

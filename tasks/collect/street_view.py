@@ -11,13 +11,11 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
-from tasks.collect.claims import Claims
 from tasks.collect.download import Unusable
-from tasks.collect.notes import Notes, RecallingMapillary
 from tasks.collect.place_pictures import PlacePictures
 from tasks.collect.previous import BESIDE, ended_upstream, prepared_with, with_what_it_has
+from tasks.collect.responses import RecallingMapillary, StageResponses
 from tasks.collect.search import Search
-from tasks.collect.spool import Spool
 from tasks.collect.targets import Target, collect_targets, targets_of
 from tasks.collect.tiles import in_tile_order
 from tasks.collect.worker import MOST, VERSION, WorkerContext
@@ -42,15 +40,13 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
 
 
 def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
-    notes = Notes.of(setup.lake, NAME)
-    mapillary = RecallingMapillary(setup.connections.mapillary, notes)
+    responses = StageResponses.of(setup, NAME)
+    mapillary = RecallingMapillary(setup.connections.mapillary, responses)
     return WorkerContext(
         mapillary,
         setup.lake,
         settings,
-        notes=notes,
-        spool=Spool.of(setup.lake, NAME),
-        claims=Claims.of(setup.lake, NAME),
+        responses=responses,
         ended=setup.shared,
         withdrawn=Withdrawn.of(setup.lake),
     )

@@ -9,12 +9,10 @@ from weakref import WeakValueDictionary
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
-from tasks.collect.claims import Claims
 from tasks.collect.download import Downloads
-from tasks.collect.notes import Notes, RecallingMapillary
 from tasks.collect.previous import prepared_with
+from tasks.collect.responses import RecallingMapillary, StageResponses
 from tasks.collect.search import Asked, Search
-from tasks.collect.spool import Spool
 from tasks.collect.tile_cache import TileCache
 from tasks.lake import Lake
 from tasks.lake.withdrawn import Withdrawn
@@ -22,7 +20,6 @@ from tasks.runtime.computing import AdaptiveLimiter, computing
 from tasks.services import Mapillary
 
 FEWEST, MOST = 8, 64  # places under way in a worker: a service that takes a second for an answer needs dozens
-REMEMBERED = 10_000  # pictures fetched last: neighbours, which may share one, follow each other
 VERSION = 2  # raise it when other bytes are stored for the same picture and settings
 
 
@@ -36,22 +33,13 @@ class WorkerContext:
     take: Callable[[Candidate, "WorkerContext"], Awaitable[dict[str, Any]]] | None = (
         None  # of an estimate, which fetches none
     )
-    notes: Notes = field(default_factory=Notes)
-    spool: Spool = field(default_factory=Spool)
-    claims: Claims = field(default_factory=Claims)
+    responses: StageResponses = field(default_factory=StageResponses)
     withdrawn: Withdrawn = field(default_factory=Withdrawn)
     ended: frozenset[str] = frozenset()  # pictures that a check has found to be deleted
-    # Pictures of this run, by source id, kind and preparation: one may be chosen by several places.
-    fetched: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
-    def remember(self, key: tuple[str, str, str], facts: dict[str, Any]) -> None:
-        self.fetched[key] = facts
-        if len(self.fetched) > REMEMBERED:
-            del self.fetched[next(iter(self.fetched))]
-
     def fetching(self, source_id: str) -> asyncio.Lock:
-        """Held while a picture is fetched, so that it is fetched once."""
+        """Held while a picture is fetched: several places may choose one, and it is fetched once."""
         return self._locks.setdefault(source_id, asyncio.Lock())
 
     @cached_property
@@ -65,7 +53,7 @@ class WorkerContext:
 
     @cached_property
     def downloads(self) -> Downloads:
-        return Downloads(self.mapillary, self.settings, self.lake.images, self.spool)
+        return Downloads(self.mapillary, self.settings, self.lake.images, self.responses)
 
     @cached_property
     def tiles(self) -> TileCache:

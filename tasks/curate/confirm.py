@@ -8,6 +8,7 @@ from schemas.settings.curate import ConfirmSettings
 from tasks.geo.names import same_city, same_country, same_region
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup
 from tasks.services import Geocoder
+from tasks.services.geocoder import RecallingGeocoder
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ def items(inputs: Inputs, settings: ConfirmSettings) -> pl.DataFrame:
 
 
 def open_context(settings: ConfirmSettings, setup: WorkerSetup) -> WorkerContext:
-    return WorkerContext(Geocoder(setup.connections.geocoder), settings)
+    geocoder = RecallingGeocoder(setup.connections.geocoder, setup.responses())
+    return WorkerContext(geocoder, settings)
 
 
 async def work(item: Row, context: WorkerContext) -> Kept:

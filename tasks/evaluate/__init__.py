@@ -1,5 +1,7 @@
 """Evaluate: what policies answer on the benchmark, and what the answers are worth."""
 
+from schemas.extras import require_extras
+from schemas.settings.evaluate import EvaluateSettings
 from tasks.evaluate.answers import STAGE as ANSWERS
 from tasks.evaluate.deliberations import SCALING, SWARM
 from tasks.evaluate.leaderboard import report
@@ -9,4 +11,10 @@ from tasks.runtime.runner import ColumnStage, Stage
 
 STAGES: list[Stage | ColumnStage] = [ANSWERS, SCALING, SWARM, SCORES, SLICES, PAIRS]
 
-__all__ = ["STAGES", "report"]
+__all__ = ["STAGES", "check", "report"]
+
+
+def check(settings: EvaluateSettings) -> None:
+    """Raise what is missing before anything is asked: the swarm's network is computed with torch."""
+    if settings.swarm.network:
+        require_extras("evaluate.swarm.network", "train")

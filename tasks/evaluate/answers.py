@@ -26,6 +26,7 @@ from tasks.reward.levels import level_names
 from tasks.reward.metrics import geoscore
 from tasks.runtime.runner import Kept, Resources, Row, Stage, WorkerSetup
 from tasks.services import Chat, Geocoder
+from tasks.services.geocoder import RecallingGeocoder
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContex
         Chat(services.chat),
         services.trained is not None,
         open_toolbox(services, setup.lake.state),
-        Geocoder(services.geocoder),
+        RecallingGeocoder(services.geocoder, setup.responses()),
         AskedServices(services, RewardSettings(verifier=settings.verifier)),
     )
 

@@ -1,18 +1,16 @@
 """Ingest: photos with coordinates from a user's table.
 
-It is no part of the pipeline's order: it runs when a user has a table, beside plan and collect, and what it brings
-in is curated with what they found.
+It runs beside plan and collect, whenever a user has a table. What it brings in is curated with what they found.
 """
 
 from pathlib import Path
 
 from schemas.settings.ingest import TAKEN, IngestSettings, is_dataset_name
-from tasks.ingest.presence import survey_with_pictures as survey
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.run import IngestResult, check_dataset, ingest_table
+from tasks.ingest.run import IngestResult, check_dataset, ingest_table, survey_table
 from tasks.ingest.survey import Survey
 
-__all__ = ["IngestResult", "Survey", "TableRefused", "check_dataset", "dataset_name", "ingest_table", "survey"]
+__all__ = ["IngestResult", "Survey", "TableRefused", "check_dataset", "dataset_name", "ingest_table", "survey_table"]
 
 
 def dataset_name(path: Path, settings: IngestSettings) -> str:

@@ -11,8 +11,8 @@ import polars as pl
 
 from schemas.tables import TABLES
 from tasks.geo.distance import distance_km
-from tasks.ingest.portions import of_dataset
 from tasks.ingest.refusal import TableRefused
+from tasks.ingest.rows import of_dataset
 from tasks.ingest.stage import NAME
 from tasks.lake import Commit, Lake
 from tasks.runtime.identity import code_version, new_run_id
@@ -21,27 +21,27 @@ from tasks.services.errors import safe_text
 MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user
 MOVED_KM = 1.0  # a photo whose position is corrected by more may as well be another one
 FEW = 4  # so small that nothing is lost by taking it as meant
-# Refused for what the picture was then, or the address answered then: worth another look when the user says so.
+# All other refusals are about what the picture was or its host said then: worth another try when the user asks.
 _ABOUT_THE_ROW = ("ragged_row", "unreadable_row", "no_", "bad_", "id_damaged", "duplicate_id", "conflicting_id")
 
 
-def live(lake: Lake, table: str, dataset: str) -> pl.LazyFrame:
-    """The dataset's living rows of a table."""
-    return lake.scan(table).filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null() & of_dataset(dataset))
+def live_rows(lake: Lake, table: str) -> pl.LazyFrame:
+    """The living rows of a table that ingest wrote."""
+    return lake.scan(table).filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null())
 
 
-def check_successor(lake: Lake, dataset: str, portions: Iterable[pl.DataFrame], file: str, word: str) -> None:
+def check_successor(lake: Lake, dataset: str, batches: Iterable[pl.DataFrame], file: str, word: str) -> None:
     """TableRefused when most photos of the dataset would leave it.
 
     Their rows are gone, or would now be refused, or are of other photos: tables of two trips are both called
     photos.csv, and their ids 1, 2, 3, but they were not taken in the same places.
     """
-    have = live(lake, "images", dataset).select("lat", "lon", id="item_id").collect()
+    have = live_rows(lake, "images").filter(of_dataset(dataset)).select("lat", "lon", id="item_id").collect()
     if have.height < FEW:
         return
     kept, refused, first, moved, moved_first = 0, 0, "", 0, ""
-    for portion in portions:
-        met = portion.select("row", "id", "source_id", "lat", "lon", "refusal").join(
+    for batch in batches:
+        met = batch.select("row", "id", "source_id", "lat", "lon", "refusal").join(
             have, on="id", suffix="_there", maintain_order="left"
         )
         bad = met.filter(pl.col("refusal").is_not_null())
@@ -81,19 +81,19 @@ def check_successor(lake: Lake, dataset: str, portions: Iterable[pl.DataFrame], 
     )
 
 
-def standing_of(lake: Lake, item_ids: pl.DataFrame) -> pl.DataFrame:
+def photos_in_lake(lake: Lake, item_ids: pl.DataFrame) -> pl.DataFrame:
     """Those of the items that have a photo in the lake now."""
-    images = lake.scan("images").filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null())
-    return images.select("item_id").join(item_ids.lazy(), on="item_id", how="semi").collect()
+    return live_rows(lake, "images").select("item_id").join(item_ids.lazy(), on="item_id", how="semi").collect()
 
 
 def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:
-    """Tombstone the dataset's rows whose items are not among those seen; returns how many photos that were."""
-    current = pl.DataFrame({"item_id": pl.Series(list(seen), dtype=pl.String)})
+    """Tombstone the dataset's rows whose items are not among those seen; returns the number of photos."""
+    current = pl.LazyFrame({"item_id": pl.Series(list(seen), dtype=pl.String)})
     run_id, batch, photos = new_run_id(f"{NAME}-retire"), 0, 0
     for table in ("images", "rejects", "failures"):
         columns = list(dict.fromkeys([*TABLES[table].key, "item_id"]))
-        stale = live(lake, table, dataset).select(columns).join(current.lazy(), on="item_id", how="anti").collect()
+        rows = live_rows(lake, table).filter(of_dataset(dataset)).select(columns)
+        stale = rows.join(current, on="item_id", how="anti").collect()
         photos += stale.height if table == "images" else 0
         if stale.height:
             batch += 1
@@ -103,43 +103,17 @@ def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:
 
 
 def forget_refusals(lake: Lake, dataset: str) -> int:
-    """Let the next run look again at rows that were refused for their picture; returns how many."""
-    found = live(lake, "rejects", dataset).select("stage", "item_id", "reason").collect()
+    """Let the next run try rows again that were refused for their picture; returns their number."""
+    found = live_rows(lake, "rejects").filter(of_dataset(dataset)).select("stage", "item_id", "reason").collect()
     about_row = pl.any_horizontal([pl.col("reason").str.starts_with(start) for start in _ABOUT_THE_ROW])
     again = found.filter(~about_row)
     if again.height:
         commit = Commit(new_run_id(f"{NAME}-again"), 1, NAME, code_version=code_version())
-        lake.tombstone("rejects", again, "to be looked at again", commit)
+        lake.tombstone("rejects", again, "to be tried again", commit)
     return again.height
 
 
-def refused_of(lake: Lake, portion: pl.DataFrame) -> pl.DataFrame:
-    """The portion's refused rows as they stand: row, id, reason, evidence_json, in the table's order."""
-    wanted = portion.select("row", "source_id", item_id="id")
-    rejects = lake.scan("rejects").filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null())
-    found = rejects.select("item_id", "reason", "evidence_json").join(wanted.lazy(), on="item_id", how="inner")
-    return found.select("row", "source_id", "reason", "evidence_json").sort("row").collect()
-
-
-def failed_of(lake: Lake, portion: pl.DataFrame) -> pl.DataFrame:
-    """The portion's rows that could not be done this time: row, source_id, kind, message."""
-    wanted = portion.select("row", "source_id", item_id="id")
-    failures = lake.scan("failures").filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null())
-    found = failures.select("item_id", "kind", "message").join(wanted.lazy(), on="item_id", how="inner")
-    return found.select("row", "source_id", "kind", "message").sort("row").collect()
-
-
-def noted_of(lake: Lake, portion: pl.DataFrame) -> pl.DataFrame:
-    """The portion's photos that were kept although something was odd: row, source_id, note, one a note."""
-    wanted = portion.filter(pl.col("refusal").is_null()).select("row", item_id="id")
-    images = lake.scan("images").filter(
-        (pl.col("stage") == NAME) & pl.col("tombstone").is_null() & pl.col("notes").list.len().gt(0)
-    )
-    found = images.select("item_id", "source_id", note="notes").join(wanted.lazy(), on="item_id", how="inner")
-    return found.explode("note").select("row", "source_id", "note").sort("row", "note").collect()
-
-
-def standing(lake: Lake, dataset: str) -> pl.DataFrame:
+def count_photos(lake: Lake, dataset: str) -> pl.DataFrame:
     """The dataset's photos in the lake, counted by kind and split."""
-    found = live(lake, "images", dataset).group_by("kind", "split").agg(photos=pl.len()).collect()
-    return found.sort("kind", "split")
+    found = live_rows(lake, "images").filter(of_dataset(dataset)).group_by("kind", "split").agg(photos=pl.len())
+    return found.collect().sort("kind", "split")

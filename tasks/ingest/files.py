@@ -4,14 +4,17 @@ A table comes from outside. Its paths may point anywhere, through `..`, as absol
 is read only if, with all links followed, it lies in the folder the user named.
 """
 
+import itertools
 import os
 import stat
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from tasks.ingest.contents import Contents, subfolders
+import numpy as np
+
 from tasks.ingest.refusal import Refusal
 
 
@@ -22,6 +25,45 @@ class Found:
     name: str  # relative to the folder
     size: int
     mtime_ns: int
+
+
+def _subfolders_of(root: str) -> list[str]:
+    """The names of a folder's folders, in order; none if it cannot be read."""
+    try:
+        with os.scandir(root) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []
+
+
+class _SubfolderIndex:
+    """Which of a folder's subfolders holds a file, as it was when they were listed.
+
+    They are listed once, because to ask each of them for each picture takes hours: OSV-5M has five million pictures in
+    a hundred folders. Twelve bytes a name are kept, not the names: a hash may name a folder too many, so the caller
+    checks whether the file is there.
+    """
+
+    def __init__(self, root: str, folders: Sequence[str]) -> None:
+        self._folders = folders
+        hashes, numbers = array("q"), array("I")
+        for number, folder in enumerate(folders):
+            try:
+                with os.scandir(os.path.join(root, folder)) as entries:  # noqa: PTH118 - names, not places
+                    names = [hash(entry.name) for entry in entries]
+            except OSError:
+                continue  # its pictures are missing then, as if they were asked for one by one
+            hashes.extend(names)
+            numbers.extend(itertools.repeat(number, len(names)))
+        found = np.frombuffer(hashes, dtype=np.int64) if hashes else np.zeros(0, dtype=np.int64)
+        order = np.argsort(found, kind="stable")
+        self._hashes = found[order]
+        self._numbers = np.frombuffer(numbers, dtype=np.uint32)[order] if hashes else np.zeros(0, dtype=np.uint32)
+
+    def folders_of(self, name: str) -> list[str]:
+        """The folders that may hold a file of this name, in order."""
+        first, last = (int(np.searchsorted(self._hashes, hash(name), side)) for side in ("left", "right"))
+        return [self._folders[number] for number in self._numbers[first:last]]
 
 
 class PictureFolder:
@@ -35,13 +77,13 @@ class PictureFolder:
         """The file a row names."""
         as_written = os.path.join(self._real, path)  # noqa: PTH118 - Path.exists raises for a name that is too long
         name = path.replace("\\", "/") if "\\" in path and not os.path.exists(as_written) else path  # noqa: PTH110
-        return self._look(name, path)
+        return self._stat(name, path)
 
     def find_by_id(self, names: Sequence[str], in_subfolders: bool) -> Found | Refusal:
         """The first of several names that is there, in the folder or one folder deeper."""
         refusal: Refusal | None = None
         for folder, name in self._places(names, in_subfolders):
-            found = self._look(f"{folder}/{name}" if folder else name, name)
+            found = self._stat(f"{folder}/{name}" if folder else name, name)
             if isinstance(found, Found):
                 return found
             refusal = refusal if found.reason == "missing_file" and refusal else found
@@ -53,12 +95,12 @@ class PictureFolder:
         if in_subfolders:
             for name in names:
                 # What lies still deeper is not listed; datasets with such names have few folders.
-                folders = self._subfolders if "/" in name else self._contents.folders_of(name)
+                folders = self._subfolders if "/" in name else self._index.folders_of(name)
                 yield from ((folder, name) for folder in folders)
 
     def read(self, name: str, max_bytes: int) -> bytes | Refusal:
         """The bytes of a file that was found before. It is looked at again: between the two it may have changed."""
-        found = self._look(name, name)
+        found = self._stat(name, name)
         if isinstance(found, Refusal):
             return found
         if found.size > max_bytes:
@@ -71,13 +113,13 @@ class PictureFolder:
 
     @cached_property
     def _subfolders(self) -> list[str]:
-        return subfolders(self._real)
+        return _subfolders_of(self._real)
 
     @cached_property
-    def _contents(self) -> Contents:
-        return Contents(self._real, self._subfolders)
+    def _index(self) -> _SubfolderIndex:
+        return _SubfolderIndex(self._real, self._subfolders)
 
-    def _look(self, name: str, given: str) -> Found | Refusal:
+    def _stat(self, name: str, given: str) -> Found | Refusal:
         if "\0" in name or len(name) > 4096:
             return Refusal("path_escapes", "this is no path", given=given)
         joined = os.path.normpath(os.path.join(self._real, name))  # noqa: PTH118 - an absolute name replaces the folder

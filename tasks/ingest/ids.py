@@ -6,33 +6,38 @@ being one of the few numbers a float can hold.
 """
 
 import math
-import re
+from dataclasses import dataclass
 
-_WRITTEN_AS_FLOAT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+|[-+]?\d+\.0*|[-+]?(?:nan|inf|infinity)", re.IGNORECASE)
+import polars as pl
+
 # 1234e567 is a float's notation too, but also a hexadecimal number; only the column tells.
-_OR_HEXADECIMAL = re.compile(r"\d+[eE]\d+")
-_OTHER_LETTERS = re.compile(r"[^\W\d_eE]")
-_NUMBER = re.compile(r"\d{10,25}")
+_AS_FLOAT = r"(?i)^(?:[-+]?\d+(?:\.\d*)?e[-+]?\d+|[-+]?\d+\.0*|[-+]?(?:nan|inf|infinity))$"
+_OR_HEXADECIMAL = r"(?i)^\d+e\d+$"
 ENOUGH_ZEROS = 3  # by chance three of ten ids end in four zeros once in ten thousand million tables
-_LONG = re.compile(r"\d{17,25}")
 UNLIKELY = math.log(1e-6)  # of an undamaged table looking like this
 WORTH_A_NOTE = math.log(0.01)
 MOST = 0.95  # of the long ids being round: the whole column went through a float
 
 
-def written_as_float(text: str) -> bool:
+def written_as_float(ids: pl.Expr) -> pl.Expr:
     """Whether an id is a float's notation: 1.23e+17, 12345.0, nan."""
-    return _WRITTEN_AS_FLOAT.fullmatch(text) is not None
+    return ids.str.contains(_AS_FLOAT)
 
 
-def may_be_hexadecimal(text: str) -> bool:
+def may_be_hexadecimal(ids: pl.Expr) -> pl.Expr:
     """Whether an id that is `written_as_float` has only hexadecimal digits."""
-    return _OR_HEXADECIMAL.fullmatch(text) is not None
+    return ids.str.contains(_OR_HEXADECIMAL)
 
 
-def has_letters(text: str) -> bool:
+def has_letters(ids: pl.Expr) -> pl.Expr:
     """Whether an id has letters that no number has: a column of such ids never went through a float as a whole."""
-    return _OTHER_LETTERS.search(text) is not None
+    return ids.str.contains(r"[^\W\d_eE]")
+
+
+def may_be_rounded(ids: pl.Expr) -> pl.Expr:
+    """Whether a single id may be one that a float has rounded."""
+    long = pl.when(ids.str.contains(r"^\d{17,25}$")).then(ids)
+    return long.map_elements(lambda text: _tells(int(text)) and float_can_hold(int(text)), pl.Boolean).fill_null(False)
 
 
 def float_can_hold(number: int) -> bool:
@@ -51,36 +56,40 @@ def chance_to_be_round(number: int) -> float:
     return min(1.0, 2.0 / math.ulp(float(number)))
 
 
+def _tells(number: int) -> bool:
+    """Nearly every number of 17 digits can be held, which tells nothing."""
+    return chance_to_be_round(number) <= 0.5
+
+
+Example = tuple[int, str] | None  # row and id
+
+
+@dataclass
 class LongIds:
     """Counts over all long ids of a table, and what they amount to."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.round = 0
-        self.expected = 0.0
-        self.first: tuple[int, str] | None = None  # row and id of the first round one
-        self.numbers = 0  # ids of ten digits and more
-        self.zeros = 0  # of them, those that end in four zeros
-        self.first_zeros: tuple[int, str] | None = None
+    count: int = 0
+    round: int = 0
+    expected: float = 0.0
+    first: Example = None  # of the round ones
+    numbers: int = 0  # ids of ten digits and more
+    zeros: int = 0  # of them, those that end in four zeros
+    first_zeros: Example = None
 
-    def add(self, row: int, text: str) -> None:
-        """Take an id into account, if it is a long number."""
-        if _NUMBER.fullmatch(text):
-            self.numbers += 1
-            if text.endswith("0000"):
-                self.zeros += 1
-                self.first_zeros = self.first_zeros or (row, text)
-        if not _LONG.fullmatch(text):
-            return
-        number = int(text)
-        chance = chance_to_be_round(number)
-        if chance > 0.5:
-            return  # of 17 digits: nearly every one can be held, which tells nothing
-        self.count += 1
-        self.expected += chance
-        if float_can_hold(number):
-            self.round += 1
-            self.first = self.first or (row, text)
+    def observe(self, rows: pl.DataFrame) -> None:
+        """Count the long numbers among the ids of `rows` (row, source_id)."""
+        numbers = rows.filter(pl.col("source_id").str.contains(r"^\d{10,25}$"))
+        zeros = numbers.filter(pl.col("source_id").str.ends_with("0000"))
+        long = numbers.filter(pl.col("source_id").str.len_bytes() >= 17)
+        telling = [number for number in map(int, long["source_id"]) if _tells(number)]
+        held = long.filter(may_be_rounded(pl.col("source_id")))
+        self.numbers += numbers.height
+        self.zeros += zeros.height
+        self.count += len(telling)
+        self.expected += sum(map(chance_to_be_round, telling))
+        self.round += held.height
+        self.first = self.first or _first(held)
+        self.first_zeros = self.first_zeros or _first(zeros)
 
     @property
     def damaged(self) -> bool:
@@ -102,12 +111,11 @@ class LongIds:
         """Whether practically every long id is damaged."""
         return self.damaged and self.round >= MOST * self.count
 
-    @staticmethod
-    def suspect(text: str) -> bool:
-        """Whether a single id may be one of the damaged ones."""
-        return _LONG.fullmatch(text) is not None and chance_to_be_round(int(text)) <= 0.5 and float_can_hold(int(text))
+
+def _first(rows: pl.DataFrame) -> Example:
+    return (rows["row"][0], rows["source_id"][0]) if rows.height else None
 
 
 def _log_chance(found: int, expected: float) -> float:
-    """At most the logarithm of the chance to find so many or more: a Poisson variable's upper tail, by Chernoff."""
+    """At most the logarithm of the chance to find this many or more: a Poisson variable's upper tail, by Chernoff."""
     return 0.0 if found <= expected else found - expected - found * math.log(found / expected)

@@ -1,7 +1,9 @@
 """From a row's bytes to the picture that is stored, or why it is not."""
 
+import contextlib
 import hashlib
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,7 +15,6 @@ from tasks.imaging.gpano import refuse_part
 from tasks.imaging.images import equirectangular
 from tasks.imaging.metadata import cleaned
 from tasks.ingest.refusal import Refusal
-from tasks.ingest.room import Room
 from tasks.ingest.tags import Tags, read_tags
 
 
@@ -33,11 +34,41 @@ class Photo:
     notes: list[str] = field(default_factory=list)
 
 
-ROOM = Room(MAX_DECODED_PIXELS)  # of this process: the largest picture alone, or many usual ones
+class PixelSemaphore:
+    """How many pixels may be decoded at once in a process: a semaphore for threads, first come, first served.
+
+    A file of a megabyte may hold a hundred million pixels, and each costs up to 16 bytes while it is worked on. Rows
+    are worked on several at a time, so it is their sum that must be bounded.
+    """
+
+    def __init__(self, pixels: int) -> None:
+        self._most = pixels
+        self._taken = 0
+        self._turn = threading.Lock()
+        self._freed = threading.Condition()
+
+    @contextlib.contextmanager
+    def acquire(self, pixels: int) -> Iterator[None]:
+        """Hold this many pixels while the block runs; a request above the total gets the total."""
+        wanted = min(pixels, self._most)
+        with self._turn, self._freed:
+            self._freed.wait_for(lambda: self._taken + wanted <= self._most)
+            self._taken += wanted
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._taken -= wanted
+                self._freed.notify_all()
 
 
-def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules, room: Room = ROOM) -> Photo | Refusal:
-    """The picture to store for a row, every pixel of which was decoded once. Waits for room to decode it."""
+PIXELS = PixelSemaphore(MAX_DECODED_PIXELS)  # of this process: the largest picture alone, or many usual ones
+
+
+def prepare(
+    data: bytes, item: Mapping[str, Any], rules: PictureRules, pixels: PixelSemaphore = PIXELS
+) -> Photo | Refusal:
+    """The picture to store for a row, every pixel of which was decoded once. Waits until its pixels may be decoded."""
     try:
         picture = Encoded.open(data)  # before its tags are read: its size may forbid to look any further
         tags = read_tags(data)
@@ -47,7 +78,7 @@ def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules, room: Roo
         stays = tags.already_turned and rules.orientation == "ignore"
         notes = _notes(tags, stays, item.get("compass_angle") is None)
         kind = _kind(picture, item.get("kind"), tags)
-        with room.take(picture.facts.width * picture.facts.height):
+        with pixels.acquire(picture.facts.width * picture.facts.height):
             stored, facts = _stored(data, kind, stays, rules)
     except BadImage as error:
         return _refusal_of(error, data)

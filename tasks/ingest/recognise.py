@@ -6,13 +6,14 @@ file's name says which of them it is, or the user is asked.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from schemas.settings.ingest import IngestSettings
 from tasks.ingest.layouts import IM2GPS3K, LAYOUTS, MP16_PRO, OSV5M, PLAIN, YFCC4K, Layout, listed
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.table import Table
+from tasks.ingest.table import Table, check_parquet_types
 
 _NAMED = (
     (MP16_PRO, re.compile(r"(?<![a-z0-9])mp[-_ ]?16")),
@@ -27,6 +28,7 @@ _OF_OSV5M = (
     *("road_index", "drive_side", "climate", "soil", "dist_sea", "quadtree_10_1000", "quadtree_10_5000"),
     *("quadtree_10_25000", "quadtree_10_50000", "unique_country", "unique_region", "unique_sub-region", "unique_city"),
 )
+_ONE_ONLY = ("lat", "lon", "licence", "split")
 _LEAST_OF_OSV5M, _LEAST_OF_ADDRESS = 2, 3  # columns: a single one occurs in other layouts too
 
 
@@ -133,3 +135,48 @@ def _without_header(table: Table, settings: IngestSettings) -> Recognised:
             "are for, with --split train, validation or benchmark"
         )
     return Recognised(YFCC4K, columns)
+
+
+def check_columns(table: Table, layout: Layout, names: Mapping[str, str], settings: IngestSettings) -> None:
+    """TableRefused for what every picture needs and the table has no column for."""
+    path = table.path
+    if not layout.files and not {"path", "url"} & names.keys():
+        raise TableRefused(
+            f"{path}: no column path or url, so no picture; call the column that names the pictures so; the columns "
+            f"are {listed(table.columns)}"
+        )
+    if "id" not in names and "path" not in names:
+        raise TableRefused(f"{path}: no column id; give every row the id of its picture, in a column of that name")
+    if not ("licence" in names or settings.licence or layout.licence):
+        raise TableRefused(
+            f"{path}: no column licence; every picture needs one: give --licence, such as --licence 'CC BY 4.0'"
+        )
+    if not ({"attribution", "creator"} & names.keys() or settings.attribution or layout.attribution):
+        raise TableRefused(
+            f"{path}: no column attribution or creator; every picture needs one: give --attribution, such as "
+            "--attribution 'Photo {id} by Jane Doe, {licence}'"
+        )
+    if settings.images is not None and not Path(settings.images).expanduser().is_dir():
+        raise TableRefused(f"--images {settings.images}: there is no such folder")
+    if table.format == "parquet":
+        check_parquet_types(path, names, settings.check_ids)
+
+
+def passed_over(layout: Layout, table: Table) -> list[str]:
+    """Columns that are not read because another one is taken for the same; TableRefused where that is no small thing.
+
+    Positions would be mixed from two columns, and rows of JSON lines may name their licence in either.
+    """
+    have = {name.casefold(): name for name in table.columns}
+    notes = []
+    for wanted, aliases in layout.columns.items():
+        taken, *others = [have[alias] for alias in aliases if alias in have] or [""]
+        if not others or wanted == "country":
+            continue
+        if wanted in _ONE_ONLY:
+            raise TableRefused(
+                f"{table.path}: columns {listed([taken, *others])} may each be the {wanted}; delete or rename all but "
+                "the right one"
+            )
+        notes.append(f"column {listed(others)} is not read: {listed([taken])} is taken for {wanted}")
+    return notes

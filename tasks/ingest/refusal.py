@@ -30,6 +30,8 @@ FIXES = {
     "bad_position": "write degrees as numbers with a decimal point, such as 48.8566",
     "out_of_range": "latitude is -90..90, longitude -180..180: correct the row",
     "null_island": "0, 0 is what failed geocoding leaves behind: give the real position",
+    "mid_ocean": "correct the position; if photos were taken at sea, add --keep-lat-lon",
+    "other_country": "correct the country or the position; if all positions are right, add --keep-lat-lon",
     "no_licence": "fill the licence column, or give --licence for rows without one",
     "no_attribution": "fill the creator or attribution column, or give --attribution",
     "bad_split": "use train, validation or benchmark",

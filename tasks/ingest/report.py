@@ -11,6 +11,9 @@ from typing import Any, Self
 
 import polars as pl
 
+from tasks.ingest.dataset import live_rows
+from tasks.lake import Lake
+
 HEADER = ("row", "id", "outcome", "reason", "column", "given", "what is wrong", "what to do")
 AGAIN = "run the same command again: it is tried again"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -25,7 +28,7 @@ class Sums:
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
-    def add(self, reason: str, example: dict[str, Any]) -> None:
+    def count(self, reason: str, example: dict[str, Any]) -> None:
         self.counts[reason] += 1
         shown = self.examples.setdefault(reason, [])
         if len(shown) < EXAMPLES:
@@ -47,20 +50,27 @@ class Report:
         self._writer.writerow(HEADER)
         return self
 
-    def add(self, refused: pl.DataFrame, failed: pl.DataFrame, noted: pl.DataFrame) -> None:
-        """Rows of `refused_of`, `failed_of` and `noted_of`."""
-        for row, source_id, reason, text in refused.iter_rows():
+    def report_batch(self, lake: Lake, batch: pl.DataFrame) -> None:
+        """Write what the lake says of the batch's rows that were refused or failed, or kept with notes."""
+        items = batch.lazy().select("row", "source_id", item_id="id")
+
+        def of_batch(table: str, *columns: str) -> pl.DataFrame:
+            found = live_rows(lake, table).select("item_id", *columns).join(items, on="item_id", how="inner")
+            return found.select("row", "source_id", *columns).collect()
+
+        for row, source_id, reason, text in of_batch("rejects", "reason", "evidence_json").sort("row").iter_rows():
             evidence = json.loads(text or "{}")
             told = {name: evidence.get(name) or "" for name in ("column", "given", "problem", "fix")}
             self._write(row, source_id, "refused", reason, *told.values())
-            self.refused.add(reason, {"row": row, "id": source_id, **told})
-        for row, source_id, kind, message in failed.iter_rows():
+            self.refused.count(reason, {"row": row, "id": source_id, **told})
+        for row, source_id, kind, message in of_batch("failures", "kind", "message").sort("row").iter_rows():
             self._write(row, source_id, "failed", kind, "", "", message, AGAIN)
-            self.failed.add(kind, {"row": row, "id": source_id, "column": "", "given": "", "problem": message or ""})
+            self.failed.count(kind, {"row": row, "id": source_id, "column": "", "given": "", "problem": message or ""})
+        noted = of_batch("images", "notes").explode("notes").drop_nulls("notes").sort("row", "notes")
         for row, source_id, note in noted.iter_rows():
             reason, _, given = note.partition(": ")
             self._write(row, source_id, "kept", reason, "", given, "", "")
-            self.noted.add(reason, {"row": row, "id": source_id, "given": given})
+            self.noted.count(reason, {"row": row, "id": source_id, "given": given})
 
     def _write(self, row: int, *texts: str | None) -> None:
         self._writer.writerow((row, *(_no_formula(text or "") for text in texts)))

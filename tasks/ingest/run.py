@@ -1,4 +1,4 @@
-"""A surveyed table into the lake, portion by portion, and what came of it."""
+"""A table into the lake: surveyed, checked, brought in batch by batch; and what came of it."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -10,23 +10,16 @@ import polars as pl
 from schemas.messages import Usage
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
-from tasks.ingest.dataset import (
-    check_successor,
-    failed_of,
-    forget_refusals,
-    noted_of,
-    refused_of,
-    retire,
-    standing,
-    standing_of,
-)
-from tasks.ingest.portions import Portions
+from tasks.ingest.dataset import check_successor, count_photos, forget_refusals, photos_in_lake, retire
+from tasks.ingest.refusal import SHOWN, Refusal, TableRefused
 from tasks.ingest.report import Report, Sums
+from tasks.ingest.rows import RowChecks, item_batches
 from tasks.ingest.stage import NAME, Job, stage_of
-from tasks.ingest.survey import Survey
+from tasks.ingest.survey import ENOUGH_BAD, Survey, survey_rows
 from tasks.lake import Lake
 from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.runner import Context, StageResult, Tick, run
+from tasks.services.errors import safe_text
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class IngestResult:
     noted: Sums
     retired: int  # photos that are no longer in the table
     dropped: int  # photos that were in the lake, and whose rows are refused now
-    standing: pl.DataFrame  # kind, split, photos
+    photos: pl.DataFrame  # in the lake: kind, split, photos
     report: Path
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,7 +46,7 @@ class IngestResult:
             "columns": dict(self.survey.names),
             "rows": self.survey.rows,
             "notes": list(self.survey.notes),
-            "photos": self.standing.to_dicts(),
+            "photos": self.photos.to_dicts(),
             "refused": dict(self.refused.counts),
             "refused_examples": self.refused.examples,
             "failed": dict(self.failed.counts),
@@ -65,11 +58,42 @@ class IngestResult:
         }
 
 
-def check_dataset(lake: Lake, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings) -> None:
-    """Refuse, before anything is written, a table that would empty its dataset by mistake."""
+def survey_table(path: Path, settings: IngestSettings) -> Survey:
+    """What the table is; TableRefused, with the way out, when it cannot be taken as a whole."""
+    found = survey_rows(path, settings)
     if not settings.replace:
-        portions = Portions(survey, dataset, settings, plan)
-        check_successor(lake, dataset, portions, str(survey.table.path), survey.table.word)
+        _check_pictures(found, settings)
+    return found
+
+
+def _check_pictures(survey: Survey, settings: IngestSettings) -> None:
+    """TableRefused when no row can be taken and most pictures are not where they should be: --images was forgotten.
+
+    The first row that can be taken ends the search, so this costs nothing where all is well.
+    """
+    checks, missing, first = RowChecks(survey, settings), 0, ""
+    for batch in survey.batches():
+        for row in checks.check(batch).filter(pl.col("reason").is_null()).iter_rows(named=True):
+            found = checks.find_picture(row)
+            if not isinstance(found, Refusal):
+                return
+            if found.reason in ("missing_file", "path_escapes"):
+                missing += 1
+                said = safe_text(found.problem, limit=300)
+                shown = safe_text(found.given or "", limit=SHOWN)
+                first = first or f"{survey.table.word} {row['row']}, {found.column} {shown!r}: {said}"
+    if missing >= ENOUGH_BAD and missing * 2 > survey.rows:
+        raise TableRefused(
+            f"{survey.table.path}: none of the pictures of its {survey.rows:,} rows is there (first: {first}); name "
+            "the folder they lie in with --images"
+        )
+
+
+def check_dataset(lake: Lake, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings) -> None:
+    """TableRefused, before anything is written, for a table that would empty its dataset by mistake."""
+    if not settings.replace:
+        batches = item_batches(survey, dataset, settings, plan)
+        check_successor(lake, dataset, batches, str(survey.table.path), survey.table.word)
 
 
 def ingest_table(
@@ -85,12 +109,12 @@ def ingest_table(
     seen: list[pl.Series] = []
     dropped = 0
     with Report(lake.blobs.local("reports"), dataset) as report:
-        for portion in Portions(survey, dataset, settings, plan):
-            stood = standing_of(lake, portion.select(item_id="id"))
-            total.add(run(stage_of(portion), job, replace(context, progress=total.tick)))
-            report.add(refused_of(lake, portion), failed_of(lake, portion), noted_of(lake, portion))
-            seen.append(portion["id"])
-            dropped += stood.height - (standing_of(lake, stood).height if stood.height else 0)
+        for batch in item_batches(survey, dataset, settings, plan):
+            before = photos_in_lake(lake, batch.select(item_id="id"))
+            total.results.append(run(stage_of(batch), job, replace(context, progress=total.tick)))
+            report.report_batch(lake, batch)
+            seen.append(batch["id"])
+            dropped += before.height - (photos_in_lake(lake, before).height if before.height else 0)
     lake.blobs.push(f"reports/{report.path.name}")
     retired = retire(lake, dataset, pl.concat(seen) if seen else [])
     return IngestResult(
@@ -102,21 +126,18 @@ def ingest_table(
         noted=report.noted,
         retired=retired,
         dropped=dropped,
-        standing=standing(lake, dataset),
+        photos=count_photos(lake, dataset),
         report=report.path,
     )
 
 
 @dataclass
 class _Total:
-    """The portions' results and progress as one."""
+    """The batches' results and progress as one."""
 
     rows: int
     context: Context
     results: list[StageResult] = field(default_factory=list)
-
-    def add(self, result: StageResult) -> None:
-        self.results.append(result)
 
     def tick(self, now: Tick) -> None:
         done = self.results

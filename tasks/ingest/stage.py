@@ -153,17 +153,17 @@ def image_row(item: dict[str, Any], picture: Photo, sha256: str, context: Worker
     }
 
 
-def stage_of(portion: pl.DataFrame) -> Stage:
-    """The stage over one portion of a table."""
+def stage_of(batch: pl.DataFrame) -> Stage:
+    """The stage over one batch of a table."""
     return Stage(
         name=NAME,
         reads=(),
         writes=("images",),
-        items=lambda inputs, job: portion,
+        items=lambda inputs, job: batch,
         work=work,
         open=open_context,
         resources=Resources(cpus=1, concurrency=8, chunk=8),
-        # A run sees one portion of one dataset: what it does not see must stand. Photos that left their table are
+        # A run sees one batch of one dataset: what it does not see must stand. Photos that left their table are
         # retired when the whole of it was seen (dataset.py).
         keeps_history=True,
         partial=True,

@@ -5,10 +5,11 @@ Metadata from outside may be damaged in any way. Whatever cannot be read is abse
 
 import io
 import math
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from PIL import Image
@@ -17,10 +18,12 @@ from tasks.geo.distance import is_point
 from tasks.imaging.decode import exif_of
 from tasks.imaging.gpano import said, xmp_of
 from tasks.imaging.png_parts import png_header
-from tasks.ingest.times import read_time
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBER = re.compile(r"\d{9,10}(?:\.\d+)?|\d{12,13}(?:\.\d+)?")
+_CAMERA = re.compile(r"(\d{4}):(\d{2}):(\d{2})(.*)")
 
 # What is wrong with a photo's metadata is our business; Pillow would tell the terminal, once a tag.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.TiffImagePlugin")
@@ -125,3 +128,23 @@ def _angle(xmp: str | None, exif: float | None) -> tuple[float | None, bool]:
 def _letter(side: Any) -> str:
     text = side.decode("ascii", "replace") if isinstance(side, bytes) else side if isinstance(side, str) else ""
     return text.strip("\0 ").upper()
+
+
+def read_time(text: str) -> datetime | None:
+    """ISO 8601, a camera's 2019:05:01 12:00:00, or seconds or milliseconds since 1970; None when it is none of them.
+
+    Without a time zone it is taken as UTC. Nothing before photography or after tomorrow's clocks is believed.
+    """
+    text = text.strip()
+    try:
+        if _NUMBER.fullmatch(text):
+            number = float(text)
+            moment = _EPOCH + timedelta(seconds=number / 1000 if number > 1e11 else number)
+        else:
+            camera = _CAMERA.fullmatch(text)
+            iso = f"{camera[1]}-{camera[2]}-{camera[3]}{camera[4]}" if camera else text
+            moment = datetime.fromisoformat(iso)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return moment if 1826 <= moment.year <= 2100 else None

@@ -66,7 +66,7 @@ def old_reports(lake: Lake, days: int) -> Iterator[Candidate]:
 
 
 def old_state(lake: Lake, days: int) -> Iterator[Candidate]:
-    """Logs, and notes and spooled pictures past their use. The times of spooled pictures say until when they count."""
+    """Logs, and answers in `notes` and `spool`, which earlier versions left."""
     now = time.time()
     for pattern, seconds in {"*.log": days * DAY_S, "notes/**/*.jsonl": DAY_S, "spool/**/*.picture": DAY_S}.items():
         for path in lake.state.glob(pattern):

@@ -9,8 +9,7 @@ from typing import Any
 
 from schemas.tables import TABLES
 from tasks.lake import Lake
-from tasks.review.gx_context import gx_context
-from tasks.review.suites import BESIDE, SuiteFrame, expectations, suite_frame
+from tasks.review.suites import WITHOUT_SUITE, SuiteFrame, expectations, gx_context, suite_frame
 
 NAME = "data-docs"  # the folder inside the site
 # Without the fonts and pictures of its help pages: nothing in the pages shows them.
@@ -31,7 +30,11 @@ _HEAD = (
 
 def write_data_docs(lake: Lake, site: Path) -> None:
     """Validate all live rows of every table and write the pages into the site's folder."""
-    frames = [(name, suite_frame(name, lake.read(name))) for name in lake.existing() if name not in BESIDE]
+    frames = [
+        (name, suite_frame(lake.read(name), expectations(TABLES[name])))
+        for name in lake.existing()
+        if name not in WITHOUT_SUITE
+    ]
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "docs"
         _build(made, frames)

@@ -12,8 +12,7 @@ from schemas.settings.review import ReviewSettings
 from tasks.lake import Commit, Lake
 from tasks.review.site import renew_site, site_settings
 from tasks.review.site.page import Source
-from tasks.review.site.pages.sample import drawn
-from tasks.review.site.precision import Precision, label_text, precision_of
+from tasks.review.site.precision import Precision, label_text, precision_of, sampled_ids
 from tasks.runtime.identity import code_version, digest, new_run_id
 from tasks.runtime.snapshots import find_snapshot
 
@@ -74,7 +73,7 @@ def import_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
     source = Source(lake, row, site_settings(lake, row["snapshot_id"]) or ReviewSettings())
     labels = source.read("labels").select("image_id", "sha256", label=label_text())
     known = {image_id: (sha256, label) for image_id, sha256, label in labels.iter_rows()}
-    sampled = set(drawn(source))
+    sampled = set(sampled_ids(source))
     rows: dict[str, dict[str, Any]] = {}
     refused: dict[str, int] = {}
     for one in given.marks:

@@ -1,8 +1,10 @@
-"""Great Expectations suites, one for each table, built from the table's contract (schemas/tables).
+"""Great Expectations: a suite for each table, built from the table's contract (schemas/tables), and how it is run.
 
-They run on the rows a stage has just written, and on all live rows at the review, whose Data Docs show them.
+Suites run on the rows a stage has just written, and on all live rows at the review, whose Data Docs show them.
 """
 
+import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,12 +15,15 @@ import polars as pl
 from schemas.errors import GeofixError
 from schemas.tables import TABLES, Expectation, Table
 from tasks.lake import Lake
-from tasks.review.gx_context import gx_context
+
+# Read when Great Expectations is imported, which is done late: nothing leaves the machine.
+os.environ["GX_ANALYTICS_ENABLED"] = "false"
+os.environ.setdefault("TQDM_DISABLE", "1")
 
 SuiteFrame = Any  # a pandas.DataFrame, which is imported with Great Expectations
 
 EXAMPLES = 3
-BESIDE = ("runs",)  # written after the stage's tables, by the runner itself
+WITHOUT_SUITE = ("runs",)  # written after the stage's tables, by the runner itself
 
 
 class SuiteFailed(GeofixError):
@@ -26,62 +31,84 @@ class SuiteFailed(GeofixError):
 
 
 @dataclass(frozen=True)
-class Breach:
-    """An expectation that rows do not meet."""
+class Check:
+    """One expectation about one table, and whether the table meets it."""
 
     table: str
     says: str
-    rows: int
-    examples: tuple[str, ...]
+    passed: bool
+    checked: int  # rows
+    unexpected: int  # rows that do not meet it
+    examples: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         such = f", such as {', '.join(self.examples)}" if self.examples else ""
-        return f"{self.table}: {self.says}: broken in {self.rows:,} rows{such}"
+        return f"{self.table}: {self.says}: broken in {self.unexpected:,} rows{such}"
 
 
 def require_suites(lake: Lake, tables: Iterable[str], run_id: str) -> None:
     """SuiteFailed if a row that this run wrote breaks its table's contract."""
     for name in tables:
-        if name not in TABLES or name in BESIDE:
+        if name not in TABLES or name in WITHOUT_SUITE:
             continue
         mine = lake.scan(name).filter((pl.col("run_id") == run_id) & pl.col("tombstone").is_null())
-        rows = lake.collect(name, mine.select(_columns(TABLES[name])))
+        rows = lake.collect(name, mine.select(_columns(expectations(TABLES[name]))))
         found = breaches(name, rows) if rows.height else []
         if found:
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             raise SuiteFailed(f"{found[0]}{more}; the rows are in the lake, no snapshot is made of them")
 
 
-def breaches(name: str, rows: pl.DataFrame) -> list[Breach]:
+def breaches(name: str, rows: pl.DataFrame) -> list[Check]:
     """What the rows of a table break."""
+    return [check for check in validate(name, rows, expectations(TABLES[name])) if not check.passed]
+
+
+def validate(name: str, rows: pl.DataFrame, contract: list[Any]) -> list[Check]:
+    """Whether the rows meet each expectation of a contract, in its order."""
+    import great_expectations as gx
+
     context, batches = _context()
-    suite = _suite(name)
     if name not in batches:
-        batches[name] = (
-            context.data_sources.get("lake").add_dataframe_asset(name).add_batch_definition_whole_dataframe("rows")
-        )
-    batch = batches[name].get_batch(batch_parameters={"dataframe": suite_frame(name, rows)})
-    result = batch.validate(suite)
-    if result.success:
-        return []
-    return [_breach(name, one) for one in result.results if not one.success]
+        asset = context.data_sources.get("lake").add_dataframe_asset(name)
+        batches[name] = asset.add_batch_definition_whole_dataframe("rows")
+    batch = batches[name].get_batch(batch_parameters={"dataframe": suite_frame(rows, contract)})
+    results = batch.validate(gx.ExpectationSuite(name=name, expectations=contract)).results
+    found = {one.expectation_config.meta["says"]: _check(name, one, rows.height) for one in results}
+    return [found[one.meta["says"]] for one in contract]
 
 
-def _breach(name: str, outcome: Any) -> Breach:
+def _check(table: str, outcome: Any, height: int) -> Check:
     found: Mapping[str, Any] = outcome.result or {}
-    values = sorted({str(value)[:80] for value in found.get("partial_unexpected_list") or [] if value == value})
-    says = (outcome.expectation_config.meta or {}).get("says", outcome.expectation_config.type)
-    return Breach(name, says, int(found.get("unexpected_count") or 0), tuple(values[:EXAMPLES]))
+    values = found.get("partial_unexpected_list") or []
+    # A column of true and false has nothing to show; the sentence says it all.
+    shown = sorted({str(value)[:80] for value in values if not isinstance(value, bool) and value == value})
+    unexpected = int(found.get("unexpected_count") or 0)
+    says = outcome.expectation_config.meta["says"]
+    return Check(table, says, bool(outcome.success), height, unexpected, tuple(shown[:EXAMPLES]))
 
 
-def _columns(table: Table) -> list[str]:
-    needed = [*table.key, *table.required, *(one.column for one in table.expectations)]
-    return list(dict.fromkeys(name for name in needed))
+def suite_frame(rows: pl.DataFrame, contract: list[Any]) -> SuiteFrame:
+    """The columns that a contract needs, for pandas: Great Expectations has no polars engine."""
+    return rows.select(_columns(contract)).to_pandas()
 
 
-def suite_frame(name: str, rows: pl.DataFrame) -> SuiteFrame:
-    """The checked columns of a table, for pandas: Great Expectations has no polars engine."""
-    return rows.select(_columns(TABLES[name])).to_pandas()
+def _columns(contract: list[Any]) -> list[str]:
+    needed = [getattr(one, "column_list", None) or [getattr(one, "column", None)] for one in contract]
+    return list(dict.fromkeys(name for names in needed for name in names if name))
+
+
+def gx_context() -> Any:
+    """A new context in memory, without progress bars, telemetry and chatter."""
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    # They tell of every temporary folder and every closure; the second has a level of its own.
+    for name in ("great_expectations", "great_expectations.data_context.types.base"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    return context
 
 
 @cache
@@ -90,13 +117,6 @@ def _context() -> tuple[Any, dict[str, Any]]:
     context = gx_context()
     context.data_sources.add_pandas("lake")
     return context, {}
-
-
-@cache
-def _suite(name: str) -> Any:
-    import great_expectations as gx
-
-    return gx.ExpectationSuite(name=name, expectations=expectations(TABLES[name]))
 
 
 def expectations(table: Table) -> list[Any]:

@@ -1,9 +1,8 @@
-"""The budgets of a cluster: one actor on the driver's node holds the file, workers on any node ask it.
+"""The budgets and the calls of a cluster: an actor on the driver's node holds the file, workers on any node ask it.
 
 SQLite's locks cannot be trusted over a network file system, so on a cluster only one process opens the file.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +11,8 @@ from schemas.settings.allowance import Allowance
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.ray_start import start_ray
-from tasks.services import broker_client
 from tasks.services.budget import BudgetFile
-from tasks.services.call_file import Begin, Begun, CallFile, End
+from tasks.services.call_store import CallStore
 from tasks.services.rate_budget import Lease, Paused, RateBudget, Standing
 
 ANSWER_S = 120.0
@@ -68,68 +66,22 @@ def _gone(error: Exception) -> StageRefused:
     )
 
 
-class ActorCallStore:
-    """The calls of a lake behind a Ray actor on the node of its file."""
+class ActorResponseStore:
+    """The response store of a lake behind a Ray actor on the node of its file."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     @classmethod
-    def of(cls, path: str) -> "ActorCallStore":
+    def of(cls, path: str) -> "ActorResponseStore":
         """One whose file is open in an actor on this node, which ends with this process."""
         import ray
 
-        return cls(ray.remote(CallFile).options(**_here()).remote(path))
+        return cls(ray.remote(CallStore).options(**_here()).remote(path))
 
-    def apply(self, steps: Sequence[Begin | End]) -> list[Begun | None]:
-        found: list[Begun | None] = _answer(self._actor.apply.remote(list(steps)))
+    def apply(self, steps: Sequence[Any]) -> list[Any]:
+        found: list[Any] = _answer(self._actor.apply.remote(list(steps)))
         return found
-
-    def answers_used(self, call_ids: Sequence[str]) -> None:
-        _answer(self._actor.answers_used.remote(list(call_ids)))
-
-    def forget_answers(self, call_ids: Sequence[str]) -> None:
-        _answer(self._actor.forget_answers.remote(list(call_ids)))
-
-
-class ActorBroker:
-    """The broker of a file (`tasks/services/broker.py`) behind a Ray actor on the node of that file.
-
-    The actor ends with the run, the broker it started does not: it is no child of the actor's process, and writes down
-    what was under way when the run was killed.
-    """
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    @classmethod
-    def of(cls, path: str) -> "ActorBroker":
-        """One whose broker is on this node."""
-        import ray
-
-        # A question that was under way when the actor's process died is asked again: the broker knows it by its id.
-        return cls(ray.remote(_Passing).options(**_here()).remote(path))
-
-    async def ask(self, said: bytes, body: bytes) -> broker_client.Answered:
-        from ray.exceptions import RayActorError, RayTaskError
-
-        try:
-            found: broker_client.Answered = await asyncio.wrap_future(self._actor.ask.remote(said, body).future())
-        except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
-        except RayActorError as error:
-            raise _gone(error) from error
-        return found
-
-
-class _Passing:
-    """Passes questions to the broker of a file on this node."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    async def ask(self, said: bytes, body: bytes) -> broker_client.Answered:
-        return await broker_client.ask(self._path, said, body)
 
 
 def _here() -> dict[str, Any]:

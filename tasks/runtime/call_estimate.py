@@ -26,8 +26,8 @@ from tasks.runtime.outcome import Row
 from tasks.runtime.runner import pending
 from tasks.runtime.stage import Context, Stage, WorkerSetup, chosen_resources, open_inputs
 from tasks.services import ServiceError
+from tasks.services.calls import Spending, spending_of
 from tasks.services.gather import gather_all
-from tasks.services.spending import Spending, spending_of
 
 Sampled = tuple[list[Spending], list[float], list[ServiceError]]  # of items: spent, seconds; and what failed
 

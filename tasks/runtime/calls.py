@@ -1,29 +1,28 @@
-"""The table `calls`: what a stage's workers wrote down of their calls to models goes there beside the work."""
+"""The table `calls`: calls to models that a stage's workers kept in the response store go there beside the work."""
 
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from schemas.settings.models import ModelsSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Commit, Lake
-from tasks.runtime.budget_actor import ActorBroker, ActorCallStore
+from tasks.runtime.budget_actor import ActorResponseStore
 from tasks.runtime.ray_start import start_ray
-from tasks.services.broker_client import Broker
-from tasks.services.call_file import COLUMNS, CallFile
+from tasks.services.call_store import COLUMNS, CallStore, process_owner
 from tasks.services.calls import CallLog
+from tasks.services.response_store import FILE, Responses
 
 TABLE = "calls"
 COMMIT_S = 60.0
 
 
-def call_file(lake: Lake) -> CallFile:
-    """Where the calls of a lake are written down as they are made."""
-    return CallFile(lake.state / "calls.sqlite")
+def call_store(lake: Lake) -> CallStore:
+    """Where the calls of a lake are kept as they are made."""
+    return CallStore(lake.state / FILE)
 
 
 class StageCalls:
@@ -38,17 +37,17 @@ class StageCalls:
         run_id: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lake, self._clock, self._file = lake, clock, call_file(lake)
-        take_in(lake, self._file)
+        self._lake, self._clock, self._store = lake, clock, call_store(lake)
+        load_calls(lake, self._store)
+        self._store.close_abandoned()
         self._committed_s = clock()
-        store: Any = self._file
-        broker: Broker = self._file.path
-        if spread.address is not None:  # workers of other nodes reach neither the file nor the broker's socket
+        store: Responses = self._store
+        if spread.address is not None:  # workers of other nodes do not reach the file
             start_ray(spread)
-            store, broker = ActorCallStore.of(self._file.path), ActorBroker.of(self._file.path)
-        self.log = CallLog(store, stage, run_id, models.replay, models.budget_usd, broker)
+            store = ActorResponseStore.of(self._store.path)
+        self.log = CallLog(store, stage, run_id, models.replay, models.budget_usd, process_owner())
 
-    def look(self) -> None:
+    def commit_when_due(self) -> None:
         """Commit what has come, every minute, however often it is called."""
         if self._clock() - self._committed_s > COMMIT_S:
             self.commit()
@@ -56,38 +55,38 @@ class StageCalls:
     def commit(self) -> None:
         """Commit what has come."""
         self._committed_s = self._clock()
-        commit_calls(self._lake, self._file)
+        commit_calls(self._lake, self._store)
 
 
-def commit_calls(lake: Lake, file: CallFile | None = None) -> int:
-    """Move the calls that are written down to their table; returns how many. Repeated after a kill, it adds none."""
-    file = file or call_file(lake)
+def commit_calls(lake: Lake, store: CallStore | None = None) -> int:
+    """Move calls from the store to their table; returns how many. Repeated after a kill, it adds none."""
+    store = store or call_store(lake)
     moved = 0
-    while Path(file.path).is_file() and (taken := file.take_batch()) is not None:
+    while Path(store.path).is_file() and (taken := store.take_batch()) is not None:
         file_id, batch, rows = taken
         now = datetime.now(UTC)
         for row in rows:
             row["made_from"], row["written_at"] = row["call_id"], now
             row["asked_at"] = datetime.fromtimestamp(row["asked_at"], UTC)
         version = lake.append(TABLE, rows, Commit(f"{TABLE}-{file_id}", batch))
-        file.stored(batch)
-        if file.version() == version - 1:
-            file.seen(version)
+        store.mark_stored(batch)
+        if store.table_version() == version - 1:
+            store.set_table_version(version)
         moved += len(rows)
     return moved
 
 
-def take_in(lake: Lake, file: CallFile) -> int:
-    """Take in rows that the table has and the file lacks: of another machine, or after the local state was deleted."""
-    commit_calls(lake, file)
+def load_calls(lake: Lake, store: CallStore) -> int:
+    """Load rows that the table has and the store lacks: of another machine, or after the local state was deleted."""
+    commit_calls(lake, store)
     version = lake.version(TABLE)
-    if version <= file.version():
+    if version <= store.table_version():
         return 0
     rows = lake.read(TABLE, version, list(COLUMNS)).with_columns(pl.col("asked_at").dt.epoch("us") / 1e6)
-    return file.load(rows.to_dicts(), version)
+    return store.load(rows.to_dicts(), version)
 
 
 def spent_usd(lake: Lake) -> float:
     """What the calls on a lake have cost so far, those that may have been lost with a killed run included."""
-    file = call_file(lake)
-    return sum(file.spent()) if Path(file.path).is_file() else 0.0
+    store = call_store(lake)
+    return sum(store.totals()) if Path(store.path).is_file() else 0.0

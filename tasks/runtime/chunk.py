@@ -17,8 +17,8 @@ from schemas.messages import Usage
 from schemas.tables import SYSTEM_COLUMNS, TABLES
 from tasks.lake.table_schema import to_arrow
 from tasks.runtime.outcome import NO_USAGE, REJECTED, Kept, Outcome, Rejected, Row
+from tasks.services.calls import spending_of
 from tasks.services.errors import ServiceError, safe_text
-from tasks.services.spending import spending_of
 
 FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
 # New containers after which Python looks for cycles among the youngest, and rounds before it looks among the older

@@ -153,7 +153,9 @@ def _run_items(
         marker=stage.writes[-1],
         writes=stage.writes,
         work=stage.work,
-        open_context=functools.partial(stage.open, settings, WorkerSetup(context.lake, connections, shared)),
+        open_context=functools.partial(
+            stage.open, settings, WorkerSetup(context.lake, connections, shared, context.spread.address is not None)
+        ),
         concurrency=resources.concurrency,
         secrets=context.connections.secrets(),
     )
@@ -274,7 +276,7 @@ def _meanwhile(pauses: Pauses | None, calls: StageCalls | None) -> Callable[[], 
         if pauses is not None:
             pauses.look()
         if calls is not None:
-            calls.look()
+            calls.commit_when_due()
 
     return check
 

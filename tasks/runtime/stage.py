@@ -1,9 +1,11 @@
 """What every stage is: what it reads, what it writes, which items there are and what is done to one."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
@@ -18,6 +20,7 @@ from tasks.runtime.outcome import Tick
 from tasks.runtime.redo import Redo
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.services import Connection, Connections
+from tasks.services.response_store import FILE, Responses, ResponseStore
 
 # How long a request is assumed to take at most, on average: that many seconds of a minute's budget can be under way.
 REQUEST_S = 10.0
@@ -43,6 +46,21 @@ class WorkerSetup:
     lake: Lake
     connections: Connections
     shared: Any = None  # what `Stage.share` returned
+    is_cluster: bool = False  # whether other nodes have workers, too
+
+    def responses(self) -> Responses:
+        """Answers that are kept for all workers of the run, where it asks models; else those of this node."""
+        models = self.connections.chat.models
+        return models.calls.store if models and models.calls else self.node_responses()
+
+    def node_responses(self) -> ResponseStore:
+        """Answers that are kept for workers of this node alone.
+
+        On a cluster every node has a file of its own: over a network file system SQLite's locks cannot be trusted.
+        """
+        name = Path(FILE)
+        node = name.with_stem(f"{name.stem}-{os.uname().nodename}") if self.is_cluster else name
+        return ResponseStore(self.lake.state / node)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from schemas.settings.allowance import Allowance
 from tasks.services.rate_budget import Lease, Paused, Standing, give_back, grant, pause, paused_s
-from tasks.services.shared_file import SharedFile
+from tasks.services.response_store import SharedFile
 
 _TABLE = "CREATE TABLE IF NOT EXISTS standings (bucket TEXT PRIMARY KEY, next_s REAL, day INTEGER, used INTEGER)"
 _PAUSES = "CREATE TABLE IF NOT EXISTS pauses (name TEXT PRIMARY KEY, until_s REAL, times INTEGER, total_s REAL)"

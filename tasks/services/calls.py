@@ -1,15 +1,19 @@
-"""One request to a model, made at most once: found among earlier replies, or asked, written down and then used."""
+"""One request to a model, made at most once: found among earlier replies, or asked, written down and then used.
+
+What the calls of an item cost is summed up beside the work: an item that fails has spent it as well.
+"""
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import json
 import secrets
-import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,18 +22,53 @@ import orjson
 from schemas.errors import StageRefused
 from schemas.messages import ChatReply, ToolCall, Usage
 from schemas.settings.services import is_loopback
-from tasks.services.broker_client import Broker
-from tasks.services.call_file import Begin, Begun, CallStore, End, Row, owner
+from tasks.services.call_store import Begin, Begun, End, Row, process_owner
 from tasks.services.chat_reply import REFUSAL
 from tasks.services.errors import ServiceError
-from tasks.services.spending import spending
-from tasks.services.together import Together
+from tasks.services.response_store import Responses, writer_of
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5
 
 
 class BudgetExhausted(StageRefused):
     """The next call could pass the money budget."""
+
+
+@dataclass
+class Spending:
+    """What the calls of one item cost."""
+
+    item_id: str = ""
+    paid: Usage = field(default_factory=Usage)
+    replayed: Usage = field(default_factory=Usage)  # answered from the store, paid for by an earlier request
+    seconds: float = 0.0  # that calls took
+    by_role: dict[str, Usage] = field(default_factory=dict)  # both, as a first run would pay it
+    calls: int = 0
+
+    def count_call(self, role: str, usage: Usage, seconds: float, is_replayed: bool) -> None:
+        """A call was answered, or failed."""
+        self.calls += 1
+        self.seconds += seconds
+        self.by_role[role] = self.by_role.get(role, Usage()) + usage
+        if is_replayed:
+            self.replayed += usage
+        else:
+            self.paid += usage
+
+
+# Of the running asyncio task and of those it starts; None: nothing is summed up.
+_spending: ContextVar[Spending | None] = ContextVar("spending", default=None)
+
+
+@contextlib.contextmanager
+def spending_of(item_id: str) -> Iterator[Spending]:
+    """Sum up what the calls of a block cost."""
+    gathered = Spending(item_id)
+    token = _spending.set(gathered)
+    try:
+        yield gathered
+    finally:
+        _spending.reset(token)
 
 
 @dataclass(frozen=True)
@@ -87,7 +126,7 @@ def _sorted_text(written: bytes) -> str:
 
 @functools.lru_cache(maxsize=64)
 def server_of(base_url: str) -> str:
-    """A server as answers of it are told from those of others, in a run as in the next."""
+    """A server's part of a key, the same in every run: on loopback the port does not count."""
     address = urlsplit(base_url)
     return "loopback" if is_loopback(base_url) else f"{address.scheme}://{address.netloc}{address.path}"
 
@@ -96,12 +135,12 @@ def server_of(base_url: str) -> str:
 class CallLog:
     """Where the calls of a stage's run are written down; goes to workers as it is."""
 
-    store: CallStore
+    store: Responses  # a `CallStore`, or a way to one
     stage: str = ""
     run_id: str = ""
     replay: bool = True
     budget_usd: float | None = None
-    broker: Broker | None = None  # a process that sends paid requests, and outlives this one (`broker.py`)
+    run_owner: str = ""  # the process of the command that runs the stage
 
     async def once(
         self, request: Request, most_usd: float, ask: Callable[[str], Awaitable[ChatReply]], unpaid: Usage
@@ -113,12 +152,13 @@ class CallLog:
         """
         repeatable = self.replay and request.is_repeatable
         call_id = request.request_hash if repeatable else f"{request.request_hash}-{uuid.uuid4().hex[:12]}"
-        token, writer = secrets.token_hex(16), _writer_of(self.store)
-        begin = Begin(call_id, request.role, owner(), token, most_usd, self.budget_usd, repeatable)
+        token, writer = secrets.token_hex(16), writer_of(self.store)
+        reserved = most_usd, self.budget_usd
+        begin = Begin(call_id, request.role, process_owner(), token, *reserved, repeatable, self.run_owner)
         try:
             found = await self._begin(begin)
         except asyncio.CancelledError:
-            writer.begin(End(call_id, token, was_sent=False))  # it may have begun in the same moment
+            writer.write_later(End(call_id, token, was_sent=False))  # it may have begun in the same moment
             raise
         if found is not None:
             reply = _stored_reply(found)
@@ -131,15 +171,15 @@ class CallLog:
             usage = replace(error.usage or unpaid, requests=error.attempts)
             seconds = time.monotonic() - began_s
             row = self._row(request, f"{call_id}-{uuid.uuid4().hex[:12]}", usage, seconds, asked_at)
-            await writer.do(End(call_id, token, row | {"verdict": f"failed_{error.kind}"}))
+            await writer.write(End(call_id, token, row | {"verdict": f"failed_{error.kind}"}))
             _spend(request.role, usage, seconds, is_replayed=False)
             raise
         except BaseException:
-            writer.begin(End(call_id, token))  # given up, such as by an interrupt: nothing is known of it
+            writer.write_later(End(call_id, token))  # given up, such as by an interrupt: nothing is known of it
             raise
         seconds = time.monotonic() - began_s
         row = self._row(request, call_id, reply.usage, seconds, asked_at) | _told(reply)
-        await writer.do(End(call_id, token, row))
+        await writer.write(End(call_id, token, row))
         _spend(request.role, reply.usage, seconds, is_replayed=False)
         return reply
 
@@ -147,8 +187,7 @@ class CallLog:
         """The row of an earlier reply, or None when the request may be sent."""
         wait_s = FIRST_WAIT_S
         while True:
-            begun = await _writer_of(self.store).do(step)
-            assert begun is not None
+            begun: Begun = await writer_of(self.store).write(step)
             if begun.what == "go":
                 return None
             if begun.what == "found":
@@ -163,7 +202,7 @@ class CallLog:
             wait_s = min(LONGEST_WAIT_S, 1.5 * wait_s)
 
     def _row(self, request: Request, call_id: str, usage: Usage, seconds: float, asked_at: float) -> Row:
-        current = spending.get()
+        current = _spending.get()
         return {
             "call_id": call_id,
             "request_hash": request.request_hash,
@@ -227,19 +266,6 @@ def _stored_reply(row: Row) -> ChatReply:
 
 
 def _spend(role: str, usage: Usage, seconds: float, is_replayed: bool) -> None:
-    current = spending.get()
+    current = _spending.get()
     if current is not None:
-        current.add(role, usage, seconds, is_replayed)
-
-
-_Writer = Together[Begin | End, Begun | None]
-_writers: dict[int, tuple[CallStore, _Writer]] = {}
-_writers_lock = threading.Lock()
-
-
-def _writer_of(store: CallStore) -> _Writer:
-    with _writers_lock:
-        # The store is kept beside it: another one cannot come to have its id.
-        if id(store) not in _writers:
-            _writers[id(store)] = store, Together(store.apply, "calls")
-        return _writers[id(store)][1]
+        current.count_call(role, usage, seconds, is_replayed)

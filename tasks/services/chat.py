@@ -14,7 +14,6 @@ import orjson
 from schemas.errors import StageRefused
 from schemas.messages import ChatReply, Message, Usage
 from tasks.services.answer import said_at
-from tasks.services.broker_client import Broker
 from tasks.services.calls import CallLog, identify
 from tasks.services.chat_reply import BadReply, part, read_reply, read_usage
 from tasks.services.errors import ServiceError, safe_text
@@ -40,7 +39,6 @@ class Server:
         messages_json: bytes,
         fields: Mapping[str, Any],
         call_id: str = "",
-        broker: Broker | None = None,
     ) -> ChatReply:
         """One request; `fields` are all of its body but model and messages."""
         most = 0
@@ -53,7 +51,6 @@ class Server:
             json_body=b'{"messages":' + messages_json + b"," + others[1:],
             weight=most * self._share,
             call_id=call_id,
-            broker=broker,
             classify=self._classify,
         )
         usage = read_usage(completion, target.price, answer.attempts)
@@ -172,14 +169,10 @@ class Chat:
         request = identify(role, target.endpoint, base_url, model, messages_json, {**fields, **body}, trial, seed)
         if log.budget_usd is not None:
             fields = _limited(target, fields)
-        # What is free needs no process that saves it from being paid for twice.
-        broker = log.broker if request.is_repeatable and not target.is_free else None
         return await log.once(
             request,
             self._most_usd(target, log, messages, fields),
-            lambda call_id: server.complete(
-                target, model, messages, messages_json, {**fields, **body}, call_id, broker
-            ),
+            lambda call_id: server.complete(target, model, messages, messages_json, {**fields, **body}, call_id),
             unpaid=Usage(cost_usd=None if target.price is None else 0.0),
         )
 

@@ -3,8 +3,6 @@
 httpx's own way goes through two further libraries and looks at all connections for every request: 2 ms of CPU a
 request, with a hundred under way 15 ms. Plain answers, of HTTP/1.1 with a length, are read here; every other one, such
 as in chunks, is given to a parser that knows the whole protocol (h11) from its first byte on.
-
-It imports nothing of geofix, for the broker starts with it alone.
 """
 
 import asyncio
@@ -12,6 +10,7 @@ import functools
 import re
 import ssl
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -20,11 +19,17 @@ import h11
 import httpx
 
 LONGEST_HEAD, MOST_UNREAD = 100_000, 256_000  # bytes
+KEEP_IDLE_S = 4.0  # many servers close an idle connection after 5 s; to send on one they are closing is an outage
 
 Headers = Sequence[tuple[bytes, bytes]]  # as they came
 # Seconds to connect and to read, as httpx has them in a request's extensions; and "total", from the request to the end
 # of the answer.
 Limits = Mapping[str, float | None]
+
+
+def by_proxy() -> bool:
+    """Whether the environment names a proxy, which only httpx's own pool goes by."""
+    return bool(urllib.request.getproxies())
 
 
 class Address(NamedTuple):

@@ -1,10 +1,13 @@
 """Names to coordinates and back, over the Nominatim protocol."""
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from tasks.services.calls import server_of
 from tasks.services.http import Answer, Connection, Http
+from tasks.services.response_store import Responses, ask_once, digest_key
 
 # Which address key means what differs by country; the first one present wins.
 _CITY_KEYS = ("city", "town", "village", "municipality", "hamlet", "suburb", "county")
@@ -99,6 +102,31 @@ class Geocoder:
             city=address.city,
             importance=float(importance) if isinstance(importance, int | float) else 0.0,
         )
+
+
+class RecallingGeocoder(Geocoder):
+    """The geocoder, but for what it was asked before on a lake: after a kill nothing is asked twice."""
+
+    def __init__(self, connection: Connection, store: Responses, **http_options: Any) -> None:
+        super().__init__(connection, **http_options)
+        self._store, self._server = store, server_of(connection.endpoint.base_url)
+
+    async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        async def ask() -> bytes:
+            found = await super(RecallingGeocoder, self).search(query, limit)
+            return json.dumps([asdict(one) for one in found]).encode()
+
+        kept = await ask_once(self._store, "geocoder", digest_key(self._server, "search", query, limit), ask)
+        return [GeocodeCandidate(**one) for one in json.loads(kept)]
+
+    async def reverse(self, lat: float, lon: float, zoom: int = 10) -> Address | None:
+        async def ask() -> bytes:
+            found = await super(RecallingGeocoder, self).reverse(lat, lon, zoom)
+            return json.dumps(found and asdict(found)).encode()
+
+        kept = await ask_once(self._store, "geocoder", digest_key(self._server, "reverse", lat, lon, zoom), ask)
+        found = json.loads(kept)
+        return found and Address(**found)
 
 
 def _first(parts: dict[str, Any], keys: tuple[str, ...]) -> str:

@@ -15,11 +15,9 @@ from schemas.settings.allowance import Allowance
 from schemas.settings.services import Endpoint
 from tasks.services.answer import Answer, Classify, error_by_status
 from tasks.services.breaker import Suspended
-from tasks.services.broker_client import Broker
 from tasks.services.errors import Kind, ServiceError, safe_url
 from tasks.services.host import Host, host_of
 from tasks.services.partial import Download
-from tasks.services.question import FINAL_STATUSES, current
 from tasks.services.rate_budget import RateBudget
 from tasks.services.rate_limiter import UsedUp, asking, rate_limiter_of
 from tasks.services.transfer import Ask, Params, Transfers
@@ -96,7 +94,6 @@ class Http:
         resume: bool = False,
         weight: float = 0.0,
         call_id: str = "",
-        broker: Broker | None = None,
         classify: Classify | None = None,
         check: Callable[[Answer], None] = lambda answer: None,
     ) -> Answer:
@@ -107,14 +104,9 @@ class Http:
         statuses that are answers without a body to look at, such as 304. `kind` says which of the service's budgets
         the request is counted in. With `resume`, a file that breaks off is continued where it ended, if its host can.
         `weight` is what the request counts in a budget that is not of requests, such as that of tokens.
-        `call_id` names a call that is to be paid for once; with `broker`, a way to one, that process sends it.
-        Without them the broker of the question that is being asked sends it, if there is one (`question.py`); never a
-        request to another host than the configured one, which the broker has no guard for.
+        `call_id` names a call that is to be paid for once; a server may know a repeated one by it.
         `check` may refuse a good answer with ServiceError.
         """
-        also_keep: tuple[int, ...] = ()
-        if broker is None and url is None and (question := current()) is not None:
-            call_id, broker, also_keep = question.call_id(), question.broker, FINAL_STATUSES
         ask = Ask(
             method,
             url or f"{self.endpoint.base_url}{path}",
@@ -124,8 +116,6 @@ class Http:
             Download() if resume else None,
             kind,
             call_id,
-            broker=broker,
-            also_keep=also_keep,
         )
         host = host_of(self.service, self.endpoint, kind, ask.address)
         sent, tried, recoveries = 0, 0, host.limit.recoveries

@@ -16,8 +16,7 @@ import httpcore
 import httpx
 
 from schemas.settings.services import Endpoint, is_loopback, is_private
-from tasks.services.broker import KEEP_IDLE_S
-from tasks.services.connections import certificates
+from tasks.services.connections import KEEP_IDLE_S, certificates
 from tasks.services.errors import ServiceError
 
 MOST_ADDRESSES = 4  # of one name that are tried

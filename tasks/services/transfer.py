@@ -14,17 +14,15 @@ from typing import Any
 import httpx
 
 from schemas.settings.services import Endpoint, is_loopback
-from tasks.services import broker_client
 from tasks.services.answer import Answer
-from tasks.services.broker import KEEP_IDLE_S, by_proxy
-from tasks.services.connections import Reply, SingleConnections, address_of, framed, with_query
+from tasks.services.connections import KEEP_IDLE_S, Reply, SingleConnections, address_of, by_proxy, framed, with_query
 from tasks.services.errors import Kind, ServiceError, safe_text, safe_url
 from tasks.services.meter import count
 from tasks.services.partial import Download, WrongPart
 from tasks.services.unpack import ACCEPTED, CannotUnpack, Unpacker
 
 Params = Mapping[str, str | int | float | bool]
-_Response = httpx.Response | Reply | broker_client.Whole
+_Response = httpx.Response | Reply
 _Way = SingleConnections | httpx.AsyncBaseTransport | httpx.AsyncClient  # to hosts; a client where there is a proxy
 
 
@@ -51,10 +49,8 @@ class Ask:
     json_body: Any
     download: Download | None  # a file that may come in parts
     kind: str = ""  # of request, by which it is counted
-    call_id: str = ""  # of a call that is to be paid for once; with a broker's file, the broker sends it
+    call_id: str = ""  # of a call that is to be paid for once
     attempt: int = 0
-    broker: broker_client.Broker | None = None
-    also_keep: tuple[int, ...] = ()  # statuses whose answers the broker keeps as it keeps good ones
 
 
 class Transfers:
@@ -73,7 +69,6 @@ class Transfers:
         self._now = now
         self._way: _Way | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._limits: dict[tuple[int, ...], broker_client.Limits] = {}
         self._most_bytes = int(endpoint.max_body_mb * 1_000_000)
         self._timeout = httpx.Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s, pool=None).as_dict()
         self._timeout["total"] = endpoint.total_timeout_s
@@ -101,19 +96,12 @@ class Transfers:
             if ask.params:
                 address, url = with_query(address, url, ask.params)
                 shown = safe_url(url)
-            # A way of our own, such as one that checks addresses, is never left: the broker has none.
-            broker = ask.broker if self._transport is None else None
-            late_s = broker_client.LATE_S if broker else 0.0
             # Connections of our own keep to the limit by themselves, which takes no timer a request.
-            is_direct = isinstance(way, SingleConnections) and not broker
-            total_s = self._endpoint.total_timeout_s + late_s
+            is_direct = isinstance(way, SingleConnections)
+            total_s = self._endpoint.total_timeout_s
             async with contextlib.nullcontext() if is_direct else asyncio.timeout(total_s):
                 sent_at_s, sent = time.monotonic(), True
-                if broker:
-                    asked = ask.method, url, headers.items(), body_sent or b""
-                    limits = self._limits_of(ask.also_keep)
-                    response = await broker_client.send(broker, ask.call_id, ask.attempt, *asked, limits)
-                elif isinstance(way, SingleConnections):
+                if isinstance(way, SingleConnections):
                     head = framed(ask.method, address, headers.items(), body_sent or b"")
                     response = await way.ask(ask.method, address, head, body_sent or b"", self._timeout)
                 else:
@@ -179,7 +167,7 @@ class Transfers:
         if self._way is None or self._loop is not loop:
             for name in ("httpx", "httpcore"):
                 logging.getLogger(name).addFilter(_hide_queries)
-            self._way, self._loop, self._limits = self._open_way(), loop, {}
+            self._way, self._loop = self._open_way(), loop
         return self._way
 
     def _open_way(self) -> _Way:
@@ -195,19 +183,6 @@ class Transfers:
     def _by_proxy(self) -> bool:
         # A proxy from the environment cannot reach our own loopback.
         return not is_loopback(self._endpoint.base_url) and by_proxy()
-
-    def _limits_of(self, also_keep: tuple[int, ...]) -> broker_client.Limits:
-        if also_keep not in self._limits:
-            endpoint = self._endpoint
-            self._limits[also_keep] = broker_client.Limits(
-                endpoint.timeout_s,
-                endpoint.connect_timeout_s,
-                endpoint.total_timeout_s,
-                self._most_bytes,
-                by_proxy=self._by_proxy(),
-                also_keep=also_keep,
-            )
-        return self._limits[also_keep]
 
     def _at_once(self, response: _Response, ask: Ask, shown: str) -> bytes | None:
         """A plain body that has come already, as most have."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import GeofixError
+from schemas.extras import require_extras
 from schemas.settings.train import TrainSettings
 from tasks.train import packaged
 from tasks.train.memory import Shape
@@ -22,7 +23,8 @@ PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def check_base(settings: TrainSettings) -> None:
-    """Raise what is wrong with `train.base`: missing, of another kind, or copied by halves."""
+    """Raise what is wrong with `train.base`: missing, of another kind, or copied by halves; or no `train` extra."""
+    require_extras("training", "train")
     if settings.base == "tiny":
         return
     folder = base_folder(settings.base)

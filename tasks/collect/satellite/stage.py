@@ -16,11 +16,11 @@ import polars as pl
 
 from schemas.settings.collect import CollectSettings
 from schemas.settings.satellite import SatelliteSettings
+from tasks.collect.responses import RecallingStac, StageResponses
 from tasks.collect.satellite.choice import choose
 from tasks.collect.satellite.grid import Grid, grid_around
 from tasks.collect.satellite.layers import Layer
 from tasks.collect.satellite.mosaic import BadBands, Mosaic, make_mosaic
-from tasks.collect.satellite.read_cache import CachedStac, ReadCache
 from tasks.collect.satellite.scenes import BANDS, CLASSES, VISUAL, Scene
 from tasks.collect.satellite.search import find_scenes, newest_processing
 from tasks.collect.satellite.tone import jpeg, shown
@@ -104,7 +104,7 @@ def identity(settings: CollectSettings) -> dict[str, Any]:
 
 
 def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
-    stac = CachedStac(setup.connections.stac, ReadCache.of(setup.lake, NAME))
+    stac = RecallingStac(setup.connections.stac, StageResponses.of(setup, NAME))
     return WorkerContext(stac, setup.lake, settings.satellite, withdrawn=Withdrawn.of(setup.lake))
 
 

@@ -1,5 +1,6 @@
-"""The precision of the labels, from people's marks, with its exact interval."""
+"""The precision of the labels, from people's marks on a random sample, with its exact interval."""
 
+import hashlib
 from dataclasses import dataclass
 
 import polars as pl
@@ -60,3 +61,13 @@ def precision_of(source: Source) -> Precision | None:
         return None
     votes = valid.group_by("image_id").agg(share=(pl.col("mark") == "right").mean())
     return precision(int((votes["share"] > 0.5).sum()), votes.height)
+
+
+def sampled_ids(source: Source) -> list[str]:
+    """Image ids drawn at random from the kept pictures; which ones follows from the snapshot's id alone."""
+    kept = sorted(source.read("labels")["image_id"], key=lambda one: _lot(source.snapshot_id, one))
+    return kept[: source.settings.sample]
+
+
+def _lot(snapshot_id: str, image_id: str) -> str:
+    return hashlib.sha256(f"sample {snapshot_id} {image_id}".encode()).hexdigest()

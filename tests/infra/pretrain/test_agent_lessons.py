@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from infra.pretrain import quoting, teacher
+from infra.pretrain import teacher
+from infra.pretrain import tokens as texts
 from infra.pretrain.agent import Agent, Going, open_agent, trained
 from infra.pretrain.cold_start import Lesson, Pupil, answer_lesson, lesson_of, packed_lessons, packed_texts, study
 from infra.pretrain.tokens import IGNORED, Tokens
@@ -63,7 +64,7 @@ def taught(row: dict[str, object]) -> teacher.Taught:
 
 def test_a_record_is_answered_with_its_own_letters(tokens: Tokens) -> None:
     for seed in range(20):
-        ids, labels = quoting.record(tokens, random.Random(seed))
+        ids, labels = texts.record(tokens, random.Random(seed))
         told = tokens.decode([token for token, label in zip(ids, labels, strict=True) if label == IGNORED])
         said = tokens.decode([label for label in labels if label != IGNORED])
         for line in said.splitlines()[1:5]:
@@ -71,7 +72,7 @@ def test_a_record_is_answered_with_its_own_letters(tokens: Tokens) -> None:
 
 
 def test_a_repeated_string_is_learned_the_second_time_alone(tokens: Tokens) -> None:
-    ids, labels = quoting.repeat(tokens, random.Random(1), 9)
+    ids, labels = texts.repeat(tokens, random.Random(1), 9)
     assert ids[:9] == ids[10:19] == labels[10:19] and set(labels[:10]) == {IGNORED}
 
 
@@ -79,7 +80,7 @@ def test_a_repeated_string_is_learned_the_second_time_alone(tokens: Tokens) -> N
     ("degrees", "text"), [(-37.3899, "-37.38"), (5.0019, "5.00"), (-0.004, "-0.00"), (179.9999999, "179.99")]
 )
 def test_a_coordinate_is_cut_and_not_rounded(degrees: float, text: str) -> None:
-    assert quoting.shortened(degrees) == text
+    assert texts.shortened(degrees) == text
 
 
 def test_the_teacher_zooms_asks_and_answers_with_what_the_tool_said(taught: teacher.Taught) -> None:
@@ -137,7 +138,7 @@ def test_seen_pictures_give_the_loss_of_patches(agent: Agent, taught: teacher.Ta
 
 def test_the_packaged_base_quotes_records_it_never_saw(agent: Agent, tokens: Tokens) -> None:
     """Without it a cold start memorises: an agent that cannot copy a tool's answer cannot profit from tools."""
-    batch = packed_texts([quoting.record(tokens, random.Random(k)) for k in range(8)], tokens.pad, agent.fast.device)
+    batch = packed_texts([texts.record(tokens, random.Random(k)) for k in range(8)], tokens.pad, agent.fast.device)
     with torch.no_grad():
         x = agent.fast.norm(agent.fast.hidden(batch)[batch.predict_at])
         right = (x @ agent.fast.model.lm_head.weight.T).argmax(-1) == batch.targets
@@ -146,10 +147,10 @@ def test_the_packaged_base_quotes_records_it_never_saw(agent: Agent, tokens: Tok
 
 def test_quotes_come_at_the_level_that_all_processes_share(tokens: Tokens) -> None:
     level = torch.zeros(1, dtype=torch.int64)
-    source = iter(quoting.Quotes(tokens, level, 8, 0))
+    source = iter(texts.Quotes(tokens, level, 8, 0))
     assert next(source)[0] == 0
-    level[0] = quoting.RECORDS
-    shapes = [tuple(ids.shape) for found, ids, _ in (next(source) for _ in range(12)) if found == quoting.RECORDS]
+    level[0] = texts.RECORDS
+    shapes = [tuple(ids.shape) for found, ids, _ in (next(source) for _ in range(12)) if found == texts.RECORDS]
     assert {8, 2} == {rows for rows, _ in shapes}  # strings and, in smaller batches, records
 
 
@@ -165,14 +166,14 @@ def test_study_sees_every_lesson_and_rehearses_between(agent: Agent, tokens: Tok
     rng = random.Random(5)
 
     def invented() -> Lesson:
-        ids = [tokens.encode(rng.choice(quoting.LETTERS))[0] for _ in range(12)]
+        ids = [tokens.encode(rng.choice(texts.LETTERS))[0] for _ in range(12)]
         return Lesson((7, 8), Completion(ids, [k > 3 for k in range(12)]))
 
     pupil, rehearsed, said = Pupil(agent.fast, 3e-3, 0), [], list[dict[str, float]]()
 
     def rehearse() -> Packed:
         rehearsed.append(pupil.steps)
-        return packed_texts([quoting.record(tokens, random.Random(1))], tokens.pad, agent.fast.device)
+        return packed_texts([texts.record(tokens, random.Random(1))], tokens.pad, agent.fast.device)
 
     lessons = [invented() for _ in range(2)]
     clock = iter([0.0, *[k * 8.0 for k in range(40)]])  # figures are said every 15 seconds
@@ -329,7 +330,7 @@ def test_the_miniature_runs_in_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_geocoding_in_process_is_asked_over_the_protocol() -> None:
     from infra.offline.world import World
-    from infra.pretrain.world_tools import WrongGeocoder, geocoder_of
+    from infra.pretrain.teacher import WrongGeocoder, geocoder_of
 
     world = World(7, 5)
     geocoder = geocoder_of(world)
@@ -345,7 +346,7 @@ def test_the_packaged_agent_finds_places_it_was_not_taught(tmp_path: Path) -> No
     from infra.offline.world import World
     from infra.pretrain.agent import measured, of_others
     from infra.pretrain.panoramas import WORLD_SEED, WORLD_SIZE, choose, paint_all, rows_of
-    from infra.pretrain.world_tools import geocoder_of, toolbox_of
+    from infra.pretrain.teacher import geocoder_of, toolbox_of
 
     world = World(WORLD_SEED, WORLD_SIZE)
     tools = toolbox_of(geocoder_of(world))

@@ -14,12 +14,10 @@ from infra.offline.render import encode, paint, render_jpeg
 from infra.offline.render.labels import SeenSign
 from infra.offline.world import World
 from infra.pretrain.agent_figures import wilson
-from infra.pretrain.boards import GRIDS, PATCH, boards_of, crop_board, letter_px
-from infra.pretrain.lessons import LEVELS, lesson, letters_of
+from infra.pretrain.boards import GRIDS, LEVELS, PATCH, boards_of, crop_board, lesson, letter_px, letters_of
 from infra.pretrain.measure import others, overlap
-from infra.pretrain.pictures import clear_images, example, fitted, is_held_out
-from infra.pretrain.questions import ATTRIBUTES, answers_of
-from infra.pretrain.tiles import read_tiles, write_tiles
+from infra.pretrain.pictures import ATTRIBUTES, answers_of, clear_images, example, fitted, is_held_out
+from infra.pretrain.teacher import read_tiles, write_tiles
 from tasks.agent.picture import open_picture
 
 

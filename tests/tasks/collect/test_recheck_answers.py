@@ -18,10 +18,11 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.previous import DELETED
 from tasks.collect.recheck import FIELDS, WorkerContext, work
-from tasks.collect.spool import Came, Spool
+from tasks.collect.responses import FetchedImage, StageResponses
 from tasks.runtime.runner import Kept
 from tasks.services import ServiceError
 from tasks.services.mapillary import Fetched
+from tasks.services.response_store import ResponseStore
 
 
 def picture(seed: int) -> bytes:
@@ -62,15 +63,24 @@ def _said(answer: Any) -> Any:
     return answer
 
 
+def kept(folder: Path) -> StageResponses:
+    """As another process finds them."""
+    return StageResponses(ResponseStore(folder / "responses.sqlite"), "collect")
+
+
 async def checked(
-    source: Any, etag: str | None = '"e1"', sha256: str | None = None, spool: Spool | None = None, **refresh: Any
+    source: Any,
+    etag: str | None = '"e1"',
+    sha256: str | None = None,
+    responses: StageResponses | None = None,
+    **refresh: Any,
 ) -> Kept:
     item = {"id": "i1", "subject": "image", "place_id": "p1", "source_id": "7", "etag": etag, "news": 2, "nth": 5}
     item |= {"lost": False, "refused": False}
     item["source_sha256"] = sha256 or hashlib.sha256(OLD).hexdigest()
     wanted = CollectSettings(refresh=refresh)
     known = Batches(lambda ids: source.images_by_id(ids, FIELDS), 50, 0.0)
-    bench = WorkerContext(source, known, wanted, spool or Spool())
+    bench = WorkerContext(source, known, wanted, responses or StageResponses())
     outcome = await work(item, bench)
     assert isinstance(outcome, Kept)
     return outcome
@@ -113,9 +123,9 @@ async def test_bytes_that_are_no_picture_change_nothing(broken: bytes, etag: str
 
 
 async def test_what_a_killed_run_had_not_decoded_is_not_believed(tmp_path: Path) -> None:
-    Spool(tmp_path).put("7", Came.now(NEW[:-30], '"e2"', "https://host/7.jpg"))
+    await kept(tmp_path).keep_image("7", FetchedImage.now(NEW[:-30], '"e2"', "https://host/7.jpg"))
     source = Source(host=[Fetched(NEW, '"e2"')])
-    assert row(await checked(source, spool=Spool(tmp_path)))["status"] == "changed" and source.etags == ['"e1"']
+    assert row(await checked(source, responses=kept(tmp_path)))["status"] == "changed" and source.etags == ['"e1"']
 
 
 async def test_a_list_that_lacks_a_picture_ends_nothing_by_itself() -> None:
@@ -171,17 +181,17 @@ async def test_an_address_that_was_only_old_is_not_taken_for_the_end_of_its_pict
 
 
 async def test_a_check_that_was_killed_does_not_fetch_again_what_it_had(tmp_path: Path) -> None:
-    first = row(await checked(Source(host=[Fetched(NEW, '"e2"')]), spool=Spool(tmp_path)))
+    first = row(await checked(Source(host=[Fetched(NEW, '"e2"')]), responses=kept(tmp_path)))
     source = Source(host=[None])
-    again = row(await checked(source, spool=Spool(tmp_path)))
+    again = row(await checked(source, responses=kept(tmp_path)))
     assert source.etags == ['"e2"'], "the host says whether what is there is still the picture"
     assert again["checked_at"] > first["checked_at"]
     assert {**again, "checked_at": 0} == {**first, "checked_at": 0} and again["status"] == "changed"
-    came = Spool(tmp_path).find("7")
+    came = kept(tmp_path).find_image("7")
     assert came is not None and (came.data, came.at) == (NEW, again["checked_at"])
     # It has changed once more since, or back to what it was.
-    assert row(await checked(Source(host=[Fetched(NEWER, '"e3"')]), spool=Spool(tmp_path)))["etag"] == '"e3"'
-    assert row(await checked(Source(host=[Fetched(OLD, '"e1"')]), spool=Spool(tmp_path)))["status"] == "same"
+    assert row(await checked(Source(host=[Fetched(NEWER, '"e3"')]), responses=kept(tmp_path)))["etag"] == '"e3"'
+    assert row(await checked(Source(host=[Fetched(OLD, '"e1"')]), responses=kept(tmp_path)))["status"] == "same"
 
 
 async def test_an_address_past_its_time_is_asked_for_again() -> None:

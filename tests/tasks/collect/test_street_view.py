@@ -4,9 +4,7 @@ import asyncio
 import dataclasses
 import io
 import json
-import os
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,13 +14,14 @@ from PIL import Image, ImageChops, ImageOps, ImageStat
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import read_candidate
-from tasks.collect.claims import MOST_BYTES, Claims
 from tasks.collect.download import FRESH_URLS, Picture, Unusable
-from tasks.collect.street_view import STAGE, WorkerContext, work
+from tasks.collect.responses import VALID_S, StageResponses
+from tasks.collect.street_view import NAME, STAGE, WorkerContext, work
 from tasks.lake import Lake
 from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Kept, Rejected, run
 from tasks.services import ServiceError
+from tasks.services.response_store import ResponseStore
 
 PLACE = {"id": "place1", "lat": 50.0, "lon": 8.0}
 NEAR, FAR = {"lat": 50.001, "lon": 8.0}, {"lat": 50.03, "lon": 8.0}  # 111 m and 3.3 km
@@ -31,6 +30,14 @@ NEAR, FAR = {"lat": 50.001, "lon": 8.0}, {"lat": 50.03, "lon": 8.0}  # 111 m and
 def bench(streets: Any, path: Path, **settings: Any) -> WorkerContext:
     wanted = {"photos": 0, "panorama_width": 1024, **settings}
     return WorkerContext(streets.client(), Lake(path / "lake"), CollectSettings(**wanted))
+
+
+def recalling(streets: Any, path: Path, later_s: float = 0.0) -> WorkerContext:
+    """Of another process on the same machine, some time later."""
+    store = ResponseStore(path / "responses.sqlite", clock=lambda: time.time() + later_s)
+    return dataclasses.replace(
+        bench(streets, path), responses=StageResponses(store, NAME), _locks=WeakValueDictionary()
+    )
 
 
 async def test_a_place_gets_a_panorama_and_a_photo(streets: Any, tmp_path: Path) -> None:
@@ -174,29 +181,32 @@ async def test_a_host_that_gives_no_picture_at_all_is_a_failure_and_no_reject(
 
 async def test_a_picture_that_several_places_choose_comes_once(streets: Any, tmp_path: Path) -> None:
     streets.put("11", **NEAR)
-    table = bench(streets, tmp_path)
+    table = recalling(streets, tmp_path)
     places = [{**PLACE, "id": f"p{number}"} for number in range(5)]
     rows = [outcome.rows["images"][0] for outcome in await asyncio.gather(*(work(one, table) for one in places))]
     assert streets.asked["picture 11"] == 1
     assert len({row["image_id"] for row in rows}) == 5 and len({row["sha256"] for row in rows}) == 1
 
 
-async def test_a_picture_that_places_in_several_workers_choose_comes_once(streets: Any, tmp_path: Path) -> None:
+async def test_a_picture_that_another_process_has_fetched_comes_once(streets: Any, tmp_path: Path) -> None:
     streets.put("11", **NEAR)
-    tables = [
-        dataclasses.replace(bench(streets, tmp_path), claims=Claims(tmp_path / "claims"), _locks=WeakValueDictionary())
-        for _ in range(3)
-    ]
-    found = await asyncio.gather(*(work({**PLACE, "id": f"p{n}"}, table) for n, table in enumerate(tables)))
+    found = [await work({**PLACE, "id": f"p{n}"}, recalling(streets, tmp_path)) for n in range(3)]
     rows = [outcome.rows["images"][0] for outcome in found]
     assert streets.asked["picture 11"] == 1
     assert len({row["image_id"] for row in rows}) == 3 and len({row["fetched_at"] for row in rows}) == 1
-
-    for path in (tmp_path / "claims").iterdir():  # of a run long ago
-        os.utime(path, (1e9, 1e9))
-    later = dataclasses.replace(bench(streets, tmp_path), claims=Claims(tmp_path / "claims"))
-    await work({**PLACE, "id": "p9"}, later)
+    await work({**PLACE, "id": "p9"}, recalling(streets, tmp_path, later_s=VALID_S + 1))
     assert streets.asked["picture 11"] == 2
+
+
+async def test_processes_that_fetch_one_picture_at_once_write_single_rows(streets: Any, tmp_path: Path) -> None:
+    """Each may ask for it; each place has one row nevertheless, and the bytes are stored once."""
+    streets.put("11", **NEAR)
+    workers = [recalling(streets, tmp_path) for _ in range(3)]
+    found = await asyncio.gather(*(work({**PLACE, "id": f"p{n}"}, one) for n, one in enumerate(workers)))
+    rows = [row for outcome in found for row in outcome.rows["images"]]
+    assert 1 <= streets.asked["picture 11"] <= 3
+    assert len(rows) == len({row["image_id"] for row in rows}) == 3 and len({row["sha256"] for row in rows}) == 1
+    assert len(list((workers[0].lake.root / "images").rglob("*.jpg"))) == 1
 
 
 async def test_a_withdrawn_picture_makes_room_for_the_next(streets: Any, tmp_path: Path) -> None:
@@ -380,37 +390,3 @@ def test_gaps_are_written_with_the_pictures_and_end_with_their_wish(
     assert again.items_in == 0
     run(STAGE, CollectSettings(**settings, photos=0), earth.context(lake))
     assert set(lake.read("gaps")["kind"]) == {"panorama"}
-
-
-async def test_a_claim_is_released_by_a_dead_holder_and_forgets_the_oldest(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, os, pathlib, sys\n"
-        "from tasks.collect.claims import Claims\n"
-        "async def hold():\n"
-        "    async with Claims(pathlib.Path(sys.argv[1])).claim('7'):\n"
-        "        print('held', flush=True)\n"
-        "        await asyncio.sleep(60)\n"
-        "asyncio.run(hold())\n"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        claims = Claims(tmp_path)
-
-        async def claim() -> bool:
-            async with claims.claim("7") as mine:
-                return mine.file is not None
-
-        waiting = asyncio.create_task(claim())
-        done, _ = await asyncio.wait({waiting}, timeout=0.3)
-        assert not done, "the picture is held by another process"
-        holder.kill()
-        assert await asyncio.wait_for(waiting, 300)
-    finally:
-        holder.kill()
-        holder.wait()
-    async with claims.claim("7") as mine:
-        for number in range(200):
-            mine.add(("7", "photo", str(number)), {"detail": "x" * 500})
-        assert mine.find(("7", "photo", "199")) == {"detail": "x" * 500} and mine.find(("7", "photo", "0")) is None
-    assert all(path.stat().st_size <= MOST_BYTES + 1000 for path in tmp_path.iterdir())

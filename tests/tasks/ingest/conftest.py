@@ -2,13 +2,17 @@
 
 import io
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
+
+from tasks.ingest.refusal import Refusal
+from tasks.ingest.survey import Survey
+from tasks.ingest.table import REFUSAL, Table
 
 HEADER = ("id", "path", "lat", "lon", "licence", "creator")
 
@@ -85,3 +89,26 @@ def darkroom(tmp_path: Path) -> Darkroom:
     folder = tmp_path / "photos"
     folder.mkdir()
     return Darkroom(folder)
+
+
+Values = tuple[str | None, ...]
+Rows = list[tuple[int, Values | Refusal]]
+
+
+@pytest.fixture(scope="session")
+def rows_of() -> Callable[..., Rows]:
+    """Every row of a table: its number and the values of some columns, or why it cannot be read."""
+
+    def read(table: Table | Survey, *columns: str) -> Rows:
+        if isinstance(table, Survey):
+            names, batches = list(columns), table.batches()
+        else:
+            names = [f"field {n}" for n in range(len(columns))]
+            batches = table.batches(dict(zip(names, columns, strict=True)))
+        return [
+            (row["row"], Refusal(*(row[n] for n in REFUSAL)) if row["reason"] else tuple(row[n] for n in names))
+            for batch in batches
+            for row in batch.iter_rows(named=True)
+        ]
+
+    return read

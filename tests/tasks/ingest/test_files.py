@@ -13,13 +13,13 @@ from tasks.ingest.refusal import Refusal
 def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names that are looked for."""
     seen: list[str] = []
-    look = PictureFolder._look
+    stat = PictureFolder._stat
 
     def counted(self: PictureFolder, name: str, given: str) -> Any:
         seen.append(name)
-        return look(self, name, given)
+        return stat(self, name, given)
 
-    monkeypatch.setattr(PictureFolder, "_look", counted)
+    monkeypatch.setattr(PictureFolder, "_stat", counted)
     return seen
 
 

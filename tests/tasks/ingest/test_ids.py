@@ -3,25 +3,32 @@
 import random
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest import TableRefused, survey
-from tasks.ingest.ids import LongIds, chance_to_be_round, float_can_hold, written_as_float
+from tasks.ingest import TableRefused, survey_table
+from tasks.ingest.ids import LongIds, chance_to_be_round, float_can_hold, may_be_rounded, written_as_float
 
 LONG = st.integers(10**17, 10**20 - 1)
 
 
+def counted(numbers: list[int]) -> LongIds:
+    ids = LongIds()
+    ids.observe(pl.DataFrame({"row": range(len(numbers)), "source_id": [str(number) for number in numbers]}))
+    return ids
+
+
 @pytest.mark.parametrize("text", ["1.23e+17", "1.23E17", "5e5", "12345.0", "12345.", "-3.0", "nan", "NaN", "inf"])
 def test_notations_of_floats(text: str) -> None:
-    assert written_as_float(text)
+    assert pl.select(written_as_float(pl.lit(text))).item()
 
 
 @pytest.mark.parametrize("text", ["12345", "a1.0", "1.5", "ab/cd/12.jpg", "1e", "e17", "0x1p3", "12_345", "1.0.1"])
 def test_ids_that_only_look_odd(text: str) -> None:
-    assert not written_as_float(text)
+    assert not pl.select(written_as_float(pl.lit(text))).item()
 
 
 @given(LONG)
@@ -52,9 +59,7 @@ def test_the_chance_of_being_round_is_what_counting_gives() -> None:
 @given(st.lists(st.integers(10**16, 10**19), min_size=20, max_size=60), st.randoms(use_true_random=False))
 def test_a_column_that_went_through_a_float_is_found(numbers: list[int], rng: random.Random) -> None:
     noisy = [rng.randrange(10**17, 10**19) for _ in numbers]  # hypothesis loves round numbers; these are not
-    damaged = LongIds()
-    for row, number in enumerate(noisy):
-        damaged.add(row, str(int(float(number))))
+    damaged = counted([int(float(number)) for number in noisy])
     assert damaged.damaged and damaged.whole_column
 
 
@@ -62,22 +67,18 @@ def test_a_column_that_went_through_a_float_is_found(numbers: list[int], rng: ra
 def test_undamaged_columns_are_left_alone(digits: int) -> None:
     rng = random.Random(digits)
     for _ in range(40):
-        ids = LongIds()
-        for row in range(300):
-            ids.add(row, str(rng.randrange(10 ** (digits - 1), 10**digits)))
-        assert not ids.damaged
+        assert not counted([rng.randrange(10 ** (digits - 1), 10**digits) for _ in range(300)]).damaged
 
 
 def test_a_damaged_part_of_a_column_is_found_too() -> None:
     rng = random.Random(2)
-    ids = LongIds()
-    for row in range(400):
-        number = rng.randrange(10**17, 10**18)
-        ids.add(row, str(int(float(number)) if row % 5 == 0 else number))
+    numbers = [rng.randrange(10**17, 10**18) for _ in range(400)]
+    ids = counted([int(float(number)) if row % 5 == 0 else number for row, number in enumerate(numbers)])
     assert ids.damaged and not ids.whole_column
-    assert ids.suspect(str(int(float(123456789012345678))))
-    assert not ids.suspect("123456789012345671")
-    assert not ids.suspect("photo-123456789012345680")
+    texts = pl.DataFrame(
+        {"id": [str(int(float(123456789012345678))), "123456789012345671", "photo-123456789012345680"]}
+    )
+    assert texts.select(may_be_rounded(pl.col("id"))).to_series().to_list() == [True, False, False]
 
 
 def test_ids_that_a_float_filled_up_with_zeros_are_refused_or_named(darkroom: Any) -> None:
@@ -85,10 +86,10 @@ def test_ids_that_a_float_filled_up_with_zeros_are_refused_or_named(darkroom: An
     settings = IngestSettings(keep_lat_lon=True)
     damaged = [{"id": f"{818314 + n}000000000"} for n in range(4)]
     with pytest.raises(TableRefused, match=r"4 of 4 ids end in zeros.*line 2, 818314000000000"):
-        survey(darkroom.plain(damaged), settings)
+        survey_table(darkroom.plain(damaged), settings)
     whole = [{"id": f"81831412345678{n}"} for n in range(8)]
-    notes = survey(darkroom.plain([*whole, damaged[0]]), settings).notes
+    notes = survey_table(darkroom.plain([*whole, damaged[0]]), settings).notes
     assert [note for note in notes if "1 of 9 long ids end in zeros (first: line 10, 818314000000000)" in note]
-    assert not any("zeros" in note for note in survey(darkroom.plain(whole), settings).notes)
+    assert not any("zeros" in note for note in survey_table(darkroom.plain(whole), settings).notes)
     trusted = IngestSettings(keep_lat_lon=True, check_ids=False)
-    assert not any("zeros" in note for note in survey(darkroom.plain(damaged), trusted).notes)
+    assert not any("zeros" in note for note in survey_table(darkroom.plain(damaged), trusted).notes)

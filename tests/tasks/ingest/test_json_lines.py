@@ -10,10 +10,9 @@ import pytest
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from tasks.ingest import TableRefused
-from tasks.ingest.json_lines import MOST_NAMES
-from tasks.ingest.portions import Portions
-from tasks.ingest.survey import survey
-from tasks.ingest.table import open_table
+from tasks.ingest.rows import item_batches
+from tasks.ingest.survey import survey_rows
+from tasks.ingest.table import MOST_NAMES, open_table
 
 ROW = {"id": "a", "path": "a.jpg", "lat": 48.5, "lon": 2.5}
 SETTINGS = IngestSettings(keep_lat_lon=True, licence="CC BY 4.0", attribution="Ana", split="train")
@@ -26,7 +25,7 @@ def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def items(path: Path) -> pl.DataFrame:
-    return pl.concat(list(Portions(survey(path, SETTINGS), "set", SETTINGS, PlanSettings())))
+    return pl.concat(list(item_batches(survey_rows(path, SETTINGS), "set", SETTINGS, PlanSettings())))
 
 
 def test_fields_that_come_late(darkroom: Any) -> None:
@@ -46,23 +45,23 @@ def test_fields_that_come_late(darkroom: Any) -> None:
 def test_rows_that_name_the_same_thing_differently(tmp_path: Path) -> None:
     path = write(tmp_path, [{**ROW, "licence": "CC0"}, {**ROW, "id": "b", "license": "ALL RIGHTS RESERVED"}])
     with pytest.raises(TableRefused, match="columns licence, license may each be the licence; delete or rename"):
-        survey(path, SETTINGS)
+        survey_rows(path, SETTINGS)
     (tmp_path / "t.csv").write_text("id,path,Latitude,Longitude,lat\na,a.jpg,48,2,10\n")
     with pytest.raises(TableRefused, match="columns lat, Latitude may each be the lat"):
-        survey(tmp_path / "t.csv", SETTINGS)
-    found = survey(write(tmp_path, [ROW, {**ROW, "id": "b", "file": "b.jpg"}]), SETTINGS)
+        survey_rows(tmp_path / "t.csv", SETTINGS)
+    found = survey_rows(write(tmp_path, [ROW, {**ROW, "id": "b", "file": "b.jpg"}]), SETTINGS)
     assert found.notes == ("column file is not read: path is taken for path",)
 
 
-def test_a_field_that_stands_twice(tmp_path: Path) -> None:
+def test_a_field_that_stands_twice(tmp_path: Path, rows_of: Any) -> None:
     path = tmp_path / "photos.jsonl"
     path.write_text('{"id": "a", "lat": 48, "lon": 2, "lat": 51}\n{"id": "b", "lat": 48, "lon": 2}\n')
     with pytest.raises(TableRefused, match=r"line 1 is not JSON \(field 'lat' stands twice\)"):
         open_table(path)
     path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
-    found = dict(open_table(path).rows(["id"]))
-    assert found[1] == ("b",) and found[2].reason == "unreadable_row"  # type: ignore[union-attr]
-    assert "'lat' stands twice" in found[2].problem  # type: ignore[union-attr]
+    found = dict(rows_of(open_table(path), "id"))
+    assert found[1] == ("b",) and found[2].reason == "unreadable_row"
+    assert "'lat' stands twice" in found[2].problem
 
 
 def test_fields_without_end(tmp_path: Path) -> None:

@@ -1,28 +1,32 @@
 """A stray quote costs its own line: every other row of the table is read, and every line is accounted for."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest.lines import LONGEST_LINE
 from tasks.ingest.refusal import Refusal, TableRefused
-from tasks.ingest.survey import survey
-from tasks.ingest.table import open_table
+from tasks.ingest.survey import survey_rows
+from tasks.ingest.table import LONGEST_LINE, open_table
 
 HEADER = "id,path,lat,lon,licence,creator"
 SETTINGS = IngestSettings(keep_lat_lon=True)
 
 
-def found(path: Path) -> dict[int, str | None]:
+@pytest.fixture
+def found(rows_of: Any) -> Callable[[Path], dict[int, str | None]]:
     """The id of every row that was read, the reason for every other one, by line."""
-    read = {}
-    for number, record in survey(path, SETTINGS).records():
-        assert number not in read
-        read[number] = f"! {record.reason}" if isinstance(record, Refusal) else record["id"]
+
+    def read(path: Path) -> dict[int, str | None]:
+        rows = rows_of(survey_rows(path, SETTINGS), "id")
+        assert len(dict(rows)) == len(rows)
+        return {number: f"! {one.reason}" if isinstance(one, Refusal) else one[0] for number, one in rows}
+
     return read
 
 
@@ -44,7 +48,7 @@ def write(path: Path, lines: list[str]) -> Path:
         ('"x,good.jpg,48,2,CC0,Ana', "y,good.jpg,48,2,CC0,Ana"),  # never closed
     ],
 )
-def test_a_stray_quote_costs_its_own_line(tmp_path: Path, broken: str, closing: str) -> None:
+def test_a_stray_quote_costs_its_own_line(found: Any, tmp_path: Path, broken: str, closing: str) -> None:
     rows = [f"a{n},good.jpg,48.{n},2.{n},CC0,Ana" for n in range(8)]
     read = found(write(tmp_path / "t.csv", [rows[0], broken, *rows[1:], closing, "z,good.jpg,48,2,CC0,Ana"]))
     assert list(read) == list(range(2, 13))
@@ -52,7 +56,7 @@ def test_a_stray_quote_costs_its_own_line(tmp_path: Path, broken: str, closing: 
     assert list(read.values()) == ["a0", "! unreadable_row", *(f"a{n}" for n in range(1, 8)), "y", "z"]
 
 
-def test_texts_over_several_lines_are_one_row(tmp_path: Path) -> None:
+def test_texts_over_several_lines_are_one_row(found: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(
         f'{HEADER},title\na,a.jpg,48,2,CC0,Ana,"one\ntwo, three\n\n""four"""\nb,b.jpg,48,2,CC0,"Ana\nMeier",x\n'
@@ -61,7 +65,7 @@ def test_texts_over_several_lines_are_one_row(tmp_path: Path) -> None:
     assert found(path) == {2: "a", 6: "b", 8: "c"}
 
 
-def test_a_header_over_several_lines(tmp_path: Path) -> None:
+def test_a_header_over_several_lines(found: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(f'{HEADER},"my\nnote"\na,a.jpg,48,2,CC0,Ana,x\n')
     assert found(path) == {3: "a"} and open_table(path).columns[-1] == "my note"
@@ -70,7 +74,7 @@ def test_a_header_over_several_lines(tmp_path: Path) -> None:
         found(path)
 
 
-def test_a_line_without_an_end_is_no_table(tmp_path: Path) -> None:
+def test_a_line_without_an_end_is_no_table(found: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", ["a,a.jpg,48,2,CC0,Ana", "b" * (2 * LONGEST_LINE)])
     with pytest.raises(TableRefused, match="line 3 is longer than"):
         found(path)
@@ -91,9 +95,9 @@ def test_wherever_quotes_are_strewn_every_line_is_accounted_for(
         hit.add(at + 2)
     path = write(tmp_path_factory.mktemp("quotes") / "t.csv", lines)
     table = open_table(path)
-    names = list(table.columns)
-    read = dict(table.rows(names, names[:4], names[2:4]))
+    (batch,) = table.batches({name: name for name in table.columns})
+    read = {row["row"]: row for row in batch.iter_rows(named=True)}
     assert list(read) == list(range(2, rows + 2))
     for number, values in read.items():
         if number not in hit:
-            assert isinstance(values, tuple) and values[0] == f"p{number - 2}"
+            assert values["reason"] is None and values["id"] == f"p{number - 2}"

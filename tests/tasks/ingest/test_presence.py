@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest import TableRefused, survey
+from tasks.ingest import TableRefused, survey_table
 from tasks.ingest.files import PictureFolder
 
 SETTINGS = IngestSettings(keep_lat_lon=True)
@@ -18,11 +18,11 @@ def test_pictures_that_lie_elsewhere(darkroom: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     said = r"none of the pictures of its 5 rows is there \(first: line 2, path 'a.jpg': .*\); name .* with --images"
     with pytest.raises(TableRefused, match=said):
-        survey(path, IngestSettings(keep_lat_lon=True, images=str(tmp_path / "empty")))
-    assert survey(path, IngestSettings(keep_lat_lon=True, images=str(tmp_path / "empty"), replace=True)).rows == 5
+        survey_table(path, IngestSettings(keep_lat_lon=True, images=str(tmp_path / "empty")))
+    assert survey_table(path, IngestSettings(keep_lat_lon=True, images=str(tmp_path / "empty"), replace=True)).rows == 5
     away = darkroom.plain([{"path": f"/srv/photos/{n}.jpg"} for n in range(5)])
     with pytest.raises(TableRefused, match=r"first: line 2, path '/srv/photos/0.jpg': is absolute"):
-        survey(away, SETTINGS)
+        survey_table(away, SETTINGS)
 
 
 def test_addresses_in_a_column_of_paths(darkroom: Any) -> None:
@@ -30,7 +30,7 @@ def test_addresses_in_a_column_of_paths(darkroom: Any) -> None:
     with pytest.raises(
         TableRefused, match=r"path 'https://host/0.jpg': is an address, not a path: call the column url"
     ):
-        survey(path, SETTINGS)
+        survey_table(path, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_addresses_in_a_column_of_paths(darkroom: Any) -> None:
 )
 def test_tables_that_are_taken(darkroom: Any, rows: list[dict[str, Any]]) -> None:
     darkroom.save("a.jpg", b"x")
-    assert survey(darkroom.plain(rows), SETTINGS).rows == len(rows)
+    assert survey_table(darkroom.plain(rows), SETTINGS).rows == len(rows)
 
 
 def test_the_first_picture_that_is_there_ends_the_search(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,5 +52,5 @@ def test_the_first_picture_that_is_there_ends_the_search(darkroom: Any, monkeypa
     asked: list[str] = []
     find = PictureFolder.find
     monkeypatch.setattr(PictureFolder, "find", lambda self, path: asked.append(path) or find(self, path))
-    survey(darkroom.plain([{"path": "no.jpg"}, *({} for _ in range(50))]), SETTINGS)
+    survey_table(darkroom.plain([{"path": "no.jpg"}, *({} for _ in range(50))]), SETTINGS)
     assert asked == ["no.jpg", "a.jpg"]

@@ -9,10 +9,9 @@ import pytest
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.ingest import TableRefused
-from tasks.ingest.check import file_names
 from tasks.ingest.layouts import LAYOUTS
-from tasks.ingest.portions import Portions
-from tasks.ingest.survey import Survey, survey
+from tasks.ingest.rows import file_names, item_batches
+from tasks.ingest.survey import Survey, survey_rows
 
 RIGHTS = {"licence": "CC BY 4.0", "attribution": "Flickr"}
 SCENES = "S3_Label,S16_Label,S365_Label,Prob_indoor,Prob_natural,Prob_urban"
@@ -35,12 +34,12 @@ def write(folder: Path, name: str, header: str, **values: str) -> Path:
 
 
 def look(path: Path, **settings: Any) -> Survey:
-    return survey(path, IngestSettings(keep_lat_lon=True, **{**RIGHTS, **settings}))
+    return survey_rows(path, IngestSettings(keep_lat_lon=True, **{**RIGHTS, **settings}))
 
 
 def items(path: Path, **settings: Any) -> pl.DataFrame:
     chosen = IngestSettings(keep_lat_lon=True, **{**RIGHTS, **settings})
-    return pl.concat(list(Portions(survey(path, chosen), "set", chosen, TRAIN)))
+    return pl.concat(list(item_batches(survey_rows(path, chosen), "set", chosen, TRAIN)))
 
 
 @pytest.mark.parametrize(

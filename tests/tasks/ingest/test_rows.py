@@ -15,17 +15,17 @@ from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.geo.cell_split import SPLITS, cell_number, split_of_cells
 from tasks.ingest import TableRefused, dataset_name
 from tasks.ingest.files import Found, PictureFolder
-from tasks.ingest.portions import SCHEMA, Portions
 from tasks.ingest.refusal import FIXES, Refusal
-from tasks.ingest.survey import survey
-from tasks.ingest.times import read_time
+from tasks.ingest.rows import ITEM, item_batches
+from tasks.ingest.survey import survey_rows
+from tasks.ingest.tags import read_time
 
 PLAN = PlanSettings(split=SplitShares(train=1, validation=0, benchmark=0))
 
 
 def items(path: Path, plan: PlanSettings = PLAN, **settings: Any) -> pl.DataFrame:
     chosen = IngestSettings(**{"keep_lat_lon": True, **settings})
-    return pl.concat([pl.DataFrame(schema=SCHEMA), *Portions(survey(path, chosen), "set", chosen, plan)])
+    return pl.concat([pl.DataFrame(schema=ITEM), *item_batches(survey_rows(path, chosen), "set", chosen, plan)])
 
 
 def refusals(frame: pl.DataFrame) -> dict[int, dict[str, Any]]:
@@ -162,6 +162,30 @@ def test_ids_of_which_some_went_through_a_float(darkroom: Any) -> None:
     assert not refusals(items(darkroom.plain(bad), check_ids=False))
 
 
+@pytest.mark.parametrize(
+    ("row", "reason", "words"),
+    [
+        ({"lat": 30.0, "lon": -45.0}, "mid_ocean", "no land within"),
+        ({"lat": -40.5, "lon": -120.5}, "mid_ocean", "no land within"),
+        ({"lat": 65.0, "lon": -22.0, "country": "Iceland"}, None, ""),
+        ({"lat": 43.6, "lon": 5.0, "country": "FR"}, None, ""),  # a bay of Marseille
+        ({"lat": -37.1, "lon": -12.3}, None, ""),  # Tristan da Cunha, an island of 200 people
+        ({"lat": 52.52, "lon": 13.40, "country": "France"}, "other_country", "52.52, 13.4, lies in DE"),
+        ({"lat": 52.52, "lon": 13.40, "country": "de"}, None, ""),
+        ({"lat": 48.58, "lon": 7.85, "country": "France"}, None, ""),  # Kehl, on the border
+        ({"lat": -21.1, "lon": 55.5, "country": "France"}, None, ""),  # Réunion
+        ({"lat": 52.52, "lon": 13.40, "country": "Atlantis"}, None, ""),
+    ],
+)
+def test_positions_against_the_map(darkroom: Any, row: dict[str, Any], reason: str | None, words: str) -> None:
+    darkroom.save("a.jpg", b"x")
+    rows = [{"country": "FR"}, row, {"country": ""}]
+    said = refusals(items(darkroom.plain(rows), keep_lat_lon=False))
+    assert {number: one["reason"] for number, one in said.items()} == ({3: reason} if reason else {})
+    assert reason is None or words in said[3]["problem"]
+    assert not refusals(items(darkroom.plain(rows))), "with --keep-lat-lon the user's word counts"
+
+
 def test_exchanged_columns(darkroom: Any) -> None:
     darkroom.save("a.jpg", b"x")
     paris = [{"lat": 2.35 + n / 1000, "lon": 48.85} for n in range(10)]  # at sea, east of Somalia
@@ -175,7 +199,7 @@ def test_exchanged_columns(darkroom: Any) -> None:
     with pytest.raises(TableRefused, match="leave it away"):
         items(right, keep_lat_lon=False, swap_lat_lon=True)
     chosen = IngestSettings()
-    assert "--swap-lat-lon" in survey(darkroom.plain(paris[:2]), chosen).notes[0], "too few to refuse them"
+    assert "--swap-lat-lon" in survey_rows(darkroom.plain(paris[:2]), chosen).notes[0], "too few to refuse them"
     with pytest.raises(ValueError, match="contradict"):
         IngestSettings(swap_lat_lon=True, keep_lat_lon=True)
 
@@ -233,7 +257,7 @@ def test_the_well_known_layouts(darkroom: Any, layout: str) -> None:
     for file in FILES[layout]:
         path = darkroom.save(file, b"x")
         for asked in ("auto", layout):
-            found = survey(table, IngestSettings(layout=asked, licence="CC BY 2.0", attribution="Flickr"))
+            found = survey_rows(table, IngestSettings(layout=asked, licence="CC BY 2.0", attribution="Flickr"))
             assert found.layout.name == layout
         row = items(table, images=str(darkroom.folder), licence="CC BY 2.0", attribution="Flickr").row(0, named=True)
         assert row["refusal"] is None, row["refusal"]
@@ -254,7 +278,7 @@ def test_osv5m_knows_its_licence_and_falls_back_to_addresses(darkroom: Any) -> N
     assert row["licence"] == "CC BY-SA 4.0" and row["creator"] == "roadroid" and row["sequence_id"] == "sq1"
     assert row["attribution"] == "Image 3859149887465501 by roadroid on Mapillary, CC BY-SA 4.0"
     assert row["captured_at"].startswith("2019-03-01T15:10:12")
-    assert "--split benchmark" in survey(table, IngestSettings()).notes[-1]
+    assert "--split benchmark" in survey_rows(table, IngestSettings()).notes[-1]
 
 
 def test_yfcc4k_in_its_original_form(darkroom: Any) -> None:
@@ -281,7 +305,7 @@ def test_portions_are_the_table_in_pieces(darkroom: Any) -> None:
     darkroom.save("a.jpg", b"x")
     path = darkroom.plain([{} for _ in range(25)])
     chosen = IngestSettings(rows_at_a_time=10)
-    parts = list(Portions(survey(path, chosen), "set", chosen, PLAN))
+    parts = list(item_batches(survey_rows(path, chosen), "set", chosen, PLAN))
     assert [part.height for part in parts] == [10, 10, 5]
     assert pl.concat(parts).equals(items(path))
 

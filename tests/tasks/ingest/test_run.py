@@ -17,9 +17,9 @@ from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey
+from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey_table
 from tasks.ingest.files import PictureFolder
-from tasks.ingest.portions import Portions
+from tasks.ingest.rows import item_batches
 from tasks.ingest.stage import Job, WorkerContext, work
 from tasks.lake import Lake
 from tasks.review.withdraw import withdraw
@@ -40,7 +40,7 @@ def lake(tmp_path: Path) -> Lake:
 def ingest(path: Path, lake: Lake, dataset: str = "set", **settings: Any) -> IngestResult:
     chosen = IngestSettings(**{"keep_lat_lon": True, "split": "train", "web": WEB, **settings})
     context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1), settings.pop("progress", _hush))
-    found = survey(path, chosen)
+    found = survey_table(path, chosen)
     check_dataset(lake, found, dataset, chosen, PlanSettings())
     return ingest_table(found, dataset, chosen, PlanSettings(), context)
 
@@ -138,7 +138,7 @@ def test_notes_are_kept_and_progress_adds_up(darkroom: Any, lake: Lake) -> None:
     path = darkroom.plain(rows)
     chosen = IngestSettings(keep_lat_lon=True, split="validation", rows_at_a_time=1)
     context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1), ticks.append)
-    result = ingest_table(survey(path, chosen), "set", chosen, PlanSettings(), context)
+    result = ingest_table(survey_table(path, chosen), "set", chosen, PlanSettings(), context)
     assert result.noted.counts == {"captured_at_unreadable": 1, "turned_upright": 1}
     assert [(row["row"], row["outcome"], row["reason"], row["given"]) for row in report_of(result)] == [
         ("3", "kept", "captured_at_unreadable", "soon"),
@@ -148,7 +148,7 @@ def test_notes_are_kept_and_progress_adds_up(darkroom: Any, lake: Lake) -> None:
     assert live(lake)["p1"]["notes"] == ["captured_at_unreadable: soon", "turned_upright: orientation 8"]
     assert [tick.finished for tick in ticks].count(True) == 1 and ticks[-1].finished
     assert (ticks[-1].total, ticks[-1].kept, ticks[-1].rejected) == (3, 2, 1)
-    assert result.standing.to_dicts() == [{"kind": "photo", "split": "validation", "photos": 2}]
+    assert result.photos.to_dicts() == [{"kind": "photo", "split": "validation", "photos": 2}]
 
 
 def test_the_report_holds_no_formulas(darkroom: Any, lake: Lake) -> None:
@@ -252,10 +252,10 @@ async def test_what_hosts_say(
     host.pictures = {"a.jpg": answer}
     path = darkroom.plain([{"path": "", "url": f"{host.url}/a.jpg?sig=secret"}])
     chosen = IngestSettings(keep_lat_lon=True, split="train", web=WEB, picture={"max_file_mb": 0.1})
-    found = survey(path, chosen)
+    found = survey_table(path, chosen)
     job = Job("set", darkroom.folder, chosen, dict(found.names))
     bench = WorkerContext(lake, PictureFolder(darkroom.folder), Pictures(chosen.web, 0.1), job)
-    item = next(iter(Portions(found, "set", chosen, PlanSettings()))).row(0, named=True)
+    item = next(iter(item_batches(found, "set", chosen, PlanSettings()))).row(0, named=True)
     if not words:
         with pytest.raises(ServiceError) as caught:
             await work(item, bench)
@@ -272,10 +272,10 @@ async def test_a_table_cannot_make_us_ask_this_machine(darkroom: Any, lake: Lake
     path = darkroom.plain([{"path": "", "url": f"{host.url}/a.jpg"}])
     for allowed, kind in ((False, Rejected), (True, Kept)):
         chosen = IngestSettings(keep_lat_lon=True, split="train", web={**WEB, "allow_private": allowed})
-        found = survey(path, chosen)
+        found = survey_table(path, chosen)
         job = Job("set", darkroom.folder, chosen, dict(found.names))
         bench = WorkerContext(lake, PictureFolder(darkroom.folder), Pictures(chosen.web, 64), job)
-        item = next(iter(Portions(found, "set", chosen, PlanSettings()))).row(0, named=True)
+        item = next(iter(item_batches(found, "set", chosen, PlanSettings()))).row(0, named=True)
         outcome = await work(item, bench)
         assert isinstance(outcome, kind)
         if isinstance(outcome, Rejected):

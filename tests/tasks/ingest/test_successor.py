@@ -11,7 +11,7 @@ from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey
+from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey_table
 from tasks.lake import Lake
 from tasks.runtime.runner import Context
 from tasks.services import connect
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("in_process")
 def ingest(path: Path, lake: Lake, **settings: Any) -> IngestResult:
     chosen = IngestSettings(**{"keep_lat_lon": True, "split": "train", **settings})
     context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1), lambda tick: None)
-    found = survey(path, chosen)
+    found = survey_table(path, chosen)
     check_dataset(lake, found, "set", chosen, PlanSettings())
     return ingest_table(found, "set", chosen, PlanSettings(), context)
 
@@ -83,11 +83,11 @@ def test_a_table_of_decimal_commas_is_refused_whole(darkroom: Any) -> None:
     rows = [[f"p{n}", "a.jpg", f"48,{n}", f"2,{n}", "CC0", "Ana"] for n in range(8)]
     path = darkroom.folder / "t.csv"
     path.write_text("\n".join(";".join(row) for row in (["id", "path", "lat", "lon", "licence", "creator"], *rows)))
-    said = r"8 of 8 positions are no numbers of degrees \(first: line 2, lat '48,0'\); write them with a decimal point"
+    said = r"8 of 8 positions are not numbers of degrees \(first: line 2, lat '48,0'\); write them with a decimal point"
     with pytest.raises(TableRefused, match=said):
-        survey(path, IngestSettings())
+        survey_table(path, IngestSettings())
     # Photos without any position are a matter of rows.
-    assert survey(darkroom.plain([{"lat": "", "lon": ""}] * 5), IngestSettings()).rows == 5
+    assert survey_table(darkroom.plain([{"lat": "", "lon": ""}] * 5), IngestSettings()).rows == 5
 
 
 def test_a_file_that_changes_while_it_is_read_retires_nothing(darkroom: Any, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_file_that_changes_while_it_is_read_retires_nothing(darkroom: Any, tmp
     ingest(path, lake)
     chosen = IngestSettings(keep_lat_lon=True, split="train")
     context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1), lambda tick: None)
-    found = survey(path, chosen)
+    found = survey_table(path, chosen)
     check_dataset(lake, found, "set", chosen, PlanSettings())
     shutil.copy(darkroom.plain([{"id": "g0"}], "other.csv"), path)
     with pytest.raises(TableRefused, match="was changed while it was read; run the command again"):

@@ -55,7 +55,7 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     for number, (code, country, region, city, lat, lon, split) in enumerate(CITIES):
         place_id = digest("place", city)
         rows["places"].append(
-            {"place_id": place_id, "country": code, "country_name": country, "cell": f"cell{number}", "lat": lat,
+            {"place_id": place_id, "country": code, "country_name": country, "cell": f"N00E{number:03}", "lat": lat,
              "lon": lon, "split": split, **system("plan", place_id)}
         )  # fmt: skip
         for kind in ("panorama", "photo"):
@@ -89,7 +89,7 @@ def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
             )  # fmt: skip
     lost = digest("place", "nowhere")
     rows["places"].append(
-        {"place_id": lost, "country": "DZ", "country_name": "Algeria", "cell": "cellx", "lat": 26.1, "lon": 2.9,
+        {"place_id": lost, "country": "DZ", "country_name": "Algeria", "cell": "N26E002", "lat": 26.1, "lon": 2.9,
          "split": "train", **system("plan", lost)}
     )  # fmt: skip
     rows["rejects"].append(

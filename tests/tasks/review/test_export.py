@@ -16,8 +16,8 @@ from flows.cli.application import app
 from schemas.errors import GeofixError, InputError
 from tasks.lake import Lake
 from tasks.lake.image_store import CorruptImage
-from tasks.review.export import hugging_face, web_dataset
-from tasks.review.export.write import export
+from tasks.review import export as export_module
+from tasks.review.export import export
 from tasks.review.withdraw import withdraw
 
 
@@ -45,7 +45,7 @@ def test_hugging_face_datasets_reads_pictures_and_facts(
     snapshot: tuple[Lake, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(hugging_face, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(export_module, "SHARD_BYTES", 20_000)
     lake, snapshot_id = snapshot
     done = export(lake, snapshot_id, "hf", tmp_path / "hf")
     assert done.pictures == lake.read("labels").height
@@ -71,7 +71,7 @@ def test_webdataset_streams_the_shards(
     snapshot: tuple[Lake, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webdataset = pytest.importorskip("webdataset")
-    monkeypatch.setattr(web_dataset, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(export_module, "SHARD_BYTES", 20_000)
     lake, snapshot_id = snapshot
     folder = export(lake, snapshot_id, "webdataset", tmp_path / "wds").folder
     shards = sorted(str(path) for path in folder.glob("*.tar"))

@@ -16,8 +16,7 @@ from tasks.review.marks import import_marks, read_marks
 from tasks.review.serve import make_app
 from tasks.review.site import build_site
 from tasks.review.site.page import Source
-from tasks.review.site.pages.sample import drawn
-from tasks.review.site.precision import label_text, precision
+from tasks.review.site.precision import label_text, precision, sampled_ids
 
 MakeLake = Callable[..., Lake]
 SETTINGS = ReviewSettings(thumbnail_px=64, look_around=0, sample=6)
@@ -41,7 +40,7 @@ def site(make_lake: MakeLake) -> tuple[Lake, dict[str, Any]]:
 
 def file_of(lake: Lake, row: dict[str, Any], wrong: int = 1) -> dict[str, Any]:
     """All kept pictures marked, the first drawn ones wrong; and a picture the snapshot does not keep."""
-    sample = drawn(Source(lake, row, SETTINGS))
+    sample = sampled_ids(Source(lake, row, SETTINGS))
     labels = lake.read("labels").select("image_id", "sha256", label=label_text()).to_dicts()
     marks = [
         {**one, "mark": "wrong" if one["image_id"] in sample[:wrong] else "right", "marked_at": NOW.isoformat()}

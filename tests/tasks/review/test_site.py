@@ -11,7 +11,7 @@ import pytest
 from schemas.settings.review import ReviewSettings
 from tasks.lake import Commit, Lake
 from tasks.review.site.build import ASSETS, all_pages, build_site
-from tasks.review.site.drift import drift
+from tasks.review.site.compare import drift
 from tasks.review.site.page import GROUPS, chunk_of
 from tasks.review.site.pages.leaderboard import best
 from tasks.review.site.words import evidence

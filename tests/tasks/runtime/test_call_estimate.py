@@ -10,7 +10,7 @@ import pytest
 from schemas.messages import Usage
 from schemas.settings.models import EstimateSettings
 from tasks.runtime.call_estimate import Sampled, sample_until
-from tasks.services.spending import Spending
+from tasks.services.calls import Spending
 
 
 def done(costs: Sequence[float], **wanted: float) -> list[float]:

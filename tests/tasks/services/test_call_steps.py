@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tasks.services.call_file import COLUMNS, Begin, CallFile, End, owner
-from tasks.services.together import Together
+from tasks.services.call_store import COLUMNS, Begin, CallStore, End, process_owner
+from tasks.services.response_store import BatchedWriter, Find, Forget, Keep, Response
 
-TABLES = ("calls", "under_way", "sums", "lost", "answers")
+TABLES = ("responses", "reservations", "facts")
 
 
 def row(call_id: str, cost: float | None, role: str) -> dict[str, Any]:
@@ -37,66 +37,58 @@ def some_steps(rng: random.Random, ids: list[str]) -> list[Begin | End]:
             ends.append(End(call_id, rng.choice((token, token, "other")), None if given_up else row(name, cost, role)))
         else:
             most = 0.0 if budget is None else 0.25
-            begins.append(Begin(call_id, role, owner(), token, most, budget, rng.random() < 0.9))
+            begins.append(Begin(call_id, role, process_owner(), token, most, budget, rng.random() < 0.9))
     return [*ends, *begins]
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_batch_does_what_its_steps_do(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    together = CallFile(tmp_path / "together.sqlite", clock=lambda: 1000.0)
-    apart = CallFile(tmp_path / "apart.sqlite", clock=lambda: 1000.0)
+    together = CallStore(tmp_path / "together.sqlite", clock=lambda: 1000.0)
+    apart = CallStore(tmp_path / "apart.sqlite", clock=lambda: 1000.0)
     names = [f"call {number}" for number in range(90)]
     for _ in range(25):
         steps = some_steps(rng, rng.sample(names, rng.choice((1, 2, 7, 33, 70))))
         assert together.apply(steps) == [apart.apply([step])[0] for step in steps]
         assert content(tmp_path / "together.sqlite") == content(tmp_path / "apart.sqlite")
     found = content(tmp_path / "apart.sqlite")
-    assert found["calls"] and found["under_way"] and found["sums"]
+    assert all(found.values())
 
 
 def test_a_batch_may_be_of_any_size(tmp_path: Path) -> None:
     """SQLite takes 999 or 32,766 values a statement."""
-    file, names = CallFile(tmp_path / "calls.sqlite"), [str(number) for number in range(20_000)]
-    begun = file.apply([Begin(name, "agent", owner(), name) for name in names])
+    file, names = CallStore(tmp_path / "calls.sqlite"), [str(number) for number in range(20_000)]
+    begun = file.apply([Begin(name, "agent", process_owner(), name) for name in names])
     assert {one and one.what for one in begun} == {"go"} and len(begun) == len(names)
     file.apply([End(name, name, row(name, None, "agent")) for name in names])
     found = content(tmp_path / "calls.sqlite")
-    assert len(found["calls"]) == len(names) and not found["under_way"]
+    assert len(found["responses"]) == len(names) and not found["reservations"]
 
 
 def test_steps_about_one_request_are_done_in_order(tmp_path: Path) -> None:
-    file = CallFile(tmp_path / "calls.sqlite")
-    begin = Begin("a", "agent", owner(), "first")
-    again = Begin("a", "agent", owner(), "second")
+    file = CallStore(tmp_path / "calls.sqlite")
+    begin = Begin("a", "agent", process_owner(), "first")
+    again = Begin("a", "agent", process_owner(), "second")
     begun = file.apply([begin, again, End("a", "first", row("a", None, "agent")), again])
     assert [one and one.what for one in begun] == ["go", "wait", None, "found"]
-
-
-def test_an_answer_that_a_broker_had_is_no_loss_any_more(tmp_path: Path) -> None:
-    file = CallFile(tmp_path / "calls.sqlite")
-    file.apply([])
-    with sqlite3.connect(tmp_path / "calls.sqlite") as raw:
-        raw.executemany("INSERT INTO lost VALUES (?, ?, ?)", [("a", 0.5, 20.0), ("b", 0.25, 20.0), ("c", 0.125, 20.0)])
-        raw.executemany("INSERT INTO answers VALUES (?, 0, ?, 200, '', '')", [("a", 10.0), ("b", 30.0)])
-    file.apply([End(name, "t", row(name, 1.0, "agent")) for name in "abc"])
-    assert file.spent() == (3.0, 0.375)  # b was sent again after it was lost; of c nothing is known
-    assert content(tmp_path / "calls.sqlite")["answers"] == []
 
 
 def test_what_comes_in_a_moment_is_one_transaction(tmp_path: Path) -> None:
     sizes: list[int] = []
 
-    class Counting(CallFile):
+    class Counting(CallStore):
         def apply(self, steps: Any) -> Any:
             sizes.append(len(steps))
             return super().apply(steps)
 
-    writer = Together(Counting(tmp_path / "calls.sqlite").apply, "calls")
+    writer = BatchedWriter(Counting(tmp_path / "calls.sqlite").apply)
 
     async def ask(count: int) -> list[Any]:
         return await asyncio.gather(
-            *(writer.do(Begin(f"{len(sizes)} {n}", "agent", owner(), "t")) for n in range(count))
+            *(
+                writer.write(Begin(f"{len(sizes)} {n}", "agent", process_owner(), f"{len(sizes)} {n}"))
+                for n in range(count)
+            )
         )
 
     assert {one.what for one in asyncio.run(ask(50))} == {"go"}
@@ -104,18 +96,27 @@ def test_what_comes_in_a_moment_is_one_transaction(tmp_path: Path) -> None:
     assert [one.what for one in asyncio.run(ask(1))] == ["go"]
 
 
-def test_a_loop_that_ends_before_its_moment_holds_up_no_other(tmp_path: Path) -> None:
-    """Its timer never comes; steps of the next loop go, and take along what was left."""
-    writer = Together(CallFile(tmp_path / "calls.sqlite").apply, "calls")
+def test_a_loop_that_ends_before_its_answer_holds_up_no_other(tmp_path: Path) -> None:
+    writer = BatchedWriter(CallStore(tmp_path / "calls.sqlite").apply)
 
     async def left() -> None:
-        asking = asyncio.ensure_future(writer.do(Begin("left", "agent", owner(), "t")))
+        asking = asyncio.ensure_future(writer.write(Begin("left", "agent", process_owner(), "t")))
         await asyncio.sleep(0)
         asking.cancel()
 
     async def next_one() -> Any:
-        return await asyncio.wait_for(writer.do(Begin("next", "agent", owner(), "t")), 30)
+        return await asyncio.wait_for(writer.write(Begin("next", "agent", process_owner(), "t2")), 30)
 
     asyncio.run(left())
     assert asyncio.run(next_one()).what == "go"
-    assert [one[0] for one in content(tmp_path / "calls.sqlite")["under_way"]] == ["left", "next"]
+    assert [one[1] for one in content(tmp_path / "calls.sqlite")["reservations"]] == ["left", "next"]
+
+
+def test_answers_of_tools_and_of_models_go_in_one_transaction(tmp_path: Path) -> None:
+    file, begin = CallStore(tmp_path / "calls.sqlite"), Begin("a", "agent", process_owner(), "t")
+    keep, find = Keep("tool", "a", b"x", 5.0), Find("tool", "a")
+    found = file.apply([find, begin, keep, find, Forget("tool", "a"), find, End("a", "t", row("a", None, "agent"))])
+    assert [one if not hasattr(one, "what") else one.what for one in found] == [
+        *(None, "go", None, Response(b"x", 5.0), None, None, None)
+    ]
+    assert file.apply([begin])[0].what == "found" and file.find("chat", "missing") is None

@@ -15,10 +15,9 @@ from schemas.errors import StageRefused
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
 from tasks.services import BudgetExhausted, Chat, ServiceError, connect
-from tasks.services.call_file import Begin, CallFile, End, owner
-from tasks.services.calls import CallLog, identify
+from tasks.services.call_store import Begin, CallStore, End, process_owner
+from tasks.services.calls import CallLog, identify, spending_of
 from tasks.services.rate_budget import PROCESS_BUDGET
-from tasks.services.spending import spending_of
 
 HELLO = [{"role": "user", "content": "hi"}]
 PRICE = {"prompt": 10, "completion": 100}  # 1,000 + 100 tokens: 2 cents
@@ -38,7 +37,7 @@ def chat_of(server: Any, file: Path, price: Any = PRICE, **log: Any) -> Chat:
             "roles": {"m": {"endpoint": "own", "price": price, "max_tokens": 100}},
         }
     )
-    calls = CallLog(CallFile(file), "stage", "run", **log)
+    calls = CallLog(CallStore(file), "stage", "run", **log)
     connections = connect(ServicesSettings(), {}, models=settings).sharing(PROCESS_BUDGET, calls)
     return Chat(connections.chat, sleep=server.sleep)
 
@@ -50,7 +49,7 @@ async def test_what_was_answered_is_not_asked_again_by_another_process(server, t
     assert len(server.asked) == 1 and (first.usage.requests, again.usage.requests) == (1, 0)
     assert (again.text, again.is_cut, again.call_id) == (first.text, True, first.call_id)
     assert again.cost_usd == first.cost_usd == pytest.approx(0.02)
-    (row,) = CallFile(tmp_path / "calls").take_batch()[2]
+    (row,) = CallStore(tmp_path / "calls").take_batch()[2]
     assert (row["verdict"], row["role"], row["stage"], row["run_id"]) == ("cut_by_length", "m", "stage", "run")
     assert row["cost_usd"] == pytest.approx(0.02) and json.loads(row["sampling_json"])["seed"] == 1
     assert json.loads(row["reply_json"])["text"] == "hello"
@@ -103,7 +102,7 @@ async def test_a_failure_is_in_the_books_and_asked_again(server, tmp_path, reply
             with pytest.raises(ServiceError):
                 await chat.complete("m", HELLO)
         assert (await chat.complete("m", HELLO)).text == "x"
-    rows = CallFile(tmp_path / "calls").take_batch()[2]
+    rows = CallStore(tmp_path / "calls").take_batch()[2]
     assert sorted(row["verdict"] for row in rows) == ["answered", "failed_bad_response", "failed_outage"]
     assert {row["item_id"] for row in rows} == {"item"} and len({row["request_hash"] for row in rows}) == 1
     assert spent.paid.prompt_tokens == 1007 and spent.paid.requests == 3 and spent.calls == 3
@@ -125,10 +124,10 @@ async def test_the_budget_is_never_passed_and_more_money_goes_on(server, tmp_pat
     # Not even the question's own estimate fits: it is asked of the price of 100 tokens of answer.
     assert await ask(0.005, 0) == 0 and not server.asked
     got = await ask(0.30, 0)
-    spent, lost = CallFile(file).spent()
+    spent, lost = CallStore(file).totals()
     assert 0.2 < spent <= 0.30 and lost == 0 and got == len(server.asked) == round(spent / 0.02)
     assert await ask(0.50, 0) > got, "earlier replies are found, then new ones are paid for"
-    assert CallFile(file).spent()[0] <= 0.50 and len(server.asked) == round(CallFile(file).spent()[0] / 0.02)
+    assert CallStore(file).totals()[0] <= 0.50 and len(server.asked) == round(CallStore(file).totals()[0] / 0.02)
 
 
 async def test_a_budget_without_a_price_is_refused(server, tmp_path):
@@ -149,26 +148,26 @@ async def test_an_abandoned_request_does_not_block_the_next(server, tmp_path, re
 
 
 def test_what_a_killed_process_had_under_way_counts_as_its_usual_price(tmp_path: Path) -> None:
-    file = CallFile(tmp_path / "calls")
+    file = CallStore(tmp_path / "calls")
     code = textwrap.dedent(
         f"""
         import os, signal
-        from tasks.services.call_file import Begin, CallFile, owner
-        CallFile({file.path!r}).apply([Begin("a", "m", owner(), "t", 0.5, 10.0)])
+        from tasks.services.call_store import Begin, CallStore, process_owner
+        CallStore({file.path!r}).apply([Begin("a", "m", process_owner(), "t", 0.5, 10.0)])
         os.kill(os.getpid(), signal.SIGKILL)
         """
     )
     subprocess.run([sys.executable, "-c", code], check=False)
-    (begun,) = file.apply([Begin("a", "m", owner(), "t2", 0.5, 10.0)])
-    assert begun is not None and begun.what == "go" and file.spent() == (0.0, 0.5)
-    assert file.abandoned() == 1
-    assert file.apply([Begin("a", "m", owner(), "t3")])[0].what == "wait", "this process has it under way"  # type: ignore[union-attr]
+    (begun,) = file.apply([Begin("a", "m", process_owner(), "t2", 0.5, 10.0)])
+    assert begun is not None and begun.what == "go" and file.totals() == (0.0, 0.5)
+    assert file.close_abandoned() == 1
+    assert file.apply([Begin("a", "m", process_owner(), "t3")])[0].what == "wait", "this process has it under way"  # type: ignore[union-attr]
     file.apply([End("a", "t2")])
-    assert file.apply([Begin("a", "m", owner(), "t4")])[0].what == "go"  # type: ignore[union-attr]
+    assert file.apply([Begin("a", "m", process_owner(), "t4")])[0].what == "go"  # type: ignore[union-attr]
 
 
 def test_rows_reach_a_table_once(tmp_path: Path) -> None:
-    file = CallFile(tmp_path / "calls")
+    file = CallStore(tmp_path / "calls")
     row = dict.fromkeys(
         ("stage", "item_id", "run_id", "role", "endpoint", "model", "served_model", "sampling_json", "verdict")
     ) | dict.fromkeys(("finish_reason", "prompt_tokens", "completion_tokens", "requests", "seconds", "cost_usd"))
@@ -177,12 +176,15 @@ def test_rows_reach_a_table_once(tmp_path: Path) -> None:
     first = file.take_batch()
     file.apply([End("b", "", {**row, "call_id": "b", "request_hash": "b"})])
     assert first is not None and file.take_batch() == first, "until it is stored"
-    file.stored(first[1])
+    file.mark_stored(first[1])
     second = file.take_batch()
     assert second is not None and (second[0], second[1]) == (first[0], first[1] + 1)
     assert [one["call_id"] for one in second[2]] == ["b"]
-    file.stored(second[1])
+    file.mark_stored(second[1])
     assert file.take_batch() is None
-    other = CallFile(tmp_path / "other")
-    assert other.load([*first[2], *second[2]], 3) == 2 and other.load(first[2], 3) == 0 and other.version() == 3
+    other = CallStore(tmp_path / "other")
+    assert other.load([*first[2], *second[2]], 3) == 2 and other.load(first[2], 3) == 0 and other.table_version() == 3
     assert other.take_batch() is None
+    assert file.table_version() == -1
+    file.set_table_version(0)
+    assert file.table_version() == 0

@@ -9,7 +9,7 @@ from PIL import Image
 
 from infra.offline.world import World
 from infra.pretrain.boards import boards_of, crop_board
-from infra.pretrain.questions import READ
+from infra.pretrain.pictures import READ
 from schemas.settings.train import TrainSettings
 from tasks.imaging.processor import load_processor
 from tasks.train import packaged

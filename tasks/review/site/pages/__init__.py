@@ -1,1 +1,1 @@
-"""The pages of the site, one module each; a module here exports PAGE (tasks/review/site/page.py)."""
+"""The pages of the site: every `Page` (tasks/review/site/page.py) that a module here defines."""

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import json
-import os
 import time
 from datetime import UTC, date, datetime
 from typing import Any
@@ -17,15 +16,15 @@ from starlette.responses import PlainTextResponse, Response
 from schemas.settings.collect import CollectSettings
 from schemas.settings.satellite import SatelliteSettings, Viewport
 from schemas.tables import TABLES
-from tasks.collect.satellite import read_cache
+from tasks.collect.responses import RecallingStac, StageResponses
 from tasks.collect.satellite.grid import grid_around
-from tasks.collect.satellite.read_cache import CachedStac, ReadCache
 from tasks.collect.satellite.search import find_scenes
 from tasks.collect.satellite.stage import WorkerContext, identity, items, work
 from tasks.lake import Lake
 from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Kept, Rejected
 from tasks.services import Connection, ServiceError
+from tasks.services.response_store import ResponseStore
 
 SIZE = 160
 ITEM = {"id": "p:centre", "place_id": "p", "viewport": "centre", "lat": 52.5, "lon": 13.4, "metres_per_pixel": 10.0,
@@ -340,8 +339,9 @@ async def test_what_was_read_before_a_kill_is_not_read_again(archive: Any, frame
         archive.put(f"scene{number}", frame, 0.1, cloud=float(number))
     endpoint = archive.client()._endpoint
 
-    def context() -> WorkerContext:
-        stac = CachedStac(Connection("stac", endpoint), ReadCache(tmp_path / "cache"))
+    def context(since_s: float = 0.0) -> WorkerContext:
+        store = ResponseStore(tmp_path / "responses.sqlite")
+        stac = RecallingStac(Connection("stac", endpoint), StageResponses(store, "collect.satellite", since_s))
         return WorkerContext(stac, Lake(tmp_path / "lake"), SatelliteSettings(size_px=SIZE))
 
     first = await work(ITEM, context())
@@ -349,22 +349,8 @@ async def test_what_was_read_before_a_kill_is_not_read_again(archive: Any, frame
     again = await work(ITEM, context())  # nothing was committed: the next run does the item again
     assert again.rows["images"][0]["sha256"] == first.rows["images"][0]["sha256"]
     assert asked > 5 and archive.asked.total() == asked
-    # A damaged file of the cache is as good as none, and what is older than the last whole run counts no more.
-    for path in (tmp_path / "cache").iterdir():
-        path.write_bytes(path.read_bytes()[:-1])
-    assert isinstance(await work(ITEM, context()), Kept) and archive.asked.total() > asked
-    assert ReadCache(tmp_path / "cache", since_s=time.time() + 1).get("read", "x", 0, 1) is None
-
-
-def test_the_cache_deletes_the_oldest_of_what_is_too_much(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_cache, "MOST_BYTES", 500)
-    cache = ReadCache(tmp_path)
-    for number in range(10):
-        cache._written = read_cache.MEASURE_BYTES
-        cache.put(bytes(100), number)
-        os.utime(cache._path((number,)), (time.time() - 100 + number,) * 2)
-    kept = [number for number in range(10) if cache.get(number) is not None]
-    assert kept == [6, 7, 8, 9]
+    # What is older than the last run that ended well does not count any more.
+    assert isinstance(await work(ITEM, context(time.time())), Kept) and archive.asked.total() == 2 * asked
 
 
 @pytest.mark.parametrize(("missing", "count"), [("SCL", 15), ("B03", 8)])

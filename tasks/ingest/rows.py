@@ -1,0 +1,339 @@
+"""The rows of a table against everything that can be known without opening a picture, as items for the stage.
+
+Each check is an expression over the columns of a batch; the first that a row fails is why it is refused. Only the
+search for picture files goes row by row.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote_plus, urlsplit
+
+import polars as pl
+
+from schemas.settings.ingest import IngestSettings
+from schemas.settings.plan import PlanSettings
+from tasks.geo.boundaries import country_of
+from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
+from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
+from tasks.geo.distance import distance_km
+from tasks.ingest.files import Found, PictureFolder
+from tasks.ingest.ids import may_be_hexadecimal, may_be_rounded, written_as_float
+from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
+from tasks.ingest.refusal import Refusal
+from tasks.ingest.row_equality import KINDS, SPLITS, read_degrees, read_moment, row_id
+from tasks.ingest.survey import Survey
+from tasks.ingest.table import REFUSAL
+from tasks.services.errors import safe_url
+
+LONGEST_ID = 500
+NULL_ISLAND_KM = 1.0
+_UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
+_PLACES = re.compile(r"\{(?:id|flat|deep)\}")
+_FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
+
+ITEM: dict[str, Any] = {
+    "id": pl.String,
+    "row": pl.Int64,
+    **dict.fromkeys(("source_id", "file", "url", "licence", "creator", "attribution", "captured_at"), pl.String),
+    **dict.fromkeys(("split", "kind", "sequence_id", "refusal", "notes"), pl.String),
+    **dict.fromkeys(("lat", "lon", "compass_angle"), pl.Float64),
+    **dict.fromkeys(("size", "mtime_ns"), pl.Int64),
+}
+
+
+def of_dataset(dataset: str) -> pl.Expr:
+    """Whether a row's item belongs to a dataset. Its name holds neither / nor :, so datasets cannot meet."""
+    item = pl.col("item_id")
+    return item.str.starts_with(f"{dataset}/") | item.str.starts_with(f"{dataset}:")
+
+
+def item_batches(
+    survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings
+) -> Iterator[pl.DataFrame]:  # fmt: skip
+    """A surveyed table as items, with the columns of ITEM. The seed, shares and buffer of `plan` decide the split of
+    rows that name none."""
+    checks = RowChecks(survey, settings)
+    for rows in survey.batches(settings.rows_at_a_time):
+        found = _with_splits(checks.with_pictures(checks.check(rows)), survey.names["lat"], plan)
+        survey.check_unchanged()
+        # An id that cannot be one is told in the evidence, made safe to show; no name is made of it.
+        known = pl.when(pl.col("reason").is_null() | (pl.col("reason") != "bad_id")).then("source_id")
+        # A row that has no id of its own, or shares it, is told by its number.
+        by_row = known.is_null() | pl.col("reason").is_in(["duplicate_id", "conflicting_id"])
+        numbered = pl.concat_str(pl.lit(f"{dataset}:"), "row", pl.lit("/"), known.fill_null(""))
+        item_id = pl.when(by_row.fill_null(False)).then(numbered).otherwise(pl.lit(f"{dataset}/") + known)
+        good = pl.col("reason").is_null()
+        refused = pl.when(~good).then(pl.struct("row", *REFUSAL))
+        kept = [name for name in ITEM if name not in ("id", "row", "source_id", "refusal")]
+        yield (
+            found.select(
+                item_id.alias("id"),
+                "row",
+                known.alias("source_id"),
+                refused.map_elements(_evidence, pl.String).alias("refusal"),
+                *(pl.when(good).then(name).alias(name) for name in kept),
+            )
+            .cast(ITEM)
+            .select(list(ITEM))
+        )
+
+
+def _evidence(row: Mapping[str, Any]) -> str:
+    refusal = Refusal(row["reason"], row["problem"], row["column"], row["given"])
+    evidence = {"reason": refusal.reason, **refusal.evidence(row["row"])}
+    return json.dumps(evidence, sort_keys=True, ensure_ascii=False)
+
+
+def _with_splits(rows: pl.DataFrame, column: str, plan: PlanSettings) -> pl.DataFrame:
+    """The rows with a split for those that name none, by whole cells; refused where another split is too near."""
+    open_ones = rows.filter(pl.col("reason").is_null() & pl.col("split").is_null())
+    if open_ones.is_empty():
+        return rows
+    lat, lon = open_ones["lat"].to_numpy(), open_ones["lon"].to_numpy()
+    splits = split_of_cells(plan.seed, plan.split, plan.buffer_km)
+    found = open_ones.select(
+        "row",
+        cell_split=pl.Series([SPLIT_NAMES[n] for n in splits[cell_number(lat, lon)]], dtype=pl.String),
+        clear=pl.Series(keeps_clear(lat, lon, splits, plan.buffer_km)),
+        at=pl.Series([f"{a:g}, {b:g}" for a, b in zip(lat, lon, strict=True)], dtype=pl.String),
+    )
+    rows = rows.join(found, on="row", how="left", maintain_order="left")
+    near = pl.col("clear").eq(False).fill_null(False)
+    said = f"nearer than {plan.buffer_km:g} km to a cell of another split"
+    return rows.with_columns(
+        pl.coalesce("split", "cell_split").alias("split"),
+        *_where(near, _refusal("near_other_split", said, column, pl.col("at"))),
+    )
+
+
+def _refusal(reason: str, problem: str | pl.Expr, column: str, given: pl.Expr | None = None) -> pl.Expr:
+    empty = pl.lit(None, dtype=pl.String)
+    said = pl.lit(problem) if isinstance(problem, str) else problem
+    return pl.struct(
+        reason=pl.lit(reason), problem=said, column=pl.lit(column), given=empty if given is None else given
+    )
+
+
+def _where(condition: pl.Expr, refusal: pl.Expr) -> list[pl.Expr]:
+    """The columns of REFUSAL, replaced where the condition holds."""
+    return [pl.when(condition).then(refusal.struct.field(name)).otherwise(pl.col(name)).alias(name) for name in REFUSAL]
+
+
+@dataclass(frozen=True)
+class RowChecks:
+    """The checks of one table's rows."""
+
+    survey: Survey
+    settings: IngestSettings
+
+    @cached_property
+    def folder(self) -> PictureFolder:
+        return PictureFolder(self.survey.folder)
+
+    def check(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The values of the rows, and in the columns of REFUSAL why a row is refused. Pictures are not looked for."""
+        survey, settings, layout = self.survey, self.settings, self.survey.layout
+        rows = rows.with_columns(
+            row_id("id" in survey.names, survey.folder),
+            lat_deg=read_degrees("lat"),
+            lon_deg=read_degrees("lon"),
+            angle=read_degrees("compass_angle"),
+            moment=read_moment("captured_at"),
+            split_known=_known("split", SPLITS),
+            kind_known=_known("kind", KINDS),
+            licence=pl.coalesce("licence", pl.lit(settings.licence), pl.lit(layout.licence)),
+            creator=_decoded("creator") if survey.names.get("creator") in layout.encoded else pl.col("creator"),
+        )
+        rows = _compare_with_map(rows).with_columns(attribution=self._attribution())
+        rows = rows.join(
+            survey.repeated, left_on=pl.col("source_id").hash(), right_on="id_hash", how="left", maintain_order="left"
+        )
+        chain: Any = pl.when(pl.col("reason").is_not_null()).then(pl.struct(*REFUSAL))
+        for condition, refusal in self._checks():
+            chain = chain.when(condition).then(refusal)
+        turned = pl.when(pl.col("angle").is_between(-360, 360)).then(pl.col("angle") % 360.0)
+        return rows.with_columns(refused=chain).with_columns(
+            *(pl.col("refused").struct.field(name).alias(name) for name in REFUSAL),
+            lat=pl.col("lat_deg"),
+            lon=pl.col("lon_deg"),
+            split=pl.coalesce("split_known", pl.lit(settings.split), pl.lit(layout.split)),
+            kind=pl.col("kind_known"),
+            sequence_id=pl.col("sequence"),
+            captured_at=pl.col("moment"),
+            compass_angle=turned,
+            notes=_notes(captured_at=pl.col("moment"), compass_angle=turned),
+        )
+
+    def _checks(self) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+        names = self.survey.names
+        yield from self._id_checks(names.get("id", "path"))
+        yield from self._position_checks()
+        yield pl.col("licence").is_null(), _refusal("no_licence", "is empty", names.get("licence", "licence"))
+        missing = names.get("attribution") or names.get("creator") or "attribution"
+        yield pl.col("attribution").is_null(), _refusal("no_attribution", "is empty", missing)
+        for name, known in (("split", SPLITS), ("kind", KINDS)):
+            said = f"is none of {', '.join(dict.fromkeys(known.values()))}"
+            unknown = pl.col(name).is_not_null() & pl.col(f"{name}_known").is_null()
+            yield unknown, _refusal(f"bad_{name}", said, names.get(name, name), pl.col(name))
+
+    def _id_checks(self, column: str) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+        text, word = pl.col("source_id"), self.survey.table.word
+        yield text.is_null(), _refusal("no_id", "is empty", column)
+        bad = (text.str.len_chars() > LONGEST_ID) | text.str.contains(_UNPRINTABLE)
+        yield bad, _refusal("bad_id", "too long, or with unprintable characters", column, text)
+        where = pl.concat_str(pl.lit(f"{word} "), "first")
+        several = pl.lit("stands in several rows that disagree, the first in ") + where
+        yield pl.col("differs"), _refusal("conflicting_id", several, column, text)
+        already = pl.concat_str(pl.lit("stands in "), where, pl.lit(" already"))
+        yield pl.col("first") != pl.col("row"), _refusal("duplicate_id", already, column, text)
+        if not self.settings.check_ids or "id" not in self.survey.names:
+            return
+        as_float = written_as_float(text)
+        if self.survey.lettered_ids:
+            as_float &= ~may_be_hexadecimal(text)
+        yield as_float, _refusal("id_damaged", "was an id before it went through a float", column, text)
+        if self.survey.suspect_ids:
+            said = "may have gone through a float, as other ids of this table did"
+            yield may_be_rounded(text), _refusal("id_damaged", said, column, text)
+
+    def _position_checks(self) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+        names, both = self.survey.names, pl.concat_str("lat", "lon", separator=", ")
+        for name in ("lat", "lon"):
+            text = pl.col(name)
+            yield text.is_null(), _refusal("no_position", "is empty", names[name])
+            comma = (text.str.count_matches(",") == 1) & ~text.str.contains(".", literal=True)
+            hint = pl.when(comma).then(pl.lit(", a decimal comma?")).otherwise(pl.lit(""))
+            said = pl.lit("is not a number of degrees") + hint
+            yield pl.col(f"{name}_deg").is_null(), _refusal("bad_position", said, names[name], text)
+        lat, lon = pl.col("lat_deg"), pl.col("lon_deg")
+        swapped = pl.when((lon.abs() <= 90) & (lat.abs() <= 180)).then(pl.lit(", and the two look exchanged"))
+        for name, value, limit in (("lat", lat, 90), ("lon", lon, 180)):
+            said = pl.lit(f"outside -{limit}..{limit}") + swapped.otherwise(pl.lit(""))
+            yield value.abs() > limit, _refusal("out_of_range", said, names[name], both)
+        yield pl.col("null_island"), _refusal("null_island", "is no place", names["lat"], both)
+        if self.settings.keep_lat_lon:
+            return
+        said = "far out at sea: no land within about 100 km"
+        yield pl.col("mid_ocean"), _refusal("mid_ocean", said, names["lat"], both)
+        said = pl.format("the position, {}, lies in {}", both, "country_there")
+        other = _refusal("other_country", said, names.get("country", "country"), pl.col("country"))
+        yield pl.col("other_country"), other
+
+    def _attribution(self) -> pl.Expr:
+        template = self.settings.attribution or self.survey.layout.attribution
+        given = {"id": "source_id", "creator": "creator", "licence": "licence"}
+
+        def filled(text: str) -> pl.Expr:
+            parts = re.split(r"\{(id|creator|licence)\}", text)
+            texts = (pl.col(given[part]) if n % 2 else pl.lit(part) for n, part in enumerate(parts))
+            return pl.concat_str(*texts)  # null where the creator is asked for and unknown
+
+        templates = [filled(text) for text in (template, "Photo {id} by {creator}, {licence}") if text]
+        return pl.coalesce("attribution", *templates)
+
+    def with_pictures(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with `file`, `size`, `mtime_ns` or `url` of their pictures, or refused for want of one."""
+        good = rows.filter(pl.col("reason").is_null()).select("row", "id", "source_id", "path", "url")
+        found = [self.find_picture(fields) for fields in good.iter_rows(named=True)]
+        pictures = [
+            {**one.__dict__, "at": row} if isinstance(one, Refusal) else {**one, "at": row}
+            for row, one in zip(good["row"], found, strict=True)
+        ]
+        schema = {"at": pl.Int64, "file": pl.String, "url": pl.String, "size": pl.Int64, "mtime_ns": pl.Int64}
+        frame = pl.DataFrame(pictures, {**schema, **dict.fromkeys(REFUSAL, pl.String)})
+        joined = rows.drop("url").join(
+            frame, left_on="row", right_on="at", how="left", suffix="_of_picture", maintain_order="left"
+        )
+        return joined.with_columns(pl.coalesce(name, f"{name}_of_picture").alias(name) for name in REFUSAL)
+
+    def find_picture(self, fields: Mapping[str, Any]) -> dict[str, Any] | Refusal:
+        """Where the picture of a row (id, source_id, path, url) is: `file` with `size` and `mtime_ns`, or `url`."""
+        names, layout, images = self.survey.names, self.survey.layout, self.settings.images
+        path, url = fields["path"], fields["url"]
+        if path is not None:
+            if is_web_address(path):
+                said = "is an address, not a path: call the column url"
+                return Refusal("missing_file", said, names["path"], safe_url(path))
+            return _place(self.folder.find(path), names["path"])
+        # Datasets name addresses that have long expired beside pictures that lie in a folder: the folder comes first.
+        if layout.files and (images or url is None):
+            # The id as it stands in the table, too: a file's name may be in the other Unicode form.
+            known = [fields["id"] or "", fields["source_id"]]
+            files = dict.fromkeys(name for one in known for name in file_names(layout.files, one))
+            return _place(self.folder.find_by_id(list(files), layout.in_subfolders), names["id"])
+        if url is None:
+            columns = " and ".join(names[n] for n in ("path", "url") if n in names) or "path"
+            return Refusal("no_picture", "neither path nor address is given", columns)
+        if images:
+            said = "--images names a folder, but no known column names a file in it, and no address is asked then"
+            return Refusal("no_picture", f"{said}: call the column of file names path", names["url"])
+        if not is_web_address(url):
+            shown = safe_url(url) if "://" in url else url
+            return Refusal("bad_url", "only http:// and https:// addresses are asked", names["url"], shown)
+        return {"url": url}
+
+
+def _compare_with_map(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with what the map says of their positions; null where there is none on Earth."""
+    on_earth = rows.filter((pl.col("lat_deg").abs() <= 90) & (pl.col("lon_deg").abs() <= 180))
+    lat, lon = on_earth["lat_deg"].to_numpy(), on_earth["lon_deg"].to_numpy()
+    found = on_earth.select(
+        "row",
+        null_island=pl.Series(distance_km(0.0, 0.0, lat, lon) < NULL_ISLAND_KM),
+        mid_ocean=pl.Series(in_mid_ocean(lat, lon)),
+        other_country=pl.Series(in_other_country(lat, lon, country_numbers(on_earth["country"]))),
+        country_there=pl.Series(country_of(lat, lon)),
+    )
+    return rows.join(found, on="row", how="left", maintain_order="left")
+
+
+def _known(name: str, words: Mapping[str, str]) -> pl.Expr:
+    return pl.col(name).str.to_lowercase().replace_strict(words, default=None, return_dtype=pl.String)
+
+
+def _decoded(name: str) -> pl.Expr:
+    """Text that was written as in an address, with + for a space."""
+    return pl.col(name).map_elements(unquote_plus, pl.String)
+
+
+def _notes(**read: pl.Expr) -> pl.Expr:
+    """A JSON list of what optional fields hold that could not be read; null without any."""
+    notes = [
+        pl.when(pl.col(name).is_not_null() & value.is_null()).then(
+            pl.lit(f"{name}_unreadable: ") + pl.col(name).str.head(40)
+        )
+        for name, value in read.items()
+    ]
+    found = pl.concat_list(notes).list.drop_nulls()
+    return pl.when(found.list.len() > 0).then(found).map_elements(lambda one: json.dumps(list(one)), pl.String)
+
+
+def _place(found: Found | Refusal, column: str) -> dict[str, Any] | Refusal:
+    if isinstance(found, Refusal):
+        return Refusal(found.reason, found.problem, column, found.given)
+    return {"file": found.name, "size": found.size, "mtime_ns": found.mtime_ns}
+
+
+def is_web_address(text: str) -> bool:
+    """Whether it is an http or https address with a host."""
+    try:
+        parts = urlsplit(text)
+        port_is_a_number = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    good = parts.scheme in ("http", "https") and bool(parts.hostname) and port_is_a_number
+    return good and len(text) <= 4096 and text.isprintable() and " " not in text
+
+
+def file_names(patterns: tuple[str, ...], source_id: str) -> list[str]:
+    """Where a picture may lie by its id."""
+    known = {
+        "{id}": source_id,
+        "{flat}": source_id.replace("/", "_"),
+        "{deep}": _FLAT.sub(r"\1/\2/\3", source_id),
+    }
+    return list(dict.fromkeys(_PLACES.sub(lambda place: known[place[0]], pattern) for pattern in patterns))

@@ -1,1 +1,0 @@
-"""A snapshot as others read it: Hugging Face Parquet, WebDataset, GeoParquet, Croissant."""
