@@ -31,7 +31,7 @@ def with_made_from(items: pl.DataFrame, config_hash: str, stage: str, unhashed: 
         raise GeofixError(f"step {stage}: items need a text column 'id'")
     repeated = items.filter(pl.col("id").is_duplicated())["id"]
     if repeated.len():
-        raise GeofixError(f"step {stage}: item id '{repeated[0]}' is {repeated.len()} times in the input")
+        raise GeofixError(f"step {stage}: item id '{repeated[0]}' occurs {repeated.len()} times in the input")
     if items["id"].null_count():
         raise GeofixError(f"step {stage}: an item has no id")
     # JSON lines rather than Polars' own hash, which may change between its versions and would redo everything.

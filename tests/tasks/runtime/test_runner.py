@@ -308,7 +308,7 @@ def test_bad_items_are_refused(context: Context) -> None:
     for frame, message in (
         (pl.DataFrame({"k": [1]}), "need a text column 'id'"),
         (pl.DataFrame({"id": [1]}), "need a text column 'id'"),
-        (pl.DataFrame({"id": ["a", "a"]}), "item id 'a' stands 2 times"),
+        (pl.DataFrame({"id": ["a", "a"]}), "item id 'a' occurs 2 times"),
     ):
         with pytest.raises(GeofixError, match=message):
             run(replace(STAGE, items=lambda inputs, settings, frame=frame: frame), Numbers(), context)
