@@ -8,7 +8,7 @@ LAKE ?= lake
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow lint bench chaos campaign vllm clean clean-demo lock
+.PHONY: demo test test-slow test-plain lint bench chaos campaign vllm clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -19,6 +19,10 @@ test: lint
 # The tests that take minutes each.
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow --durations 10
+
+# A fresh environment with a plain `pip install .`, in which plan, collect, curate and review run without the extras.
+test-plain: $(READY)
+	$(BIN)/python -m pytest -m slow tests/test_extras.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
