@@ -13,8 +13,9 @@ export PYTHONDONTWRITEBYTECODE :=
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
 
+# One thread a process: the workers fill the cores, and threads of a library that wait for each other burn them.
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 10
 
 # The tests that take minutes each.
 test-slow: $(READY)
