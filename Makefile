@@ -65,7 +65,7 @@ lock:
 
 # Deletes what can be made again. Lakes are never among it: they hold work that was paid for.
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Deletes the lake that `make demo` made in this folder, and no other one, whatever LAKE names.
 clean-demo:
