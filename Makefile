@@ -8,17 +8,22 @@ LAKE ?= lake
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow lint bench chaos campaign vllm clean clean-demo lock
+.PHONY: demo test test-slow test-plain lint bench chaos campaign vllm clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
 
+# One thread a process: the workers fill the cores, and threads of a library that wait for each other burn them.
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 10
 
 # The tests that take minutes each.
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow --durations 10
+
+# A fresh environment with a plain `pip install .`, in which plan, collect, curate and review run without the extras.
+test-plain: $(READY)
+	$(BIN)/python -m pytest -m slow tests/test_extras.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -60,7 +65,7 @@ lock:
 
 # Deletes what can be made again. Lakes are never among it: they hold work that was paid for.
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Deletes the lake that `make demo` made in this folder, and no other one, whatever LAKE names.
 clean-demo:

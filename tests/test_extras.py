@@ -137,12 +137,14 @@ def test_a_fresh_environment_plans_collects_curates_and_reviews(tmp_path: Path) 
     assert [path for path in ours if not (packages / path).exists()] == []
 
     port = free_port()
-    world = subprocess.Popen([sys.executable, "-m", "infra.offline", "--port", str(port)], cwd=ROOT)
+    options = ["--port", str(port), "--size", "2000"]
+    world = subprocess.Popen([sys.executable, "-m", "infra.offline", *options], cwd=ROOT)
     try:
         assert _answers_within(f"http://127.0.0.1:{port}/health", START_S)
         for stage in ("plan", "collect", "curate", "review"):
-            settings = ["--set", f"offline.port={port}", "--set", "plan.places=6", "--lake", str(tmp_path / "lake")]
-            command = [python.with_name("geofix"), stage, *settings]
+            settings = (f"offline.port={port}", "offline.size=2000", "plan.places=5", "plan.countries=[DE, FR, GB]")
+            sets = [word for setting in settings for word in ("--set", setting)]
+            command = [python.with_name("geofix"), stage, *sets, "--lake", str(tmp_path / "lake")]
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, (stage, done.stderr[-2000:])
     finally:
@@ -152,7 +154,7 @@ def test_a_fresh_environment_plans_collects_curates_and_reviews(tmp_path: Path) 
     rows = {
         row["table"]: row["rows"] for row in json.loads(subprocess.run(show, capture_output=True, check=True).stdout)
     }
-    assert rows["places"] == 6 and rows["images"] > 6 and rows["labels"] > 0 and rows["snapshots"] == 1
+    assert rows["places"] == 5 and rows["images"] > 5 and rows["labels"] > 0 and rows["snapshots"] == 1
 
 
 def _answers_within(url: str, seconds: float) -> bool:

@@ -27,7 +27,6 @@ from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_te
 PATCH = 28  # pixels along the side of one token
 # Rows x columns in tokens: what a picture of about 40,000 pixels, the zoom tool's smallest, becomes.
 GRIDS: tuple[tuple[int, int], ...] = ((7, 7), (6, 8), (5, 9), (5, 10), (4, 11), (4, 12), (4, 14), (3, 16), (3, 18))
-LONGEST = 34  # characters of a line
 _PLATES: tuple[tuple[Colour, Colour], ...] = (((20, 66, 140), (250, 250, 250)), ((0, 100, 66), (250, 250, 250)))
 _MONUMENT: tuple[Colour, Colour] = ((120, 92, 40), (250, 240, 210))
 
@@ -207,7 +206,7 @@ def lesson(number: int, places: Sequence[Place], letters: str, rng: random.Rando
     if share < signs:
         board = rng.choice([b for b in boards_of(rng.choice(places)) if b.lines[0] != "MONUMENT" or rng.random() < 0.3])
         line = rng.randrange(len(board.lines))
-        if readable(board.lines[line]) and len(board.lines[line]) <= 34:
+        if readable(board.lines[line]) and len(board.lines[line]) <= LEVELS[-1]:
             return board, line, size
     count = most if rng.random() < 0.5 else rng.randrange(1, most + 1)
     random_text = "".join(rng.choice(letters) for _ in range(count))
