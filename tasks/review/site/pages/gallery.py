@@ -163,7 +163,7 @@ MOST_PLACES = 2000
 
 
 def make_places(source: Source) -> list[Block]:
-    """Rejects that are no pictures, by reason and country."""
+    """Rejects that are not pictures, by reason and country."""
     pictures = source.read("images").select("image_id")
     rejects = source.read("rejects").join(pictures, left_on="item_id", right_on="image_id", how="anti")
     rejects = rejects.filter(pl.col("stage").is_in([one["stage"] for one in source.counts.get("stages", [])]))
