@@ -23,20 +23,15 @@ def checks_page(source: Source) -> list[Block]:
     """One table of checks for each table of the lake, failing ones first."""
     checks = sorted(source.checks, key=lambda check: check["passed"])
     failing = sum(not check["passed"] for check in checks)
-    said = (
-        (f"{failing} of {len(checks)} checks fail.", "bad") if failing else (f"All {len(checks)} checks pass.", "good")
-    )
-    blocks = [words(*said)]
+    some, none = f"{failing} of {len(checks)} checks fail.", f"All {len(checks)} checks pass."
+    blocks = [words(some, "bad") if failing else words(none, "good")]
     for name in dict.fromkeys(check["table"] for check in checks):
         mine = [check for check in checks if check["table"] == name]
         rows = [
             (
-                *(
-                    "holds" if one["passed"] else "FAILS",
-                    one["says"],
-                    number(one["checked"]),
-                    number(one["unexpected"]),
-                ),
+                "holds" if one["passed"] else "FAILS",
+                one["says"],
+                *(number(one[name]) for name in ("checked", "unexpected")),
                 ", ".join(one["examples"]),
             )
             for one in mine
