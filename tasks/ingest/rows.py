@@ -77,7 +77,7 @@ def item_batches(
                 refused.map_elements(_evidence, pl.String).alias("refusal"),
                 *(pl.when(good).then(name).alias(name) for name in kept),
             )
-            .cast(ITEM)
+            .cast(pl.Schema(ITEM))
             .select(list(ITEM))
         )
 
@@ -217,8 +217,8 @@ class RowChecks:
         yield pl.col("null_island"), _refusal("null_island", "is a placeholder, not a place", names["lat"], both)
         if self.settings.keep_lat_lon:
             return
-        said = "far out at sea: no land within about 100 km"
-        yield pl.col("mid_ocean"), _refusal("mid_ocean", said, names["lat"], both)
+        at_sea = "far out at sea: no land within about 100 km"
+        yield pl.col("mid_ocean"), _refusal("mid_ocean", at_sea, names["lat"], both)
         said = pl.format("the position, {}, lies in {}", both, "country_there")
         other = _refusal("other_country", said, names.get("country", "country"), pl.col("country"))
         yield pl.col("other_country"), other
