@@ -62,7 +62,7 @@ def run_ingest(file: Path, call: Call) -> int:
         print_json({"lake": lake.uri, **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})
     elif not call.quiet:
         print_closing(result, call)
-    else:  # rows that did not come in are no summary: they are said in any case
+    else:  # rows that did not come in are always told
         _print_left_out(result, Console(highlight=False, soft_wrap=True, stderr=True))
     return FAILED_ROWS if result.stage.failed else DONE
 

@@ -68,7 +68,7 @@ def _table(path: Path) -> External:
         points = numbers.drop_nulls().to_numpy()
         wrong = frame.height - sum(is_point(*point) for point in points.tolist())
         if wrong:
-            raise InputError(f"{FIELD}: {path} has {wrong} rows whose {lat}, {lon} is no point on Earth")
+            raise InputError(f"{FIELD}: {path} has {wrong} rows whose {lat}, {lon} is not a point on Earth")
     return External(
         path.name, points[:, 0], points[:, 1], frozenset(_texts(frame, "sha256")), _hashes(path, _texts(frame, "phash"))
     )
@@ -96,7 +96,7 @@ def _folder(path: Path) -> External:
         try:
             hashes.append(marks_of(measure(Encoded.open(data))[1]).phash)
         except BadImage as error:
-            raise InputError(f"{FIELD}: {one} is no picture: {error.kind}") from error
+            raise InputError(f"{FIELD}: {one} is not a picture: {error.kind}") from error
         digests.append(hashlib.sha256(data).hexdigest())
     none = np.empty(0)
     return External(path.name, none, none, frozenset(digests), hash_numbers(hashes))

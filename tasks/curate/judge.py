@@ -77,7 +77,7 @@ def _row(verdict: Verdict | BadVerdict, model: str, tries: int) -> Row:
 async def judge(
     view: bytes, chat: Chat, settings: JudgeSettings, model: str | None = None, kind: str = "photo"
 ) -> tuple[Verdict | BadVerdict, Usage]:
-    """A judge's verdict on a JPEG and what it used; of several answers that are no verdict, the last one's fault."""
+    """A judge's verdict on a JPEG and what it used; where no answer is a verdict, the last one's fault."""
     question: list[dict[str, Any]] = [
         {"type": "image_url", "image_url": {"url": to_data_uri(view)}},
         text_part(question_about(kind)),

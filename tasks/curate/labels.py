@@ -4,13 +4,15 @@ A picture whose judgement or address is still missing, because its request faile
 it stands in `failures` under the step that is to be repeated.
 """
 
+import numpy as np
 import polars as pl
 
 from schemas.settings.curate import CurateSettings, LabelsSettings, QualityLimits, TiersSettings
 from schemas.tables import TABLES
-from tasks.curate.defects import of_places
 from tasks.curate.tiers import tier_of
 from tasks.curate.votes import LOCALIZABLE, combined
+from tasks.geo.distance import distance_km
+from tasks.geo.labels import country_codes_of
 from tasks.runtime.runner import ColumnStage, Inputs
 
 _LABEL = list(TABLES["labels"].columns)
@@ -49,7 +51,7 @@ def _joined(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
     )
     return (
         pictures.join(images, on="image_id")
-        .join(of_places(inputs.frame("images"), inputs.frame("places")), on="image_id", how="left")
+        .join(_distances_to_places(inputs.frame("images"), inputs.frame("places")), on="image_id", how="left")
         .join(figures, on=["image_id", "sha256"], how="left")
         .join(marks, on=["image_id", "sha256"], how="left")
         .join(judged, on=["image_id", "sha256"], how="left")
@@ -57,6 +59,26 @@ def _joined(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
         .join(said, on=["image_id", "lat", "lon"], how="left")
         .join(_tiers(inputs, settings.tiers), on=["image_id", "sha256"], how="left")
         .with_columns(waits_for_geocoder=pl.lit(settings.confirm.enabled) & pl.col("confirmed").is_null())
+    )
+
+
+def _distances_to_places(images: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    """One row for each picture that answers a place: `place_km` to it, `swapped_km` with lat and lon exchanged (null
+    where that is not a point), the country the place claims and `place_in`, the country it lies in."""
+    own = places.select("place_id", place_lat="lat", place_lon="lon", place_country="country").unique("place_id")
+    own = own.with_columns(place_in=country_codes_of(own["place_lat"], own["place_lon"]))
+    pairs = images.select("image_id", "place_id", "lat", "lon").join(own, on="place_id")
+    lat, lon, place_lat, place_lon = (pairs[name].to_numpy() for name in ("lat", "lon", "place_lat", "place_lon"))
+    turned = np.abs(lon) <= 90
+    swapped = np.where(turned, distance_km(np.where(turned, lon, 0.0), lat, place_lat, place_lon), np.nan)
+    return pairs.select(
+        "image_id",
+        "place_lat",
+        "place_lon",
+        "place_country",
+        "place_in",
+        place_km=pl.Series(np.atleast_1d(distance_km(lat, lon, place_lat, place_lon)), dtype=pl.Float64),
+        swapped_km=pl.Series(np.atleast_1d(swapped), dtype=pl.Float64).fill_nan(None),
     )
 
 

@@ -121,7 +121,7 @@ class PictureFolder:
 
     def _stat(self, name: str, given: str) -> Found | Refusal:
         if "\0" in name or len(name) > 4096:
-            return Refusal("path_escapes", "this is no path", given=given)
+            return Refusal("path_escapes", "this is not a path", given=given)
         joined = os.path.normpath(os.path.join(self._real, name))  # noqa: PTH118 - an absolute name replaces the folder
         try:
             if not self._holds(joined):
@@ -134,7 +134,7 @@ class PictureFolder:
         except (FileNotFoundError, NotADirectoryError):
             return Refusal("missing_file", f"there is no such file in {self.root}", given=given)
         except (OSError, ValueError) as error:
-            said = (error.strerror if isinstance(error, OSError) else None) or "this is no path"
+            said = (error.strerror if isinstance(error, OSError) else None) or "this is not a path"
             return Refusal("file_unreadable", f"cannot be read: {said}", given=given)
         if not stat.S_ISREG(status.st_mode):
             return Refusal("file_unreadable", "is not a plain file", given=given)

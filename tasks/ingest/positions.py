@@ -172,7 +172,7 @@ def in_other_country(lat: Floats, lon: Floats, named: NDArray[np.int64]) -> Bool
     """Whether a point lies in another country than the named one, and not near its border. 0 names none."""
     home = _home_countries()
     found = country_number(lat, lon)
-    other = (named != 0) & (found != 0) & (home[found] != home[named])
+    other: Bools = np.asarray((named != 0) & (found != 0) & (home[found] != home[named]))
     at = np.flatnonzero(other)
     for north, east in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)):
         near = country_number(np.clip(lat[at] + north * BORDER_DEG, -90, 90), lon[at] + east * BORDER_DEG)

@@ -163,7 +163,7 @@ def check_columns(table: Table, layout: Layout, names: Mapping[str, str], settin
 
 
 def passed_over(layout: Layout, table: Table) -> list[str]:
-    """Columns that are not read because another one is taken for the same; TableRefused where that is no small thing.
+    """Columns that are not read because another one is taken for the same; TableRefused where that matters.
 
     Positions would be mixed from two columns, and rows of JSON lines may name their licence in either.
     """

@@ -57,6 +57,7 @@ FIXES = {
     "url_not_found": "find the picture's present address",
     "url_refused": "the host wants a sign-in, or the address has expired: get a fresh one",
     "url_moved": "give the final address: redirects are not followed, they often lead to a placeholder",
+    "withdrawn": "nothing: it was taken out with geofix withdraw, and stays out",
     "url_bad_answer": "open the address in a browser and see what it is",
 }
 

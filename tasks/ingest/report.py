@@ -66,6 +66,8 @@ class Report:
         for row, source_id, kind, message in of_batch("failures", "kind", "message").sort("row").iter_rows():
             self._write(row, source_id, "failed", kind, "", "", message, AGAIN)
             self.failed.count(kind, {"row": row, "id": source_id, "column": "", "given": "", "problem": message or ""})
+        # A row that is refused now says nothing of the photo it once was.
+        items = items.join(batch.lazy().filter(pl.col("refusal").is_null()).select("row"), on="row", how="semi")
         noted = of_batch("images", "notes").explode("notes").drop_nulls("notes").sort("row", "notes")
         for row, source_id, note in noted.iter_rows():
             reason, _, given = note.partition(": ")

@@ -77,7 +77,7 @@ def item_batches(
                 refused.map_elements(_evidence, pl.String).alias("refusal"),
                 *(pl.when(good).then(name).alias(name) for name in kept),
             )
-            .cast(ITEM)
+            .cast(pl.Schema(ITEM))
             .select(list(ITEM))
         )
 
@@ -186,9 +186,9 @@ class RowChecks:
         bad = (text.str.len_chars() > LONGEST_ID) | text.str.contains(_UNPRINTABLE)
         yield bad, _refusal("bad_id", "too long, or with unprintable characters", column, text)
         where = pl.concat_str(pl.lit(f"{word} "), "first")
-        several = pl.lit("stands in several rows that disagree, the first in ") + where
+        several = pl.lit("is the id of several rows that disagree, the first in ") + where
         yield pl.col("differs"), _refusal("conflicting_id", several, column, text)
-        already = pl.concat_str(pl.lit("stands in "), where, pl.lit(" already"))
+        already = pl.concat_str(pl.lit("is already the id of "), where)
         yield pl.col("first") != pl.col("row"), _refusal("duplicate_id", already, column, text)
         if not self.settings.check_ids or "id" not in self.survey.names:
             return
@@ -214,11 +214,11 @@ class RowChecks:
         for name, value, limit in (("lat", lat, 90), ("lon", lon, 180)):
             said = pl.lit(f"outside -{limit}..{limit}") + swapped.otherwise(pl.lit(""))
             yield value.abs() > limit, _refusal("out_of_range", said, names[name], both)
-        yield pl.col("null_island"), _refusal("null_island", "is no place", names["lat"], both)
+        yield pl.col("null_island"), _refusal("null_island", "is a placeholder, not a place", names["lat"], both)
         if self.settings.keep_lat_lon:
             return
-        said = "far out at sea: no land within about 100 km"
-        yield pl.col("mid_ocean"), _refusal("mid_ocean", said, names["lat"], both)
+        at_sea = "far out at sea: no land within about 100 km"
+        yield pl.col("mid_ocean"), _refusal("mid_ocean", at_sea, names["lat"], both)
         said = pl.format("the position, {}, lies in {}", both, "country_there")
         other = _refusal("other_country", said, names.get("country", "country"), pl.col("country"))
         yield pl.col("other_country"), other

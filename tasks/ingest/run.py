@@ -140,19 +140,10 @@ class _Total:
     results: list[StageResult] = field(default_factory=list)
 
     def tick(self, now: Tick) -> None:
-        done = self.results
-        self.context.progress(
-            Tick(
-                stage=NAME,
-                total=self.rows,
-                skipped=now.skipped + sum(r.skipped for r in done),
-                kept=now.kept + sum(r.kept for r in done),
-                rejected=now.rejected + sum(r.rejected for r in done),
-                failed=now.failed + sum(r.failed for r in done),
-                seconds=now.seconds + sum(r.seconds for r in done),
-                finished=now.finished and now.total + sum(r.total for r in done) == self.rows,
-            )
-        )
+        names = ("skipped", "kept", "rejected", "failed", "seconds", "total")
+        sums = {name: getattr(now, name) + sum(getattr(r, name) for r in self.results) for name in names}
+        finished = now.finished and sums["total"] == self.rows
+        self.context.progress(Tick(**{**sums, "stage": NAME, "total": self.rows, "finished": finished}))
 
     def result(self) -> StageResult:
         last = self.results[-1]

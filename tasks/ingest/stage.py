@@ -28,6 +28,7 @@ from tasks.services.rate_budget import RateBudget
 from tasks.services.web import NotPublic, Pictures
 
 NAME = "ingest"
+_FROM_TABLE = ("lat", "lon", "source_id", "sequence_id", "licence", "creator", "attribution", "split")
 
 
 @dataclass(frozen=True)
@@ -128,15 +129,9 @@ def image_row(item: dict[str, Any], picture: Photo, sha256: str, context: Worker
     return {
         "image_id": context.lake.name(context.job.dataset, item["source_id"]),
         "kind": picture.kind,
-        "lat": item["lat"],
-        "lon": item["lon"],
+        **{name: item[name] for name in _FROM_TABLE},
         "source": context.job.dataset,
-        "source_id": item["source_id"],
-        "sequence_id": item["sequence_id"],
         "compass_angle": angle,
-        "licence": item["licence"],
-        "creator": item["creator"],
-        "attribution": item["attribution"],
         "captured_at": captured_at,
         "fetched_at": datetime.now(UTC),
         "request_url": safe_url(item["url"]) if item["url"] else item["file"],
@@ -146,7 +141,6 @@ def image_row(item: dict[str, Any], picture: Photo, sha256: str, context: Worker
         "bytes": len(picture.data),
         "width": picture.width,
         "height": picture.height,
-        "split": item["split"],
         "notes": notes or None,
         "source_sha256": picture.source_sha256,
         "source_bytes": picture.source_bytes,
@@ -163,7 +157,7 @@ def stage_of(batch: pl.DataFrame) -> Stage:
         work=work,
         open=open_context,
         resources=Resources(cpus=1, concurrency=8, chunk=8),
-        # A run sees one batch of one dataset: what it does not see must stand. Photos that left their table are
+        # A run sees one batch of one dataset: what it does not see must stay. Photos that left their table are
         # retired when the whole of it was seen (dataset.py).
         keeps_history=True,
         partial=True,

@@ -134,7 +134,8 @@ class _Count:
             self._first_not_number = bad["row"][0], self._survey.names[name], bad[name][0]
         good = numbers.drop_nulls(["lat_deg", "lon_deg"])
         named = country_numbers(good["country"])
-        self._positions.observe(*(good[name].to_numpy() for name in ("row", "lat_deg", "lon_deg")), named)
+        row, lat, lon = (good[name].to_numpy() for name in ("row", "lat_deg", "lon_deg"))
+        self._positions.observe(row, lat, lon, named)
 
     def _judge(self) -> None:
         path, word = self._survey.table.path, self._survey.table.word

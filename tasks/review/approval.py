@@ -45,7 +45,7 @@ def approve(lake: Lake, snapshot_id: str, reviewer: str, why: str | None = None,
         if not force:
             raise ReviewRefused(
                 f"snapshot {row['snapshot_id']} does not pass its checks; see {lake.blobs.uri(row['report'])}, "
-                "or approve it all the same with --force --why REASON"
+                "or approve it nevertheless with --force --why REASON"
             )
         if not (why or "").strip():
             raise ReviewRefused("a snapshot that does not pass its checks is approved only with a reason: --why REASON")

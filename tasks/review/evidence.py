@@ -17,7 +17,7 @@ from tasks.runtime.runner import digest
 TABLES = ("places", "images", "gaps", "labels", "rejects", "failures", "runs")
 SNAPSHOT_TABLES = ("places", "images", "labels", "rejects")  # what a snapshot keeps readable for good
 REVIEW, RECHECK, INGEST = "review", "collect.recheck", "ingest"
-_BESIDE = ("rejects", "failures", "runs")  # written by every stage, also by those after the review
+_OF_EVERY_STAGE = ("rejects", "failures", "runs")  # written by every stage, also by those after the review
 # How and when a picture was fetched is provenance: fetching the same picture again makes no other snapshot.
 _NOT_CONTENT = {"fetched_at", "request_url", "http_status", "etag"}
 
@@ -69,7 +69,7 @@ def reviewed_stages(runs: pl.DataFrame) -> dict[str, tuple[str, ...]]:
     newest = runs.sort("started_at").group_by("stage", maintain_order=True).last()
     newest = newest.filter(pl.col("snapshot_id").is_null() & (pl.col("stage") != REVIEW))
     written = {
-        stage: tuple(name for name in CONTRACTS if name in json.loads(text or "{}") and name not in _BESIDE)
+        stage: tuple(name for name in CONTRACTS if name in json.loads(text or "{}") and name not in _OF_EVERY_STAGE)
         for stage, text in newest.select("stage", "output_versions_json").iter_rows()
     }
     order = {name: position for position, name in enumerate(CONTRACTS)}
@@ -79,7 +79,7 @@ def reviewed_stages(runs: pl.DataFrame) -> dict[str, tuple[str, ...]]:
 def reviewed_only(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """The frames without rejects, failures and runs of stages that come after the review."""
     mine = pl.col("stage").is_in(list(reviewed_stages(frames["runs"])))
-    return {name: rows.filter(mine) if name in _BESIDE else rows for name, rows in frames.items()}
+    return {name: rows.filter(mine) if name in _OF_EVERY_STAGE else rows for name, rows in frames.items()}
 
 
 def snapshot_id(images: pl.DataFrame, labels: pl.DataFrame) -> str:
@@ -129,10 +129,10 @@ def _stage_count(evidence: Evidence, stage: str, tables: tuple[str, ...], total:
     kept = made.join(failed, on="item_id", how="anti")
     rejected = evidence["rejects"].filter(mine).join(failed, on="item_id", how="anti")
     # No run sees all photos that were ever ingested: there the sum is shown, and each run's account is checked.
-    stands = kept.height + rejected.height + failed.height
+    seen = kept.height + rejected.height + failed.height
     return StageCount(
         stage=stage,
-        items_in=stands if total is None else total,
+        items_in=seen if total is None else total,
         kept=kept.height,
         rejected=rejected.height,
         failed=failed.height,

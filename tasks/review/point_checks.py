@@ -13,7 +13,7 @@ TIMES, SIGMAS = 3.0, 8.0  # a month stands out that holds that many times what i
 def address_agrees(labels: pl.DataFrame) -> pl.DataFrame:
     """`country_of_point` and `address_of_point` of each label: whether its country is that of its point, and its region
     or city too, whatever name it gives them. A level that is not given disputes nothing."""
-    # Another check says what is no point on Earth; here it lies at sea, where no address can be wrong.
+    # Another check names what is not a point on Earth; here it lies at sea, where no address can be wrong.
     on_earth = pl.col("lat").is_between(-90, 90) & pl.col("lon").is_between(-180, 180)
     points = labels.select(pl.when(on_earth.fill_null(False)).then(pl.col("lat", "lon")).otherwise(0.0))
     found = labels_of(points["lat"], points["lon"])

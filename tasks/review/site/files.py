@@ -32,9 +32,9 @@ class Folder:
 
 
 def script(name: str, value: Any) -> bytes:
-    """A script that hands a value to the page. What is no number becomes null; times become text."""
+    """A script that hands a value to the page. What is not a number becomes null; times become text."""
     text = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME)
-    # Line separators end a line in older JavaScript; they are no part of what people write.
+    # Line separators end a line in older JavaScript; people do not write them.
     for separator in ("\u2028", "\u2029"):
         text = text.replace(separator.encode(), b" ")
     return b"geofix.push(" + orjson.dumps(name) + b"," + text + b");\n"

@@ -74,15 +74,18 @@ class Source:
         return self._derived[name]
 
 
+Make = Callable[[Source], list[Block]]
+
+
 @dataclass(frozen=True)
 class Page:
-    """A page of the site. `tasks/review/site/pages/<name>.py` exports it as PAGE and is found by being there."""
+    """A page of the site. One that a module of `tasks/review/site/pages/` defines is found by being there."""
 
     id: str  # in the address: index.html#/<id>
     title: str
     group: str  # one of GROUPS
     reads: tuple[str, ...]  # tables; the page is made again when one of them has another version
-    make: Callable[[Source], list[Block]]
+    make: Make
     about: str = ""  # one sentence below the title
     order: int = 50  # within its group
     # Bulk data beside the page: (name, value) pairs, each a script data/<name>.js that the browser loads when needed.
@@ -90,6 +93,11 @@ class Page:
     hidden: bool = False  # not in the navigation
     # Leaves the page out while this says no; a page without data that would only say so.
     shown: Callable[[Source], bool] = lambda source: True
+
+
+def page(id: str, title: str, group: str, reads: tuple[str, ...], **more: Any) -> Callable[[Make], Page]:
+    """Makes a page of the function below it; `more` holds the other fields of Page."""
+    return lambda make: Page(id, title, group, reads, make, **more)
 
 
 def chunk_of(image_id: str, chunks: int) -> int:

@@ -35,7 +35,7 @@ class Precision:
 def precision(right: int, marked: int) -> Precision:
     """Clopper and Pearson 1934: the bounds are quantiles of beta distributions."""
     if not 0 <= right <= marked or marked < 1:
-        raise ValueError(f"{right} right of {marked} marked is no count")
+        raise ValueError(f"{right} right of {marked} marked is not a count")
     tail = (1 - CONFIDENCE) / 2
     low = 0.0 if right == 0 else float(betaincinv(right, marked - right + 1, tail))
     high = 1.0 if right == marked else float(betaincinv(right + 1, marked - right, 1 - tail))

@@ -147,8 +147,8 @@ def test_other_evaluation_sets_are_kept_out_of_training(tmp_path: Path) -> None:
     [
         ("gone.csv", None, "no file"),
         ("a.csv", "x,y\n1,2\n", "it needs lat and lon, sha256 or phash"),
-        ("b.csv", "lat,lon\n91,2\n", "1 rows whose lat, lon is no point on Earth"),
-        ("c.csv", "lat,lon\nx,2\n", "1 rows whose lat, lon is no point on Earth"),
+        ("b.csv", "lat,lon\n91,2\n", "1 rows whose lat, lon is not a point on Earth"),
+        ("c.csv", "lat,lon\nx,2\n", "1 rows whose lat, lon is not a point on Earth"),
         ("d.csv", "phash\nzz\n", "a phash that is not 16 hex digits"),
     ],
 )

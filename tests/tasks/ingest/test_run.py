@@ -19,6 +19,7 @@ from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey_table
 from tasks.ingest.files import PictureFolder
+from tasks.ingest.refusal import FIXES
 from tasks.ingest.rows import item_batches
 from tasks.ingest.stage import Job, WorkerContext, work
 from tasks.lake import Lake
@@ -69,6 +70,7 @@ def test_a_withdrawn_photo_does_not_come_back(darkroom: Any, lake: Lake) -> None
     withdraw(lake, "creator:Bo", "asked", "Ada")
     again = ingest(table, lake)
     assert set(live(lake)) == {"p1"} and again.refused.counts == {"withdrawn": 2}
+    assert set(again.refused.counts) <= set(FIXES), "the summary says what to do about each reason"
     assert not any(lake.images.exists(photos[name]["sha256"], "jpg") for name in ("p0", "p2"))
 
 

@@ -7,14 +7,22 @@ import polars as pl
 from tasks.review.coverage import coverage
 from tasks.review.site.blocks import Block, bars, commands, figure, figures, heading, number, shares, table, words
 from tasks.review.site.compare import drifts, values_of
-from tasks.review.site.page import Page, Source
+from tasks.review.site.page import Source, page
 from tasks.review.site.pictures import picture_rows, reason_link
 from tasks.review.site.words import meaning
 
 _DONE = ("done", "done_with_failures")
 
 
-def make_funnel(source: Source) -> list[Block]:
+@page(
+    "funnel",
+    "Funnel",
+    "Data",
+    ("places", "images", "gaps", "rejects", "runs", "snapshots"),
+    about="Where every row went.",
+    order=0,
+)
+def funnel_page(source: Source) -> list[Block]:
     """The funnel, what the places got, and reasons by stage."""
     stages = [*source.counts.get("stages", []), *_later(source)]
     return [
@@ -91,17 +99,6 @@ def _reasons(source: Source) -> list[Block]:
     ]
 
 
-FUNNEL = Page(
-    id="funnel",
-    title="Funnel",
-    group="Data",
-    about="Where every row went.",
-    reads=("places", "images", "gaps", "rejects", "runs", "snapshots"),
-    make=make_funnel,
-    order=0,
-)
-
-
 MOST_COUNTRIES = 24
 SHOWN = (
     ("Countries", "country"),
@@ -115,7 +112,15 @@ SHOWN = (
 SPLITS = ("train", "validation", "benchmark")
 
 
-def make_distributions(source: Source) -> list[Block]:
+@page(
+    "distributions",
+    "Distributions",
+    "Data",
+    ("images", "labels", "places", "rejects", "judgements"),
+    about="What is kept, by split: countries, scores, categories, years.",
+    order=10,
+)
+def distributions_page(source: Source) -> list[Block]:
     """One picture for each distribution, by split, then how far each moved since the last approved snapshot."""
     rows = picture_rows(source).filter(pl.col("status") == "kept")
     if rows.is_empty():
@@ -167,18 +172,8 @@ def _splits(source: Source, rows: pl.DataFrame) -> Block:
     )
 
 
-DISTRIBUTIONS = Page(
-    id="distributions",
-    title="Distributions",
-    group="Data",
-    about="What is kept, by split: countries, scores, categories, years.",
-    reads=("images", "labels", "places", "rejects", "judgements"),
-    make=make_distributions,
-    order=10,
-)
-
-
-def make_costs(source: Source) -> list[Block]:
+@page("costs", "Costs", "Behind it", ("runs",), about="Time, requests, tokens and money.", order=10)
+def costs_page(source: Source) -> list[Block]:
     """The sum of all runs of each stage."""
     runs = source.read("runs").with_columns(
         seconds=(pl.col("finished_at") - pl.col("started_at")).dt.total_milliseconds() / 1000
@@ -224,21 +219,11 @@ def _time(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds < 90 else f"{seconds / 60:.1f} min" if seconds < 5400 else hours
 
 
-COSTS = Page(
-    id="costs",
-    title="Costs",
-    group="Behind it",
-    about="Time, requests, tokens and money.",
-    reads=("runs",),
-    make=make_costs,
-    order=10,
-)
-
-
 MOST_FAILURES = 1000
 
 
-def make_failures(source: Source) -> list[Block]:
+@page("failures", "Failures", "Behind it", ("failures", "images"), order=20)
+def failures_page(source: Source) -> list[Block]:
     """Failures by stage and kind, then one by one."""
     failures = source.read("failures").sort("stage", "kind", "item_id")
     if failures.is_empty():
@@ -260,8 +245,3 @@ def make_failures(source: Source) -> list[Block]:
         ),
         commands(source.command("show failures")),
     ]
-
-
-FAILURES = Page(
-    id="failures", title="Failures", group="Behind it", reads=("failures", "images"), make=make_failures, order=20
-)

@@ -6,7 +6,7 @@ import polars as pl
 
 from tasks.review.site.blocks import Block, bars, commands, figure, figures, heading, number, pictures, table, words
 from tasks.review.site.compare import COMPARED, Drift, changes, drifts
-from tasks.review.site.page import Page, Source
+from tasks.review.site.page import Source, page
 from tasks.review.site.pictures import reason_link
 from tasks.review.site.precision import label_text, precision_of, sampled_ids
 from tasks.review.site.words import day, meaning, moment, place_name
@@ -14,7 +14,14 @@ from tasks.review.site.words import day, meaning, moment, place_name
 LARGEST = 6  # distributions drawn; the others are in the table
 
 
-def make_start(source: Source) -> list[Block]:
+@page(
+    "start",
+    "Verdict",
+    "Decision",
+    ("images", "labels", "places", "rejects", "judgements", "failures", "marks", "snapshots"),
+    order=0,
+)
+def start_page(source: Source) -> list[Block]:
     """The verdict first."""
     counts = source.counts
     return [
@@ -144,20 +151,18 @@ def _rejected_table(source: Source) -> list[Block]:
     ]
 
 
-START = Page(
-    id="start",
-    title="Verdict",
-    group="Decision",
-    reads=("images", "labels", "places", "rejects", "judgements", "failures", "marks", "snapshots"),
-    make=make_start,
-    order=0,
-)
-
-
 MOST = 600
 
 
-def make_changes(source: Source) -> list[Block]:
+@page(
+    "changes",
+    "What changed",
+    "Decision",
+    ("images", "labels", "rejects", "snapshots"),
+    about="Kept pictures against the snapshot that was approved last.",
+    order=10,
+)
+def changes_page(source: Source) -> list[Block]:
     """The kept pictures of both snapshots, compared by id."""
     found = changes(source)
     if found is None:
@@ -205,18 +210,15 @@ def _place_names(rows: pl.DataFrame) -> list[str]:
     return [place_name(city, country) for city, country in rows.select("city", "country").iter_rows()]
 
 
-CHANGES = Page(
-    id="changes",
-    title="What changed",
-    group="Decision",
-    about="Kept pictures against the snapshot that was approved last.",
-    reads=("images", "labels", "rejects", "snapshots"),
-    make=make_changes,
-    order=10,
+@page(
+    "sample",
+    "Mark a sample",
+    "Decision",
+    ("images", "labels", "marks"),
+    about="Look at each picture and say whether its label is right. A random sample tells the precision of all labels.",
+    order=20,
 )
-
-
-def make_sample(source: Source) -> list[Block]:
+def sample_page(source: Source) -> list[Block]:
     """The pictures to mark, and what marks have shown so far."""
     chosen = sampled_ids(source)
     images = source.read("images").select("image_id", "captured_at", "extension", "attribution")
@@ -238,18 +240,8 @@ def make_sample(source: Source) -> list[Block]:
     return [words(so_far, "good" if found else "muted"), {"block": "sample", "items": items}]
 
 
-SAMPLE = Page(
-    id="sample",
-    title="Mark a sample",
-    group="Decision",
-    about="Look at each picture and say whether its label is right. A random sample tells the precision of all labels.",
-    reads=("images", "labels", "marks"),
-    make=make_sample,
-    order=20,
-)
-
-
-def make_reproduce(source: Source) -> list[Block]:
+@page("reproduce", "Decide and reproduce", "Decision", ("runs", "decisions", "snapshots"), order=30)
+def reproduce_page(source: Source) -> list[Block]:
     """Commands, table versions, and the run behind each stage."""
     name = source.snapshot_id[:12]
     runs = source.read("runs").sort("started_at").group_by("stage", maintain_order=True).last()
@@ -290,13 +282,3 @@ def make_reproduce(source: Source) -> list[Block]:
 
 def _versions_of(row: dict[str, str]) -> str:
     return ", ".join(f"{name} v{at}" for name, at in json.loads(row["table_versions_json"]).items())
-
-
-REPRODUCE = Page(
-    id="reproduce",
-    title="Decide and reproduce",
-    group="Decision",
-    reads=("runs", "decisions", "snapshots"),
-    make=make_reproduce,
-    order=30,
-)

@@ -5,14 +5,23 @@ from collections import Counter
 import polars as pl
 
 from tasks.review.site.blocks import Block, bars, figure, figures, heading, table
-from tasks.review.site.page import Page, Source
+from tasks.review.site.page import Source, page
 from tasks.review.site.words import distance
 
 REGIMES = ("mastered", "learnable", "intractable")
 MOST = 400
 
 
-def make(source: Source) -> list[Block]:
+@page(
+    "difficulty",
+    "Difficulty",
+    "Agents",
+    ("attempts", "regimes"),
+    about="What a policy masters, can learn, or cannot do yet.",
+    order=10,
+    shown=lambda source: source.version("regimes") >= 0,
+)
+def difficulty_page(source: Source) -> list[Block]:
     """For each policy: regimes by threshold, passes, and every picture."""
     blocks: list[Block] = []
     attempts = source.read("attempts")
@@ -53,15 +62,3 @@ def _each(rows: pl.DataFrame, tries: pl.DataFrame) -> Block:
         phase = f"phase {row['phase']}" if row["phase"] else "not used"
         lines.append((row["image_id"], passes, distance(best.get(row["image_id"])), phase))
     return table(["picture", "passes", "best try", "curriculum"], lines, ["picture", "text", "text", "text"])
-
-
-PAGE = Page(
-    id="difficulty",
-    title="Difficulty",
-    group="Agents",
-    about="What a policy masters, can learn, or cannot do yet.",
-    reads=("attempts", "regimes"),
-    make=make,
-    order=10,
-    shown=lambda source: source.version("regimes") >= 0,
-)

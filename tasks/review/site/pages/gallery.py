@@ -7,7 +7,7 @@ import polars as pl
 from tasks.review.site.blocks import Block, points, table, words
 from tasks.review.site.history import READS, histories
 from tasks.review.site.nearest import located, nearest
-from tasks.review.site.page import Files, Page, Source, chunk_of
+from tasks.review.site.page import Files, Source, chunk_of, page
 from tasks.review.site.pictures import columns_of, picture_rows
 from tasks.review.site.precision import label_text, sampled_ids
 from tasks.review.site.words import distance, evidence, meaning, place_name
@@ -15,7 +15,22 @@ from tasks.review.site.words import distance, evidence, meaning, place_name
 ROWS_PER_FILE = 10_000  # in a file
 
 
-def make_pictures(source: Source) -> list[Block]:
+def picture_list_files(source: Source) -> Files:
+    rows = picture_rows(source).drop("reject_stage")
+    for number, part in enumerate(rows.iter_slices(ROWS_PER_FILE)):
+        yield f"pictures-{number}", columns_of(part)
+
+
+@page(
+    "pictures",
+    "All pictures",
+    "Pictures",
+    ("images", "labels", "places", "rejects", "judgements"),
+    about="Every picture, kept or rejected. Filter, search, open one for its whole history.",
+    files=picture_list_files,
+    order=0,
+)
+def pictures_page(source: Source) -> list[Block]:
     """The gallery; its rows come in files of their own."""
     count = source.read("images").height
     reasons = source.counts.get("rejects_by_reason", {})
@@ -29,31 +44,8 @@ def make_pictures(source: Source) -> list[Block]:
     ]
 
 
-def picture_list_files(source: Source) -> Files:
-    rows = picture_rows(source).drop("reject_stage")
-    for number, part in enumerate(rows.iter_slices(ROWS_PER_FILE)):
-        yield f"pictures-{number}", columns_of(part)
-
-
-PICTURES = Page(
-    id="pictures",
-    title="All pictures",
-    group="Pictures",
-    about="Every picture, kept or rejected. Filter, search, open one for its whole history.",
-    reads=("images", "labels", "places", "rejects", "judgements"),
-    make=make_pictures,
-    files=picture_list_files,
-    order=0,
-)
-
-
 PICTURES_PER_FILE = 200
 NEIGHBOURS = 6
-
-
-def make_picture(source: Source) -> list[Block]:
-    """Where the pictures' data lie."""
-    return [{"block": "picture", "chunks": _chunks(source)}]
 
 
 def picture_files(source: Source) -> Files:
@@ -85,6 +77,12 @@ def picture_files(source: Source) -> Files:
         }
     for number, part in parts.items():
         yield f"picture-{number}", part
+
+
+@page("picture", "Picture", "Pictures", READS, files=picture_files, hidden=True)
+def picture_page(source: Source) -> list[Block]:
+    """Where the pictures' data lie."""
+    return [{"block": "picture", "chunks": _chunks(source)}]
 
 
 def _chunks(source: Source) -> int:
@@ -122,12 +120,8 @@ def _duplicates(source: Source) -> dict[str, list[list[str]]]:
     return found
 
 
-PICTURE = Page(
-    id="picture", title="Picture", group="Pictures", reads=READS, make=make_picture, files=picture_files, hidden=True
-)
-
-
-def make_map(source: Source) -> list[Block]:
+@page("map", "Map", "Pictures", ("images", "labels", "places", "rejects", "judgements"), order=10)
+def map_page(source: Source) -> list[Block]:
     """Kept pictures by split, rejected ones, and places with nothing."""
     rows = []
     street_view = picture_rows(source).filter(pl.col("kind") != "satellite")
@@ -149,21 +143,19 @@ def make_map(source: Source) -> list[Block]:
     ]
 
 
-MAP = Page(
-    id="map",
-    title="Map",
-    group="Pictures",
-    reads=("images", "labels", "places", "rejects", "judgements"),
-    make=make_map,
-    order=10,
-)
-
-
 MOST_PLACES = 2000
 
 
-def make_places(source: Source) -> list[Block]:
-    """Rejects that are no pictures, by reason and country."""
+@page(
+    "places",
+    "Places without pictures",
+    "Pictures",
+    ("images", "places", "rejects", "snapshots"),
+    about="What was looked for and not found.",
+    order=20,
+)
+def places_page(source: Source) -> list[Block]:
+    """Rejects that are not pictures, by reason and country."""
     pictures = source.read("images").select("image_id")
     rejects = source.read("rejects").join(pictures, left_on="item_id", right_on="image_id", how="anti")
     rejects = rejects.filter(pl.col("stage").is_in([one["stage"] for one in source.counts.get("stages", [])]))
@@ -185,14 +177,3 @@ def make_places(source: Source) -> list[Block]:
             empty="Every planned place gave a picture.",
         )
     ]
-
-
-PLACES = Page(
-    id="places",
-    title="Places without pictures",
-    group="Pictures",
-    about="What was looked for and not found.",
-    reads=("images", "places", "rejects", "snapshots"),
-    make=make_places,
-    order=20,
-)

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 
 from tasks.review.site.blocks import Block, bars, heading, table, words
-from tasks.review.site.page import Files, Page, Source, chunk_of
+from tasks.review.site.page import Files, Source, chunk_of, page
 from tasks.review.site.transcript import conversation
 from tasks.review.site.words import distance, place_name
 
@@ -16,7 +16,43 @@ SLICED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
 COMPARED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
 
 
-def make(source: Source) -> list[Block]:
+def files(source: Source) -> Files:
+    """The conversations behind the answers, by digest of their keys."""
+    scores = source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id)
+    if scores.is_empty():
+        return
+    rows = _answered(source, _newest(source, scores))
+    images = source.read("images").select("image_id", "width", "height", true_lat="lat", true_lon="lon")
+    labels = source.read("labels").select("image_id", "country", "region", "city")
+    rows = rows.join(images, on="image_id", how="left").join(labels, on="image_id", how="left")
+    parts: dict[int, dict[str, Any]] = {number: {} for number in range(_chunks(rows))}
+    for row in rows.to_dicts():
+        parts[chunk_of(row["key"], len(parts))][row["key"]] = {
+            "id": row["key"],
+            "image": row["image_id"],
+            "title": place_name(row["city"], row["region"], row["country"]),
+            "recipe": row["policy"],
+            "verdict": "not read" if row["parse_error"] else "answered",
+            "reasons": [row["parse_error"]] if row["parse_error"] else [],
+            "error_km": None if row["error_km"] is None else round(row["error_km"], 2),
+            "calls": row["tool_calls"] or 0,
+            **conversation(row, (row["view_width"], row["view_height"])),
+        }
+    for number, part in parts.items():
+        yield f"answers-{number}", part
+
+
+@page(
+    "leaderboard",
+    "Leaderboard",
+    "Agents",
+    ("scores", "score_slices", "score_pairs", "predictions", "models", "images", "labels", "snapshots"),
+    about="Policies on pictures of this snapshot: those of the benchmark, unless evaluate.split names others.",
+    files=files,
+    order=30,
+    shown=lambda source: source.version("scores") >= 0,
+)
+def leaderboard_page(source: Source) -> list[Block]:
     """A table of policies by metric, slices, paired comparisons, then every answer."""
     scores = source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id)
     if scores.is_empty():
@@ -53,32 +89,6 @@ def make(source: Source) -> list[Block]:
         *_slices(source, newest),
         *_answers(answers),
     ]
-
-
-def files(source: Source) -> Files:
-    """The conversations behind the answers, by digest of their keys."""
-    scores = source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id)
-    if scores.is_empty():
-        return
-    rows = _answered(source, _newest(source, scores))
-    images = source.read("images").select("image_id", "width", "height", true_lat="lat", true_lon="lon")
-    labels = source.read("labels").select("image_id", "country", "region", "city")
-    rows = rows.join(images, on="image_id", how="left").join(labels, on="image_id", how="left")
-    parts: dict[int, dict[str, Any]] = {number: {} for number in range(_chunks(rows))}
-    for row in rows.to_dicts():
-        parts[chunk_of(row["key"], len(parts))][row["key"]] = {
-            "id": row["key"],
-            "image": row["image_id"],
-            "title": place_name(row["city"], row["region"], row["country"]),
-            "recipe": row["policy"],
-            "verdict": "not read" if row["parse_error"] else "answered",
-            "reasons": [row["parse_error"]] if row["parse_error"] else [],
-            "error_km": None if row["error_km"] is None else round(row["error_km"], 2),
-            "calls": row["tool_calls"] or 0,
-            **conversation(row, (row["view_width"], row["view_height"])),
-        }
-    for number, part in parts.items():
-        yield f"answers-{number}", part
 
 
 def _newest(source: Source, scores: pl.DataFrame) -> pl.DataFrame:
@@ -236,16 +246,3 @@ def _answers(rows: pl.DataFrame) -> list[Block]:
             ["picture", "text", "text", "number", "text", "answer"],
         ),
     ]
-
-
-PAGE = Page(
-    id="leaderboard",
-    title="Leaderboard",
-    group="Agents",
-    about="Policies on pictures of this snapshot: those of the benchmark, unless evaluate.split names others.",
-    reads=("scores", "score_slices", "score_pairs", "predictions", "models", "images", "labels", "snapshots"),
-    make=make,
-    files=files,
-    order=30,
-    shown=lambda source: source.version("scores") >= 0,
-)

@@ -4,13 +4,22 @@ import json
 from typing import Any
 
 from tasks.review.site.blocks import Block, commands, heading, lines, table
-from tasks.review.site.page import Page, Source
+from tasks.review.site.page import Source, page
 from tasks.review.site.words import moment
 
 FIRST = ("loss", "reward")  # drawn before the others
 
 
-def make(source: Source) -> list[Block]:
+@page(
+    "training",
+    "Training",
+    "Agents",
+    ("models",),
+    about="What was trained, from what, and how it went.",
+    order=20,
+    shown=lambda source: source.version("models") >= 0,
+)
+def training_page(source: Source) -> list[Block]:
     """One section for each model, newest first."""
     blocks: list[Block] = []
     for row in source.read("models").sort("written_at", descending=True).to_dicts():
@@ -69,15 +78,3 @@ def _is_series(values: Any) -> bool:
         and len(values) > 1
         and all(value is None or (isinstance(value, int | float) and value == value) for value in values)
     )
-
-
-PAGE = Page(
-    id="training",
-    title="Training",
-    group="Agents",
-    about="What was trained, from what, and how it went.",
-    reads=("models",),
-    make=make,
-    order=20,
-    shown=lambda source: source.version("models") >= 0,
-)

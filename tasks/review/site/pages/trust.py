@@ -7,28 +7,31 @@ import polars as pl
 
 from tasks.review.site.blocks import Block, bars, commands, figure, figures, heading, number, table, words
 from tasks.review.site.nearest import located, nearest
-from tasks.review.site.page import Page, Source
+from tasks.review.site.page import Source, page
 from tasks.review.site.words import distance, evidence, meaning
 
 
-def make_checks(source: Source) -> list[Block]:
+@page(
+    "checks",
+    "Checks",
+    "Trust",
+    ("snapshots",),
+    about="Great Expectations holds every table to its contract; a snapshot is made after all suites have run.",
+    order=0,
+)
+def checks_page(source: Source) -> list[Block]:
     """One table of checks for each table of the lake, failing ones first."""
     checks = sorted(source.checks, key=lambda check: check["passed"])
     failing = sum(not check["passed"] for check in checks)
-    said = (
-        (f"{failing} of {len(checks)} checks fail.", "bad") if failing else (f"All {len(checks)} checks pass.", "good")
-    )
-    blocks = [words(*said)]
+    some, none = f"{failing} of {len(checks)} checks fail.", f"All {len(checks)} checks pass."
+    blocks = [words(some, "bad") if failing else words(none, "good")]
     for name in dict.fromkeys(check["table"] for check in checks):
         mine = [check for check in checks if check["table"] == name]
         rows = [
             (
-                *(
-                    "holds" if one["passed"] else "FAILS",
-                    one["says"],
-                    number(one["checked"]),
-                    number(one["unexpected"]),
-                ),
+                "holds" if one["passed"] else "FAILS",
+                one["says"],
+                *(number(one[name]) for name in ("checked", "unexpected")),
                 ", ".join(one["examples"]),
             )
             for one in mine
@@ -41,17 +44,6 @@ def make_checks(source: Source) -> list[Block]:
     return [*blocks, commands(source.command("verify"))]
 
 
-CHECKS = Page(
-    id="checks",
-    title="Checks",
-    group="Trust",
-    about="Great Expectations holds every table to its contract; a snapshot is made after all suites have run.",
-    reads=("snapshots",),
-    make=make_checks,
-    order=0,
-)
-
-
 PAIRS = 10
 RULES = (
     ("bytes", "the same bytes in two splits", ("sha256",)),
@@ -61,7 +53,15 @@ RULES = (
 EDGES_KM = (0.1, 1, 5, 10, 25, 50, 100, 250, 1000)
 
 
-def make_leakage(source: Source) -> list[Block]:
+@page(
+    "leakage",
+    "Leakage",
+    "Trust",
+    ("images", "labels", "rejects"),
+    about="Training must not see what evaluation asks: by bytes, by drive, by place and by distance.",
+    order=10,
+)
+def leakage_page(source: Source) -> list[Block]:
     """Each rule with what was compared and found, then the closest pairs across splits."""
     labels = source.read("labels").select("image_id", "place_id", "sha256", "lat", "lon", "split", "country")
     rows = labels.join(source.read("images").select("image_id", "source", "sequence_id", "creator"), on="image_id")
@@ -142,21 +142,18 @@ def _removed(source: Source) -> list[Block]:
     ]
 
 
-LEAKAGE = Page(
-    id="leakage",
-    title="Leakage",
-    group="Trust",
-    about="Training must not see what evaluation asks: by bytes, by drive, by place and by distance.",
-    reads=("images", "labels", "rejects"),
-    make=make_leakage,
-    order=10,
-)
-
-
 CLASSES = ("localizable", "non_localizable", "landmark")
 
 
-def make_judge(source: Source) -> list[Block]:
+@page(
+    "judge",
+    "Judges",
+    "Trust",
+    ("judgements", "images", "marks"),
+    about="Every verdict, of rejected pictures too.",
+    order=20,
+)
+def judge_page(source: Source) -> list[Block]:
     """Verdicts by model, scores, agreement."""
     judged = source.read("judgements").join(source.read("images").select("image_id"), on="image_id", how="semi")
     if judged.is_empty():
@@ -244,21 +241,11 @@ def cohen_kappa(one: list[str], other: list[str]) -> tuple[float, float]:
     return same, 1.0 if chance == 1 else (same - chance) / (1 - chance)
 
 
-JUDGE = Page(
-    id="judge",
-    title="Judges",
-    group="Trust",
-    about="Every verdict, of rejected pictures too.",
-    reads=("judgements", "images", "marks"),
-    make=make_judge,
-    order=20,
-)
-
-
 CREATORS = 200
 
 
-def make_licences(source: Source) -> list[Block]:
+@page("licences", "Licences", "Trust", ("images", "labels"), about="What may be published, and whom to name.", order=30)
+def licences_page(source: Source) -> list[Block]:
     """Licences, sources and creators, each leading to its pictures."""
     images = source.read("images")
     kept = images.join(source.read("labels").select("image_id"), on="image_id", how="semi")
@@ -292,14 +279,3 @@ def _counted(title: str, column: str, images: pl.DataFrame, kept: pl.DataFrame) 
     rows = [(name or "none", count, of_kept.get(name, 0)) for name, count in counted.iter_rows()]
     links = [f"pictures?{column}={row[0]}" for row in rows]
     return table([title, "pictures", "kept"], rows, ["text", "number", "number"], links)
-
-
-LICENCES = Page(
-    id="licences",
-    title="Licences",
-    group="Trust",
-    about="What may be published, and whom to name.",
-    reads=("images", "labels"),
-    make=make_licences,
-    order=30,
-)
