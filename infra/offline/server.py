@@ -122,7 +122,7 @@ def _is_own_host(host: str) -> bool:
 class _Warming:
     """Begins to build what searches need with the first request that may lead to one.
 
-    It takes a core half a minute in a large world, and a run that only collects pictures never needs it.
+    It takes ten seconds of CPU in a large world, and a run that only collects pictures never needs it.
     """
 
     PICTURES = ("/health", "/control/", "/mapillary", "/stac/", "/sas/", "/blob/")

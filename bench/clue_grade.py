@@ -3,8 +3,6 @@
 The grade is of what is painted. Blur and darkness, which may hide all of it, are graded apart (`ImageRecord`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from infra.offline.facts import WORDS
