@@ -26,11 +26,11 @@ from PIL import Image
 from bench.clue_grade import clue_grade
 from bench.offline_models_report import TRIALS, Measured, report
 from infra.offline.chat.endpoint import answer
-from infra.offline.names import NameIndex
+from infra.offline.gazetteer import NameIndex
 from infra.offline.render import encode, paint
-from infra.offline.render.labels import SeenSign
-from infra.offline.services.nominatim import Nominatim
-from infra.offline.services.tavily import Tavily
+from infra.offline.render.signs import SeenSign
+from infra.offline.services.geocoding import Nominatim
+from infra.offline.services.web_search import Tavily
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import ImageRecord, World
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from infra.offline.facts import countries
-from infra.offline.maps import draw_map
+from infra.offline.maps.drawing import draw_map
 from infra.offline.maps.view import View
 from infra.offline.render import paint
-from infra.offline.render.fonts import font
+from infra.offline.render.signs import font
 from infra.offline.scenes.paint import scene_preview
 from infra.offline.world import DEFAULT_SEED, ImageRecord, World
 

@@ -4,8 +4,6 @@ No more of them than cores, since more at once only make all of them late; and a
 a thread has worked with stays with it: spread over dozens of threads, a few large pictures cost gigabytes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The layer around the services that makes faults happen: outermost, for it must reach the connection itself."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import socket
@@ -13,9 +11,7 @@ from email.utils import formatdate
 from functools import partial
 from typing import Any
 
-from infra.offline.drift import change_json
-from infra.offline.fault_bodies import error_answer
-from infra.offline.faults import SERVICES, Fault, Faults
+from infra.offline.faults import SERVICES, Fault, Faults, change_json, error_answer
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

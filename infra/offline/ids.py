@@ -1,7 +1,5 @@
 """Image and sequence ids that look like Mapillary's and can be read back without a table."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 

@@ -1,7 +1,5 @@
 """What one place of the world is like: everything a person could localize it by."""
 
-from __future__ import annotations
-
 import bisect
 import math
 import random
@@ -9,31 +7,17 @@ import unicodedata
 from dataclasses import dataclass
 
 from infra.offline.country_map import country_map
-from infra.offline.facts import CountryFacts, SignWords, area_code, countries
+from infra.offline.facts import CountryFacts, area_code, countries
 from infra.offline.gazetteer import City
-from infra.offline.naming import proper_name
 from infra.offline.seeded_random import draws
-from infra.offline.sign_words import WORDS
+from infra.offline.words import WORDS, SignWords, proper_name
 
 _FRENCH_REGIONS = {
     "CA": {"Quebec"},
     "BE": {"Wallonia"},
     "CH": {"Geneva", "Vaud", "Neuchâtel", "Jura", "Fribourg"},
 }
-_STYLE_SETS = {
-    "nordic": "SE NO FI IS FO AX GL EE LV LT",
-    "brick": "GB IE NL BE DK IM JE GG",
-    "plaster": "DE AT CH CZ SK HU PL SI HR RO BG RS BA ME MK XK AL LU LI FR MD",
-    "mediterranean": "ES PT IT GR CY MT SM VA MC AD TR IL LB",
-    "block": "RU UA BY KZ KG UZ TJ TM MN AM GE AZ",
-    "wood": "US CA AU NZ PR GU VI BM",
-    "asian": "JP KR TW KP",
-    "chinese": "CN HK MO SG",
-    "tropical": "TH VN LA KH MM ID MY PH BN TL PG FJ SB VU WS TO LK MV",
-    "indian": "IN PK BD NP BT AF",
-}
 NAMED_AFTER_TOWN = 0.5  # share of shops
-_STYLE_OF = {iso2: style for style, codes in _STYLE_SETS.items() for iso2 in codes.split()}
 
 
 @dataclass(frozen=True)
@@ -84,12 +68,6 @@ def climate_of(lat: float, facts: CountryFacts) -> str:
         if north < limit:
             return climate
     return "polar"
-
-
-def building_style_of(facts: CountryFacts) -> str:
-    """The regional building style painted for a country."""
-    by_continent = {"AF": "african", "SA": "latin", "NA": "latin", "OC": "tropical", "EU": "plaster", "AS": "desert"}
-    return _STYLE_OF.get(facts.iso2) or ("desert" if facts.arid else by_continent.get(facts.continent, "plaster"))
 
 
 def language_of(city: City, facts: CountryFacts, share: float) -> str:
@@ -193,7 +171,7 @@ def make_place(
         ),
         setting=setting,
         climate=climate_of(city.lat, facts),
-        building_style=building_style_of(facts),
+        building_style=facts.building_style,
         sun_height_deg=round(max(6.0, (90.0 - abs(city.lat) * 0.9) * (0.55 + 0.45 * rng.random())), 2),
         # The midday sun stands in the south of the northern half and in the north of the southern.
         sun_azimuth_deg=round((180.0 if city.lat >= 0 else 0.0) + rng.gauss(0, 35), 2) % 360.0,

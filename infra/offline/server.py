@@ -1,7 +1,5 @@
 """The offline world as one server: `python -m infra.offline --port 8760 --seed 7 --size 40000`."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib
@@ -25,18 +23,14 @@ from starlette.routing import BaseRoute, Route
 from infra.lifeline import exit_when_stdin_closes, serve_at
 from infra.offline.fault_layer import FaultyWorld
 from infra.offline.faults import Faults, parse
-from infra.offline.names import NameIndex
-from infra.offline.services.google import Google
+from infra.offline.gazetteer import NameIndex
+from infra.offline.services.geocoding import Google, Nominatim, OpenCage
 from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
 from infra.offline.services.mapillary import TOKEN, Limits, Mapillary
-from infra.offline.services.mapillary_objects import MapillaryObjects
-from infra.offline.services.mapillary_tiles import MapillaryTiles
+from infra.offline.services.mapillary_tiles import MapillaryObjects, MapillaryTiles
 from infra.offline.services.maps import Maps
-from infra.offline.services.nominatim import Nominatim
-from infra.offline.services.opencage import OpenCage
 from infra.offline.services.stac_hosts import API_HOST, BLOB_DOMAIN, RealHosts, archive_routes
-from infra.offline.services.tavily import Tavily
-from infra.offline.services.you import You
+from infra.offline.services.web_search import Tavily, You
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, Modes, World
 from schemas.extras import MissingExtra, require_extras

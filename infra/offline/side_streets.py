@@ -5,8 +5,6 @@ Nothing is stored. A family's names are divided into 40 strata and a town has on
 that have a given name are found by one vectorised hash over the gazetteer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,11 +14,9 @@ import numpy as np
 
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, Gazetteer
-from infra.offline.naming import family_of, names_of
 from infra.offline.place import Sign, is_inland, language_of, painted_name, phone_number, shop_text
 from infra.offline.seeded_random import draws, key_of, scrambled
-from infra.offline.sign_words import WORDS
-from infra.offline.text_words import telling_words
+from infra.offline.words import WORDS, family_of, names_of, telling_words
 
 STRATA = 40
 SHARED = 12  # strata whose names photographed streets and shops have too

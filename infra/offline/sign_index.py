@@ -1,17 +1,16 @@
 """Which streets have a sign with these words: the small web that search and geocoding stand on."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from infra.offline.gazetteer import fold
+from cachetools import cached
+
 from infra.offline.place import Place, Sign
 from infra.offline.seeded_random import fraction
 from infra.offline.side_streets import STREETS, SideStreet
-from infra.offline.text_words import one_letter_off, telling_words
+from infra.offline.words import fold, one_letter_off, telling_words
 from infra.offline.world import World
 
 MOST_TOWNS = 60  # of all that have a name, those a search engine would look at
@@ -51,19 +50,12 @@ class SignIndex:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._lock = threading.Lock()
-        self._places: dict[str, list[int]] | None = None
+        self._by_word = cached({}, condition=threading.Condition())(self._list_places)
         self._texts_at = lru_cache(maxsize=65_536)(lambda index: _texts(world.sign_texts(index)))
 
     def prepare(self) -> None:
         """Builds the index unless it is there (six seconds of CPU for 40,000 places); safe from several threads."""
         self._by_word()
-
-    def _by_word(self) -> dict[str, list[int]]:
-        with self._lock:
-            if self._places is None:
-                self._places = self._list_places()
-            return self._places
 
     def _list_places(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}

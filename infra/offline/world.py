@@ -1,7 +1,5 @@
 """A small deterministic Earth: which gazetteer cities have imagery, and what each image is."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

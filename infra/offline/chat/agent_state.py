@@ -4,22 +4,28 @@ Everything is rebuilt from the messages. What it read in a picture it has alread
 only pictures that came since its last words are looked at anew, with the slips that temperature brings.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.offline.chat.notes import Notes, SeenText, calls_allowed, note_result, tool_of
+from infra.offline.chat.notes import (
+    MAP,
+    SATELLITE,
+    ZOOM,
+    Notes,
+    SeenText,
+    Tool,
+    calls_allowed,
+    note_result,
+    offered,
+    tool_of,
+)
 from infra.offline.chat.observer import describe
-from infra.offline.chat.picture import Picture
 from infra.offline.chat.placenames import place_names
-from infra.offline.chat.protocol import ChatRequest, Message
-from infra.offline.chat.reading import READABLE_SCORE, TextLine
-from infra.offline.chat.sight import Look, look
-from infra.offline.chat.toolbelt import MAP, SATELLITE, ZOOM, Tool, offered
+from infra.offline.chat.protocol import ChatRequest, Message, Picture
+from infra.offline.chat.sight import READABLE_SCORE, Look, TextLine, look
 
 MISREAD_RATE = 0.02  # letters read wrong at temperature 1, in a line that is not very clear
 MISS_RATE = 0.10  # lines overlooked at temperature 1

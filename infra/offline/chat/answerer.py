@@ -1,7 +1,5 @@
 """The base answerers: one look at one picture, one answer. They differ in what they can use of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -12,12 +10,20 @@ from infra.offline.chat.agent_state import State, misread
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import Belief, Guess, country_name, match_weight, weigh
 from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, scene_evidence, street_in
-from infra.offline.chat.errors import bad
-from infra.offline.chat.knowledge import Memory, apart_km, familiarity, recalls, remembered, towns_of_area
 from infra.offline.chat.notes import Notes, SeenText
 from infra.offline.chat.observer import describe
-from infra.offline.chat.placenames import Place, fold, place_names
-from infra.offline.chat.protocol import ChatRequest
+from infra.offline.chat.placenames import (
+    Memory,
+    Place,
+    apart_km,
+    familiarity,
+    fold,
+    place_names,
+    recalls,
+    remembered,
+    towns_of_area,
+)
+from infra.offline.chat.protocol import ChatRequest, bad
 from infra.offline.chat.reply import Reply
 from infra.offline.chat.sight import Look, look
 from infra.offline.chat.writer import is_asked, others_speak, weighed_with_others, write

@@ -1,7 +1,5 @@
 """What the planner believes so far: guesses with their odds, and what would be worth asking next."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,16 +1,12 @@
 """The observer: looks at a picture and writes what it sees, from the whole scene down to single lines of text."""
 
-from __future__ import annotations
-
 import random
 
-from infra.offline.chat.errors import bad
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reading import READABLE_SCORE
+from infra.offline.chat.protocol import ChatRequest, bad
 from infra.offline.chat.reply import Reply
 from infra.offline.chat.scene import Scene
 from infra.offline.chat.schema import fill
-from infra.offline.chat.sight import Look, look
+from infra.offline.chat.sight import READABLE_SCORE, Look, look
 
 
 def speak(request: ChatRequest, dice: random.Random) -> Reply:

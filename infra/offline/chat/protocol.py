@@ -1,14 +1,94 @@
-"""A chat completion request, read and checked as the OpenAI API checks it."""
+"""A chat completion request, read and checked as the OpenAI API checks it, with the errors it gives."""
 
-from __future__ import annotations
-
+import base64
+import binascii
 import hashlib
+import io
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.offline.chat.errors import ChatError, bad, missing, wrong_type
-from infra.offline.chat.picture import Picture, open_data_uri
+from PIL import Image, UnidentifiedImageError
+from starlette.responses import JSONResponse
+
+
+class ChatError(Exception):
+    """A refusal the client sees as an HTTP status and an OpenAI error body."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+    def response(self) -> JSONResponse:
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        body = {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        return JSONResponse(body, status_code=self.status)
+
+
+def bad(message: str, param: str | None = None, code: str | None = None) -> ChatError:
+    """A 400 that names the field at fault."""
+    return ChatError(400, message, param=param, code=code)
+
+
+def missing(param: str) -> ChatError:
+    return bad(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+
+
+def wrong_type(param: str, expected: str, got: object) -> ChatError:
+    names = {bool: "a boolean", int: "an integer", float: "a decimal", str: "a string", list: "an array"}
+    given = "null" if got is None else names.get(type(got), "an object")
+    return bad(f"Invalid type for '{param}': expected {expected}, but got {given} instead.", param, "invalid_type")
+
+
+MAX_BYTES = 20 * 1024 * 1024
+MAX_PIXELS = 40_000_000
+FORMATS = {"PNG", "JPEG", "WEBP", "GIF"}
+
+
+def is_panorama(width: int, height: int) -> bool:
+    """Whether a picture has the shape of an equirectangular panorama; a small wide one is more likely a crop."""
+    return width >= 1400 and abs(width / height - 2) < 0.03
+
+
+@dataclass(frozen=True)
+class Picture:
+    data: bytes
+    sha256: str
+    width: int
+    height: int
+
+    def rgb(self) -> Image.Image:
+        """The decoded pixels."""
+        with Image.open(io.BytesIO(self.data)) as image:
+            return image.convert("RGB")
+
+
+def open_data_uri(url: str, where: str) -> Picture:
+    """The picture in a base64 data URI; a remote URL is refused, since this server fetches nothing."""
+    if not url.startswith("data:"):
+        raise bad("Failed to download image. Only base64 data URIs are accepted here.", where, "invalid_image_url")
+    head, _, payload = url.partition(",")
+    if not head.endswith(";base64"):
+        raise bad("Invalid image data URI: expected base64 encoding.", where, "invalid_base64")
+    try:
+        data = base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad("Invalid base64 image_url.", where, "invalid_base64") from None
+    if len(data) > MAX_BYTES:
+        raise bad("Image is too large. The limit is 20 MB.", where, "image_too_large")
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            kind, (width, height) = image.format, image.size
+            if kind not in FORMATS:
+                raise UnidentifiedImageError(kind)
+            if width * height > MAX_PIXELS:
+                raise bad("Image has too many pixels.", where, "image_too_large")
+            image.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        text = "You uploaded an unsupported image. Please make sure your image is valid png, jpeg, gif or webp."
+        raise bad(text, where, "invalid_image_format") from None
+    return Picture(data, hashlib.sha256(data).hexdigest(), width, height)
+
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_CHOICES = 16

@@ -1,7 +1,5 @@
 """Known values poured into the JSON schema a client asks for."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

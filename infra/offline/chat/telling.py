@@ -4,17 +4,14 @@ A thought says what its author did not say before. What a tool gave is told in t
 own words, and a clue is named once. Sentences have several wordings; which one is used hangs on the request alone.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable
 
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
-from infra.offline.chat.notes import Notes
+from infra.offline.chat.notes import GEOCODE, SEARCH, ZOOM, Notes, Tool
 from infra.offline.chat.placenames import fold
 from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.toolbelt import GEOCODE, SEARCH, ZOOM, Tool
 
 MAX_QUOTED = 160
 MAX_CLUES = 4

@@ -1,7 +1,5 @@
 """Paints an image of the world from its place's attributes: NumPy and Pillow only, the same bytes for the same seed."""
 
-from __future__ import annotations
-
 import io
 from functools import lru_cache
 
@@ -10,9 +8,8 @@ from PIL import Image, ImageChops, ImageFilter
 
 from infra.offline.place import Place
 from infra.offline.render.backdrop import Road, paint_ground, paint_hills, paint_sky
-from infra.offline.render.camera import Camera
-from infra.offline.render.canvas import Canvas
-from infra.offline.render.labels import BoardWatch, SeenSign
+from infra.offline.render.canvas import Camera, Canvas
+from infra.offline.render.signs import BoardWatch, SeenSign
 from infra.offline.render.street import Street
 from infra.offline.render.things import draw_tree
 from infra.offline.seeded_random import generator

@@ -1,7 +1,5 @@
 """What an object detector would find: the things the painter put into a picture, and where they stand on the map."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

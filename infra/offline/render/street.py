@@ -1,7 +1,5 @@
 """One street, put together from a place's attributes and drawn far to near."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +10,7 @@ from infra.offline.place import Place
 from infra.offline.render.backdrop import Road
 from infra.offline.render.buildings import House, draw_house, line_up
 from infra.offline.render.canvas import Canvas, Colour
-from infra.offline.render.labels import BoardWatch
-from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_texture
+from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, BoardWatch, board_texture
 from infra.offline.render.things import CAR_COLOURS, draw_car, draw_monument, draw_pole, draw_tree, draw_wires
 from infra.offline.seeded_random import generator
 
@@ -63,15 +60,10 @@ class Street:
 
     def _houses(self) -> None:
         rng = generator(self.place.look, "houses")
-        place, front = (
-            self.place,
-            self.road.half_m + self.road.walk_m + (0.4 if self.place.setting == "centre" else 4.5),
-        )
+        place = self.place
+        front = self.road.half_m + self.road.walk_m + (0.4 if place.setting == "centre" else 4.5)
         side = 1.0 if rng.random() < 0.5 else -1.0
-        spots = [
-            ((side if k % 2 == 0 else -side), 9.0 + 15.0 * k + float(rng.uniform(-3, 3)))
-            for k in range(len(place.shops))
-        ]
+        spots = [(side * (-1) ** k, 9.0 + 15.0 * k + float(rng.uniform(-3, 3))) for k in range(len(place.shops))]
         palette = rng.permutation(len(SHOP_COLOURS))
         for house in line_up(place, front, spots, rng):
             look = int(rng.integers(1 << 30))
@@ -89,9 +81,8 @@ class Street:
         for k, (spot_side, first) in enumerate(spots):
             # Boards come again down the road, so that the end of a sequence has something to read too.
             for z in (first, first + 37.0) if rng.random() < 0.75 else (first + 21.0,):
-                self._standing_board(
-                    place.shops[k].lines, spot_side, z - 5.5, SHOP_COLOURS[int(palette[k % len(palette)])]
-                )
+                colours = SHOP_COLOURS[int(palette[k % len(palette)])]
+                self._standing_board(place.shops[k].lines, spot_side, z - 5.5, colours)
 
     def _shop_board(self, lines: tuple[str, ...], house: House, colours: tuple[Colour, Colour]) -> None:
         """The long board over the shop window, flat on the front."""
@@ -131,21 +122,9 @@ class Street:
         width, height = 3.4, 0.72 * len(lines) + 0.2
         colours = DIRECTION_COLOURS[self.place.facts.direction_sign]
         for post in (x - 1.1, x + 1.1):
-            self._add(
-                post,
-                z + 0.06,
-                partial(self._post, post, z, 2.6),
-            )
-        self._things.append(
-            self._board(
-                lines,
-                (x - width / 2, 2.4 + height, z),
-                (width, 0.0, 0.0),
-                height,
-                colours,
-                (0.66 / len(lines),) * len(lines),
-            )
-        )
+            self._add(post, z + 0.06, partial(self._post, post, z, 2.6))
+        corner, heights = (x - width / 2, 2.4 + height, z), (0.66 / len(lines),) * len(lines)
+        self._things.append(self._board(lines, corner, (width, 0.0, 0.0), height, colours, heights))
 
     def _street_plates(self) -> None:
         colours: tuple[Colour, Colour] = ((20, 66, 140), (250, 250, 250))
@@ -153,14 +132,9 @@ class Street:
             colours = ((0, 100, 66), (250, 250, 250))
         for z in (7.0, 34.0, 61.0):
             x = self.road.side * (self.road.half_m + 0.8)
-            self._add(
-                x,
-                z + 0.05,
-                partial(self._post, x, z, 2.5),
-            )
-            self._things.append(
-                self._board((self.place.street,), (x - 0.8, 2.85, z), (1.6, 0.0, 0.0), 0.36, colours, (0.62,))
-            )
+            self._add(x, z + 0.05, partial(self._post, x, z, 2.5))
+            corner = (x - 0.8, 2.85, z)
+            self._things.append(self._board((self.place.street,), corner, (1.6, 0.0, 0.0), 0.36, colours, (0.62,)))
 
     def _board(
         self,

@@ -1,13 +1,11 @@
 """Trees, poles, cars and monuments: what stands and drives on a street."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
 
 from infra.offline.render.buildings import shade
-from infra.offline.render.canvas import Canvas, Colour
+from infra.offline.render.canvas import Canvas, Colour, across, along, level
 
 LEAVES: dict[str, tuple[Colour, ...]] = {
     "arid": ((120, 128, 74), (142, 140, 90)), "tropical": ((52, 104, 40), (74, 130, 50)),
@@ -15,14 +13,8 @@ LEAVES: dict[str, tuple[Colour, ...]] = {
     "boreal": ((40, 76, 50), (54, 88, 58)), "polar": ((110, 116, 90), (128, 130, 104)),
 }  # fmt: skip
 CAR_COLOURS: tuple[Colour, ...] = (
-    (226, 228, 230),
-    (40, 42, 46),
-    (150, 154, 160),
-    (150, 26, 30),
-    (34, 66, 128),
-    (196, 190, 172),
-    (40, 90, 66),
-)
+    (226, 228, 230), (40, 42, 46), (150, 154, 160), (150, 26, 30), (34, 66, 128), (196, 190, 172), (40, 90, 66),
+)  # fmt: skip
 
 
 def draw_tree(canvas: Canvas, climate: str, x: float, z: float, size: float, rng: np.random.Generator) -> None:
@@ -150,121 +142,55 @@ def draw_car(canvas: Canvas, x: float, z: float, direction: float, colour: Colou
     near_z = z - half_l if camera.z < z else z + half_l
     near_x = x - half_w if camera.x < x else x + half_w
     body, glass = shade(colour, light), shade((44, 54, 64), light + 0.1)
-    canvas.quads(
-        np.array(
-            [
-                [
-                    (x - half_w, 0.04, z - half_l),
-                    (x + half_w, 0.04, z - half_l),
-                    (x + half_w, 0.04, z + half_l),
-                    (x - half_w, 0.04, z + half_l),
-                ]
-            ]
-        ),
-        [(44, 44, 46)],
-    )
-    side = [
-        (near_x, 0.3, z - half_l),
-        (near_x, 0.95, z - half_l),
-        (near_x, 0.95, z + half_l),
-        (near_x, 0.3, z + half_l),
-    ]
-    cabin = [
-        (near_x, 0.95, z - 1.5),
-        (near_x * 0.94 + x * 0.06, 1.48, z - 0.95),
-        (near_x * 0.94 + x * 0.06, 1.48, z + 0.95),
-        (near_x, 0.95, z + 1.5),
-    ]
+    canvas.quads(np.array([level(x - half_w, x + half_w, 0.04, z - half_l, z + half_l)]), [(44, 44, 46)])
     beside = abs(camera.x - x) > half_w  # from right behind or before, the sides cannot be seen
     if beside:
-        canvas.polygon(side, shade(body, 0.86))
+        canvas.polygon(along(near_x, 0.3, 0.95, z - half_l, z + half_l), shade(body, 0.86))
+        upper_x = near_x * 0.94 + x * 0.06
+        cabin = [(near_x, 0.95, z - 1.5), (upper_x, 1.48, z - 0.95), (upper_x, 1.48, z + 0.95), (near_x, 0.95, z + 1.5)]
         canvas.polygon(cabin, glass)
-    roof = [
-        (x - half_w * 0.9, 1.48, z - 0.95),
-        (x + half_w * 0.9, 1.48, z - 0.95),
-        (x + half_w * 0.9, 1.48, z + 0.95),
-        (x - half_w * 0.9, 1.48, z + 0.95),
+    canvas.polygon(level(x - half_w * 0.9, x + half_w * 0.9, 1.48, z - 0.95, z + 0.95), shade(body, 1.08))
+    face_z, top_z, top_w = z + (near_z - z) * 0.72, z + (near_z - z) * 0.46, half_w * 0.88
+    window = [
+        (x - half_w, 0.95, face_z),
+        (x - top_w, 1.46, top_z),
+        (x + top_w, 1.46, top_z),
+        (x + half_w, 0.95, face_z),
     ]
-    canvas.polygon(roof, shade(body, 1.08))
-    face_z = z + (near_z - z) * 0.72
-    canvas.polygon(
-        [
-            (x - half_w, 0.95, face_z),
-            (x - half_w * 0.88, 1.46, z + (near_z - z) * 0.46),
-            (x + half_w * 0.88, 1.46, z + (near_z - z) * 0.46),
-            (x + half_w, 0.95, face_z),
-        ],
-        glass,
-    )
-    canvas.polygon(
-        [(x - half_w, 0.95, face_z), (x + half_w, 0.95, face_z), (x + half_w, 0.9, near_z), (x - half_w, 0.9, near_z)],
-        shade(body, 1.05),
-    )
-    canvas.polygon(
-        [(x - half_w, 0.3, near_z), (x - half_w, 0.92, near_z), (x + half_w, 0.92, near_z), (x + half_w, 0.3, near_z)],
-        body,
-    )
+    canvas.polygon(window, glass)
+    bonnet = [
+        (x - half_w, 0.95, face_z),
+        (x + half_w, 0.95, face_z),
+        (x + half_w, 0.9, near_z),
+        (x - half_w, 0.9, near_z),
+    ]
+    canvas.polygon(bonnet, shade(body, 1.05))
+    canvas.polygon(across(x - half_w, x + half_w, 0.3, 0.92, near_z), body)
     for wheel in (z - 1.3, z + 1.3) if beside else ():
         canvas.disc((near_x, 0.32, wheel), 0.32, (24, 24, 26))
         canvas.disc((near_x, 0.32, wheel), 0.16, (150, 150, 152))
     shows_back = (near_z < z) == (direction > 0)
-    lamp = (206, 30, 30) if shows_back else (250, 248, 226)
-    lamps = np.array(
-        [
-            [
-                (x + s * 0.6 - 0.18, 0.62, near_z),
-                (x + s * 0.6 - 0.18, 0.82, near_z),
-                (x + s * 0.6 + 0.18, 0.82, near_z),
-                (x + s * 0.6 + 0.18, 0.62, near_z),
-            ]
-            for s in (-1, 1)
-        ]
-    )
-    canvas.quads(lamps, [lamp])
-    canvas.quads(
-        np.array(
-            [[(x - 0.26, 0.44, near_z), (x - 0.26, 0.56, near_z), (x + 0.26, 0.56, near_z), (x + 0.26, 0.44, near_z)]]
-        ),
-        [(236, 236, 226)],
-    )
+    lamps = [across(x + s * 0.6 - 0.18, x + s * 0.6 + 0.18, 0.62, 0.82, near_z) for s in (-1, 1)]
+    canvas.quads(np.array(lamps), [(206, 30, 30) if shows_back else (250, 248, 226)])
+    canvas.quads(np.array([across(x - 0.26, x + 0.26, 0.44, 0.56, near_z)]), [(236, 236, 226)])
 
 
 def draw_monument(canvas: Canvas, x: float, z: float, form: int) -> None:
     """The city's landmark: an obelisk, a domed hall or a twin-towered gate, far taller than the houses."""
     stone, shadow, gold = (214, 204, 182), (172, 162, 142), (214, 172, 60)
     if form == 0:
-        canvas.polygon([(x - 5, 0, z), (x - 5, 2, z), (x + 5, 2, z), (x + 5, 0, z)], shadow)
+        canvas.polygon(across(x - 5, x + 5, 0, 2, z), shadow)
         canvas.polygon([(x - 2, 2, z), (x - 1.1, 34, z), (x, 38, z), (x + 1.1, 34, z), (x + 2, 2, z)], stone)
         canvas.polygon([(x, 2, z), (x, 38, z), (x + 1.1, 34, z), (x + 2, 2, z)], shadow)
     elif form == 1:
-        canvas.polygon([(x - 12, 0, z), (x - 12, 12, z), (x + 12, 12, z), (x + 12, 0, z)], stone)
+        canvas.polygon(across(x - 12, x + 12, 0, 12, z), stone)
         for k in range(-5, 6):
-            canvas.polygon(
-                [
-                    (x + 2.2 * k - 0.45, 0, z - 0.1),
-                    (x + 2.2 * k - 0.45, 10, z - 0.1),
-                    (x + 2.2 * k + 0.45, 10, z - 0.1),
-                    (x + 2.2 * k + 0.45, 0, z - 0.1),
-                ],
-                shadow,
-            )
+            canvas.polygon(across(x + 2.2 * k - 0.45, x + 2.2 * k + 0.45, 0, 10, z - 0.1), shadow)
         bow = np.linspace(0, np.pi, 24)
         canvas.polygon(np.stack([x + 8 * np.cos(bow), 12 + 11 * np.sin(bow), np.full(24, z)], axis=1), gold)
         canvas.line(np.array([(x, 23, z), (x, 29, z)]), gold, 0.6)
     else:
-        for side in (-1, 1):
-            canvas.polygon(
-                [
-                    (x + side * 9 - 3, 0, z),
-                    (x + side * 9 - 3, 26, z),
-                    (x + side * 9, 33, z),
-                    (x + side * 9 + 3, 26, z),
-                    (x + side * 9 + 3, 0, z),
-                ],
-                stone,
-            )
-            canvas.polygon(
-                [(x + side * 9, 0, z), (x + side * 9, 33, z), (x + side * 9 + 3, 26, z), (x + side * 9 + 3, 0, z)],
-                shadow,
-            )
-        canvas.polygon([(x - 7, 12, z), (x - 7, 16, z), (x + 7, 16, z), (x + 7, 12, z)], stone)
+        for at in (x - 9, x + 9):
+            canvas.polygon([(at - 3, 0, z), (at - 3, 26, z), (at, 33, z), (at + 3, 26, z), (at + 3, 0, z)], stone)
+            canvas.polygon([(at, 0, z), (at, 33, z), (at + 3, 26, z), (at + 3, 0, z)], shadow)
+        canvas.polygon(across(x - 7, x + 7, 12, 16, z), stone)

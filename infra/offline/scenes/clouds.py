@@ -1,7 +1,5 @@
 """Clouds of a pass, continuous over all its tiles so that overlaps agree, and the sun that casts their shadows."""
 
-from __future__ import annotations
-
 import math
 from datetime import datetime
 

@@ -5,8 +5,6 @@
 /sas/api/sas/v1/sign?href=                             {"msft:expiry", "href"}
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -24,7 +22,7 @@ from infra.offline.computing import compute
 from infra.offline.fault_layer import clock
 from infra.offline.scenes.cog import ASSETS, Painter, layout_of
 from infra.offline.scenes.orbit import Scene, scene_with_id
-from infra.offline.services.ranges import byte_range
+from infra.offline.services.image_host import byte_range
 from infra.offline.world import World
 
 ACCOUNT, CONTAINER = "sentinel2l2a01", "sentinel2-l2"

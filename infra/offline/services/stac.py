@@ -1,7 +1,5 @@
 """The STAC API of the scene archive, at `/stac/api/stac/v1`: landing page, collection, items, search with paging."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from urllib.parse import urlencode
@@ -15,8 +13,7 @@ from starlette.routing import Route
 from infra.offline.scenes.orbit import scene_with_id
 from infra.offline.services.stac_hosts import CAME_BY_REAL_HOST
 from infra.offline.services.stac_items import COLLECTION, Places, collection, item
-from infra.offline.services.stac_request import BadRequest, Search, from_query, read_search
-from infra.offline.services.stac_search import find
+from infra.offline.services.stac_search import BadRequest, Search, find, from_query, read_search
 from infra.offline.world import World
 
 _ROOT = "/api/stac/v1"

@@ -7,8 +7,6 @@ needs no change. `PC_SDK_SAS_URL=http://planetarycomputer.microsoft.com/api/sas/
 `GDAL_HTTP_PROXY` complete it.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Items and the collection of the scene archive, as the Planetary Computer words them."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

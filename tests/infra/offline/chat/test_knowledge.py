@@ -6,8 +6,7 @@ import random
 from typing import Any
 
 from infra.offline.chat.answerer import BASE, LARGE, SMALL, Option, _confidence
-from infra.offline.chat.knowledge import apart_km, familiarity, recalls, remembered, towns_of_area
-from infra.offline.chat.placenames import place_names
+from infra.offline.chat.placenames import apart_km, familiarity, place_names, recalls, remembered, towns_of_area
 from infra.offline.facts import area_code
 from infra.offline.gazetteer import admin1_names
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from infra.offline.chat.landmark import named_landmark
-from infra.offline.chat.picture import is_panorama
-from infra.offline.chat.scene import survey
+from infra.offline.chat.protocol import is_panorama
+from infra.offline.chat.scene import named_landmark, survey
 from infra.offline.render import render_jpeg
 from infra.offline.world import ImageRecord, World
 

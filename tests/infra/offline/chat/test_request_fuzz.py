@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.offline.chat.errors import ChatError
-from infra.offline.chat.protocol import ChatRequest, read_request
+from infra.offline.chat.protocol import ChatError, ChatRequest, read_request
 from infra.offline.chat.schema import fill
 
 WORDS = [

@@ -1,9 +1,10 @@
-"""Nominatim: search and reverse in its JSON, over the gazetteer and the streets of the world."""
+"""Geocoding over the gazetteer and the streets of the world, as Nominatim, Google and OpenCage answer it."""
 
-from __future__ import annotations
-
+import base64
 import json
 import math
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -13,11 +14,11 @@ from starlette.routing import Route
 
 from infra.offline.country_map import country_map
 from infra.offline.facts import countries
-from infra.offline.gazetteer import City, admin1_names, fold
-from infra.offline.names import NameIndex
+from infra.offline.gazetteer import City, NameIndex, admin1_names
 from infra.offline.place import Place
 from infra.offline.seeded_random import key_of
 from infra.offline.sign_index import SignIndex, Street
+from infra.offline.words import fold
 from infra.offline.world import World
 
 LICENCE = "Data © OpenStreetMap contributors, ODbL 1.0. http://osm.org/copyright"
@@ -259,3 +260,229 @@ def _json(value: Any) -> Response:
 
 def _bad(message: str) -> Response:
     return JSONResponse({"error": {"code": 400, "message": message}}, 400)
+
+
+GOOGLE_KEY = "AIza-offline-world"  # public: it opens only this world
+_GOOGLE_NO_KEY = (
+    "You must use an API key to authenticate each request to Google Maps Platform APIs. For additional information, "
+    "please refer to http://g.co/dev/maps-no-account"
+)
+_GOOGLE_KINDS = {
+    "country": ["country", "political"],
+    "state": ["administrative_area_level_1", "political"],
+    "city": ["locality", "political"],
+    "town": ["locality", "political"],
+    "village": ["locality", "political"],
+    "road": ["route"],
+}
+_GOOGLE_MOST = 5
+
+
+class Google:
+    """Geocoding over the lookup of Nominatim."""
+
+    def __init__(self, lookup: Nominatim) -> None:
+        self.lookup = lookup
+
+    def routes(self) -> list[Route]:
+        """The routes to mount."""
+        return [Route("/google/maps/api/geocode/json", self._geocode)]
+
+    async def _geocode(self, request: Request) -> Response:
+        query = request.query_params
+        refused = _google_refusal(query.get("key", ""))
+        if refused is not None:
+            return _google_json("REQUEST_DENIED", [], refused)
+        if "latlng" in query:
+            point = _google_point(query["latlng"])
+            if point is None:
+                return _google_json("INVALID_REQUEST", [], "Invalid request. Invalid 'latlng' parameter.")
+            rows = await anyio.to_thread.run_sync(self._levels, *point)
+        elif query.get("address", "").strip():
+            rows = (await anyio.to_thread.run_sync(self.lookup.search, query["address"]))[:_GOOGLE_MOST]
+            region = query.get("region", "").lower()
+            # A region only biases: what lies there comes first, the rest is still answered.
+            rows.sort(key=lambda row: bool(region) and row["address"].get("country_code") != region)
+        else:
+            return _google_json(
+                "INVALID_REQUEST",
+                [],
+                "Invalid request. Missing the 'address', 'components', 'latlng' or 'place_id' parameter.",
+            )
+        results = [_google_result(row) for row in rows]
+        return _google_json("OK" if results else "ZERO_RESULTS", results)
+
+    def _levels(self, lat: float, lon: float) -> list[dict[str, Any]]:
+        """What lies at a point, from the street to the country."""
+        rows = [row for zoom in (18, 10, 4) if (row := self.lookup.reverse(lat, lon, zoom)) is not None]
+        return [row for k, row in enumerate(rows) if row["place_id"] not in {other["place_id"] for other in rows[:k]}]
+
+
+def _google_refusal(key: str) -> str | None:
+    if not key:
+        return _GOOGLE_NO_KEY
+    return None if key.startswith("AIza") else "The provided API key is invalid. "
+
+
+def _google_point(text: str) -> tuple[float, float] | None:
+    try:
+        lat, lon = (float(part) for part in text.split(","))
+    except ValueError:
+        return None
+    if not (math.isfinite(lat) and math.isfinite(lon) and abs(lat) <= 90):
+        return None
+    return lat, (lon + 180.0) % 360.0 - 180.0
+
+
+def _google_result(row: dict[str, Any]) -> dict[str, Any]:
+    components = []
+    for level, name in row["address"].items():
+        if level == "country_code":
+            continue
+        short = row["address"]["country_code"].upper() if level == "country" else name
+        components.append({"long_name": name, "short_name": short, "types": _GOOGLE_KINDS[level]})
+    south, north, west, east = (float(edge) for edge in row["boundingbox"])
+    box = {"northeast": {"lat": north, "lng": east}, "southwest": {"lat": south, "lng": west}}
+    return {
+        "address_components": components,
+        "formatted_address": row["display_name"],
+        "geometry": {
+            "bounds": box,
+            "location": {"lat": float(row["lat"]), "lng": float(row["lon"])},
+            "location_type": "GEOMETRIC_CENTER" if row["addresstype"] == "road" else "APPROXIMATE",
+            "viewport": box,
+        },
+        "place_id": _place_id(row["place_id"]),
+        "types": _GOOGLE_KINDS[row["addresstype"]],
+    }
+
+
+def _place_id(number: int) -> str:
+    raw = key_of("place id", number).to_bytes(16, "big") + number.to_bytes(4, "big")
+    return "ChIJ" + base64.urlsafe_b64encode(raw).decode().rstrip("=")[:23]
+
+
+def _google_json(status: str, results: list[dict[str, Any]], message: str | None = None) -> Response:
+    body: dict[str, Any] = {"error_message": message} if message else {}
+    return Response(
+        json.dumps(body | {"results": results, "status": status}, ensure_ascii=False),
+        media_type="application/json; charset=UTF-8",
+    )
+
+
+OPENCAGE_KEY = "0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
+# Keys the real service publishes for testing how a client takes a refusal.
+TEST_KEYS = {
+    "4372eff77b8343cebfc843eb4da4ddc4": (402, "quota exceeded"),
+    "2e10e5e828262eb243ec0b54681d699a": (403, "suspended"),
+    "6c79ee8e1ca44ad58ad1fc493ba9542f": (403, "IP address rejected"),
+    "d6d0f0065f4348a4bdfe4587ba02714b": (429, "too many requests"),
+}
+RATE_LIMIT = 2500
+_CONFIDENCE_KM = ((0.25, 10), (0.5, 9), (1, 8), (5, 7), (7.5, 6), (10, 5), (15, 4), (20, 3), (25, 2))
+_CONTINENTS = {
+    "AF": "Africa", "AS": "Asia", "EU": "Europe", "NA": "North America", "OC": "Oceania", "SA": "South America",
+    "AN": "Antarctica",
+}  # fmt: skip
+
+
+class OpenCage:
+    """Geocoding over the lookup of Nominatim."""
+
+    def __init__(self, lookup: Nominatim) -> None:
+        self.lookup = lookup
+        self._day, self._used = 0, 0
+
+    def routes(self) -> list[Route]:
+        """The routes to mount."""
+        return [Route("/opencage/geocode/v1/json", self._geocode)]
+
+    async def _geocode(self, request: Request) -> Response:
+        query = request.query_params
+        key = query.get("key", "")
+        if key in TEST_KEYS:
+            return self._answer(*TEST_KEYS[key], [])
+        if len(key) not in (30, 32) or not key.isalnum():
+            return self._answer(401, "missing API key" if not key else "invalid API key", [])
+        text = query.get("q", "").strip()
+        if len(text) < 2:
+            return self._answer(400, "query too short", [])
+        point = _opencage_point(text)
+        if point is not None and not point:
+            return self._answer(400, "invalid coordinates", [])
+        if point:
+            row = await anyio.to_thread.run_sync(self.lookup.reverse, point[0], point[1], 18)
+            rows = [] if row is None else [row]
+        else:
+            rows = await anyio.to_thread.run_sync(self.lookup.search, text)
+        wanted = {code.strip().lower() for code in query.get("countrycode", "").split(",") if code.strip()}
+        rows = [row for row in rows if not wanted or row["address"].get("country_code") in wanted]
+        limit = query.get("limit", "10")
+        rows = rows[: min(100, int(limit)) if limit.isdigit() and int(limit) > 0 else 10]
+        return self._answer(200, "OK", [_opencage_result(row, query.get("no_annotations") == "1") for row in rows])
+
+    def _answer(self, status: int, message: str, results: list[dict[str, Any]]) -> Response:
+        now = time.time()
+        if int(now // 86_400) != self._day:
+            self._day, self._used = int(now // 86_400), 0
+        self._used += status == 200
+        left = 0 if status == 402 else max(0, RATE_LIMIT - self._used)
+        moment = datetime.fromtimestamp(now, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        body: dict[str, Any] = {
+            "documentation": "https://opencagedata.com/api",
+            "licenses": [{"name": "see attribution guide", "url": "https://opencagedata.com/credits"}],
+        }
+        if status in (200, 402):
+            body["rate"] = {"limit": RATE_LIMIT, "remaining": left, "reset": (self._day + 1) * 86_400}
+        body |= {
+            "results": results,
+            "status": {"code": status, "message": message},
+            "stay_informed": {"blog": "https://blog.opencagedata.com"},
+            "thanks": "For using an OpenCage API",
+            "timestamp": {"created_http": moment, "created_unix": int(now)},
+            "total_results": len(results),
+        }
+        text = json.dumps(body, ensure_ascii=False)
+        return Response(text, status, media_type="application/json; charset=utf-8")
+
+
+def _opencage_point(text: str) -> tuple[float, float] | tuple[()] | None:
+    """(lat, lon) of a query that is a point, () when it is one off the Earth, None when it is a name."""
+    try:
+        lat, lon = (float(part) for part in text.split(","))
+    except ValueError:
+        return None
+    return (lat, lon) if math.isfinite(lat + lon) and abs(lat) <= 90 and abs(lon) <= 180 else ()
+
+
+def _opencage_result(row: dict[str, Any], bare: bool) -> dict[str, Any]:
+    address = row["address"]
+    facts = countries()[address["country_code"].upper()]
+    south, north, west, east = (float(edge) for edge in row["boundingbox"])
+    components = {
+        "ISO_3166-1_alpha-2": facts.iso2,
+        "_category": "road" if row["addresstype"] == "road" else "place",
+        "_normalized_city": next((address[level] for level in ("city", "town", "village") if level in address), None),
+        "_type": row["addresstype"],
+        "continent": _CONTINENTS.get(facts.continent, facts.continent),
+        **address,
+    }
+    shown: dict[str, Any] = {
+        "bounds": {"northeast": {"lat": north, "lng": east}, "southwest": {"lat": south, "lng": west}},
+        "components": {name: value for name, value in components.items() if value is not None},
+        "confidence": _confidence(south, north, west, east),
+        "formatted": row["display_name"],
+        "geometry": {"lat": float(row["lat"]), "lng": float(row["lon"])},
+    }
+    if not bare:
+        shown["annotations"] = {
+            "callingcode": int(facts.phone_prefix.lstrip("+").split("-")[0]) if facts.phone_prefix else None,
+            "roadinfo": {"drive_on": facts.drives_on},
+        }
+    return shown
+
+
+def _confidence(south: float, north: float, west: float, east: float) -> int:
+    """10 for a box under a quarter kilometre across, down to 1, as the service documents it."""
+    across_km = 111.195 * math.hypot(north - south, (east - west) * math.cos(math.radians((south + north) / 2)))
+    return next((level for limit, level in _CONFIDENCE_KM if across_km < limit), 1)
