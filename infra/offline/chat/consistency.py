@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from infra.offline.chat.beliefs import match_weight
+from infra.offline.chat.answer_form import fill_schema
+from infra.offline.chat.beliefs import country_name, match_weight
 from infra.offline.chat.clues import (
     LANGUAGE_NAMES,
     Evidence,
@@ -22,7 +23,6 @@ from infra.offline.chat.notes import Notes, facts_only
 from infra.offline.chat.placenames import Place, fold, place_names
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
-from infra.offline.chat.schema import fill
 from infra.offline.facts import countries
 from infra.offline.gazetteer import admin1_names, gazetteer
 
@@ -66,6 +66,17 @@ _STREET = re.compile(r"\b(?:avenue|avenida|street|road|rue|via|strasse|calle|rua
 _DIVISION = re.compile(
     r"\b(?:province|state|region|oblast|county|prefecture|department|governorate|district|territory|canton|municipality)\b"
 )
+UNKNOWN = "unknown"
+COUNTRY_FROM, CLUE_LEAD = 3.0, 2.5  # support a country needs; lead it needs where only clues speak for it
+REGION_FROM, PLACE_FROM = 2.0, 3.0
+SAME_COUNTRY, SAME_REGION, OTHER_REGION = 3.0, 2.0, 1.5
+IMPLIED = 0.5  # a town named for certain speaks for its country half as much as for itself
+SLIP_RATE = 0.04  # how often it misses what a level says
+_ALIASES = {
+    "country": ("country", "country_name", "nation"),
+    "region": ("region", "state", "province", "admin1", "region_name"),
+    "place": ("place", "city", "precise_location", "specific_location", "location", "town", "place_name"),
+}
 
 
 @dataclass
@@ -197,19 +208,6 @@ def _denied_at(sentence: str, start: int, end: int) -> bool:
     return bool(_NEGATION.search(sentence[:start]) or _REJECTED_AFTER.search(sentence[end:]))
 
 
-UNKNOWN = "unknown"
-COUNTRY_FROM, CLUE_LEAD = 3.0, 2.5  # support a country needs; lead it needs where only clues speak for it
-REGION_FROM, PLACE_FROM = 2.0, 3.0
-SAME_COUNTRY, SAME_REGION, OTHER_REGION = 3.0, 2.0, 1.5
-IMPLIED = 0.5  # a town named for certain speaks for its country half as much as for itself
-SLIP_RATE = 0.04  # how often it misses what a level says
-_ALIASES = {
-    "country": ("country", "country_name", "nation"),
-    "region": ("region", "state", "province", "admin1", "region_name"),
-    "place": ("place", "city", "precise_location", "specific_location", "location", "town", "place_name"),
-}
-
-
 @dataclass(frozen=True)
 class Conclusion:
     """A level's name, or None, with why."""
@@ -218,7 +216,7 @@ class Conclusion:
     why: str
 
 
-def speak(request: ChatRequest, dice: random.Random) -> Reply:
+def consistency_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """Country, region and place as JSON, in the asked schema or in its own; pictures are refused before this."""
     support = read_reasoning(reasoning_in(request))
     found = conclude(support)
@@ -234,7 +232,9 @@ def speak(request: ChatRequest, dice: random.Random) -> Reply:
     if not request.response_schema:
         own = {level: known[level] for level in found}
         return Reply(json.dumps({**own, "reason": whys}, ensure_ascii=False))
-    return Reply(fill(request.response_schema, {**known, "reason": whys, "explanation": whys, "reasoning": whys}))
+    return Reply(
+        fill_schema(request.response_schema, {**known, "reason": whys, "explanation": whys, "reasoning": whys})
+    )
 
 
 def conclude(support: Support) -> dict[str, Conclusion]:
@@ -242,10 +242,10 @@ def conclude(support: Support) -> dict[str, Conclusion]:
     country, country_why = _country(support)
     place, place_why = _place(support, country)
     if country is None and place is not None:
-        country, country_why = place.country, f"{place.name} lies in {_country_name(place.country)}"
+        country, country_why = place.country, f"{place.name} lies in {country_name(place.country)}"
     region, region_why = _region(support, country, place)
     return {
-        "country": Conclusion(_country_name(country) if country else None, country_why),
+        "country": Conclusion(country_name(country) if country else None, country_why),
         "region": Conclusion(region, region_why),
         "place": Conclusion(place.name if place else None, place_why),
     }
@@ -260,16 +260,16 @@ def _country(support: Support) -> tuple[str | None, str]:
     for place, weight in _strongest(support).items():
         odds[place.country] = odds.get(place.country, 0.0) + IMPLIED * weight
         implied.add(place.country)
-    open_odds = {code: score for code, score in odds.items() if fold(_country_name(code)) not in support.denied}
+    open_odds = {code: score for code, score in odds.items() if fold(country_name(code)) not in support.denied}
     ranked = sorted(open_odds, key=lambda code: (-open_odds[code], code))
     best = ranked[0]
     lead = open_odds[best] - open_odds[ranked[1]]
     if best in support.stated and open_odds[best] >= COUNTRY_FROM / 2:
-        return best, f"{_country_name(best)} is named"
+        return best, f"{country_name(best)} is named"
     if open_odds[best] >= COUNTRY_FROM and lead >= CLUE_LEAD:
         told = "; ".join(list(dict.fromkeys(support.evidence.notes))[:3])
         named = "a place named lies there" if best in implied else ""
-        return best, f"{_country_name(best)} fits: {told or named}"
+        return best, f"{country_name(best)} fits: {told or named}"
     return None, "no country is supported"
 
 
@@ -289,8 +289,8 @@ def _place(support: Support, country: str | None) -> tuple[Place | None, str]:
     odds: dict[Place, float] = {}
     for place, weight in support.places.items():
         name, own = fold(place.name), _region_code(place)
-        # Some village is called Lebanon; who writes Lebanon means the country, or the region, not the village.
-        if name in support.denied or name in lands - {fold(_country_name(place.country))}:
+        # Some village is called Lebanon; a text that says Lebanon means the country or the region.
+        if name in support.denied or name in lands - {fold(country_name(place.country))}:
             continue
         if name in regions.values() and regions.get(own) != name:
             continue
@@ -326,11 +326,6 @@ def _region_code(place: Place) -> str:
     source, names = gazetteer(), place_names()
     rows = [row for row in names.primary.get(fold(place.name), ()) if names.places[row] is place]
     return source.region_code(rows[0]) if rows else ""
-
-
-def _country_name(code: str) -> str:
-    facts = countries().get(code)
-    return facts.name if facts else code
 
 
 def _nullable(schema: dict[str, Any] | None, name: str) -> bool:

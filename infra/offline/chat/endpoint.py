@@ -10,21 +10,159 @@ import unicodedata
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 from infra.offline.chat import agent, answerer, consistency, judge, observer, verifier
 from infra.offline.chat.protocol import ChatError, ChatRequest, bad, read_request
 from infra.offline.chat.reply import VARIANTS, Reply, base_name, completion, prompt_tokens, speak_as, stream
-from infra.offline.computing import compute
+from infra.offline.computing import compute_in_thread
 
 EMBEDDER, WIDTH = "embedder", 384
 MOST_TEXTS, MOST_LETTERS = 2048, 8192
+KEY = re.compile(r"sk-[A-Za-z0-9_-]{4,200}")
+CREATED = 1_762_000_000
+
+
+@dataclass(frozen=True)
+class Model:
+    """A served model: what it says to a request, given its own source of rng."""
+
+    speak: Callable[[ChatRequest, random.Random], Reply]
+    takes_pictures: bool
+
+
+MODELS: dict[str, Model] = {
+    "agent": Model(agent.agent_reply, True),
+    "proposer": Model(agent.agent_reply, True),
+    "writer": Model(agent.agent_reply, True),
+    "observer": Model(observer.observer_reply, True),
+    "planner": Model(agent.planner_reply, False),
+    "judge": Model(judge.judge_reply, True),
+    "verifier": Model(verifier.verifier_reply, True),
+    "consistency": Model(consistency.consistency_reply, False),
+    "answerer-small": Model(partial(answerer.answerer_reply, skill=answerer.SMALL), True),
+    "answerer-base": Model(partial(answerer.answerer_reply, skill=answerer.BASE), True),
+    "answerer-large": Model(partial(answerer.answerer_reply, skill=answerer.LARGE), True),
+}
+
+
+def chat_application() -> Starlette:
+    """What is mounted where the API's base URL points."""
+    served = [
+        Route("/chat/completions", complete, methods=["POST"]),
+        Route("/embeddings", embed, methods=["POST"]),
+        Route("/models", list_models),
+        Route("/models/{name}", show_model),
+    ]
+    return Starlette(routes=served, exception_handlers={ChatError: _refuse})
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ChatError)
+    return error.response()
+
+
+async def complete(request: Request) -> Response:
+    check_key(request)
+    asked, replies = await compute_in_thread(_answer, await request.body())
+    limits = _limits.after(prompt_tokens(asked))
+    if asked.stream:
+        return StreamingResponse(stream(asked, replies), media_type="text/event-stream", headers=limits)
+    return JSONResponse(completion(asked, replies), headers=limits)
+
+
+async def list_models(request: Request) -> Response:
+    check_key(request)
+    return JSONResponse({"object": "list", "data": [_card(name) for name in MODELS]})
+
+
+async def show_model(request: Request) -> Response:
+    check_key(request)
+    name = request.path_params["name"]
+    if name not in _takes_pictures():
+        raise ChatError(404, f"The model '{name}' does not exist", param="model", code="model_not_found")
+    return JSONResponse(_card(name))
+
+
+def check_key(request: Request) -> None:
+    """Refuses a request without a bearer key of the right shape; the key itself is never repeated."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        text = "You didn't provide an API key. Provide it in an Authorization header as Bearer auth."
+        raise ChatError(401, text)
+    if not KEY.fullmatch(key.strip()):
+        raise ChatError(401, "Incorrect API key provided.", code="invalid_api_key")
+
+
+def answer(body: bytes) -> dict[str, Any]:
+    """The completion object for a request's body, without a server around it."""
+    return completion(*_answer(body))
+
+
+def _answer(body: bytes) -> tuple[ChatRequest, list[Reply]]:
+    parsed = _parse(body, "We could not parse the JSON body of your request. (HINT: check for a trailing comma.)")
+    request = read_request(parsed, _takes_pictures())
+    name, variant = base_name(request.model)
+    speak = MODELS[name].speak
+    return request, [speak_as(variant, speak, request, random_for(request, index)) for index in range(request.choices)]
+
+
+@lru_cache(maxsize=1)
+def _takes_pictures() -> dict[str, bool]:
+    """Every name a request may give, with whether that model takes pictures."""
+    names = list(MODELS.items())
+    variants = [(f"{name}:{variant}", model) for name, model in names for variant in VARIANTS]
+    return {name: model.takes_pictures for name, model in [*names, *variants]}
+
+
+class _Limits:
+    """The rate-limit headers of a vendor. Nothing is refused by them: a 429 is a fault, and asked for."""
+
+    REQUESTS, TOKENS, WINDOW_S = 10_000, 30_000_000, 60.0
+
+    def __init__(self) -> None:
+        self.began, self.requests, self.tokens = time.monotonic(), 0, 0
+
+    def after(self, tokens: int) -> dict[str, str]:
+        """The headers once a request of n tokens is counted."""
+        spent = time.monotonic() - self.began
+        if spent >= self.WINDOW_S:
+            self.began, self.requests, self.tokens, spent = time.monotonic(), 0, 0, 0.0
+        self.requests, self.tokens = self.requests + 1, self.tokens + tokens
+        reset = f"{max(0.0, self.WINDOW_S - spent):.3f}s"
+        return {
+            "x-request-id": f"req_{secrets.token_hex(16)}",
+            "x-ratelimit-limit-requests": str(self.REQUESTS),
+            "x-ratelimit-remaining-requests": str(max(0, self.REQUESTS - self.requests)),
+            "x-ratelimit-reset-requests": reset,
+            "x-ratelimit-limit-tokens": str(self.TOKENS),
+            "x-ratelimit-remaining-tokens": str(max(0, self.TOKENS - self.tokens)),
+            "x-ratelimit-reset-tokens": reset,
+        }
+
+
+_limits = _Limits()
+
+
+def random_for(request: ChatRequest, index: int) -> random.Random:
+    """The dice of one choice: fixed by the question at temperature 0, by question and seed above it.
+
+    Without a seed a sampled answer differs from call to call, as it does upstream.
+    """
+    if request.temperature == 0:
+        return random.Random(request.fingerprint)
+    seed = request.seed if request.seed is not None else secrets.randbits(64)
+    return random.Random(f"{request.fingerprint}/{seed}/{index}")
+
+
+def _card(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": CREATED, "owned_by": "geofix-offline"}
 
 
 async def embed(request: Request) -> Response:
@@ -65,143 +203,3 @@ def vector(text: str) -> list[float]:
             counts[zlib.crc32(padded[start : start + size].encode("utf-8", "replace")) % WIDTH] += 1.0
     norm = math.sqrt(sum(count * count for count in counts)) or 1.0
     return [count / norm for count in counts]
-
-
-KEY = re.compile(r"sk-[A-Za-z0-9_-]{4,200}")
-CREATED = 1_762_000_000
-
-
-@dataclass(frozen=True)
-class Model:
-    """A served model: what it says to a request, given its own source of rng."""
-
-    speak: Callable[[ChatRequest, random.Random], Reply]
-    takes_pictures: bool
-
-
-MODELS: dict[str, Model] = {
-    "agent": Model(agent.speak, True),
-    "proposer": Model(agent.speak, True),
-    "writer": Model(agent.speak, True),
-    "observer": Model(observer.speak, True),
-    "planner": Model(agent.speak_from_words, False),
-    "judge": Model(judge.speak, True),
-    "verifier": Model(verifier.speak, True),
-    "consistency": Model(consistency.speak, False),
-    "answerer-small": Model(answerer.small, True),
-    "answerer-base": Model(answerer.base, True),
-    "answerer-large": Model(answerer.large, True),
-}
-
-
-def routes(prefix: str = "/openai/v1") -> list[Mount]:
-    """What to mount; `prefix` is where the API's base URL points."""
-    served = [
-        Route("/chat/completions", complete, methods=["POST"]),
-        Route("/embeddings", embed, methods=["POST"]),
-        Route("/models", list_models),
-        Route("/models/{name}", show_model),
-    ]
-    return [Mount(prefix, Starlette(routes=served, exception_handlers={ChatError: _refuse}))]
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ChatError)
-    return error.response()
-
-
-async def complete(request: Request) -> Response:
-    check_key(request)
-    asked, replies = await compute(_answer, await request.body())
-    limits = _limits.after(prompt_tokens(asked))
-    if asked.stream:
-        return StreamingResponse(stream(asked, replies), media_type="text/event-stream", headers=limits)
-    return JSONResponse(completion(asked, replies), headers=limits)
-
-
-async def list_models(request: Request) -> Response:
-    check_key(request)
-    return JSONResponse({"object": "list", "data": [_card(name) for name in MODELS]})
-
-
-async def show_model(request: Request) -> Response:
-    check_key(request)
-    name = request.path_params["name"]
-    if name not in _takes_pictures():
-        raise ChatError(404, f"The model '{name}' does not exist", param="model", code="model_not_found")
-    return JSONResponse(_card(name))
-
-
-def check_key(request: Request) -> None:
-    """Refuses a request without a bearer key of the right shape; the key itself is never repeated."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        text = "You didn't provide an API key. Provide it in an Authorization header as Bearer auth."
-        raise ChatError(401, text)
-    if not KEY.fullmatch(key.strip()):
-        raise ChatError(401, "Incorrect API key provided.", code="invalid_api_key")
-
-
-def answer(body: bytes) -> dict[str, Any]:
-    """The completion object for a request's body, without a server around it."""
-    return completion(*_answer(body))
-
-
-def _answer(body: bytes) -> tuple[ChatRequest, list[Reply]]:
-    parsed = _parse(body, "We could not parse the JSON body of your request. (HINT: check for a trailing comma.)")
-    request = read_request(parsed, _takes_pictures())
-    name, variant = base_name(request.model)
-    speak = MODELS[name].speak
-    return request, [speak_as(variant, speak, request, chance(request, index)) for index in range(request.choices)]
-
-
-@lru_cache(maxsize=1)
-def _takes_pictures() -> dict[str, bool]:
-    """Every name a request may give, with whether that model takes pictures."""
-    names = list(MODELS.items())
-    variants = [(f"{name}:{variant}", model) for name, model in names for variant in VARIANTS]
-    return {name: model.takes_pictures for name, model in [*names, *variants]}
-
-
-class _Limits:
-    """The rate-limit headers of a vendor. Nothing is refused by them: a 429 is a fault, and asked for."""
-
-    REQUESTS, TOKENS, WINDOW_S = 10_000, 30_000_000, 60.0
-
-    def __init__(self) -> None:
-        self.began, self.requests, self.tokens = time.monotonic(), 0, 0
-
-    def after(self, tokens: int) -> dict[str, str]:
-        """The headers once a request of n tokens is counted."""
-        spent = time.monotonic() - self.began
-        if spent >= self.WINDOW_S:
-            self.began, self.requests, self.tokens, spent = time.monotonic(), 0, 0, 0.0
-        self.requests, self.tokens = self.requests + 1, self.tokens + tokens
-        reset = f"{max(0.0, self.WINDOW_S - spent):.3f}s"
-        return {
-            "x-request-id": f"req_{secrets.token_hex(16)}",
-            "x-ratelimit-limit-requests": str(self.REQUESTS),
-            "x-ratelimit-remaining-requests": str(max(0, self.REQUESTS - self.requests)),
-            "x-ratelimit-reset-requests": reset,
-            "x-ratelimit-limit-tokens": str(self.TOKENS),
-            "x-ratelimit-remaining-tokens": str(max(0, self.TOKENS - self.tokens)),
-            "x-ratelimit-reset-tokens": reset,
-        }
-
-
-_limits = _Limits()
-
-
-def chance(request: ChatRequest, index: int) -> random.Random:
-    """The dice of one choice: fixed by the question at temperature 0, by question and seed above it.
-
-    Without a seed a sampled answer differs from call to call, as it does upstream.
-    """
-    if request.temperature == 0:
-        return random.Random(request.fingerprint)
-    seed = request.seed if request.seed is not None else secrets.randbits(64)
-    return random.Random(f"{request.fingerprint}/{seed}/{index}")
-
-
-def _card(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": CREATED, "owned_by": "geofix-offline"}

@@ -13,17 +13,19 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
+from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.clues import sign_words_in, street_in
 from infra.offline.chat.placenames import place_names
-from infra.offline.chat.protocol import ChatRequest, bad
+from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
-from infra.offline.chat.schema import fill
-from infra.offline.chat.sight import Look, look
+from infra.offline.chat.sight import SeenPicture, look_at_picture
 
 GROUND_PX = 512  # the long side at which a scene is measured
 BLOCK_PX = 8  # a field or a quarter of a town covers at least one block
 TOWN_FROM, WATER_FROM = 0.01, 0.004  # smaller shares are a few roofs, or a pond
 Mask = NDArray[np.bool_]
+DARK, BLURRED, CLOUDED = 0.12, 0.22, 0.5
+LOCALIZABLE_FROM = 4.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Ground:
     contrast: float  # 0 a haze, 1 crisp
 
 
-def survey_ground(image: Image.Image) -> Ground:
+def measure_ground(image: Image.Image) -> Ground:
     """Measures a scene at a fixed working size."""
     ratio = GROUND_PX / max(image.size)
     size = (max(16, round(image.width * ratio)), max(16, round(image.height * ratio)))
@@ -160,25 +162,21 @@ def _shores(water: Mask) -> tuple[bool, bool]:
     return river, coast
 
 
-DARK, BLURRED, CLOUDED = 0.12, 0.22, 0.5
-LOCALIZABLE_FROM = 4.0
-
-
-def speak(request: ChatRequest, dice: random.Random) -> Reply:
+def judge_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """The verdict on the last picture sent, as JSON in the asked schema or in its own."""
-    if not request.pictures:
-        raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
-    picture = request.pictures[-1]
-    verdict = assess_from_above(survey_ground(picture.rgb())) if _from_above(request) else assess(look(picture))
+    picture = request.last_picture()
+    verdict = (
+        assess_from_above(measure_ground(picture.rgb())) if _from_above(request) else assess(look_at_picture(picture))
+    )
     if request.temperature > 0:
         shaken = float(str(verdict["score"])) + dice.gauss(0, 0.3 * request.temperature)
         verdict["score"] = round(min(10.0, max(0.0, shaken)), 1)
     if not request.response_schema:
-        return Reply(fill({}, verdict))
-    return Reply(fill(request.response_schema, verdict | aliases(verdict)))
+        return Reply(fill_schema({}, verdict))
+    return Reply(fill_schema(request.response_schema, verdict | aliases(verdict)))
 
 
-def assess(seen: Look) -> dict[str, object]:
+def assess(seen: SeenPicture) -> dict[str, object]:
     """The judge's view of a look."""
     subscores = sub_scores(seen)
     score = overall(seen, subscores)
@@ -219,7 +217,7 @@ def _from_above(request: ChatRequest) -> bool:
     return any("satellite image" in message.text.lower() for message in request.messages if message.role != "assistant")
 
 
-def classify(seen: Look, score: float) -> tuple[str, str]:
+def classify(seen: SeenPicture, score: float) -> tuple[str, str]:
     scene = seen.scene
     if scene.brightness < DARK:
         return "non_localizable", "the picture is too dark to see where it was taken"
@@ -232,7 +230,7 @@ def classify(seen: Look, score: float) -> tuple[str, str]:
     return "localizable", "clues can be combined: " + "; ".join(clue_list(seen)[:3])
 
 
-def sub_scores(seen: Look) -> dict[str, float]:
+def sub_scores(seen: SeenPicture) -> dict[str, float]:
     """The five sub-scores of GeoAgent figure 8, each 0..10."""
     scene = seen.scene
     letters = sum(len(re.findall(r"\w", line.text)) for line in seen.readable)
@@ -249,7 +247,7 @@ def sub_scores(seen: Look) -> dict[str, float]:
     }
 
 
-def overall(seen: Look, subscores: dict[str, float]) -> float:
+def overall(seen: SeenPicture, subscores: dict[str, float]) -> float:
     """Figure 8's scale: legible signs and landmarks lead, bare nature trails, a spoilt picture is near zero."""
     names = any(place_names().mentions(line.text, fuzzy=False) for line in seen.readable)
     words = any(street_in(line.text) or sign_words_in(line.text) for line in seen.readable)
@@ -261,7 +259,7 @@ def overall(seen: Look, subscores: dict[str, float]) -> float:
     return _ten(score * min(1.0, 0.2 + subscores["image_clarity"] / 8))
 
 
-def categories(seen: Look) -> dict[str, str]:
+def categories(seen: SeenPicture) -> dict[str, str]:
     """GeoAgent's ten scene categories: yes, no or maybe."""
     scene = seen.scene
     words = any(street_in(line.text) or sign_words_in(line.text) for line in seen.readable)
@@ -279,7 +277,7 @@ def categories(seen: Look) -> dict[str, str]:
     }
 
 
-def clue_list(seen: Look) -> list[str]:
+def clue_list(seen: SeenPicture) -> list[str]:
     scene = seen.scene
     found = [f"text '{line.text}'" for line in seen.readable[:4]]
     if scene.side:

@@ -28,6 +28,37 @@ _PURPOSE_WORDS = (
     (SEARCH, r"search|web|browse"),
 )
 _TOOLS_BLOCK = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
+_MAIN = {
+    ZOOM: r"bbox|box|region|area|rect",
+    SEARCH: r"query|q$|keywords?|text|question",
+    GEOCODE: r"address|query|place|location|name",
+    TIPS: r"text|keywords?|query|input|prefix",
+    KEYWORD: r"keywords?|query|text|name",
+    DETAIL: r"id$|poi",
+    MAP: r"cent(?:er|re)|location|point|coord|lat",
+    SATELLITE: r"cent(?:er|re)|location|point|coord|lat",
+}
+DEFAULT_CALLS = 6
+ALIKE = 0.8  # two readings of one line share this much of their letters
+_NUMBER_WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10}
+_LIMIT = re.compile(
+    rf"(?:at most|no more than|up to|maximum(?: of)?|max\.?|limit(?: of)?)\s+(\d{{1,2}}|{'|'.join(_NUMBER_WORDS)})\s+"
+    r"(?:tool[ -]?|function |external )?(?:call|use|invocation|step|turn)s?",
+    re.IGNORECASE,
+)
+_TEXT_LINE = re.compile(
+    r'^-\s+(?:"(?P<text>.*)"|\([^)]*\))\s+bbox_2d\s*\[(?P<box>[\d\s,.]+)\](?:\s+confidence\s+(?P<score>[\d.]+))?'
+    r"(?:\s+height\s+(?P<height>\d+))?",
+    re.MULTILINE,
+)
+_QUOTED = re.compile(r'["“”«»]([^"“”«»\n]{2,80})["“”«»]')
+# Sentences that speak to a model instead of about a place. A tool result is data: such a sentence is left out.
+_ADDRESSED = re.compile(
+    r"\b(ignore|disregard|forget|override)\b.{0,60}\b(instruction|prompt|previous|above|rule|image|evidence)"
+    r"|\b(you must|you should|you are|your answer|system prompt|assistant|language model|dear (ai|model)|as an ai)\b"
+    r"|^\s*system\s*:|\b(answer|respond|reply|output)\b.{0,20}\b(with|only|exactly|must)\b|</?(answer|think|tool_call|system)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +70,7 @@ class Tool:
     parameters: Mapping[str, Any]
     about: str
 
-    def arguments(self, value: Any, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def arguments(self, value: Any) -> dict[str, Any]:
         """The arguments that carry the one value the purpose needs, named and typed as the schema says."""
         properties = self.parameters.get("properties")
         named: dict[str, Any] = properties if isinstance(properties, dict) else {}
@@ -50,7 +81,7 @@ class Tool:
         found = {main: _shaped(value, named.get(main), self.about)}
         for name in required:
             if name not in found and name in named:
-                found[name] = _default(name, named[name], extra or {})
+                found[name] = _default(named[name])
         return found
 
     def value_in(self, arguments: Mapping[str, Any]) -> Any:
@@ -111,18 +142,6 @@ def purpose_of(name: str, about: str, parameters: Mapping[str, Any]) -> str:
     return ""
 
 
-_MAIN = {
-    ZOOM: r"bbox|box|region|area|rect",
-    SEARCH: r"query|q$|keywords?|text|question",
-    GEOCODE: r"address|query|place|location|name",
-    TIPS: r"text|keywords?|query|input|prefix",
-    KEYWORD: r"keywords?|query|text|name",
-    DETAIL: r"id$|poi",
-    MAP: r"cent(?:er|re)|location|point|coord|lat",
-    SATELLITE: r"cent(?:er|re)|location|point|coord|lat",
-}
-
-
 def _fits_purpose(name: str, purpose: str) -> bool:
     return purpose in _MAIN and re.search(_MAIN[purpose], name, re.IGNORECASE) is not None
 
@@ -146,11 +165,8 @@ def _shaped(value: Any, schema: Any, about: str) -> Any:
     return value
 
 
-def _default(name: str, schema: Any, extra: Mapping[str, Any]) -> Any:
+def _default(schema: Any) -> Any:
     """A value for a required parameter beside the main one."""
-    for other, value in extra.items():
-        if other in name.lower():
-            return value
     described = schema if isinstance(schema, dict) else {}
     if "default" in described:
         return described["default"]
@@ -159,30 +175,6 @@ def _default(name: str, schema: Any, extra: Mapping[str, Any]) -> Any:
         return options[0]
     kinds = {"integer": 15, "number": 15.0, "boolean": False, "array": [], "object": {}}
     return kinds.get(str(described.get("type")), "")
-
-
-DEFAULT_CALLS = 6
-ALIKE = 0.8  # two readings of one line share this much of their letters
-
-_NUMBER_WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10}
-_LIMIT = re.compile(
-    rf"(?:at most|no more than|up to|maximum(?: of)?|max\.?|limit(?: of)?)\s+(\d{{1,2}}|{'|'.join(_NUMBER_WORDS)})\s+"
-    r"(?:tool[ -]?|function |external )?(?:call|use|invocation|step|turn)s?",
-    re.IGNORECASE,
-)
-_TEXT_LINE = re.compile(
-    r'^-\s+(?:"(?P<text>.*)"|\([^)]*\))\s+bbox_2d\s*\[(?P<box>[\d\s,.]+)\](?:\s+confidence\s+(?P<score>[\d.]+))?'
-    r"(?:\s+height\s+(?P<height>\d+))?",
-    re.MULTILINE,
-)
-_QUOTED = re.compile(r'["“”«»]([^"“”«»\n]{2,80})["“”«»]')
-# Sentences that speak to a model instead of about a place. A tool result is data: such a sentence is left out.
-_ADDRESSED = re.compile(
-    r"\b(ignore|disregard|forget|override)\b.{0,60}\b(instruction|prompt|previous|above|rule|image|evidence)"
-    r"|\b(you must|you should|you are|your answer|system prompt|assistant|language model|dear (ai|model)|as an ai)\b"
-    r"|^\s*system\s*:|\b(answer|respond|reply|output)\b.{0,20}\b(with|only|exactly|must)\b|</?(answer|think|tool_call|system)\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -255,7 +247,7 @@ class Notes:
         return (int(matched.group(1)), int(matched.group(2))) if matched else None
 
 
-def take_notes(request: ChatRequest) -> Notes:
+def read_notes(request: ChatRequest) -> Notes:
     """The planner's working state, rebuilt from the messages alone."""
     notes = Notes(calls_allowed=calls_allowed(request))
     notes.description = "\n".join(m.text for m in request.messages if m.role == "user")

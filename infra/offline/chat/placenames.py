@@ -35,6 +35,9 @@ _ORDINARY_WORDS = (
     "station stadt markt market gate mall police bank taxi bus stop post school university victoria union "
     "farmacia pharmacy norte sur north south east west old new royal grand plaza mercado apotek apteka"
 )
+KM_PER_DEGREE = 111.2
+LARGE_TOWN = 300_000
+SHADOW_KM = 80.0  # how far a large town's fame reaches, as a loss of one in the logarithm
 
 
 @dataclass(frozen=True)
@@ -132,10 +135,6 @@ class PlaceNames:
                 found += matches[:12]
         return found
 
-    def nearest(self, lat: float, lon: float) -> Place:
-        """The closest known city."""
-        return min(self.places, key=lambda p: (p.lat - lat) ** 2 + ((p.lon - lon + 180) % 360 - 180) ** 2)
-
     def biggest(self, country: str) -> list[Place]:
         """The country's cities, the most populous first."""
         return _by_country().get(country, [])
@@ -193,11 +192,6 @@ def _one_edit(a: str, b: str) -> bool:
     if len(a) == len(b):
         return a[i + 1 :] == b[i + 1 :]
     return a[i:] == b[i + 1 :] if len(a) < len(b) else a[i + 1 :] == b[i:]
-
-
-KM_PER_DEGREE = 111.2
-LARGE_TOWN = 300_000
-SHADOW_KM = 80.0  # how far a large town's fame reaches, as a loss of one in the logarithm
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ from infra.offline.chat.protocol import ChatRequest
 PATCH_PX = 28  # one image token stands for a 28 x 28 patch, as in Qwen2.5-VL
 CHUNK_CHARS = 24
 SYSTEM_FINGERPRINT = "fp_geofix_offline"
+VARIANTS = ("text", "parallel", "reasoning", "refusal", "truncated", "length", "filtered")
+MOST_PARALLEL = 3
+_THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -168,9 +171,6 @@ def _deltas(reply: Reply, name: str, index: int) -> Iterator[dict[str, Any]]:
             yield {"tool_calls": [{"index": k, "function": {"arguments": part}}]}
 
 
-VARIANTS = ("text", "parallel", "reasoning", "refusal", "truncated", "length", "filtered")
-MOST_PARALLEL = 3
-_THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 Speak = Callable[[ChatRequest, random.Random], Reply]
 
 

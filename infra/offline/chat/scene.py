@@ -26,6 +26,13 @@ ASPHALT_CHANGE = 16.0  # a colour step that ends the asphalt, of 255
 LINE_RISE = 26.0  # how much brighter than its surroundings a line is
 UNSEEN = (255.0, 0.0, 255.0)  # no road has this colour
 LINE_WIDTHS = (2, 4, 7)  # in STEPs
+# What the plates at the foot of such things say.
+_WORDS = re.compile(r"\b(memorial|denkmal|obelis|cathedral|pomnik)|MONU|NUMENT|纪念碑|記念碑|紀念碑", re.IGNORECASE)
+AHEAD_DEGREES = 11.0
+# Houses end lower where a street runs away; an obelisk or a gate does not, and a dome sits broad above a hall.
+TOWER_ROWS, TOWER_DEGREES = (23.0, 31.0), 1.2
+DOME_ROWS, DOME_DEGREES = (17.0, 21.0), 5.0
+WORK_PX = 512  # the long side at which colours are measured
 
 
 @dataclass(frozen=True)
@@ -195,14 +202,6 @@ def _line_colour(colour: Floats) -> str | None:
     return "white" if min(red, green, blue) > 120 else None
 
 
-# What the plates at the foot of such things say.
-_WORDS = re.compile(r"\b(memorial|denkmal|obelis|cathedral|pomnik)|MONU|NUMENT|纪念碑|記念碑|紀念碑", re.IGNORECASE)
-AHEAD_DEGREES = 11.0
-# Houses end lower where a street runs away; an obelisk or a gate does not, and a dome sits broad above a hall.
-TOWER_ROWS, TOWER_DEGREES = (23.0, 31.0), 1.2
-DOME_ROWS, DOME_DEGREES = (17.0, 21.0), 5.0
-
-
 def named_landmark(texts: Iterable[str]) -> str | None:
     """The plate that names a landmark, if one is readable."""
     for text in texts:
@@ -249,9 +248,6 @@ def _longest(flags: np.ndarray) -> int:
     return best
 
 
-WORK_PX = 512  # the long side at which colours are measured
-
-
 @dataclass(frozen=True)
 class Scene:
     view: str
@@ -275,7 +271,7 @@ class Scene:
     walls: str | None = None  # what house fronts are mostly like: red | warm | grey; None where few are seen
 
 
-def survey(image: Image.Image) -> Scene:
+def measure_scene(image: Image.Image) -> Scene:
     """Measures a picture at a fixed working size."""
     panorama = is_panorama(*image.size)
     ratio = WORK_PX / max(image.size)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from infra.offline.chat.protocol import Picture, is_panorama
-from infra.offline.chat.scene import Scene, named_landmark, survey, tower_ahead
+from infra.offline.chat.scene import Scene, measure_scene, named_landmark, tower_ahead
 
 # Detection cost grows with pixels: half a megapixel takes about a quarter of a second on one core.
 DETECT_PIXELS = 460_000
@@ -26,6 +26,7 @@ BAND = (0.335, 0.565)  # of a panorama's height: from 30 degrees above the horiz
 LINE_HEIGHT_PX = 48
 MAX_LINES = 24
 THREADS = max(1, min(2, int(os.environ.get("GEOFIX_OCR_THREADS", "1"))))
+REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,8 @@ def _straighten(full: NDArray[np.uint8], quad: NDArray[np.float64]) -> NDArray[n
     return np.asarray(strip, dtype=np.uint8)
 
 
-REMEMBERED = 4096
-
-
 @dataclass(frozen=True)
-class Look:
+class SeenPicture:
     """What the eyes deliver: pixels measured, lines read. All boxes are in pixels of the picture as sent."""
 
     width: int
@@ -204,14 +202,16 @@ class Look:
 
 
 @cached(LRUCache(REMEMBERED), key=lambda picture: picture.sha256, condition=threading.Condition())
-def look(picture: Picture) -> Look:
+def look_at_picture(picture: Picture) -> SeenPicture:
     """The look at a picture; the first takes about a second, the next are free."""
     image = picture.rgb()
-    scene, lines = survey(image), tuple(read_text(image))
+    scene, lines = measure_scene(image), tuple(read_text(image))
     clear = [line for line in lines if line.score >= READABLE_SCORE]
     tower = tower_ahead(image, is_panorama(*image.size))
     landmark = named_landmark(line.text for line in clear) or tower
-    return Look(image.width, image.height, replace(scene, landmark=landmark, sign=_sign_colour(image, clear)), lines)
+    return SeenPicture(
+        image.width, image.height, replace(scene, landmark=landmark, sign=_sign_colour(image, clear)), lines
+    )
 
 
 def _sign_colour(image: Image.Image, lines: list[TextLine]) -> str | None:

@@ -7,16 +7,15 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from infra.offline.chat.answer_form import Answer
-from infra.offline.chat.beliefs import Belief, city_odds, country_name, told_by, weigh
+from infra.offline.chat.answer_form import Answer, fill_schema
+from infra.offline.chat.beliefs import Belief, cities_in_passage, city_odds, country_name, weigh_notes
 from infra.offline.chat.clues import countries_in
 from infra.offline.chat.notes import Notes, facts_only, read_texts
 from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import Place, apart_km, fold, place_names
-from infra.offline.chat.protocol import ChatRequest, bad
+from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
-from infra.offline.chat.schema import fill
-from infra.offline.chat.sight import look
+from infra.offline.chat.sight import look_at_picture
 from infra.offline.facts import countries
 from infra.offline.gazetteer import gazetteer
 
@@ -37,6 +36,16 @@ _TAG = re.compile(r"</?(?:think|answer|tool_call|tool_response|candidate|traject
 _ROLE = re.compile(r"^\s*(?:assistant|tool|user|system|observer|planner|thought|action|observation)\s*:", re.I | re.M)
 _LAT, _LON = ("lat", "latitude"), ("lon", "lng", "long", "longitude")
 _REGION, _CITY = ("region", "state", "province", "admin1"), ("city", "place", "town", "location", "specific_location")
+MAX_LOOKS = 4  # a picture and its first crops; each new one takes a second
+SAME_KM = 25.0
+AGREES, AGREES_MOST = 0.8, 2.0  # what each other agent at the same place adds, and all of them together
+PAGES, PAGES_MOST = 0.6, 4.0  # pages quoted in a trajectory count less than signs seen in the picture
+SEEN_TOO, NOT_SEEN, CLAIMS_MOST = 0.5, 0.3, 1.5  # writing a trajectory quotes, which the picture has or has not
+SELF_CONTRADICTION = 2.0  # the point lies in another country than the answer names
+OWN_LEAD = 4.0  # by how much its own reading must beat every candidate before it answers for itself
+DOUBT = 0.4  # spread of its second thoughts at temperature 1, in log-odds
+SLIP_RATE = 0.05  # how often it takes the second best
+_QUOTED = re.compile(r"['\"“”«»]([^'\"“”«»\n]{3,60})['\"“”«»]")
 
 
 @dataclass(frozen=True)
@@ -177,24 +186,10 @@ def country_label(candidate: Candidate) -> str:
     return known.name
 
 
-MAX_LOOKS = 4  # a picture and its first crops; each new one takes a second
-SAME_KM = 25.0
-AGREES, AGREES_MOST = 0.8, 2.0  # what each other agent at the same place adds, and all of them together
-PAGES, PAGES_MOST = 0.6, 4.0  # pages quoted in a trajectory count less than signs seen in the picture
-SEEN_TOO, NOT_SEEN, CLAIMS_MOST = 0.5, 0.3, 1.5  # writing a trajectory quotes, which the picture has or has not
-SELF_CONTRADICTION = 2.0  # the point lies in another country than the answer names
-OWN_LEAD = 4.0  # by how much its own reading must beat every candidate before it answers for itself
-DOUBT = 0.4  # spread of its second thoughts at temperature 1, in log-odds
-SLIP_RATE = 0.05  # how often it takes the second best
-_QUOTED = re.compile(r"['\"“”«»]([^'\"“”«»\n]{3,60})['\"“”«»]")
-
-
-def speak(request: ChatRequest, dice: random.Random) -> Reply:
+def verifier_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """Reasoning and the chosen answer; with a response schema, the same as JSON."""
-    if not request.pictures:
-        raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
     notes = _see(request)
-    belief = weigh(notes)
+    belief = weigh_notes(notes)
     candidates, sent = read_candidates(request)
     verdict = judge_candidates(candidates, notes, belief, request.temperature, dice)
     answer, why, number, ranked = verdict.fields, verdict.why, verdict.number, candidates
@@ -206,7 +201,7 @@ def speak(request: ChatRequest, dice: random.Random) -> Reply:
         index = {"candidate": number, "choice": number, "chosen": number, "best": number, "index": number}
         place = {"latitude": answer["lat"], "longitude": answer["lon"], "state": answer.get("region", "")}
         reasoning = {"reasoning": told, "reason": told, "explanation": told}
-        return Reply(fill(request.response_schema, {**answer, **place, **reasoning, **index}))
+        return Reply(fill_schema(request.response_schema, {**answer, **place, **reasoning, **index}))
     return Reply(f"<think>{told}</think><answer>{json.dumps(answer, ensure_ascii=False)}</answer>")
 
 
@@ -250,12 +245,13 @@ def judge_candidates(
 
 def _see(request: ChatRequest) -> Notes:
     """What the pictures show, as the planner would note it: the scene of the largest, the writing of all."""
+    request.last_picture()
     pictures = list({p.sha256: p for p in request.pictures}.values())
     whole = max(pictures, key=lambda p: p.width * p.height)
-    notes = Notes(description=describe(look(whole)))
+    notes = Notes(description=describe(look_at_picture(whole)))
     notes.texts = read_texts(notes.description)
     for crop in [p for p in pictures if p is not whole][: MAX_LOOKS - 1]:
-        notes.texts += read_texts(describe(look(crop)), zoomed=True)
+        notes.texts += read_texts(describe(look_at_picture(crop)), zoomed=True)
     return notes
 
 
@@ -287,7 +283,7 @@ def _pages(candidate: Candidate, notes: Notes) -> float:
         (
             weight
             for passage in candidate.passages
-            for place, weight in told_by(passage, 0, notes).items()
+            for place, weight in cities_in_passage(passage, 0, notes).items()
             if _near(candidate, place)
         ),
         default=0.0,

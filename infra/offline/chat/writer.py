@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from infra.offline.chat.agent_state import State
-from infra.offline.chat.answer_form import Answer, field_of, prompt_of, templates_in
+from infra.offline.chat.answer_form import Answer, field_of, fill_schema, prompt_of, templates_in
 from infra.offline.chat.beliefs import Belief
 from infra.offline.chat.clues import LANGUAGE_NAMES, street_in
 from infra.offline.chat.consistency import conclude, read_reasoning
@@ -21,8 +21,9 @@ from infra.offline.chat.placenames import fold, place_names
 from infra.offline.chat.policy import boxes_worth_zooming
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
-from infra.offline.chat.schema import fill
 from infra.offline.chat.verifier import judge_candidates, read_candidates
+
+MOST_PROPOSALS = 4
 
 
 def level_thoughts(answer: Answer, state: State, belief: Belief) -> dict[str, Any]:
@@ -135,15 +136,12 @@ def _precise(streets: list[str], words: list[str]) -> str:
     return "There is no writing that could name the street."
 
 
-MOST_PROPOSALS = 4
-
-
-def is_asked(request: ChatRequest) -> bool:
+def wants_json(request: ChatRequest) -> bool:
     """Whether JSON is asked for: by response format, or by an object in the prompt that is more than an answer."""
     return request.response_schema is not None or (not offered(request) and _template(request) is not None)
 
 
-def write(request: ChatRequest, state: State, belief: Belief, dice: random.Random, answer: Answer) -> Reply:
+def write_json(request: ChatRequest, state: State, belief: Belief, dice: random.Random, answer: Answer) -> Reply:
     """The JSON object with the caller's answer in it."""
     schema = request.response_schema or _template(request) or {}
     known = known_values(request, state, belief, dice, answer)
@@ -151,7 +149,7 @@ def write(request: ChatRequest, state: State, belief: Belief, dice: random.Rando
         known |= levels_of_notes(notes_in(request))
     if _percent(schema, prompt_of(request)):
         known |= {name: round(100 * known[name]) for name in ("confidence", "probability", "certainty")}
-    return Reply(fill(schema, known))
+    return Reply(fill_schema(schema, known))
 
 
 def weighed_with_others(request: ChatRequest, state: State, belief: Belief, own: Answer) -> tuple[Answer, str]:
@@ -258,7 +256,7 @@ def _queries(belief: Belief, answer: Answer, state: State) -> list[dict[str, Any
 
 def _review(request: ChatRequest, state: State, belief: Belief) -> dict[str, Any]:
     """What the model makes of others' answers, if there are any in the request."""
-    candidates, sent = read_candidates(request) if others_speak(request) else ([], 0)
+    candidates, sent = read_candidates(request) if has_other_answers(request) else ([], 0)
     if not sent:
         return {"number": 0, "answer": None, "fields": {}}
     verdict = judge_candidates(candidates, state.notes, belief)
@@ -283,7 +281,7 @@ def notes_in(request: ChatRequest) -> str:
     return text[text.rfind("notes:") + 6 :] if "notes:" in text else text
 
 
-def others_speak(request: ChatRequest) -> bool:
+def has_other_answers(request: ChatRequest) -> bool:
     """Whether the request tells of other agents' answers."""
     told = prompt_of(request).lower()
     return any(

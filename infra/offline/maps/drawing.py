@@ -1,6 +1,5 @@
 """Street maps and satellite pictures: ground, roads, the streets that have panoramas, side streets, and names."""
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +10,7 @@ from infra.offline.facts import countries
 from infra.offline.gazetteer import Gazetteer
 from infra.offline.maps.ground import countries_of, far_colour, ground_width_px, is_near, land_of, near_ground
 from infra.offline.maps.view import View
-from infra.offline.place import Place
+from infra.offline.place import Place, point_along
 from infra.offline.render.signs import font, is_cjk
 from infra.offline.scenes.ground import PLANTS, SNOW, WATER
 from infra.offline.scenes.towns import avenue_m, city_share, street_m
@@ -20,6 +19,24 @@ from infra.offline.world import World
 
 LENGTH_M = 320.0
 WIDEST_DEG = 0.2  # a view this high shows side streets
+# Smallest towns named, by zoom.
+_LEAST = {3: 6_000_000, 4: 2_500_000, 5: 900_000, 6: 350_000, 7: 140_000, 8: 50_000, 9: 18_000, 10: 6_000, 11: 2_000}
+_CELL = (130, 34)  # pixels: of towns so close together only the largest is named
+_PAD_PX = 150
+_SHOPS_FROM, _NAMES_FROM = 16, 15
+_DOTS = {"bakery": (196, 120, 40), "pharmacy": (30, 140, 70), "market": (60, 90, 190), "restaurant": (190, 60, 60)}
+SEA, LAND, FIELD, WOOD, TOWN, ICE = (
+    (170, 211, 223), (243, 240, 233), (236, 238, 218), (200, 222, 184), (226, 222, 216), (236, 242, 247),
+)  # fmt: skip
+WHITE, CASING, AVENUE, MAIN, BORDER = (
+    (255, 255, 255),
+    (205, 198, 190),
+    (250, 236, 184),
+    (247, 201, 120),
+    (158, 138, 160),
+)
+_STREETS_FROM, _AVENUES_FROM, _SIGNED_FROM = 13, 11, 14
+_FINER = 2  # lines are drawn larger and reduced, for smooth edges
 
 
 @dataclass(frozen=True)
@@ -41,12 +58,8 @@ def street_lines(world: World, view: View) -> list[StreetLine]:
         reach = 2 * LENGTH_M / 111_195.0
         if not (south - reach <= place.lat <= north + reach):
             continue
-        bearing, half = math.radians(place.bearing_deg), LENGTH_M / 2
-        scale = 111_195.0 * max(0.05, math.cos(math.radians(place.lat)))
-        along = np.array([-half, half])
-        across, down = view.pixel(
-            place.lat + along * math.cos(bearing) / 111_195.0, place.lon + along * math.sin(bearing) / scale
-        )
+        ends_m = np.array([-LENGTH_M / 2, LENGTH_M / 2])
+        across, down = view.pixel(*point_along(place.lat, place.lon, place.bearing_deg, ends_m))
         pad = 64
         if (
             across.max() < -pad
@@ -57,14 +70,6 @@ def street_lines(world: World, view: View) -> list[StreetLine]:
             continue
         lines.append(StreetLine(place, [(float(a), float(d)) for a, d in zip(across, down, strict=True)]))
     return lines
-
-
-# Smallest towns named, by zoom.
-_LEAST = {3: 6_000_000, 4: 2_500_000, 5: 900_000, 6: 350_000, 7: 140_000, 8: 50_000, 9: 18_000, 10: 6_000, 11: 2_000}
-_CELL = (130, 34)  # pixels: of towns so close together only the largest is named
-_PAD_PX = 150
-_SHOPS_FROM, _NAMES_FROM = 16, 15
-_DOTS = {"bakery": (196, 120, 40), "pharmacy": (30, 140, 70), "market": (60, 90, 190), "restaurant": (190, 60, 60)}
 
 
 def draw_labels(image: Image.Image, world: World, view: View, streets: list[StreetLine]) -> None:
@@ -181,20 +186,6 @@ def draw_satellite(world: World, view: View) -> Image.Image:
         for line in street_lines(world, view):
             draw.line(line.ends, fill=(84, 82, 80), width=ground_width_px(8.0, view, 2))
     return image
-
-
-SEA, LAND, FIELD, WOOD, TOWN, ICE = (
-    (170, 211, 223), (243, 240, 233), (236, 238, 218), (200, 222, 184), (226, 222, 216), (236, 242, 247),
-)  # fmt: skip
-WHITE, CASING, AVENUE, MAIN, BORDER = (
-    (255, 255, 255),
-    (205, 198, 190),
-    (250, 236, 184),
-    (247, 201, 120),
-    (158, 138, 160),
-)
-_STREETS_FROM, _AVENUES_FROM, _SIGNED_FROM = 13, 11, 14
-_FINER = 2  # lines are drawn larger and reduced, for smooth edges
 
 
 def draw_roadmap(world: World, view: View) -> Image.Image:

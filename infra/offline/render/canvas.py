@@ -15,6 +15,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 NEAR_M = 0.3
+Colour = tuple[int, int, int]
+Point = tuple[float, float, float]  # x, y, z in the street frame
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,6 @@ class Camera:
             ],
             axis=-1,
         )
-
-
-Colour = tuple[int, int, int]
-Point = tuple[float, float, float]  # x, y, z in the street frame
 
 
 class Canvas:

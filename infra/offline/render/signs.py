@@ -11,6 +11,16 @@ from PIL import Image, ImageDraw, ImageFont
 
 from infra.offline.render.canvas import Colour
 
+SHOP_COLOURS: tuple[tuple[Colour, Colour], ...] = (
+    ((250, 246, 236), (120, 24, 30)), ((20, 92, 54), (250, 250, 245)), ((24, 56, 120), (250, 250, 250)),
+    ((168, 28, 34), (255, 250, 240)), ((246, 208, 60), (30, 30, 34)), ((44, 44, 48), (244, 226, 180)),
+    ((252, 252, 252), (20, 60, 130)), ((92, 54, 30), (250, 236, 206)),
+)  # fmt: skip
+DIRECTION_COLOURS: dict[str, tuple[Colour, Colour]] = {
+    "green": ((0, 104, 71), (255, 255, 255)), "blue": ((0, 74, 156), (255, 255, 255)),
+    "yellow": ((250, 200, 20), (16, 16, 16)), "white": ((250, 250, 250), (16, 16, 16)),
+}  # fmt: skip
+
 
 @lru_cache(maxsize=8)
 def _file(package: str, *parts: str) -> Path:
@@ -36,17 +46,6 @@ def font(size_px: int, cjk: bool) -> ImageFont.FreeTypeFont:
     )
     # The basic layout engine ships with every build of Pillow, so bytes do not depend on an optional library.
     return ImageFont.truetype(str(path), size_px, layout_engine=ImageFont.Layout.BASIC)
-
-
-SHOP_COLOURS: tuple[tuple[Colour, Colour], ...] = (
-    ((250, 246, 236), (120, 24, 30)), ((20, 92, 54), (250, 250, 245)), ((24, 56, 120), (250, 250, 250)),
-    ((168, 28, 34), (255, 250, 240)), ((246, 208, 60), (30, 30, 34)), ((44, 44, 48), (244, 226, 180)),
-    ((252, 252, 252), (20, 60, 130)), ((92, 54, 30), (250, 236, 206)),
-)  # fmt: skip
-DIRECTION_COLOURS: dict[str, tuple[Colour, Colour]] = {
-    "green": ((0, 104, 71), (255, 255, 255)), "blue": ((0, 74, 156), (255, 255, 255)),
-    "yellow": ((250, 200, 20), (16, 16, 16)), "white": ((250, 250, 250), (16, 16, 16)),
-}  # fmt: skip
 
 
 @lru_cache(maxsize=256)

@@ -44,13 +44,6 @@ _DESERTS = (
 )  # fmt: skip
 
 
-def density(
-    seed: int, orbit: int, number: int, x: np.ndarray, y: np.ndarray, lat: np.ndarray, lon: np.ndarray
-) -> np.ndarray:
-    """How thick the clouds of a pass are at Mercator positions: above 0 is cloud."""
-    return np.asarray(weather(seed, orbit, number, x, y) + climate(lat, lon))
-
-
 def climate(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
     """What the climate adds to the density of clouds, the same on every day."""
     wet = 0.25 * np.exp(-(((np.abs(lat) - 2.0) / 9.0) ** 2)) + 0.12 * np.exp(-(((np.abs(lat) - 55.0) / 12.0) ** 2))

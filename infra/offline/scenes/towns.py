@@ -19,6 +19,18 @@ _LARGEST_M = 24_000.0
 _MARGIN_M = 80_000.0
 _ROAD_M = 40_000.0
 _MOST_BEND = 0.25  # of a road's length that it may deviate from the straight line
+_ASPHALT = np.array([0.098, 0.096, 0.095], dtype=np.float32)
+_PARK = np.array([0.042, 0.072, 0.036], dtype=np.float32)
+_DRY_PARK = np.array([0.17, 0.145, 0.105], dtype=np.float32)
+# Roofs as red, green, blue reflectance: grey, light concrete, tiles, sheet metal, tar.
+_ROOFS = np.array(
+    [[0.155, 0.15, 0.145], [0.26, 0.255, 0.24], [0.20, 0.135, 0.105], [0.33, 0.335, 0.34], [0.10, 0.10, 0.105]],
+    dtype=np.float32,
+)
+_MEAN_ROOF = np.array([0.185, 0.175, 0.165], dtype=np.float32)
+_ROOF_STEPS = np.array([0.40, 0.66, 0.86, 0.93], dtype=np.float32)
+_DISTRICT_M = 1900.0
+LEAST_URBAN = 0.05  # below this there is no city, however its suburbs fray
 
 
 @dataclass(frozen=True)
@@ -125,20 +137,6 @@ def draw_roads(towns: Towns, window: Window) -> np.ndarray | None:
         draw.line([tuple(s) for s in spots.tolist()], fill=strength, width=max(1, round(width / window.step_m)))
     filled = np.asarray(picture)
     return filled.astype(np.float32) / 255 if filled.any() else None
-
-
-_ASPHALT = np.array([0.098, 0.096, 0.095], dtype=np.float32)
-_PARK = np.array([0.042, 0.072, 0.036], dtype=np.float32)
-_DRY_PARK = np.array([0.17, 0.145, 0.105], dtype=np.float32)
-# Roofs as red, green, blue reflectance: grey, light concrete, tiles, sheet metal, tar.
-_ROOFS = np.array(
-    [[0.155, 0.15, 0.145], [0.26, 0.255, 0.24], [0.20, 0.135, 0.105], [0.33, 0.335, 0.34], [0.10, 0.10, 0.105]],
-    dtype=np.float32,
-)
-_MEAN_ROOF = np.array([0.185, 0.175, 0.165], dtype=np.float32)
-_ROOF_STEPS = np.array([0.40, 0.66, 0.86, 0.93], dtype=np.float32)
-_DISTRICT_M = 1900.0
-LEAST_URBAN = 0.05  # below this there is no city, however its suburbs fray
 
 
 def city_share(seed: int, x: np.ndarray, y: np.ndarray, urban: np.ndarray) -> np.ndarray:

@@ -146,7 +146,7 @@ def noise(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cell_m: float) -> 
 
 def _ease(t: np.ndarray) -> np.ndarray:
     """From 0 to 1 as t does, flat at either end."""
-    return (t * np.float32(-2) + np.float32(3)) * t * t
+    return np.asarray((t * np.float32(-2) + np.float32(3)) * t * t)
 
 
 def layers(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cells_m: tuple[float, ...], fade: float) -> np.ndarray:

@@ -26,6 +26,34 @@ MOST_RESULTS = 40
 # Farther than this from any town lies, nearly always, the sea.
 REACH_KM = 100.0
 STREET_REACH_M = 250.0
+GOOGLE_KEY = "AIza-offline-world"  # public: it opens only this world
+_GOOGLE_NO_KEY = (
+    "You must use an API key to authenticate each request to Google Maps Platform APIs. For additional information, "
+    "please refer to http://g.co/dev/maps-no-account"
+)
+_GOOGLE_KINDS = {
+    "country": ["country", "political"],
+    "state": ["administrative_area_level_1", "political"],
+    "city": ["locality", "political"],
+    "town": ["locality", "political"],
+    "village": ["locality", "political"],
+    "road": ["route"],
+}
+_GOOGLE_MOST = 5
+OPENCAGE_KEY = "0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
+# Keys the real service publishes for testing how a client takes a refusal.
+TEST_KEYS = {
+    "4372eff77b8343cebfc843eb4da4ddc4": (402, "quota exceeded"),
+    "2e10e5e828262eb243ec0b54681d699a": (403, "suspended"),
+    "6c79ee8e1ca44ad58ad1fc493ba9542f": (403, "IP address rejected"),
+    "d6d0f0065f4348a4bdfe4587ba02714b": (429, "too many requests"),
+}
+RATE_LIMIT = 2500
+_CONFIDENCE_KM = ((0.25, 10), (0.5, 9), (1, 8), (5, 7), (7.5, 6), (10, 5), (15, 4), (20, 3), (25, 2))
+_CONTINENTS = {
+    "AF": "Africa", "AS": "Asia", "EU": "Europe", "NA": "North America", "OC": "Oceania", "SA": "South America",
+    "AN": "Antarctica",
+}  # fmt: skip
 
 
 class Nominatim:
@@ -98,11 +126,8 @@ class Nominatim:
         away = [math.hypot((s.lat - lat) / half_lat, (s.lon - lon) / half_lon) for s in streets]
         if not away or min(away) > 1.0:
             return None
-        best = away.index(min(away))
-        street = streets[best]
-        number = street.index if isinstance(street, Place) else 10**7 + street.index
-        row = _city_result(street.city, False)
-        return _road_result(row, street.street, street.lat, street.lon, number, 1.0 - away[best])
+        street = streets[away.index(min(away))]
+        return _road_result(street, street.street, 1.0 - min(away))
 
     def search(self, text: str, most: int = MOST_RESULTS) -> list[dict[str, Any]]:
         """Ranked candidates for a free text, best first; more than `most` may be found."""
@@ -162,17 +187,12 @@ class Nominatim:
             if hit.score < 0.45:
                 continue
             street = hit.street
-            names = {
-                fold(street.city.name),
-                fold(street.local_name),
-                *(fold(name) for name in street.city.alternate_names),
-            }
+            city = street.city
+            names = {fold(name) for name in (city.name, street.local_name, *city.alternate_names)}
             where = [word for word in context if fold(word) not in names]
             if all(self._fits(word, street.country, street.city.admin1) for word in where):
-                row = _city_result(street.city, True)
                 road = street.street if fold(street.street) == fold(hit.text) else hit.text
-                number = street.index if isinstance(street, Place) else 10**7 + street.index
-                found.append(_road_result(row, road, street.lat, street.lon, number, hit.score))
+                found.append(_road_result(street, road, hit.score))
         return found
 
 
@@ -201,21 +221,11 @@ def _area_result(iso2: str, code: str | None, middle: tuple[float, float]) -> di
     return _result(number, "boundary", "administrative", kind, rank, importance, name, address, *middle, half)
 
 
-def _road_result(row: dict[str, Any], road: str, lat: float, lon: float, place: int, score: float) -> dict[str, Any]:
-    address = {"road": road} | row["address"]
-    return _result(
-        10**8 + place,
-        "highway",
-        "residential",
-        "road",
-        26,
-        0.05 + 0.3 * min(1.0, score),
-        road,
-        address,
-        lat,
-        lon,
-        0.002,
-    )
+def _road_result(street: Street, road: str, score: float) -> dict[str, Any]:
+    number = 10**8 + (street.index if isinstance(street, Place) else 10**7 + street.index)
+    address = {"road": road} | _city_result(street.city, False)["address"]
+    what = ("highway", "residential", "road", 26)
+    return _result(number, *what, 0.05 + 0.3 * min(1.0, score), road, address, street.lat, street.lon, 0.002)
 
 
 def _result(
@@ -262,22 +272,6 @@ def _bad(message: str) -> Response:
     return JSONResponse({"error": {"code": 400, "message": message}}, 400)
 
 
-GOOGLE_KEY = "AIza-offline-world"  # public: it opens only this world
-_GOOGLE_NO_KEY = (
-    "You must use an API key to authenticate each request to Google Maps Platform APIs. For additional information, "
-    "please refer to http://g.co/dev/maps-no-account"
-)
-_GOOGLE_KINDS = {
-    "country": ["country", "political"],
-    "state": ["administrative_area_level_1", "political"],
-    "city": ["locality", "political"],
-    "town": ["locality", "political"],
-    "village": ["locality", "political"],
-    "road": ["route"],
-}
-_GOOGLE_MOST = 5
-
-
 class Google:
     """Geocoding over the lookup of Nominatim."""
 
@@ -304,11 +298,8 @@ class Google:
             # A region only biases: what lies there comes first, the rest is still answered.
             rows.sort(key=lambda row: bool(region) and row["address"].get("country_code") != region)
         else:
-            return _google_json(
-                "INVALID_REQUEST",
-                [],
-                "Invalid request. Missing the 'address', 'components', 'latlng' or 'place_id' parameter.",
-            )
+            missing = "Invalid request. Missing the 'address', 'components', 'latlng' or 'place_id' parameter."
+            return _google_json("INVALID_REQUEST", [], missing)
         results = [_google_result(row) for row in rows]
         return _google_json("OK" if results else "ZERO_RESULTS", results)
 
@@ -368,22 +359,6 @@ def _google_json(status: str, results: list[dict[str, Any]], message: str | None
         json.dumps(body | {"results": results, "status": status}, ensure_ascii=False),
         media_type="application/json; charset=UTF-8",
     )
-
-
-OPENCAGE_KEY = "0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
-# Keys the real service publishes for testing how a client takes a refusal.
-TEST_KEYS = {
-    "4372eff77b8343cebfc843eb4da4ddc4": (402, "quota exceeded"),
-    "2e10e5e828262eb243ec0b54681d699a": (403, "suspended"),
-    "6c79ee8e1ca44ad58ad1fc493ba9542f": (403, "IP address rejected"),
-    "d6d0f0065f4348a4bdfe4587ba02714b": (429, "too many requests"),
-}
-RATE_LIMIT = 2500
-_CONFIDENCE_KM = ((0.25, 10), (0.5, 9), (1, 8), (5, 7), (7.5, 6), (10, 5), (15, 4), (20, 3), (25, 2))
-_CONTINENTS = {
-    "AF": "Africa", "AS": "Asia", "EU": "Europe", "NA": "North America", "OC": "Oceania", "SA": "South America",
-    "AN": "Antarctica",
-}  # fmt: skip
 
 
 class OpenCage:

@@ -11,13 +11,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from infra.offline.computing import compute
-from infra.offline.fault_layer import changes, clock, is_deleted
+from infra.offline.computing import compute_in_thread
+from infra.offline.fault_layer import change_count, clock, is_deleted
 from infra.offline.render import encode, paint
 from infra.offline.seeded_random import fraction
 from infra.offline.world import ImageRecord, World
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+DEFAULT_LIFETIME_S = 3600.0
+_CACHE_BYTES = 96 * 1024 * 1024
 
 
 def byte_range(header: str, length: int) -> tuple[int, int] | None:
@@ -57,10 +59,6 @@ def answer_file(request: Request, data: bytes, media_type: str, headers: dict[st
     return Response(data[start:end], 206, headers, media_type)
 
 
-DEFAULT_LIFETIME_S = 3600.0
-_CACHE_BYTES = 96 * 1024 * 1024
-
-
 class ImageHost:
     """Serves pictures of a world under signed addresses."""
 
@@ -95,7 +93,7 @@ class ImageHost:
         record = self.world.image(image_id)
         if record is None or is_deleted(request.scope, image_id):
             return PlainTextResponse("Not Found", 404)
-        data = await compute(self.jpeg, record, size, changes(request.scope, image_id))
+        data = await compute_in_thread(self.jpeg, record, size, change_count(request.scope, image_id))
         return answer_file(request, data, "image/jpeg", {"cache-control": "max-age=1209600"})
 
     def jpeg(self, record: ImageRecord, size: str, version: int = 0) -> bytes:

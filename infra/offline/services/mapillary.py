@@ -24,6 +24,14 @@ from infra.offline.world import ImageRecord, World
 
 _traces = itertools.count()
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
+_TOKEN_SHAPE = re.compile(r"MLY\|\d+\|[0-9a-f]{32}")
+MAX_AREA_DEG2 = 0.01
+MAX_LIMIT = 2000
+MAX_IDS = 50
+_SIZES = ("256", "1024", "2048", "original")
+# Known upstream, but this world has no models of its streets: absent, as upstream where none was made.
+_NEVER_THERE = ("mesh", "sfm_cluster")
 
 
 class GraphError(Exception):
@@ -49,21 +57,6 @@ class GraphError(Exception):
         return Response(json.dumps({"error": error}), self.status, media_type="application/json")
 
 
-def no_token() -> GraphError:
-    """No token was given: 500, not 401."""
-    return GraphError(500, "Invalid OAuth 2.0 Access Token", "MLYApiException", 190)
-
-
-def malformed_token() -> GraphError:
-    """The token has not the shape of one."""
-    return GraphError(401, "Failed to decode", "OAuthException", 190)
-
-
-def unknown_token(in_header: bool) -> GraphError:
-    """A token of the right shape that no application owns; the status depends on where it was given."""
-    return GraphError(401 if in_header else 400, "Error validating application", "OAuthException", 190)
-
-
 def unknown_object(image_id: str) -> GraphError:
     """No image has this id: 400, not 404."""
     text = (
@@ -73,33 +66,15 @@ def unknown_object(image_id: str) -> GraphError:
     return GraphError(400, text, "MLYApiException", 100, error_subcode=33)
 
 
-def rate_limited() -> GraphError:
-    """Too many requests in the last minute: 403, not 429."""
-    return GraphError(403, "Application request limit reached", "MLYApiException", 4, is_transient=True)
-
-
 def box_too_big(area_deg2: float) -> GraphError:
     """The box covers more than the allowed area."""
     text = f"Bounding box area is too large. Maximum allowed area is 0.010 square degrees, but got {area_deg2:.3f}"
     return GraphError(500, text)
 
 
-def box_too_dense() -> GraphError:
-    """Too many images lie in the box, whatever limit and fields were asked."""
-    return GraphError(500, "Please reduce the amount of data you're asking for, then retry your request", code=1)
-
-
 def bad_parameter(text: str) -> GraphError:
     """A parameter that cannot be read."""
     return GraphError(400, f"(#100) {text}", "MLYApiException", 100)
-
-
-TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
-_TOKEN_SHAPE = re.compile(r"MLY\|\d+\|[0-9a-f]{32}")
-MAX_AREA_DEG2 = 0.01
-MAX_LIMIT = 2000
-MAX_IDS = 50
-_SIZES = ("256", "1024", "2048", "original")
 
 
 @dataclass(frozen=True)
@@ -157,11 +132,12 @@ class Mapillary:
         in_header = header.partition(" ")[0].lower() in ("oauth", "bearer")
         token = header.partition(" ")[2].strip() if in_header else request.query_params.get("access_token", "")
         if not token:
-            raise no_token()
+            raise GraphError(500, "Invalid OAuth 2.0 Access Token", "MLYApiException", 190)  # 500, not 401
         if not _TOKEN_SHAPE.fullmatch(token):
-            raise malformed_token()
+            raise GraphError(401, "Failed to decode", "OAuthException", 190)
         if token not in self.tokens:
-            raise unknown_token(in_header)
+            status = 401 if in_header else 400  # of a token that no application owns, depending on where it was given
+            raise GraphError(status, "Error validating application", "OAuthException", 190)
 
     def _check_rate(self, kind: str) -> None:
         recent, now = self._recent[kind], time.monotonic()
@@ -169,7 +145,8 @@ class Mapillary:
         while recent and recent[0] < now - window_s:
             recent.popleft()
         if len(recent) >= most:
-            raise rate_limited()
+            # 403, not 429.
+            raise GraphError(403, "Application request limit reached", "MLYApiException", 4, is_transient=True)
         recent.append(now)
 
     def _one(self, request: Request) -> dict[str, Any]:
@@ -189,10 +166,7 @@ class Mapillary:
             raise bad_parameter("The parameter ids is required")
         if len(wanted) > MAX_IDS:
             raise bad_parameter(f"Too many IDs. Maximum: {MAX_IDS}. Provided: {len(wanted)}")
-        found = {}
-        for image_id in wanted:
-            found[image_id] = self._fields(self.record(image_id, request), request)
-        return found
+        return {image_id: self._fields(self.record(image_id, request), request) for image_id in wanted}
 
     def _image_ids(self, request: Request) -> dict[str, Any]:
         sequence = request.query_params.get("sequence_id", "")
@@ -203,7 +177,7 @@ class Mapillary:
 
     def _images(self, request: Request) -> dict[str, Any]:
         query = request.query_params
-        limit = _whole(query.get("limit", str(MAX_LIMIT)), "limit", 1, MAX_LIMIT)
+        limit = limit_of(query)
         if "sequence_ids" in query:
             found = [record for key in query["sequence_ids"].split(",") for record in self.world.sequence(key)]
         else:
@@ -221,7 +195,9 @@ class Mapillary:
             raise box_too_big(area)
         found = self.world.images_in(west, south, east, north)
         if len(found) > self.limits.dense:
-            raise box_too_dense()
+            # Whatever limit and fields were asked.
+            text = "Please reduce the amount of data you're asking for, then retry your request"
+            raise GraphError(500, text, code=1)
         if len(found) > self.limits.crowd:
             # As the real service: a crowded box comes back thinner, with no word about it.
             share = (self.limits.crowd / len(found)) ** 0.5
@@ -263,8 +239,6 @@ def _rotation(compass_deg: float) -> list[float]:
     return [round(turn * part / length, 9) for part in axis]
 
 
-# Known upstream, but this world has no models of its streets: absent, as upstream where none was made.
-_NEVER_THERE = ("mesh", "sfm_cluster")
 _FIELDS: dict[str, Callable[[ImageRecord], Any]] = {
     "id": lambda r: r.image_id,
     "sequence": lambda r: r.sequence_id,
@@ -292,9 +266,11 @@ _FIELDS: dict[str, Callable[[ImageRecord], Any]] = {
 }
 
 
-def _whole(text: str, name: str, low: int, high: int) -> int:
-    if not text.isdigit() or not low <= int(text) <= high:
-        raise bad_parameter(f"Param {name} must be an integer between {low} and {high}")
+def limit_of(query: Any) -> int:
+    """How many records are asked for at most."""
+    text = query.get("limit", str(MAX_LIMIT))
+    if not text.isdigit() or not 1 <= int(text) <= MAX_LIMIT:
+        raise bad_parameter(f"Param limit must be an integer between 1 and {MAX_LIMIT}")
     return int(text)
 
 
@@ -309,6 +285,7 @@ def _number(text: str, name: str) -> float:
 
 
 def box_of(query: Any) -> tuple[float, float, float, float]:
+    """(west, south, east, north) of a query by box, or by point and radius."""
     if "bbox" in query:
         parts = query["bbox"].split(",")
         if len(parts) != 4:

@@ -14,14 +14,15 @@ from starlette.routing import Match, Route
 
 from infra.offline import ids
 from infra.offline.fault_layer import is_deleted
+from infra.offline.render.objects import detections, street_objects
 from infra.offline.seeded_random import fraction, key_of
 from infra.offline.services.mapillary import (
     MAX_AREA_DEG2,
-    MAX_LIMIT,
     Mapillary,
     bad_parameter,
     box_of,
     box_too_big,
+    limit_of,
     organization_of,
     unknown_object,
 )
@@ -29,6 +30,13 @@ from infra.offline.world import ImageRecord, World
 
 FIRST_SLOT = 32  # slots below are images: a feature's id can be read back like an image's
 _EXTENT = 4096
+EXTENT = 4096
+OVERVIEW_ZOOMS, IMAGE_ZOOM = range(0, 6), 14
+LINE_ZOOM = 12  # from here on a sequence is longer than a unit of the tile
+MOST_POINTS, MOST_LINES = 2000, 3000
+SETS = ("mly1_public", "mly1_computed_public", "mly_map_feature_point", "mly_map_feature_traffic_sign")
+_TYPE = "application/x-protobuf"
+_PATH = "/mapillary-tiles/maps/vtp/{name}/2/{z}/{x}/{y}"
 
 
 @dataclass(frozen=True)
@@ -54,12 +62,10 @@ class MapFeature:
 
 def features_of(world: World, index: int) -> list[MapFeature]:
     """The map features of a place."""
-    from infra.offline.render.objects import standing
-
     images = world.images(index)
     return [
         MapFeature(ids.image_id(world.seed, index, FIRST_SLOT + k), thing.value, thing.lat, thing.lon, images)
-        for k, thing in enumerate(standing(world, index))
+        for k, thing in enumerate(street_objects(world, index))
     ]
 
 
@@ -92,8 +98,6 @@ class MapillaryObjects:
         return routes
 
     def _detections(self, request: Request) -> dict[str, Any]:
-        from infra.offline.render.objects import detections
-
         record = self.graph.record(request.path_params["image_id"], request)
         rows = []
         for k, found in enumerate(detections(self.world, record)):
@@ -113,12 +117,10 @@ class MapillaryObjects:
         if (east - west) * (north - south) > MAX_AREA_DEG2 * (1 + 1e-9):
             raise box_too_big((east - west) * (north - south))
         wanted = {value for value in query.get("object_values", "").split(",") if value}
-        limit = query.get("limit", str(MAX_LIMIT))
-        if not limit.isdigit() or not 1 <= int(limit) <= MAX_LIMIT:
-            raise bad_parameter(f"Param limit must be an integer between 1 and {MAX_LIMIT}")
+        limit = limit_of(query)
         found = features_in(self.world, west, south, east, north)
         found = [feature for feature in found if not wanted or feature.value in wanted]
-        return {"data": [_chosen(_feature_row(feature), request) for feature in found[: int(limit)]]}
+        return {"data": [_chosen(_feature_row(feature), request) for feature in found[:limit]]}
 
     def _one_feature(self, request: Request) -> dict[str, Any]:
         feature_id = request.path_params["feature_id"]
@@ -188,15 +190,6 @@ def _outline(box: tuple[float, float, float, float]) -> str:
     return base64.b64encode(tile).decode()
 
 
-EXTENT = 4096
-OVERVIEW_ZOOMS, SEQUENCE_ZOOMS, IMAGE_ZOOM = range(0, 6), range(6, 15), 14
-LINE_ZOOM = 12  # from here on a sequence is longer than a unit of the tile
-MOST_POINTS, MOST_LINES = 2000, 3000
-SETS = ("mly1_public", "mly1_computed_public", "mly_map_feature_point", "mly_map_feature_traffic_sign")
-_TYPE = "application/x-protobuf"
-_PATH = "/mapillary-tiles/maps/vtp/{name}/2/{z}/{x}/{y}"
-
-
 class MapillaryTiles:
     """The tile host over a world."""
 
@@ -220,7 +213,7 @@ class MapillaryTiles:
 
     def tile(self, name: str, z: int, x: int, y: int, gone: Callable[[str], bool] = lambda image_id: False) -> bytes:
         """The bytes of one tile, without the images that are gone; a tile without anything in it is empty."""
-        from mapbox_vector_tile import encode  # brings shapely: only who asks for tiles waits for it
+        from mapbox_vector_tile import encode  # brings shapely: only a request for a tile waits for it
 
         if name.startswith("mly1"):
             layers = self._image_layers(z, x, y, name == "mly1_computed_public", gone)

@@ -7,7 +7,6 @@ strings, `location` is "lon,lat", what is missing is an empty list, and trouble 
 
 import io
 import json
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,11 +21,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from infra.offline import ids
-from infra.offline.computing import compute
+from infra.offline.computing import compute_in_thread
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, NameIndex
 from infra.offline.maps.view import HIGHEST_LAT, View
-from infra.offline.place import Place
+from infra.offline.place import Place, point_along
 from infra.offline.seeded_random import fraction
 from infra.offline.sign_index import SignIndex, Street
 from infra.offline.words import KINDS, WORDS, fold
@@ -45,6 +44,14 @@ TYPES = {
     "street": ("Place Name & Address;Road Name;Road Name", "190301"),
     "city": ("Place Name & Address;Regular Place Name;City", "190104"),
 }
+KEY = "offline-world-maps"  # public: it opens only this world
+MOST_TIPS, PAGE, MOST_PAGE = 10, 20, 25
+HIGHEST_ZOOM, LARGEST_PX = 18, 1024
+_KEPT_PICTURES = 256
+STYLES = ("roadmap", "satellite")
+_NO_KEY, _NO_PARAMETERS, _BAD_PARAMETERS = (
+    ("INVALID_USER_KEY", "10001"), ("MISSING_REQUIRED_PARAMS", "20001"), ("INVALID_PARAMS", "20000"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,15 +101,12 @@ class PoiTable:
         rows = [(street.street, "street", 0.0, "")]
         for k, sign in enumerate(street.shops):
             rows.append((sign.lines[0], sign.kind, 9.0 + 15.0 * k, sign.lines[1] if len(sign.lines) > 1 else ""))
-        bearing = math.radians(street.bearing_deg)
-        scale = 111_195.0 * max(0.05, math.cos(math.radians(street.lat)))
         index = street.index if isinstance(street, Place) else FIRST_SIDE_STREET + street.index
         found = []
         for k, (name, kind, along_m, phone) in enumerate(rows):
             number = int(ids.image_id(self.world.seed, index, FIRST_SLOT + k))
-            lat = round(street.lat + along_m * math.cos(bearing) / 111_195.0, 6)
-            lon = round(street.lon + along_m * math.sin(bearing) / scale, 6)
-            address = "" if kind == "street" else f"{street.street} {1 + street.look % 89 + 2 * k}"
+            lat, lon = (round(part, 6) for part in point_along(street.lat, street.lon, street.bearing_deg, along_m))
+            address = "" if kind == "street" else f"{street.street} {1 + street.paint_seed % 89 + 2 * k}"
             found.append(Poi(f"B0{number:X}", name, kind, lat, lon, address, phone.removeprefix("Tel. "), street.city))
         return found
 
@@ -177,16 +181,6 @@ def _town(city: City) -> Poi:
 def _region_names(city: City) -> set[str]:
     facts = countries()[city.country]
     return {fold(name) for name in (city.name, city.admin1, facts.name, facts.iso2, *city.alternate_names) if name}
-
-
-KEY = "offline-world-maps"  # public: it opens only this world
-MOST_TIPS, PAGE, MOST_PAGE = 10, 20, 25
-LOWEST_ZOOM, HIGHEST_ZOOM, LARGEST_PX = 1, 18, 1024
-_KEPT_PICTURES = 256
-STYLES = ("roadmap", "satellite")
-_NO_KEY, _NO_PARAMETERS, _BAD_PARAMETERS = (
-    ("INVALID_USER_KEY", "10001"), ("MISSING_REQUIRED_PARAMS", "20001"), ("INVALID_PARAMS", "20000"),
-)  # fmt: skip
 
 
 class Maps:
@@ -277,14 +271,13 @@ class Maps:
         return await self._picture(View.tile(z, x, y), style)
 
     async def _picture(self, view: View, style: str) -> Response:
-        data = await compute(self.picture, view, style)
+        data = await compute_in_thread(self.picture, view, style)
         return Response(data, media_type="image/png", headers={"cache-control": "max-age=86400"})
 
     def _paint(self, view: View, style: str) -> bytes:
         """PNG bytes of a view, the same for the same pixels."""
-        from infra.offline.maps.drawing import (
-            draw_map,  # brings SciPy and shapely: only who asks for a map waits for it
-        )
+        # It brings SciPy and shapely: only a request for a map waits for them.
+        from infra.offline.maps.drawing import draw_map
 
         buffer = io.BytesIO()
         draw_map(self.world, view, style).save(buffer, "PNG", compress_level=6)

@@ -48,6 +48,12 @@ _TEXT: dict[str, Callable[[str, str], bool]] = {
     "startsWith": str.startswith, "endsWith": str.endswith, "contains": operator.contains,
 }  # fmt: skip
 _DEEPEST = 20
+DEFAULT_LIMIT, MAX_LIMIT = 250, 1000
+_KNOWN = frozenset(
+    ("collections", "ids", "bbox", "intersects", "datetime", "limit", "query", "filter", "filter-lang", "filter_lang",
+     "filter-crs", "token", "sortby")
+)  # fmt: skip
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
 
 def _known(name: Any) -> str:
@@ -140,14 +146,6 @@ def _expression(node: Any, depth: int) -> Condition:
 def _literal(value: Any) -> Any:
     """A plain value; times of CQL2 are compared as text, which sorts as time does."""
     return value.get("timestamp", value.get("date")) if isinstance(value, dict) else value
-
-
-DEFAULT_LIMIT, MAX_LIMIT = 250, 1000
-_KNOWN = frozenset(
-    ("collections", "ids", "bbox", "intersects", "datetime", "limit", "query", "filter", "filter-lang", "filter_lang",
-     "filter-crs", "token", "sortby")
-)  # fmt: skip
-_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
 
 class BadRequest(ValueError):
@@ -323,7 +321,7 @@ def _shape(value: Any) -> Any:
     return shapely.make_valid(shape)
 
 
-def find(seed: int, search: Search) -> tuple[list[Scene], bool]:
+def find_scenes(seed: int, search: Search) -> tuple[list[Scene], bool]:
     """(one page of scenes, whether more follow)."""
     if search.collections is not None and COLLECTION not in search.collections:
         return [], False

@@ -15,6 +15,8 @@ from infra.offline import ids
 from infra.offline.country_map import country_map
 from infra.offline.facts import countries
 from infra.offline.render import render_jpeg
+from infra.offline.render.signs import DIRECTION_COLOURS
+from infra.offline.render.things import STYLES
 from infra.offline.words import WORDS
 from infra.offline.world import World
 
@@ -111,6 +113,8 @@ def test_facts_hold_what_everybody_knows():
     assert facts["FR"].phone_prefix == "+33" and facts["BB"].phone_prefix == "+1-246"
     assert facts["US"].centre_line == "yellow" and facts["DE"].centre_line == "white"
     assert all(language in WORDS for fact in facts.values() for language in fact.languages)
+    assert {fact.building_style for fact in facts.values()} == set(STYLES)
+    assert {fact.direction_sign for fact in facts.values()} == set(DIRECTION_COLOURS)
 
 
 @pytest.mark.parametrize("options", [{"size": 0}, {"pano_width": 100}, {"pano_width": 1000}, {"pano_width": 8192}])
