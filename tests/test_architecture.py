@@ -153,7 +153,7 @@ def test_a_circle_would_be_found() -> None:
 # To be emptied: what still uses parts of other projects that these do not offer.
 PRIVATE_LEFT = {
     *("tasks/runtime/ray_private.py", "tasks/runtime/ray_start.py"),
-    *("tasks/plan/raster_file.py", "tasks/train/rollouts/cache.py", "infra/offline/chat/reading.py"),
+    *("tasks/plan/raster_file.py", "tasks/train/rollouts/cache.py"),
 }
 # Kernels that torch offers under no other name, each behind a test of its result.
 PRIVATE_ALLOWED = "tasks/train/fast/"

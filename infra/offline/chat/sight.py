@@ -50,6 +50,8 @@ class _Eyes:
         # and a fork beside its threads may never end. Without the module OpenVINO does without.
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         from rapidocr import EngineType, RapidOCR
+        from rapidocr.ch_ppocr_det import TextDetector
+        from rapidocr.ch_ppocr_rec import TextRecognizer
 
         # OpenVINO finds the same boxes in a third of the time; the recogniser gains nothing from it.
         finder = EngineType.OPENVINO if find_spec("openvino") else EngineType.ONNXRUNTIME
@@ -64,9 +66,12 @@ class _Eyes:
             "Det.limit_side_len": 4096,
             "Det.box_thresh": 0.45,
         }
-        engine = RapidOCR(params=params)
-        self.detector = engine._load_det_model()
-        self.recogniser = engine._load_rec_model()
+        config = RapidOCR(params=params).cfg
+        for part in (config.Det, config.Rec):
+            part.engine_cfg = config.EngineConfig[part.engine_type.value]
+            part.model_root_dir = config.Global.model_root_dir
+        config.Rec.font_path = config.Global.font_path
+        self.detector, self.recogniser = TextDetector(config.Det), TextRecognizer(config.Rec)
 
 
 class _Pool:
