@@ -44,6 +44,8 @@ ON_REQUEST = [
     "train_gpu",
     "rollouts_gpu",
     "miniature",
+    "offline_world",
+    "offline_models",
 ]
 
 

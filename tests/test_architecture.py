@@ -145,7 +145,7 @@ def test_a_circle_would_be_found() -> None:
 
 
 # To be emptied: what still uses parts of other projects that these do not offer.
-PRIVATE_LEFT = {"tasks/plan/raster_file.py", "infra/offline/chat/reading.py"}  # GDAL's errors, RapidOCR's models
+PRIVATE_LEFT = {"tasks/plan/raster_file.py"}  # GDAL's errors
 # Kernels that torch offers under no other name, each behind a test of its result.
 PRIVATE_ALLOWED = "tasks/train/fast/"
 

@@ -4,8 +4,6 @@ No more of them than cores, since more at once only make all of them late; and a
 a thread has worked with stays with it: spread over dozens of threads, a few large pictures cost gigabytes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable
@@ -17,6 +15,6 @@ Result = TypeVar("Result")
 _threads = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="computing")
 
 
-async def compute(function: Callable[..., Result], *arguments: object) -> Result:
+async def compute_in_thread(function: Callable[..., Result], *arguments: object) -> Result:
     """The function's result, computed beside the event loop."""
     return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)

@@ -4,8 +4,6 @@ Stored are, per row, the longitudes (in 1/65,536 of a turn) at which the country
 exact along the middle of the row, so a point is right unless a border passes within about a kilometre of it.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import dataclass

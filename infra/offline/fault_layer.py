@@ -1,7 +1,5 @@
 """The layer around the services that makes faults happen: outermost, for it must reach the connection itself."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import socket
@@ -13,9 +11,7 @@ from email.utils import formatdate
 from functools import partial
 from typing import Any
 
-from infra.offline.drift import change_json
-from infra.offline.fault_bodies import error_answer
-from infra.offline.faults import SERVICES, Fault, Faults
+from infra.offline.faults import SERVICES, Fault, Faults, change_json, error_answer
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -25,7 +21,7 @@ _HELD = ("duplicate_ids", "drift", "truncate", "invalid_json", "content_type", "
 # Keys, and the parts of a signed address that differ from one signature to the next.
 _SECRETS = ("access_token=", "key=", "sig=", "se=", "st=")
 _DRIP_PIECES = 20
-_HARMLESS = ("latency", "slow_drip", "clock_skew")  # what is asked for comes all the same
+_HARMLESS = ("latency", "slow_drip", "clock_skew")  # the answer still comes
 
 
 def clock(scope: Scope) -> float:
@@ -40,7 +36,7 @@ def is_deleted(scope: Scope, image_id: str) -> bool:
     return bool(check and check(image_id))
 
 
-def changes(scope: Scope, image_id: str) -> int:
+def change_count(scope: Scope, image_id: str) -> int:
     """How often the service that answers has replaced an image's bytes."""
     count = scope.get("changes")
     return count(image_id) if count else 0
@@ -144,7 +140,7 @@ class FaultyWorld:
 
 
 def _request_text(scope: Scope) -> str:
-    """What is asked, without secrets: who asks makes no difference to the faults."""
+    """The request as one line, without keys and signatures: faults do not depend on the client."""
     parts = scope["query_string"].decode("latin-1").split("&")
     asked = f"{scope['method']} {scope['path']}?{'&'.join(part for part in parts if not part.startswith(_SECRETS))}"
     if scope["path"].startswith("/blob/"):  # a scene is read in many pieces: each is a request of its own

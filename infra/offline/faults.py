@@ -1,15 +1,17 @@
-"""Faults on demand: what goes wrong, at which service, how often; the same requests meet the same faults every time."""
+"""Faults on demand: what goes wrong, at which service, how often, and what the service then answers.
 
-from __future__ import annotations
+The same requests meet the same faults every time.
+"""
 
 import json
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
-from infra.offline.seeded_random import fraction
+from infra.offline.seeded_random import fraction, key_of
 
 SERVICES = (
     "mapillary", "mapillary-cdn", "mapillary-tiles", "nominatim", "google", "opencage", "tavily", "you", "maps",
@@ -23,6 +25,13 @@ KINDS = (
 DRIFTS = ("rename", "retype", "drop")
 # What befalls images, and the services that can tell of it; of others such a rule would do nothing.
 _OF_IMAGES = {"deleted": ("mapillary", "mapillary-tiles", "mapillary-cdn"), "changed": ("mapillary-cdn",)}
+Answer = tuple[int, bytes, str, dict[str, str]]  # status, body, content type, headers
+_REASONS = {
+    402: "Payment Required", 403: "Forbidden", 429: "Too Many Requests", 502: "Bad Gateway",
+    503: "Service Unavailable", 504: "Gateway Time-out",
+}  # fmt: skip
+# Where the services keep their records, outermost first.
+_LISTS = ("data", "results", "features", "web", "pois", "tips", "choices")
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Faults:
         self.journal: list[tuple[float, str, str, str]] | None = None  # time, service, request, outcome
 
     @classmethod
-    def from_json(cls, text: str) -> Faults:
+    def from_json(cls, text: str) -> Self:
         """Faults from `{"seed": 0, "rules": [{"service": "tavily", "kind": "status", "status": 429, "rate": 0.1}]}`."""
         faults = cls()
         faults.replace(*parse(json.loads(text)))
@@ -166,3 +175,174 @@ def parse(value: Any) -> tuple[list[Fault], int]:
         except (TypeError, ValueError) as error:
             raise ValueError(f"rules[{i}].{error}") from error
     return rules, int(value.get("seed", 0))
+
+
+def error_answer(service: str, status: int) -> Answer:
+    """What a service answers when it fails with a status; some answer 200 and tell the trouble in the body."""
+    maker = _MAKERS.get(service)
+    if maker is not None:
+        return maker(status)
+    reason = _REASONS.get(status, "Internal Server Error")
+    return status, f"<html><head><title>{status} {reason}</title></head></html>".encode(), "text/html", {}
+
+
+def _json(status: int, body: Any, headers: dict[str, str] | None = None) -> Answer:
+    return status, json.dumps(body).encode(), "application/json", headers or {}
+
+
+def _mapillary(status: int) -> Answer:
+    if status in (403, 429):
+        message, code = "Application request limit reached", 4
+    else:
+        message, code = "Service temporarily unavailable", 2
+    error = {"message": message, "type": "MLYApiException", "code": code, "is_transient": True}
+    return _json(status, {"error": {**error, "fbtrace_id": "AoFFl1neW0r1dFau1tAAAAA"}})
+
+
+def _openai(status: int) -> Answer:
+    if status == 429:
+        error = {
+            "message": "Rate limit reached for requests",
+            "type": "requests",
+            "param": None,
+            "code": "rate_limit_exceeded",
+        }
+        return _json(status, {"error": error}, {"retry-after": "1"})
+    message = "The server had an error while processing your request."
+    return _json(status, {"error": {"message": message, "type": "server_error", "param": None, "code": None}})
+
+
+def _tavily(status: int) -> Answer:
+    text = "Your request has been blocked due to excessive requests." if status == 429 else "Internal Server Error"
+    return _json(status, {"detail": {"error": text}}, {"retry-after": "1"} if status == 429 else {})
+
+
+def _google(status: int) -> Answer:
+    if status == 429:
+        message, word = "You have exceeded your rate-limit for this API.", "OVER_QUERY_LIMIT"
+    elif status in (402, 403):
+        message, word = "This API project is not authorized to use this API.", "REQUEST_DENIED"
+    else:
+        return _json(status, {"results": [], "status": "UNKNOWN_ERROR"})
+    return _json(200, {"error_message": message, "results": [], "status": word})
+
+
+def _opencage(status: int) -> Answer:
+    messages = {402: "quota exceeded", 403: "suspended", 429: "too many requests", 503: "internal server error"}
+    body: dict[str, Any] = {
+        "documentation": "https://opencagedata.com/api",
+        "results": [],
+        "status": {"code": status, "message": messages.get(status, "internal server error")},
+        "total_results": 0,
+    }
+    if status == 402:
+        body["rate"] = {"limit": 2500, "remaining": 0, "reset": 4_102_444_800}
+    return _json(status, body)
+
+
+def _you(status: int) -> Answer:
+    message = {402: "Payment Required", 403: "Forbidden", 429: "Limit Exceeded"}.get(status, "Internal Server Error")
+    return _json(status, {"message": message})
+
+
+def _maps(status: int) -> Answer:
+    words = {
+        402: ("USER_DAILY_QUERY_OVER_LIMIT", "10044"),
+        403: ("USERKEY_PLAT_NOMATCH", "10009"),
+        429: ("CUQPS_HAS_EXCEEDED_THE_LIMIT", "10021"),
+    }
+    info, code = words.get(status, ("ENGINE_RESPONSE_DATA_ERROR", "30001"))
+    return _json(200 if status < 500 else status, {"status": "0", "info": info, "infocode": code})
+
+
+def _stac(status: int) -> Answer:
+    # Plain text, and a Retry-After that may be missing: here it is.
+    return status, _REASONS.get(status, "Internal Server Error").encode(), "text/plain", {}
+
+
+def _blob(status: int) -> Answer:
+    code, text = {
+        403: ("AuthenticationFailed", "Server failed to authenticate the request."),
+        429: ("ServerBusy", "The server is currently unable to receive requests."),
+        503: ("ServerBusy", "The server is currently unable to receive requests."),
+    }.get(status, ("InternalError", "The server encountered an internal error."))
+    body = f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{text}</Message></Error>'
+    return status, body.encode(), "application/xml", {"x-ms-error-code": code}
+
+
+_MAKERS = {
+    "mapillary": _mapillary,
+    "mapillary-tiles": _mapillary,
+    "openai": _openai,
+    "tavily": _tavily,
+    "google": _google,
+    "opencage": _opencage,
+    "you": _you,
+    "maps": _maps,
+    "stac": _stac,
+    "sas": _stac,
+    "blob": _blob,
+}
+
+
+def change_json(body: bytes, duplicate: Fault | None, drifts: Sequence[Fault], request: str) -> bytes:
+    """The body with its records changed; a body that is not JSON or holds no records is returned unchanged."""
+    if duplicate is None and not drifts:
+        return body
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return body
+    rows = _records(value)
+    for drift in drifts:
+        _drift(rows if rows else [value] if isinstance(value, dict) else [], drift, request)
+    if duplicate is not None and rows:
+        rows.append(rows[key_of("duplicate", request) % len(rows)])
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _records(value: Any) -> list[Any]:
+    """The list of records in an answer, itself and not a copy; an empty list where it has none."""
+    if isinstance(value, list):
+        return value
+    for name in _LISTS:
+        if isinstance(value, dict) and isinstance(value.get(name), list | dict):
+            return _records(value[name])
+    return []
+
+
+def _drift(rows: list[Any], rule: Fault, request: str) -> None:
+    records = [row for row in rows if isinstance(row, dict)]
+    names = sorted({name for row in records for name in row})
+    if not names:
+        return
+    name = rule.field or names[int(fraction("drifting field", request) * len(names))]
+    how = rule.how or DRIFTS[int(fraction("drift", request) * len(DRIFTS))]
+    for row in records:
+        if name not in row:
+            continue
+        value = row.pop(name)
+        if how == "rename":
+            row[_renamed(name)] = value
+        elif how == "retype":
+            row[name] = _retyped(value)
+
+
+def _renamed(name: str) -> str:
+    """The other usual spelling: camel case for snake case and the other way round, else with a version."""
+    head, *tail = name.split("_")
+    if tail and all(tail):
+        return head + "".join(part.capitalize() for part in tail)
+    snake = "".join(f"_{ch.lower()}" if ch.isupper() else ch for ch in name)
+    return snake if snake != name else f"{name}_v2"
+
+
+def _retyped(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        # An id as a number is what real services did to their clients.
+        return int(value) if value.isdigit() else {"value": value}
+    return [value] if isinstance(value, dict) else {"items": value} if isinstance(value, list) else ""

@@ -1,7 +1,5 @@
 """Image and sequence ids that look like Mapillary's and can be read back without a table."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 
@@ -26,7 +24,7 @@ def image_id(seed: int, place: int, slot: int) -> str:
 
 
 def read_image_id(seed: int, text: str) -> tuple[int, int] | None:
-    """(place, slot) an id stands for, or None when it is no id of this world; the caller checks that both exist."""
+    """(place, slot) an id stands for, or None for an id of another world; the caller checks that both exist."""
     if not (text.isascii() and text.isdigit()) or len(text) != 18:
         return None
     number = int(text) - _LOWEST

@@ -1,39 +1,24 @@
 """What one place of the world is like: everything a person could localize it by."""
 
-from __future__ import annotations
-
 import bisect
 import math
 import random
 import unicodedata
 from dataclasses import dataclass
+from typing import Any
 
 from infra.offline.country_map import country_map
-from infra.offline.facts import CountryFacts, SignWords, area_code, countries
+from infra.offline.facts import CountryFacts, area_code, countries
 from infra.offline.gazetteer import City
-from infra.offline.naming import proper_name
 from infra.offline.seeded_random import draws
-from infra.offline.sign_words import WORDS
+from infra.offline.words import WORDS, SignWords, proper_name
 
 _FRENCH_REGIONS = {
     "CA": {"Quebec"},
     "BE": {"Wallonia"},
     "CH": {"Geneva", "Vaud", "Neuchâtel", "Jura", "Fribourg"},
 }
-_STYLE_SETS = {
-    "nordic": "SE NO FI IS FO AX GL EE LV LT",
-    "brick": "GB IE NL BE DK IM JE GG",
-    "plaster": "DE AT CH CZ SK HU PL SI HR RO BG RS BA ME MK XK AL LU LI FR MD",
-    "mediterranean": "ES PT IT GR CY MT SM VA MC AD TR IL LB",
-    "block": "RU UA BY KZ KG UZ TJ TM MN AM GE AZ",
-    "wood": "US CA AU NZ PR GU VI BM",
-    "asian": "JP KR TW KP",
-    "chinese": "CN HK MO SG",
-    "tropical": "TH VN LA KH MM ID MY PH BN TL PG FJ SB VU WS TO LK MV",
-    "indian": "IN PK BD NP BT AF",
-}
 NAMED_AFTER_TOWN = 0.5  # share of shops
-_STYLE_OF = {iso2: style for style, codes in _STYLE_SETS.items() for iso2 in codes.split()}
 
 
 @dataclass(frozen=True)
@@ -65,7 +50,7 @@ class Place:
     sun_height_deg: float
     sun_azimuth_deg: float
     image_count: int
-    look: int  # seed of all painted details
+    paint_seed: int  # of all painted details
 
     @property
     def facts(self) -> CountryFacts:
@@ -84,12 +69,6 @@ def climate_of(lat: float, facts: CountryFacts) -> str:
         if north < limit:
             return climate
     return "polar"
-
-
-def building_style_of(facts: CountryFacts) -> str:
-    """The regional building style painted for a country."""
-    by_continent = {"AF": "african", "SA": "latin", "NA": "latin", "OC": "tropical", "EU": "plaster", "AS": "desert"}
-    return _STYLE_OF.get(facts.iso2) or ("desert" if facts.arid else by_continent.get(facts.continent, "plaster"))
 
 
 def language_of(city: City, facts: CountryFacts, share: float) -> str:
@@ -167,12 +146,7 @@ def make_place(
     reach_km = 0.4 + min(3.2, math.sqrt(max(city.population, 1000)) / 450) + 0.8 * min(copy, 4)
     share, angle = rng.random(), rng.random() * 2 * math.pi
     radius_km = reach_km * (share**2 if crowded else math.sqrt(share))
-    for _ in range(4):  # nearer and nearer to the centre, until it is neither in the water nor over the border
-        lat = city.lat + radius_km / 111.195 * math.cos(angle)
-        lon = city.lon + radius_km / (111.195 * max(0.05, math.cos(math.radians(city.lat)))) * math.sin(angle)
-        if neighbours is None or is_inland(lat, lon, city.country):
-            break
-        radius_km /= 2.5
+    lat, lon, radius_km = point_in_town(city, radius_km, angle, anywhere=neighbours is None)
     language = language_of(city, facts, rng.random())
     words = WORDS[language]
     local_name = painted_name(city, language)
@@ -181,8 +155,8 @@ def make_place(
         index=index,
         city=city,
         country=city.country,
-        lat=round(lat, 7),
-        lon=round((lon + 180.0) % 360.0 - 180.0, 7),
+        lat=lat,
+        lon=lon,
         bearing_deg=round(rng.random() * 360.0, 2),
         language=language,
         local_name=local_name,
@@ -193,13 +167,35 @@ def make_place(
         ),
         setting=setting,
         climate=climate_of(city.lat, facts),
-        building_style=building_style_of(facts),
+        building_style=facts.building_style,
         sun_height_deg=round(max(6.0, (90.0 - abs(city.lat) * 0.9) * (0.55 + 0.45 * rng.random())), 2),
         # The midday sun stands in the south of the northern half and in the north of the southern.
         sun_azimuth_deg=round((180.0 if city.lat >= 0 else 0.0) + rng.gauss(0, 35), 2) % 360.0,
         image_count=rng.randrange(3, 9),
-        look=rng.getrandbits(62),
+        paint_seed=rng.getrandbits(62),
     )
+
+
+def point_in_town(city: City, radius_km: float, angle: float, anywhere: bool = False) -> tuple[float, float, float]:
+    """(lat, lon, km from the centre) of a point in a direction from a town's centre.
+
+    Unless it may lie anywhere, it is drawn in until it is neither in the water nor over the border.
+    """
+    for _ in range(4):
+        lat = city.lat + radius_km / 111.195 * math.cos(angle)
+        lon = city.lon + radius_km / (111.195 * max(0.05, math.cos(math.radians(city.lat)))) * math.sin(angle)
+        if anywhere or is_inland(lat, lon, city.country):
+            break
+        radius_km /= 2.5
+    return round(lat, 7), round((lon + 180.0) % 360.0 - 180.0, 7), radius_km
+
+
+def point_along(lat: float, lon: float, bearing_deg: float, ahead_m: Any, right_m: float = 0.0) -> tuple[Any, Any]:
+    """(lat, lon) of the point that lies `ahead_m` along a bearing and `right_m` beside it; metres may be an array."""
+    bearing = math.radians(bearing_deg)
+    north_m = ahead_m * math.cos(bearing) - right_m * math.sin(bearing)
+    east_m = ahead_m * math.sin(bearing) + right_m * math.cos(bearing)
+    return lat + north_m / 111_195.0, lon + east_m / (111_195.0 * max(0.05, math.cos(math.radians(lat))))
 
 
 def is_inland(lat: float, lon: float, iso2: str) -> bool:

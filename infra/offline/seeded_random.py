@@ -1,7 +1,5 @@
 """Deterministic rng: every draw is a hash of what it is for, never of when or where it is made."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 

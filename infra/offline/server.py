@@ -1,11 +1,8 @@
 """The offline world as one server: `python -m infra.offline --port 8760 --seed 7 --size 40000`."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib
-import importlib.util
 import ipaddress
 import json
 import os
@@ -16,27 +13,24 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import anyio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from infra.lifeline import exit_when_stdin_closes, serve_at
 from infra.offline.fault_layer import FaultyWorld
 from infra.offline.faults import Faults, parse
-from infra.offline.names import NameIndex
-from infra.offline.services.google import Google
+from infra.offline.gazetteer import NameIndex
+from infra.offline.services.geocoding import Google, Nominatim, OpenCage
 from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
 from infra.offline.services.mapillary import TOKEN, Limits, Mapillary
-from infra.offline.services.mapillary_objects import MapillaryObjects
-from infra.offline.services.mapillary_tiles import MapillaryTiles
+from infra.offline.services.mapillary_tiles import MapillaryObjects, MapillaryTiles
 from infra.offline.services.maps import Maps
-from infra.offline.services.nominatim import Nominatim
-from infra.offline.services.opencage import OpenCage
-from infra.offline.services.stac_hosts import API_HOST, BLOB_DOMAIN, RealHosts, archive_routes
-from infra.offline.services.tavily import Tavily
-from infra.offline.services.you import You
+from infra.offline.services.stac_hosts import API_HOST, BLOB_DOMAIN, RealHosts
+from infra.offline.services.web_search import Tavily, You
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, Modes, World
 from schemas.extras import MissingExtra, require_extras
@@ -80,8 +74,10 @@ def create_app(
         *web.routes(),
         *You(web).routes(),
         *Maps(world, names, signs).routes(),
-        *archive_routes(world),
-        *_chat_routes(),
+        Mount("/stac", _LoadedLater("infra.offline.services.stac", "stac_application", world)),
+        Mount("/sas", _LoadedLater("infra.offline.services.blobs", "sas_application", world)),
+        Mount("/blob", _LoadedLater("infra.offline.services.blobs", "blob_application", world)),
+        Mount("/openai/v1", _LoadedLater("infra.offline.chat", "chat_application")),
         *_control_routes(faults),
     ]
 
@@ -90,6 +86,24 @@ def create_app(
         answers = _Warming(answers, [names.prepare, signs.prepare])
     served: Application = RealHosts(FaultyWorld(answers, faults))
     return served if allow_remote else _OwnHosts(served)
+
+
+class _LoadedLater:
+    """An application made at its first request: painters and models bring libraries that take a second to load."""
+
+    def __init__(self, module: str, maker: str, *given: object) -> None:
+        self._module, self._maker, self._given = module, maker, given
+        self._made: Application | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._made is None:
+            made = await anyio.to_thread.run_sync(self._make)
+            self._made = self._made or made
+        await self._made(scope, receive, send)
+
+    def _make(self) -> Application:
+        application: Application = getattr(importlib.import_module(self._module), self._maker)(*self._given)
+        return application
 
 
 class _OwnHosts:
@@ -122,7 +136,7 @@ def _is_own_host(host: str) -> bool:
 class _Warming:
     """Begins to build what searches need with the first request that may lead to one.
 
-    It takes a core half a minute in a large world, and a run that only collects pictures never needs it.
+    It takes ten seconds of CPU in a large world, and a run that only collects pictures never needs it.
     """
 
     PICTURES = ("/health", "/control/", "/mapillary", "/stac/", "/sas/", "/blob/")
@@ -138,14 +152,8 @@ class _Warming:
         await self._answers(scope, receive, send)
 
 
-def _chat_routes() -> list[BaseRoute]:
-    if importlib.util.find_spec("infra.offline.chat") is None:
-        return []
-    return list(importlib.import_module("infra.offline.chat").routes())
-
-
 def _health(world: World, faults: Faults, passing: bool) -> dict[str, Any]:
-    """Which Earth this is, and how it behaves: who would use it must be able to tell it from another."""
+    """Which Earth this is and how it behaves, so that a client can tell it from another."""
     earth = {"seed": world.seed, "size": world.size, "pano_width": world.pano_width}
     return {
         "service": "geofix-offline",
@@ -157,12 +165,8 @@ def _health(world: World, faults: Faults, passing: bool) -> dict[str, Any]:
 
 
 def _control_routes(faults: Faults) -> list[BaseRoute]:
-    async def control_faults(request: Request) -> Response:
-        if not _is_loopback(request.client.host if request.client else ""):
-            return JSONResponse({"error": "control is for this machine only"}, 403)
+    async def change_faults(request: Request) -> Response:
         if request.method == "POST":
-            if not _is_json(request):
-                return _json_wanted()
             try:
                 faults.replace(*parse(json.loads(await request.body())))
             except ValueError as error:
@@ -171,18 +175,12 @@ def _control_routes(faults: Faults) -> list[BaseRoute]:
             faults.replace([])
         return JSONResponse(faults.to_json())
 
-    async def control_log(request: Request) -> Response:
-        if not _is_loopback(request.client.host if request.client else ""):
-            return JSONResponse({"error": "control is for this machine only"}, 403)
+    async def log(request: Request) -> Response:
         if request.method == "DELETE":
             faults.clear_log()
         return JSONResponse(faults.log())
 
-    async def control_journal(request: Request) -> Response:
-        if not _is_loopback(request.client.host if request.client else ""):
-            return JSONResponse({"error": "control is for this machine only"}, 403)
-        if request.method == "POST" and not _is_json(request):
-            return _json_wanted()
+    async def journal(request: Request) -> Response:
         if request.method == "POST":
             faults.journal = []
         found = faults.journal
@@ -192,20 +190,26 @@ def _control_routes(faults: Faults) -> list[BaseRoute]:
             return JSONResponse({"error": "no journal is kept; POST begins one"}, 404)
         return JSONResponse(found)
 
+    def checked(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            if not _is_loopback(request.client.host if request.client else ""):
+                return JSONResponse({"error": "control is for this machine only"}, 403)
+            if request.method == "POST" and not _is_json(request):
+                return JSONResponse({"error": "content-type: application/json is needed"}, 415)
+            return await answer(request)
+
+        return endpoint
+
     return [
-        Route("/control/faults", control_faults, methods=["GET", "POST", "DELETE"]),
-        Route("/control/log", control_log, methods=["GET", "DELETE"]),
-        Route("/control/journal", control_journal, methods=["GET", "POST", "DELETE"]),
+        Route("/control/faults", checked(change_faults), methods=["GET", "POST", "DELETE"]),
+        Route("/control/log", checked(log), methods=["GET", "DELETE"]),
+        Route("/control/journal", checked(journal), methods=["GET", "POST", "DELETE"]),
     ]
 
 
 def _is_json(request: Request) -> bool:
     """Whether a body is declared as JSON: a form of some web page cannot do that."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-def _json_wanted() -> Response:
-    return JSONResponse({"error": "content-type: application/json is needed"}, 415)
 
 
 def _is_loopback(host: str) -> bool:

@@ -5,8 +5,6 @@ Nothing is stored. A family's names are divided into 40 strata and a town has on
 that have a given name are found by one vectorised hash over the gazetteer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,11 +14,9 @@ import numpy as np
 
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, Gazetteer
-from infra.offline.naming import family_of, names_of
-from infra.offline.place import Sign, is_inland, language_of, painted_name, phone_number, shop_text
+from infra.offline.place import Sign, language_of, painted_name, phone_number, point_in_town, shop_text
 from infra.offline.seeded_random import draws, key_of, scrambled
-from infra.offline.sign_words import WORDS
-from infra.offline.text_words import telling_words
+from infra.offline.words import WORDS, family_of, names_of, telling_words
 
 STRATA = 40
 SHARED = 12  # strata whose names photographed streets and shops have too
@@ -45,7 +41,7 @@ class SideStreet:
     lat: float
     lon: float
     bearing_deg: float
-    look: int
+    paint_seed: int
 
 
 class SideStreets:
@@ -71,7 +67,7 @@ class SideStreets:
         reach_km = 0.4 + min(3.2, math.sqrt(max(city.population, 1000)) / 450)
         found = []
         for k, (title, *_) in enumerate(texts):
-            lat, lon = _somewhere(city, reach_km * math.sqrt(rng.random()), rng.random() * 2 * math.pi)
+            lat, lon, _ = point_in_town(city, reach_km * math.sqrt(rng.random()), rng.random() * 2 * math.pi)
             found.append(
                 SideStreet(
                     index=16 * row + k,
@@ -83,7 +79,7 @@ class SideStreets:
                     lat=lat,
                     lon=lon,
                     bearing_deg=round(rng.random() * 360.0, 2),
-                    look=rng.getrandbits(62),
+                    paint_seed=rng.getrandbits(62),
                 )
             )
         return tuple(found)
@@ -186,14 +182,3 @@ def _vocabulary() -> dict[str, list[tuple[str, int, int, int]]]:
                 for word in {word for text in texts for word in telling_words(text)}:
                     found.setdefault(word, []).append((family, s, number, len(group)))
     return found
-
-
-def _somewhere(city: City, radius_km: float, angle: float) -> tuple[float, float]:
-    """A point of the town on its country's land."""
-    for _ in range(4):
-        lat = city.lat + radius_km / 111.195 * math.cos(angle)
-        lon = city.lon + radius_km / (111.195 * max(0.05, math.cos(math.radians(city.lat)))) * math.sin(angle)
-        if is_inland(lat, lon, city.country):
-            break
-        radius_km /= 2.5
-    return round(lat, 7), round((lon + 180.0) % 360.0 - 180.0, 7)

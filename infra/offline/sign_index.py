@@ -1,28 +1,20 @@
 """Which streets have a sign with these words: the small web that search and geocoding stand on."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
+from cachetools import cached
 
-from infra.offline.gazetteer import fold
-from infra.offline.kept_index import Lists, keep_lists, kept_lists, one_at_a_time
 from infra.offline.place import Place, Sign
 from infra.offline.seeded_random import fraction
 from infra.offline.side_streets import STREETS, SideStreet
-from infra.offline.text_words import one_letter_off, telling_words
+from infra.offline.words import fold, one_letter_off, telling_words
 from infra.offline.world import World
 
 MOST_TOWNS = 60  # of all that have a name, those a search engine would look at
 MISSPELT = 0.7
-LARGE = 20_000  # places: the signs of more are listed by a process of its own
-_NONE = np.empty(0, np.int32)
 Street = Place | SideStreet
 
 
@@ -58,34 +50,14 @@ class SignIndex:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._lock = threading.Lock()
-        self._places: Lists = {}
-        self._ready = False
+        self._by_word = cached({}, condition=threading.Condition())(self._list_places)
         self._texts_at = lru_cache(maxsize=65_536)(lambda index: _texts(world.sign_texts(index)))
 
     def prepare(self) -> None:
-        """Builds the index unless it is there; safe to call from several threads."""
-        with self._lock:
-            if self._ready:
-                return
-            with one_at_a_time(*self._names):
-                kept = kept_lists(*self._names)
-                if kept is None and self._world.size > LARGE:
-                    _list_elsewhere(self._world)
-                    kept = kept_lists(*self._names)
-                self._places = self.write() if kept is None else kept
-            self._ready = True
+        """Builds the index unless it is there (six seconds of CPU for 40,000 places); safe from several threads."""
+        self._by_word()
 
-    @property
-    def _names(self) -> tuple[object, ...]:
-        """Under which the lists are kept."""
-        return "signs", self._world.seed, self._world.size, repr(self._world.modes)
-
-    def write(self) -> Lists:
-        """Lists the signs and keeps them, where that is possible."""
-        return keep_lists(self._listed(), *self._names)
-
-    def _listed(self) -> dict[str, list[int]]:
+    def _list_places(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         for index in range(self._world.size):
             texts = _texts(self._world.sign_texts(index))
@@ -100,7 +72,6 @@ class SignIndex:
 
         Streets of the given towns (gazetteer rows) and countries come before equals elsewhere.
         """
-        self.prepare()
         words = telling_words(query)
         spelt = {word: self._spellings(word) for word in words}
         if not any(spelt.values()):
@@ -126,12 +97,12 @@ class SignIndex:
 
     def _spellings(self, word: str) -> dict[str, float]:
         """Known words a query's word may mean, with how sure that is."""
-        if self._is_known(word):
-            return {word: 1.0}
-        return {other: MISSPELT for other in one_letter_off(word) if self._is_known(other)}
+        photographed, side_streets = self._by_word(), self._world.side_streets
 
-    def _is_known(self, word: str) -> bool:
-        return word in self._places or self._world.side_streets.knows(word)
+        def is_known(text: str) -> bool:
+            return text in photographed or side_streets.knows(text)
+
+        return {word: 1.0} if is_known(word) else {other: MISSPELT for other in one_letter_off(word) if is_known(other)}
 
     def _candidates(
         self, spelt: dict[str, dict[str, float]], towns: Collection[int], lands: Collection[str], query: str
@@ -146,7 +117,7 @@ class SignIndex:
         streets: dict[int, set[int]] = {}
         for spellings in spelt.values():
             for other, quality in list(spellings.items())[:3]:
-                for index in self._places.get(other, _NONE).tolist():
+                for index in self._by_word().get(other, ()):
                     placed[index] = placed.get(index, 0.0) + quality
                 for row, numbers in side.streets_with(other, lands).items():
                     rows[row] = rows.get(row, 0.0) + quality
@@ -167,18 +138,6 @@ class SignIndex:
 
     def _side(self, row: int, numbers: Iterable[int]) -> Iterable[Candidate]:
         return (Candidate(row, self._world.side_streets.texts(row, number), 0, number) for number in numbers)
-
-
-def _list_elsewhere(world: World) -> None:
-    """Have the signs listed by another process; returns when it has written its file, or could not.
-
-    It takes half a minute of CPU, in which models and painters here would wait for Python's lock at every step.
-    """
-    command = [sys.executable, "-m", "infra.offline.list_signs", str(world.seed), str(world.asked_size)]
-    command += world.modes.names()
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as other:
-        other.wait()
 
 
 def _texts(street: Street) -> tuple[str, ...]:

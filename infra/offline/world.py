@@ -1,7 +1,5 @@
 """A small deterministic Earth: which gazetteer cities have imagery, and what each image is."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +8,7 @@ import numpy as np
 
 from infra.offline import ids
 from infra.offline.gazetteer import Gazetteer, gazetteer
-from infra.offline.place import Place, make_place
+from infra.offline.place import Place, make_place, point_along
 from infra.offline.seeded_random import fraction, fractions, generator
 from infra.offline.side_streets import SideStreets
 
@@ -29,8 +27,6 @@ _PHONES = (("samsung", "SM-G973F"), ("Apple", "iPhone 12"), ("Xiaomi", "Mi A2"),
 
 CONDITIONS = ("clear", "near_duplicate", "exact_duplicate", "blurred", "dark", "no_clue", "landmark")
 _CONDITION_STEPS = np.cumsum([0.74, 0.06, 0.04, 0.04, 0.04, 0.05])
-
-
 # Sizes that cameras and uploads have, odd ones among them.
 PANO_SIZES = ((2048, 1024), (3840, 1920), (4096, 2048), (4096, 2044), (5056, 2528), (5760, 2880), (8192, 4096))
 _BLUR, _LIGHT = 1 / 130, 0.09  # of a picture that is spoilt outright
@@ -88,7 +84,7 @@ class World:
             raise ValueError(f"size: {size} places; at least 1 is needed")
         if pano_width % 64 or not 512 <= pano_width <= 5760:
             raise ValueError(f"pano_width: {pano_width}; a multiple of 64 between 512 and 5760 is needed")
-        self.seed, self.asked_size, self.pano_width, self.modes = seed, size, pano_width, modes or Modes()
+        self.seed, self.pano_width, self.modes = seed, pano_width, modes or Modes()
         self.gazetteer: Gazetteer = gazetteer()
         self._city, self._copy = _choose(self.gazetteer, seed, size, self.modes.dense)
         self._order: np.ndarray | None = None
@@ -178,10 +174,8 @@ class World:
     def _conditions(self, place: Place) -> list[str]:
         drawn: list[str] = []
         for slot in range(place.image_count):
-            step = int(
-                np.searchsorted(_CONDITION_STEPS, fraction(self.seed, "condition", place.look, slot), side="right")
-            )
-            condition = CONDITIONS[step]
+            share = fraction(self.seed, "condition", place.paint_seed, slot)
+            condition = CONDITIONS[int(np.searchsorted(_CONDITION_STEPS, share, side="right"))]
             # A duplicate needs an original before it that is not itself a duplicate.
             if condition.endswith("duplicate") and (slot == 0 or drawn[-1].endswith("duplicate")):
                 condition = "clear"
@@ -190,19 +184,17 @@ class World:
 
     def _record(self, place: Place, slot: int, condition: str) -> ImageRecord:
         source = slot - 1 if condition.endswith("duplicate") else slot
-        rng = generator(self.seed, "image", place.look, slot)
+        rng = generator(self.seed, "image", place.paint_seed, slot)
         is_pano = self._is_pano(place, source)
         along_m = camera_along_m(slot, condition)
-        bearing = math.radians(place.bearing_deg)
-        lat = place.lat + along_m * math.cos(bearing) / 111_195.0
-        lon = place.lon + along_m * math.sin(bearing) / (111_195.0 * max(0.05, math.cos(math.radians(place.lat))))
+        lat, lon = point_along(place.lat, place.lon, place.bearing_deg, along_m)
         width, height = self._pano_size(place) if is_pano else (1600, 1200)
         blur, light = self._spoilt(place, slot, condition)
         processed = rng.random() < 0.95
         shift = rng.normal(0.0, 1.5e-5, size=2)
-        make, model = (_MAKES if is_pano else _PHONES)[int(fraction(self.seed, "camera", place.look) * 4)]
+        make, model = (_MAKES if is_pano else _PHONES)[int(fraction(self.seed, "camera", place.paint_seed) * 4)]
         creator = int(fraction(self.seed, "creator", place.city.admin1, place.country, place.index % 7) * 1e6)
-        day = int(fraction(self.seed, "day", place.look) * _DAYS)
+        day = int(fraction(self.seed, "day", place.paint_seed) * _DAYS)
         return ImageRecord(
             image_id=ids.image_id(self.seed, place.index, slot),
             place=place.index,
@@ -217,7 +209,7 @@ class World:
                 (place.bearing_deg + (0.0 if is_pano else photo_yaw_deg(self.seed, place, source))) % 360.0, 8
             ),
             captured_at_ms=_FIRST_DAY_MS + day * 86_400_000 + 36_000_000 + slot * 2_000,
-            altitude_m=round(float(20 + 300 * fraction(self.seed, "altitude", place.look)), 3),
+            altitude_m=round(float(20 + 300 * fraction(self.seed, "altitude", place.paint_seed)), 3),
             quality=round(float(rng.uniform(0.15, 0.95)), 6) if rng.random() < 0.9 else None,
             creator=f"mapper_{creator}",
             creator_id=str(10**14 + creator * 7919),
@@ -234,7 +226,7 @@ class World:
     def _pano_size(self, place: Place) -> tuple[int, int]:
         if not self.modes.mixed_sizes:
             return self.pano_width, self.pano_width // 2
-        return PANO_SIZES[int(fraction(self.seed, "size", place.look) * len(PANO_SIZES))]
+        return PANO_SIZES[int(fraction(self.seed, "size", place.paint_seed) * len(PANO_SIZES))]
 
     def _spoilt(self, place: Place, slot: int, condition: str) -> tuple[float, float]:
         """(blur, light) of a picture: all or nothing, unless the world is graded."""
@@ -242,12 +234,12 @@ class World:
         light = _LIGHT if condition == "dark" else 1.0
         if self.modes.graded:
             # Most pictures are nearly clear; the tail reaches what is spoilt outright.
-            blur = max(blur, 0.6 * _BLUR * fraction(self.seed, "blur", place.look, slot) ** 4)
-            light = min(light, 1.0 - 0.8 * fraction(self.seed, "dusk", place.look, slot) ** 4)
+            blur = max(blur, 0.6 * _BLUR * fraction(self.seed, "blur", place.paint_seed, slot) ** 4)
+            light = min(light, 1.0 - 0.8 * fraction(self.seed, "dusk", place.paint_seed, slot) ** 4)
         return blur, light
 
     def _is_pano(self, place: Place, slot: int) -> bool:
-        mode = fraction(self.seed, "mode", place.look)
+        mode = fraction(self.seed, "mode", place.paint_seed)
         return mode < 0.45 or (mode < 0.85 and slot % 2 == 0)
 
 
@@ -260,14 +252,14 @@ def camera_along_m(slot: int, condition: str) -> float:
 
 def photo_yaw_deg(seed: int, place: Place, slot: int) -> float:
     """Where an ordinary photo looks, from the direction of travel: to the fronts on either side, seldom far off."""
-    side = 1.0 if fraction(seed, "side", place.look, slot) < 0.5 else -1.0
-    return side * (8.0 + 30.0 * fraction(seed, "yaw", place.look, slot))
+    side = 1.0 if fraction(seed, "side", place.paint_seed, slot) < 0.5 else -1.0
+    return side * (8.0 + 30.0 * fraction(seed, "yaw", place.paint_seed, slot))
 
 
 def _choose(cities: Gazetteer, seed: int, size: int, dense: bool) -> tuple[np.ndarray, np.ndarray]:
     """(city row, copy) per place: a seeded draw without replacement, likelier for populous cities."""
     if dense:
-        return _crowd(cities, size)
+        return _choose_crowded(cities, size)
     copies = 1 + np.minimum(MOST_COPIES - 1, cities.population / (MILLION_PEOPLE_PER_COPY * 1e6)).astype(np.int64)
     while copies.sum() < size:
         copies += 1
@@ -283,7 +275,7 @@ def _choose(cities: Gazetteer, seed: int, size: int, dense: bool) -> tuple[np.nd
     return rows[order], copy[order]
 
 
-def _crowd(cities: Gazetteer, size: int) -> tuple[np.ndarray, np.ndarray]:
+def _choose_crowded(cities: Gazetteer, size: int) -> tuple[np.ndarray, np.ndarray]:
     """(city row, copy) per place with half of all places in the largest cities, by turns."""
     order = np.lexsort((cities.ids, -cities.population))
     crowded, rest = np.arange(size // 2), np.arange(size - size // 2)

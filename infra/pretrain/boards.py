@@ -21,8 +21,7 @@ from PIL import Image, ImageChops
 from infra.offline.place import Place
 from infra.offline.render import JPEG_QUALITY
 from infra.offline.render.canvas import Colour
-from infra.offline.render.fonts import is_cjk
-from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_texture, set_lines
+from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_texture, is_cjk, set_lines
 
 PATCH = 28  # pixels along the side of one token
 # Rows x columns in tokens: what a picture of about 40,000 pixels, the zoom tool's smallest, becomes.

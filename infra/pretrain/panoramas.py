@@ -19,7 +19,7 @@ from typing import Any
 
 from infra.offline.facts import countries
 from infra.offline.render import encode, paint
-from infra.offline.render.labels import SeenSign
+from infra.offline.render.signs import SeenSign
 from infra.offline.world import ImageRecord, World
 from infra.pretrain.boards import readable
 from infra.pretrain.pictures import FREE, clear_images, is_held_out

@@ -14,7 +14,7 @@ from PIL import Image
 
 from infra.offline.place import Place
 from infra.offline.render import encode, paint
-from infra.offline.render.labels import SeenSign
+from infra.offline.render.signs import SeenSign
 from infra.offline.world import ImageRecord, World
 from infra.pretrain.boards import PATCH, grid_of, letter_px
 

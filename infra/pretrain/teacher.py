@@ -21,9 +21,9 @@ import numpy as np
 from PIL import Image
 from starlette.applications import Starlette
 
-from infra.offline.names import NameIndex
+from infra.offline.gazetteer import NameIndex
 from infra.offline.render import encode
-from infra.offline.services.nominatim import Nominatim
+from infra.offline.services.geocoding import Nominatim
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import World
 from infra.pretrain.tokens import shortened

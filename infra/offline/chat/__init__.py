@@ -4,6 +4,6 @@ They decide from the pixels and the messages they are sent. Nothing here imports
 what a model knows is general knowledge (a gazetteer, facts about countries), never the truth of a picture.
 """
 
-from infra.offline.chat.endpoint import routes
+from infra.offline.chat.endpoint import chat_application
 
-__all__ = ["routes"]
+__all__ = ["chat_application"]

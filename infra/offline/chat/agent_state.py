@@ -4,22 +4,28 @@ Everything is rebuilt from the messages. What it read in a picture it has alread
 only pictures that came since its last words are looked at anew, with the slips that temperature brings.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.offline.chat.notes import Notes, SeenText, calls_allowed, note_result, tool_of
+from infra.offline.chat.notes import (
+    MAP,
+    SATELLITE,
+    ZOOM,
+    Notes,
+    SeenText,
+    Tool,
+    calls_allowed,
+    note_result,
+    offered,
+    tool_of,
+)
 from infra.offline.chat.observer import describe
-from infra.offline.chat.picture import Picture
 from infra.offline.chat.placenames import place_names
-from infra.offline.chat.protocol import ChatRequest, Message
-from infra.offline.chat.reading import READABLE_SCORE, TextLine
-from infra.offline.chat.sight import Look, look
-from infra.offline.chat.toolbelt import MAP, SATELLITE, ZOOM, Tool, offered
+from infra.offline.chat.protocol import ChatRequest, Message, Picture
+from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, TextLine, look_at_picture
 
 MISREAD_RATE = 0.02  # letters read wrong at temperature 1, in a line that is not very clear
 MISS_RATE = 0.10  # lines overlooked at temperature 1
@@ -36,7 +42,7 @@ class State:
     """The agent's working state."""
 
     notes: Notes
-    whole: Look | None = None
+    whole: SeenPicture | None = None
     told: list[str] = field(default_factory=list)  # sentences on what is new since its last words
     results: list[tuple[Tool, str]] = field(default_factory=list)  # tool texts since then
 
@@ -70,7 +76,7 @@ def read_state(request: ChatRequest, dice: random.Random) -> State:
                 _result(state, tool, arguments, text)
         for picture in message.pictures:
             if state.whole is None:
-                state.whole = look(picture)
+                state.whole = look_at_picture(picture)
                 unread.append(("", picture))
             else:
                 unread.append((last or ZOOM, picture))
@@ -101,7 +107,7 @@ def _recall(message: Message, state: State) -> bool:
 
 def _look_at(state: State, unread: list[tuple[str, Picture]], dice: random.Random, temperature: float) -> None:
     for purpose, picture in unread:
-        seen = look(picture)
+        seen = look_at_picture(picture)
         on_map = purpose in (MAP, SATELLITE)
         lead = READ_ON_MAP if on_map else READ_IN_CROP if purpose else READ_IN_PICTURE
         # A whole picture's very small lines are left to a zoom; a crop is read as far as the eyes go.
@@ -115,7 +121,7 @@ def _look_at(state: State, unread: list[tuple[str, Picture]], dice: random.Rando
         state.told.append(f"{lead} {quoted}." if quoted else f"{lead} no writing I can read.")
 
 
-def read_lines(seen: Look, dice: random.Random, temperature: float, smallest: int = 0) -> list[str]:
+def read_lines(seen: SeenPicture, dice: random.Random, temperature: float, smallest: int = 0) -> list[str]:
     """The lines these eyes read: slips, misses and writing that is not there come with temperature."""
     found = []
     for line in seen.readable:

@@ -1,7 +1,5 @@
 """The base answerers: one look at one picture, one answer. They differ in what they can use of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -10,17 +8,25 @@ from dataclasses import dataclass
 
 from infra.offline.chat.agent_state import State, misread
 from infra.offline.chat.answer_form import Answer, write_answer
-from infra.offline.chat.beliefs import Belief, Guess, country_name, match_weight, weigh
+from infra.offline.chat.beliefs import Belief, Guess, country_name, match_weight, weigh_notes
 from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, scene_evidence, street_in
-from infra.offline.chat.errors import bad
-from infra.offline.chat.knowledge import Memory, apart_km, familiarity, recalls, remembered, towns_of_area
 from infra.offline.chat.notes import Notes, SeenText
 from infra.offline.chat.observer import describe
-from infra.offline.chat.placenames import Place, fold, place_names
+from infra.offline.chat.placenames import (
+    Memory,
+    Place,
+    apart_km,
+    familiarity,
+    fold,
+    place_names,
+    recalls,
+    remembered,
+    towns_of_area,
+)
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
-from infra.offline.chat.sight import Look, look
-from infra.offline.chat.writer import is_asked, others_speak, weighed_with_others, write
+from infra.offline.chat.sight import SeenPicture, look_at_picture
+from infra.offline.chat.writer import has_other_answers, wants_json, weighed_with_others, write_json
 
 _PHONE = re.compile(r"(?:\+|\b00)\d{1,3}\s?(\d{2})\b|[Tt]el\.?\s?0(\d{2})\b")
 
@@ -58,23 +64,10 @@ class Option:
     why: str
 
 
-def small(request: ChatRequest, dice: random.Random) -> Reply:
-    return _speak(request, dice, SMALL)
-
-
-def base(request: ChatRequest, dice: random.Random) -> Reply:
-    return _speak(request, dice, BASE)
-
-
-def large(request: ChatRequest, dice: random.Random) -> Reply:
-    return _speak(request, dice, LARGE)
-
-
-def _speak(request: ChatRequest, dice: random.Random, skill: Skill) -> Reply:
-    if not request.pictures:
-        raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
+def answerer_reply(request: ChatRequest, dice: random.Random, skill: Skill) -> Reply:
+    """Where the last picture sent was taken, as far as this skill goes."""
     warmth = request.temperature
-    seen = look(request.pictures[-1])
+    seen = look_at_picture(request.last_picture())
     lines = _read(seen, skill, dice, warmth)
     evidence = read_evidence(lines)
     scene = seen.scene
@@ -89,17 +82,17 @@ def _speak(request: ChatRequest, dice: random.Random, skill: Skill) -> Reply:
     thought = f"{reasons[0].upper()}{reasons[1:]}. {best.why}"
     sure = _confidence(options, skill)
     answer = Answer(round(lat, 4), round(lon, 4), country, "", best.place.name, "", sure, thought)
-    if is_asked(request) or others_speak(request):
+    if wants_json(request) or has_other_answers(request):
         state, belief = _as_state(seen, lines, options, evidence)
-        if is_asked(request):
-            return write(request, state, belief, dice, answer)
+        if wants_json(request):
+            return write_json(request, state, belief, dice, answer)
         answer, thought = weighed_with_others(request, state, belief, answer)
     if warmth > 0 and dice.random() < skill.garbled_rate * min(1.0, warmth):
         return _garbled(best.place, dice)
     return Reply(write_answer(request, thought, answer))
 
 
-def _read(seen: Look, skill: Skill, dice: random.Random, warmth: float) -> list[str]:
+def _read(seen: SeenPicture, skill: Skill, dice: random.Random, warmth: float) -> list[str]:
     """The lines big enough for these eyes, with the slips of these eyes."""
     limit = skill.reads_from_px * seen.width / 1024
     found = []
@@ -173,12 +166,12 @@ def _is_elsewhere(one: Place, other: Place) -> bool:
     return apart_km(one.lat, one.lon, other.lat, other.lon) > _SAME_KM
 
 
-def _as_state(seen: Look, lines: list[str], options: list[Option], evidence: Evidence) -> tuple[State, Belief]:
+def _as_state(seen: SeenPicture, lines: list[str], options: list[Option], evidence: Evidence) -> tuple[State, Belief]:
     """What it saw and believes, in the form the writers of JSON and reviews take."""
     notes = Notes(description=describe(seen))
     notes.texts = [SeenText(line, (0, 0, 0, 0), 0.95, 0) for line in lines]
     notes.texts += [SeenText("", line.box, line.score, line.height) for line in seen.lines]
-    belief = weigh(notes)
+    belief = weigh_notes(notes)
     belief.evidence.notes = evidence.notes
     known = [
         Guess(o.place.country, country_name(o.place.country), o.place.name, o.place.lat, o.place.lon, o.score, o.why)

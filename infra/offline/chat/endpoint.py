@@ -1,28 +1,30 @@
-"""The two routes of the chat service: completions and the list of models."""
-
-from __future__ import annotations
+"""The routes of the chat service: completions, embeddings and the list of models."""
 
 import json
+import math
 import random
 import re
 import secrets
 import time
+import unicodedata
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from infra.offline.chat import agent, answerer, consistency, embeddings, judge, observer, planner, verifier
-from infra.offline.chat.errors import ChatError, bad
-from infra.offline.chat.protocol import ChatRequest, read_request
-from infra.offline.chat.reply import Reply, completion, prompt_tokens, stream
-from infra.offline.chat.variants import VARIANTS, base_name, speak_as
-from infra.offline.computing import compute
+from infra.offline.chat import agent, answerer, consistency, judge, observer, verifier
+from infra.offline.chat.protocol import ChatError, ChatRequest, bad, read_request
+from infra.offline.chat.reply import VARIANTS, Reply, base_name, completion, prompt_tokens, speak_as, stream
+from infra.offline.computing import compute_in_thread
 
+EMBEDDER, WIDTH = "embedder", 384
+MOST_TEXTS, MOST_LETTERS = 2048, 8192
 KEY = re.compile(r"sk-[A-Za-z0-9_-]{4,200}")
 CREATED = 1_762_000_000
 
@@ -36,67 +38,55 @@ class Model:
 
 
 MODELS: dict[str, Model] = {
-    "agent": Model(agent.speak, True),
-    "proposer": Model(agent.speak, True),
-    "writer": Model(agent.speak, True),
-    "observer": Model(observer.speak, True),
-    "planner": Model(planner.speak, False),
-    "judge": Model(judge.speak, True),
-    "verifier": Model(verifier.speak, True),
-    "consistency": Model(consistency.speak, False),
-    "answerer-small": Model(answerer.small, True),
-    "answerer-base": Model(answerer.base, True),
-    "answerer-large": Model(answerer.large, True),
+    "agent": Model(agent.agent_reply, True),
+    "proposer": Model(agent.agent_reply, True),
+    "writer": Model(agent.agent_reply, True),
+    "observer": Model(observer.observer_reply, True),
+    "planner": Model(agent.planner_reply, False),
+    "judge": Model(judge.judge_reply, True),
+    "verifier": Model(verifier.verifier_reply, True),
+    "consistency": Model(consistency.consistency_reply, False),
+    "answerer-small": Model(partial(answerer.answerer_reply, skill=answerer.SMALL), True),
+    "answerer-base": Model(partial(answerer.answerer_reply, skill=answerer.BASE), True),
+    "answerer-large": Model(partial(answerer.answerer_reply, skill=answerer.LARGE), True),
 }
 
 
-def routes(prefix: str = "/openai/v1") -> list[Route]:
-    """The routes to mount; `prefix` is where the API's base URL points."""
-    return [
-        Route(f"{prefix}/chat/completions", complete, methods=["POST"]),
-        Route(f"{prefix}/embeddings", embed, methods=["POST"]),
-        Route(f"{prefix}/models", list_models, methods=["GET"]),
-        Route(f"{prefix}/models/{{name}}", show_model, methods=["GET"]),
+def chat_application() -> Starlette:
+    """What is mounted where the API's base URL points."""
+    served = [
+        Route("/chat/completions", complete, methods=["POST"]),
+        Route("/embeddings", embed, methods=["POST"]),
+        Route("/models", list_models),
+        Route("/models/{name}", show_model),
     ]
+    return Starlette(routes=served, exception_handlers={ChatError: _refuse})
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ChatError)
+    return error.response()
 
 
 async def complete(request: Request) -> Response:
-    try:
-        check_key(request)
-        body = await request.body()
-        asked, replies = await compute(_answer, body)
-    except ChatError as error:
-        return error.response()
+    check_key(request)
+    asked, replies = await compute_in_thread(_answer, await request.body())
     limits = _limits.after(prompt_tokens(asked))
     if asked.stream:
         return StreamingResponse(stream(asked, replies), media_type="text/event-stream", headers=limits)
     return JSONResponse(completion(asked, replies), headers=limits)
 
 
-async def embed(request: Request) -> Response:
-    try:
-        check_key(request)
-    except ChatError as error:
-        return error.response()
-    return await embeddings.embed(request)
-
-
 async def list_models(request: Request) -> Response:
-    try:
-        check_key(request)
-    except ChatError as error:
-        return error.response()
+    check_key(request)
     return JSONResponse({"object": "list", "data": [_card(name) for name in MODELS]})
 
 
 async def show_model(request: Request) -> Response:
+    check_key(request)
     name = request.path_params["name"]
-    try:
-        check_key(request)
-        if name not in _takes_pictures():
-            raise ChatError(404, f"The model '{name}' does not exist", param="model", code="model_not_found")
-    except ChatError as error:
-        return error.response()
+    if name not in _takes_pictures():
+        raise ChatError(404, f"The model '{name}' does not exist", param="model", code="model_not_found")
     return JSONResponse(_card(name))
 
 
@@ -116,14 +106,11 @@ def answer(body: bytes) -> dict[str, Any]:
 
 
 def _answer(body: bytes) -> tuple[ChatRequest, list[Reply]]:
-    try:
-        parsed = json.loads(body)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise bad("We could not parse the JSON body of your request. (HINT: check for a trailing comma.)") from None
+    parsed = _parse(body, "We could not parse the JSON body of your request. (HINT: check for a trailing comma.)")
     request = read_request(parsed, _takes_pictures())
     name, variant = base_name(request.model)
     speak = MODELS[name].speak
-    return request, [speak_as(variant, speak, request, chance(request, index)) for index in range(request.choices)]
+    return request, [speak_as(variant, speak, request, random_for(request, index)) for index in range(request.choices)]
 
 
 @lru_cache(maxsize=1)
@@ -163,7 +150,7 @@ class _Limits:
 _limits = _Limits()
 
 
-def chance(request: ChatRequest, index: int) -> random.Random:
+def random_for(request: ChatRequest, index: int) -> random.Random:
     """The dice of one choice: fixed by the question at temperature 0, by question and seed above it.
 
     Without a seed a sampled answer differs from call to call, as it does upstream.
@@ -176,3 +163,43 @@ def chance(request: ChatRequest, index: int) -> random.Random:
 
 def _card(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": CREATED, "owned_by": "geofix-offline"}
+
+
+async def embed(request: Request) -> Response:
+    """The vectors of `input`, a text or a list of texts."""
+    check_key(request)
+    parsed = _parse(await request.body(), "We could not parse the JSON body of your request.")
+    if not isinstance(parsed, dict):
+        raise bad("The body must be an object.")
+    if parsed.get("model") != EMBEDDER:
+        raise ChatError(404, f"The model {parsed.get('model')!r} does not exist", code="model_not_found")
+    given = parsed.get("input")
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise bad("'input' must be a text or a list of texts, none of them empty.", "input")
+    if len(texts) > MOST_TEXTS or any(len(text) > MOST_LETTERS for text in texts):
+        raise bad(f"'input' holds more than {MOST_TEXTS} texts or one longer than {MOST_LETTERS}.", "input")
+    rows = [{"object": "embedding", "index": i, "embedding": vector(text)} for i, text in enumerate(texts)]
+    tokens = sum(math.ceil(len(text) / 4) for text in texts)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return JSONResponse({"object": "list", "data": rows, "model": EMBEDDER, "usage": usage})
+
+
+def _parse(body: bytes, refusal: str) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise bad(refusal) from None
+
+
+def vector(text: str) -> list[float]:
+    """The text's groups of two and three letters, hashed to a unit vector."""
+    apart = unicodedata.normalize("NFKD", text.casefold())
+    plain = "".join(letter for letter in apart if not unicodedata.combining(letter))
+    padded = " " + " ".join(plain.split()) + " "
+    counts = [0.0] * WIDTH
+    for size in (2, 3):
+        for start in range(max(1, len(padded) - size + 1)):
+            counts[zlib.crc32(padded[start : start + size].encode("utf-8", "replace")) % WIDTH] += 1.0
+    norm = math.sqrt(sum(count * count for count in counts)) or 1.0
+    return [count / norm for count in counts]

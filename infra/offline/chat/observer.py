@@ -1,29 +1,23 @@
 """The observer: looks at a picture and writes what it sees, from the whole scene down to single lines of text."""
 
-from __future__ import annotations
-
 import random
 
-from infra.offline.chat.errors import bad
+from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reading import READABLE_SCORE
 from infra.offline.chat.reply import Reply
 from infra.offline.chat.scene import Scene
-from infra.offline.chat.schema import fill
-from infra.offline.chat.sight import Look, look
+from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, look_at_picture
 
 
-def speak(request: ChatRequest, dice: random.Random) -> Reply:
+def observer_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A description of the last picture sent; with a response schema, the same facts as JSON."""
-    if not request.pictures:
-        raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
-    seen = look(request.pictures[-1])
+    seen = look_at_picture(request.last_picture())
     if request.response_schema is not None:
-        return Reply(fill(request.response_schema, facts_of(seen)))
+        return Reply(fill_schema(request.response_schema, facts_of(seen)))
     return Reply(describe(seen))
 
 
-def describe(seen: Look) -> str:
+def describe(seen: SeenPicture) -> str:
     """Three sections, coarse to fine: environment, infrastructure, text with boxes."""
     scene = seen.scene
     parts = [
@@ -54,7 +48,7 @@ def describe(seen: Look) -> str:
     return "\n".join(parts)
 
 
-def facts_of(seen: Look) -> dict[str, object]:
+def facts_of(seen: SeenPicture) -> dict[str, object]:
     """The same observation as named values."""
     scene = seen.scene
     return {

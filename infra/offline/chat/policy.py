@@ -1,7 +1,5 @@
 """What to do next: every call that may help with its worth, and a choice that temperature makes less sure."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -11,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.offline.chat.beliefs import LARGEST, Belief
-from infra.offline.chat.notes import Notes, SeenText
+from infra.offline.chat.notes import DETAIL, GEOCODE, KEYWORD, MAP, SATELLITE, SEARCH, TIPS, ZOOM, Notes, SeenText, Tool
 from infra.offline.chat.placenames import fold
-from infra.offline.chat.toolbelt import DETAIL, GEOCODE, KEYWORD, MAP, SATELLITE, SEARCH, TIPS, ZOOM, Tool
 
 STEP = 1.2  # how much better one kind of step is than the next, in log-odds at temperature 1
 MAX_ZOOMS, MAX_SEARCHES, MAX_LOOKUPS = 2, 2, 4

@@ -1,15 +1,19 @@
-"""A chat completion request, read and checked as the OpenAI API checks it."""
+"""A chat completion request, read and checked as the OpenAI API checks it, with the errors it gives."""
 
-from __future__ import annotations
-
+import base64
+import binascii
 import hashlib
+import io
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.offline.chat.errors import ChatError, bad, missing, wrong_type
-from infra.offline.chat.picture import Picture, open_data_uri
+from PIL import Image, UnidentifiedImageError
+from starlette.responses import JSONResponse
 
+MAX_BYTES = 20 * 1024 * 1024
+MAX_PIXELS = 40_000_000
+FORMATS = {"PNG", "JPEG", "WEBP", "GIF"}
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_CHOICES = 16
 MAX_IMAGES = 32
@@ -22,6 +26,79 @@ PARAMETERS = frozenset((
     "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "user", "metadata", "store",
     "service_tier", "reasoning_effort", "modalities", "chat_template_kwargs", "prompt_cache_key", "safety_identifier",
 ))  # fmt: skip
+
+
+class ChatError(Exception):
+    """A refusal the client sees as an HTTP status and an OpenAI error body."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+    def response(self) -> JSONResponse:
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        body = {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        return JSONResponse(body, status_code=self.status)
+
+
+def bad(message: str, param: str | None = None, code: str | None = None) -> ChatError:
+    """A 400 that names the field at fault."""
+    return ChatError(400, message, param=param, code=code)
+
+
+def missing(param: str) -> ChatError:
+    return bad(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+
+
+def wrong_type(param: str, expected: str, got: object) -> ChatError:
+    names = {bool: "a boolean", int: "an integer", float: "a decimal", str: "a string", list: "an array"}
+    given = "null" if got is None else names.get(type(got), "an object")
+    return bad(f"Invalid type for '{param}': expected {expected}, but got {given} instead.", param, "invalid_type")
+
+
+def is_panorama(width: int, height: int) -> bool:
+    """Whether a picture has the shape of an equirectangular panorama; a small wide one is more likely a crop."""
+    return width >= 1400 and abs(width / height - 2) < 0.03
+
+
+@dataclass(frozen=True)
+class Picture:
+    data: bytes
+    sha256: str
+    width: int
+    height: int
+
+    def rgb(self) -> Image.Image:
+        """The decoded pixels."""
+        with Image.open(io.BytesIO(self.data)) as image:
+            return image.convert("RGB")
+
+
+def open_data_uri(url: str, where: str) -> Picture:
+    """The picture in a base64 data URI; a remote URL is refused, since this server fetches nothing."""
+    if not url.startswith("data:"):
+        raise bad("Failed to download image. Only base64 data URIs are accepted here.", where, "invalid_image_url")
+    head, _, payload = url.partition(",")
+    if not head.endswith(";base64"):
+        raise bad("Invalid image data URI: expected base64 encoding.", where, "invalid_base64")
+    try:
+        data = base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad("Invalid base64 image_url.", where, "invalid_base64") from None
+    if len(data) > MAX_BYTES:
+        raise bad("Image is too large. The limit is 20 MB.", where, "image_too_large")
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            kind, (width, height) = image.format, image.size
+            if kind not in FORMATS:
+                raise UnidentifiedImageError(kind)
+            if width * height > MAX_PIXELS:
+                raise bad("Image has too many pixels.", where, "image_too_large")
+            image.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        text = "You uploaded an unsupported image. Please make sure your image is valid png, jpeg, gif or webp."
+        raise bad(text, where, "invalid_image_format") from None
+    return Picture(data, hashlib.sha256(data).hexdigest(), width, height)
 
 
 @dataclass(frozen=True)
@@ -71,6 +148,12 @@ class ChatRequest:
     def pictures(self) -> tuple[Picture, ...]:
         return tuple(picture for message in self.messages for picture in message.pictures)
 
+    def last_picture(self) -> Picture:
+        """The last picture sent; refused where there is none."""
+        if not self.pictures:
+            raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
+        return self.pictures[-1]
+
     @property
     def system(self) -> str:
         return "\n".join(m.text for m in self.messages if m.role in ("system", "developer"))
@@ -117,7 +200,7 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         tool_notes=_read_tool_notes(body.get("tools")),
         tool_choice=_read_tool_choice(body.get("tool_choice"), tools),
         response_schema=_read_response_format(body.get("response_format")),
-        temperature=_warmth(body),
+        temperature=_effective_temperature(body),
         parallel=body.get("parallel_tool_calls") is None or _flag(body, "parallel_tool_calls"),
         seed=_integer(body, "seed", None, -(2**63), 2**63 - 1),
         choices=_integer(body, "n", 1, 1, MAX_CHOICES) or 1,
@@ -128,7 +211,7 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
     )
 
 
-def _warmth(body: dict[str, Any]) -> float:
+def _effective_temperature(body: dict[str, Any]) -> float:
     """The temperature as it acts: a smaller nucleus or fewer candidates leave less to chance."""
     temperature = _number(body, "temperature", 1.0, 0, 2)
     nucleus = _number(body, "top_p", 1.0, 0, 1)
@@ -321,26 +404,25 @@ def _flag(body: dict[str, Any], name: str) -> bool:
 
 
 def _number(body: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = body.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise wrong_type(name, "a decimal", value)
-    if not low <= value <= high:
-        side, sign, limit = ("above_max", "<=", high) if value > high else ("below_min", ">=", low)
-        text = f"Invalid '{name}': expected a value {sign} {limit:g}, but got {value:g} instead."
-        raise bad(text, name, f"decimal_{side}_value")
-    return float(value)
+    value = _bounded(body, name, "decimal", int | float, low, high)
+    return default if value is None else float(value)
 
 
 def _integer(body: dict[str, Any], name: str, default: int | None, low: int, high: int) -> int | None:
+    value = _bounded(body, name, "integer", int, low, high)
+    return default if value is None else value
+
+
+def _bounded(body: dict[str, Any], name: str, kind: str, types: Any, low: float, high: float) -> Any:
+    """The parameter, or None where it is not given; refused where it is not of its kind or out of its bounds."""
     value = body.get(name)
     if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong_type(name, "an integer", value)
+        return None
+    if isinstance(value, bool) or not isinstance(value, types):
+        raise wrong_type(name, "a decimal" if kind == "decimal" else "an integer", value)
     if not low <= value <= high:
         side, sign, limit = ("above_max", "<=", high) if value > high else ("below_min", ">=", low)
-        text = f"Invalid '{name}': expected a value {sign} {limit}, but got {value} instead."
-        raise bad(text, name, f"integer_{side}_value")
+        shape = "g" if kind == "decimal" else "d"
+        text = f"Invalid '{name}': expected a value {sign} {limit:{shape}}, but got {value:{shape}} instead."
+        raise bad(text, name, f"{kind}_{side}_value")
     return value

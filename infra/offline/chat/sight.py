@@ -1,25 +1,199 @@
-"""One look at a picture: its scene and its writing, remembered by the picture's sha256."""
+"""One look at a picture: its scene, and its writing by OCR, remembered by the picture's sha256."""
 
-from __future__ import annotations
-
+import os
 import re
+import sys
 import threading
-from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
+import cv2
 import numpy as np
+from cachetools import LRUCache, cached
+from numpy.typing import NDArray
 from PIL import Image
 
-from infra.offline.chat.landmark import named_landmark, tower_ahead
-from infra.offline.chat.picture import Picture, is_panorama
-from infra.offline.chat.reading import READABLE_SCORE, TextLine, read_text
-from infra.offline.chat.scene import Scene, survey
+from infra.offline.chat.protocol import Picture, is_panorama
+from infra.offline.chat.scene import Scene, measure_scene, named_landmark, tower_ahead
 
+# Detection cost grows with pixels: half a megapixel takes about a quarter of a second on one core.
+DETECT_PIXELS = 460_000
+# Below this the recogniser is guessing; the glyphs may be of a script it was not trained on.
+READABLE_SCORE = 0.55
+BAND = (0.335, 0.565)  # of a panorama's height: from 30 degrees above the horizon to 12 below
+LINE_HEIGHT_PX = 48
+MAX_LINES = 24
+THREADS = max(1, min(2, int(os.environ.get("GEOFIX_OCR_THREADS", "1"))))
 REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
-class Look:
+class TextLine:
+    """One line of scene text; the box is left, top, right, bottom in pixels of the picture as sent."""
+
+    text: str
+    score: float
+    box: tuple[int, int, int, int]
+
+    @property
+    def height(self) -> int:
+        return self.box[3] - self.box[1]
+
+
+class _Eyes:
+    """A detector and a recogniser, for one look at a time."""
+
+    def __init__(self) -> None:
+        # OpenVINO reports its import to its makers, from a process forked for it: this server reaches no other host,
+        # and a fork beside its threads may never end. Without the module OpenVINO does without.
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+        from rapidocr import EngineType, RapidOCR
+        from rapidocr.ch_ppocr_det import TextDetector
+        from rapidocr.ch_ppocr_rec import TextRecognizer
+
+        # OpenVINO finds the same boxes in a third of the time; the recogniser gains nothing from it.
+        finder = EngineType.OPENVINO if find_spec("openvino") else EngineType.ONNXRUNTIME
+        params = {
+            "Global.log_level": "error",
+            "Global.use_cls": False,
+            "Det.engine_type": finder,
+            "EngineConfig.openvino.inference_num_threads": THREADS,
+            "EngineConfig.onnxruntime.intra_op_num_threads": THREADS,
+            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+            "Det.limit_type": "max",  # never enlarge before detecting: that is where the time goes
+            "Det.limit_side_len": 4096,
+            "Det.box_thresh": 0.45,
+        }
+        config = RapidOCR(params=params).cfg
+        for part in (config.Det, config.Rec):
+            part.engine_cfg = config.EngineConfig[part.engine_type.value]
+            part.model_root_dir = config.Global.model_root_dir
+        config.Rec.font_path = config.Global.font_path
+        self.detector, self.recogniser = TextDetector(config.Det), TextRecognizer(config.Rec)
+
+
+class _Pool:
+    """As many pairs of eyes as may look at a time, each loaded when first needed."""
+
+    def __init__(self, size: int) -> None:
+        self.free: list[_Eyes] = []
+        self.turn = threading.BoundedSemaphore(size)
+        self.loading = threading.Lock()  # native libraries that two threads load at once may wait for each other
+
+    @contextmanager
+    def borrow(self) -> Iterator[_Eyes]:
+        with self.turn:
+            eyes = self.free.pop() if self.free else self._load()
+            try:
+                yield eyes
+            finally:
+                self.free.append(eyes)
+
+    def _load(self) -> _Eyes:
+        with self.loading:
+            return _Eyes()
+
+
+# One look at a time per core: more would only make each other slower.
+_pool = _Pool(max(1, min(4, os.cpu_count() or 1)))
+
+
+def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[TextLine]:
+    """Lines of text, largest first: found on a reduced copy, read from the full picture."""
+    # The models were trained on BGR. In one piece: every strip cut from a reversed view would copy the whole picture.
+    full = np.ascontiguousarray(np.asarray(image)[:, :, ::-1])
+    top, bottom = sign_rows(full)
+    band = full[top:bottom]
+    scale = min(1.0, (detect_pixels / (band.shape[0] * band.shape[1])) ** 0.5)
+    if min(band.shape[:2]) < 8:
+        return []
+    # A small picture is enlarged up to twice: letters under 10 px are not found otherwise.
+    if scale == 1.0:
+        scale = max(1.0, min(2.0, (detect_pixels / (band.shape[0] * band.shape[1])) ** 0.5))
+    size = (max(32, round(band.shape[1] * scale)), max(32, round(band.shape[0] * scale)))
+    shrink = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    small = np.ascontiguousarray(cv2.resize(band, size, interpolation=shrink), dtype=np.uint8)
+    ratio = np.array([band.shape[1] / size[0], band.shape[0] / size[1]])
+    with _pool.borrow() as eyes:
+        return _find_and_read(eyes, full, small, ratio, top)
+
+
+def _find_and_read(
+    eyes: _Eyes, full: NDArray[np.uint8], small: NDArray[np.uint8], ratio: NDArray[np.float64], top: int
+) -> list[TextLine]:
+    found = eyes.detector(small)
+    if found.boxes is None or not len(found.boxes):
+        return []
+    quads = [np.asarray(quad, dtype=np.float64) * ratio + (0, top) for quad in found.boxes]
+    quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
+    if not quads:
+        return []
+    return _recognise(eyes, full, quads)
+
+
+def sign_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
+    """The rows worth reading: in a panorama the band around the horizon where signs hang, else all busy ones."""
+    height, width = pixels.shape[:2]
+    if is_panorama(width, height):
+        return int(height * BAND[0]), int(height * BAND[1])
+    return busy_rows(pixels)
+
+
+def busy_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
+    """The rows between which there are edges sharp enough to be letters; sky and empty road are left out."""
+    height, width = pixels.shape[:2]
+    step = max(1, min(height, width) // 400)
+    grey = pixels[::step, ::step].mean(axis=2)
+    sharp = (np.abs(np.diff(grey, axis=1)) > 40).mean(axis=1)
+    rows = np.flatnonzero(sharp > 0.004)
+    if not len(rows):
+        return 0, height
+    margin = height // 40
+    return max(0, int(rows[0]) * step - margin), min(height, (int(rows[-1]) + 1) * step + margin)
+
+
+def _length(vector: NDArray[np.float64]) -> float:
+    return float(np.hypot(vector[0], vector[1]))
+
+
+def _like_writing(quad: NDArray[np.float64]) -> bool:
+    """Whether a box lies like a line of text; windows and doors, which fool the detector, stand upright."""
+    return max(_length(quad[1] - quad[0]), _length(quad[2] - quad[3])) > 1.15 * _quad_height(quad)
+
+
+def _quad_height(quad: NDArray[np.float64]) -> float:
+    return _length(quad[3] - quad[0])
+
+
+def _recognise(eyes: _Eyes, full: NDArray[np.uint8], quads: list[NDArray[np.float64]]) -> list[TextLine]:
+    from rapidocr.ch_ppocr_rec import TextRecInput
+
+    crops = [_straighten(full, quad) for quad in quads]
+    result = eyes.recogniser(TextRecInput(img=crops, return_word_box=False))
+    height, width = full.shape[:2]
+    lines = []
+    for quad, text, score in zip(quads, result.txts or (), result.scores or (), strict=False):
+        left, top = np.clip(np.floor(quad.min(axis=0)), 0, (width - 1, height - 1))
+        right, bottom = np.clip(np.ceil(quad.max(axis=0)), 1, (width, height))
+        lines.append(TextLine(str(text).strip(), float(score), (int(left), int(top), int(right), int(bottom))))
+    return lines
+
+
+def _straighten(full: NDArray[np.uint8], quad: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """The quadrilateral as an upright strip of the recogniser's height."""
+    width = max(_length(quad[1] - quad[0]), _length(quad[2] - quad[3]), 4.0)
+    height = max(_length(quad[3] - quad[0]), _length(quad[2] - quad[1]), 4.0)
+    out_width = int(np.clip(width * LINE_HEIGHT_PX / height, 16, 1600))
+    target = np.array([[0, 0], [out_width, 0], [out_width, LINE_HEIGHT_PX], [0, LINE_HEIGHT_PX]], dtype=np.float32)
+    matrix = cv2.getPerspectiveTransform(quad.astype(np.float32), target)
+    strip = cv2.warpPerspective(full, matrix, (out_width, LINE_HEIGHT_PX), flags=cv2.INTER_CUBIC)
+    return np.asarray(strip, dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class SeenPicture:
     """What the eyes deliver: pixels measured, lines read. All boxes are in pixels of the picture as sent."""
 
     width: int
@@ -32,53 +206,17 @@ class Look:
         return tuple(line for line in self.lines if line.score >= READABLE_SCORE and len(line.text) >= 2)
 
 
-class _Memory:
-    """Looks by picture, least recently used forgotten; two askers of one picture share one look."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.looks: OrderedDict[str, Look] = OrderedDict()
-        self.busy: dict[str, threading.Event] = {}
-        self.lock = threading.Lock()
-
-    def get(self, picture: Picture) -> Look:
-        while True:
-            with self.lock:
-                if picture.sha256 in self.looks:
-                    self.looks.move_to_end(picture.sha256)
-                    return self.looks[picture.sha256]
-                waiting = self.busy.get(picture.sha256)
-                if waiting is None:
-                    self.busy[picture.sha256] = threading.Event()
-                    break
-            waiting.wait()
-        try:
-            seen = _look(picture)
-            with self.lock:
-                self.looks[picture.sha256] = seen
-                while len(self.looks) > self.size:
-                    self.looks.popitem(last=False)
-            return seen
-        finally:
-            with self.lock:
-                self.busy.pop(picture.sha256).set()
-
-
-_memory = _Memory(REMEMBERED)
-
-
-def look(picture: Picture) -> Look:
+@cached(LRUCache(REMEMBERED), key=lambda picture: picture.sha256, condition=threading.Condition())
+def look_at_picture(picture: Picture) -> SeenPicture:
     """The look at a picture; the first takes about a second, the next are free."""
-    return _memory.get(picture)
-
-
-def _look(picture: Picture) -> Look:
     image = picture.rgb()
-    scene, lines = survey(image), tuple(read_text(image))
+    scene, lines = measure_scene(image), tuple(read_text(image))
     clear = [line for line in lines if line.score >= READABLE_SCORE]
     tower = tower_ahead(image, is_panorama(*image.size))
     landmark = named_landmark(line.text for line in clear) or tower
-    return Look(image.width, image.height, replace(scene, landmark=landmark, sign=_sign_colour(image, clear)), lines)
+    return SeenPicture(
+        image.width, image.height, replace(scene, landmark=landmark, sign=_sign_colour(image, clear)), lines
+    )
 
 
 def _sign_colour(image: Image.Image, lines: list[TextLine]) -> str | None:

@@ -1,7 +1,5 @@
 """The ground under a view: near, the ground of the satellite scenes; far, land and sea by country and climate."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,10 +1,9 @@
 """A rectangle of the web's map grid: which pixels of which zoom, and where on Earth they lie."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -26,13 +25,13 @@ class View:
     height: int
 
     @classmethod
-    def around(cls, lat: float, lon: float, zoom: int, width: int, height: int) -> View:
+    def around(cls, lat: float, lon: float, zoom: int, width: int, height: int) -> Self:
         """The view with a point in its middle."""
         x, y = _map_px(lat, lon, zoom)
         return cls(zoom, round(x - width / 2), round(y - height / 2), width, height)
 
     @classmethod
-    def tile(cls, zoom: int, x: int, y: int) -> View:
+    def tile(cls, zoom: int, x: int, y: int) -> Self:
         """The view of one tile."""
         return cls(zoom, x * TILE_PX, y * TILE_PX, TILE_PX, TILE_PX)
 

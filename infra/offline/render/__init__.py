@@ -1,7 +1,5 @@
 """Paints an image of the world from its place's attributes: NumPy and Pillow only, the same bytes for the same seed."""
 
-from __future__ import annotations
-
 import io
 from functools import lru_cache
 
@@ -10,9 +8,8 @@ from PIL import Image, ImageChops, ImageFilter
 
 from infra.offline.place import Place
 from infra.offline.render.backdrop import Road, paint_ground, paint_hills, paint_sky
-from infra.offline.render.camera import Camera
-from infra.offline.render.canvas import Canvas
-from infra.offline.render.labels import BoardWatch, SeenSign
+from infra.offline.render.canvas import Camera, Canvas
+from infra.offline.render.signs import BoardWatch, SeenSign
 from infra.offline.render.street import Street
 from infra.offline.render.things import draw_tree
 from infra.offline.seeded_random import generator
@@ -40,16 +37,16 @@ def paint(world: World, record: ImageRecord, signs: list[SeenSign] | None = None
     """The picture of an image. `signs` is filled with the boards that can be seen in it; `text=False` leaves them
     without a word."""
     place = world.place(record.place)
-    road = Road(place, generator(place.look, "road"))
+    road = Road(place, generator(place.paint_seed, "road"))
     camera = camera_of(world, place, road, record)
-    image = paint_sky(place, camera, generator(place.look, "sky"))
+    image = paint_sky(place, camera, generator(place.paint_seed, "sky"))
     canvas = Canvas(image, camera)
-    paint_hills(canvas, place, generator(place.look, "hills"))
+    paint_hills(canvas, place, generator(place.paint_seed, "hills"))
     # A near-duplicate shares everything with the picture before it, its darkness too.
     source = world.images(record.place)[record.painted_as]
     condition = source.condition
     empty = condition == "no_clue"
-    paint_ground(image, place, None if empty else road, camera, generator(place.look, "ground"))
+    paint_ground(image, place, None if empty else road, camera, generator(place.paint_seed, "ground"))
     if empty:
         _open_country(canvas, place, record.painted_as)
     else:
@@ -71,7 +68,7 @@ def camera_of(world: World, place: Place, road: Road, record: ImageRecord) -> Ca
 
 def _open_country(canvas: Canvas, place: Place, slot: int) -> None:
     """Nothing to localize by: ground and a few trees."""
-    rng = generator(place.look, "open", slot)
+    rng = generator(place.paint_seed, "open", slot)
     spots = sorted(
         ((float(rng.normal(0, 45)), canvas.camera.z + float(rng.normal(0, 60))) for _ in range(9)),
         key=lambda s: -abs(s[1]),

@@ -1,7 +1,5 @@
 """Sky, distant hills and the ground with its road markings: everything behind the things of the street."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 
@@ -9,8 +7,7 @@ import numpy as np
 from PIL import Image, ImageChops
 
 from infra.offline.place import Place
-from infra.offline.render.camera import Camera
-from infra.offline.render.canvas import Canvas
+from infra.offline.render.canvas import Camera, Canvas
 from infra.offline.seeded_random import generator
 
 CELL_M = 0.05

@@ -1,12 +1,10 @@
 """What an object detector would find: the things the painter put into a picture, and where they stand on the map."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass, replace
 
 from PIL import Image, ImageChops
 
+from infra.offline.place import point_along
 from infra.offline.render import camera_of
 from infra.offline.render.backdrop import Road
 from infra.offline.render.canvas import Canvas
@@ -35,7 +33,7 @@ class Detection:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StreetObject:
     """One thing of a street that stays."""
 
     value: str
@@ -49,7 +47,7 @@ def detections(world: World, record: ImageRecord) -> list[Detection]:
     if condition in ("no_clue", "dark"):
         return []
     place = world.place(record.place)
-    road = Road(place, generator(place.look, "road"))
+    road = Road(place, generator(place.paint_seed, "road"))
     camera = camera_of(world, place, road, record)
     camera = replace(camera, width=_LOOK_WIDTH, height=round(_LOOK_WIDTH * camera.height / camera.width))
     blank = Image.new("RGB", (camera.width, camera.height), _BACKGROUND)
@@ -73,21 +71,16 @@ def detections(world: World, record: ImageRecord) -> list[Detection]:
     return found
 
 
-def standing(world: World, index: int) -> list[Standing]:
+def street_objects(world: World, index: int) -> list[StreetObject]:
     """Poles and direction signs of a place's street, near enough to its sequence to be seen in it."""
     place = world.place(index)
-    road = Road(place, generator(place.look, "road"))
+    road = Road(place, generator(place.paint_seed, "road"))
     camera = camera_of(world, place, road, world.images(index)[0])
     street = Street(place, road, Canvas(Image.new("RGB", (1, 1)), camera), 0, False)
     spots = [(street.pole_kind, x, z) for x, z in street.pole_spots()]
     spots += [("direction", x, z) for x, z in street.direction_spots()]
-    bearing = math.radians(place.bearing_deg)
-    scale = 111_195.0 * max(0.05, math.cos(math.radians(place.lat)))
-    return [
-        Standing(
-            VALUES[kind],
-            round(place.lat + (z * math.cos(bearing) - x * math.sin(bearing)) / 111_195.0, 9),
-            round(place.lon + (z * math.sin(bearing) + x * math.cos(bearing)) / scale, 9),
-        )
-        for kind, x, z in spots
-    ]
+    found = []
+    for kind, x, z in spots:
+        lat, lon = point_along(place.lat, place.lon, place.bearing_deg, z, x)
+        found.append(StreetObject(VALUES[kind], round(lat, 9), round(lon, 9)))
+    return found

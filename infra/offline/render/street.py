@@ -1,7 +1,5 @@
 """One street, put together from a place's attributes and drawn far to near."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -10,11 +8,19 @@ import numpy as np
 
 from infra.offline.place import Place
 from infra.offline.render.backdrop import Road
-from infra.offline.render.buildings import House, draw_house, line_up
 from infra.offline.render.canvas import Canvas, Colour
-from infra.offline.render.labels import BoardWatch
-from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_texture
-from infra.offline.render.things import CAR_COLOURS, draw_car, draw_monument, draw_pole, draw_tree, draw_wires
+from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, BoardWatch, board_texture
+from infra.offline.render.things import (
+    CAR_COLOURS,
+    House,
+    draw_car,
+    draw_house,
+    draw_monument,
+    draw_pole,
+    draw_tree,
+    draw_wires,
+    houses_along,
+)
 from infra.offline.seeded_random import generator
 
 LANDMARK_WORD = "MONUMENT"
@@ -37,7 +43,7 @@ class Street:
         text: bool = True,
     ) -> None:
         self.place, self.road, self.canvas, self.traffic, self.landmark = place, road, canvas, traffic, landmark
-        self._watch, self._text = watch, text  # who notes the boards; False: boards without a word, as a control
+        self._watch, self._text = watch, text  # notes the boards; False: boards without text, as a control
         self._things: list[Thing] = []
         around = math.radians(place.sun_azimuth_deg - place.bearing_deg)
         self._sun = (math.sin(around), math.cos(around))
@@ -62,18 +68,13 @@ class Street:
         return 0.66 + 0.34 * max(0.0, nx * self._sun[0] + nz * self._sun[1])
 
     def _houses(self) -> None:
-        rng = generator(self.place.look, "houses")
-        place, front = (
-            self.place,
-            self.road.half_m + self.road.walk_m + (0.4 if self.place.setting == "centre" else 4.5),
-        )
+        rng = generator(self.place.paint_seed, "houses")
+        place = self.place
+        front = self.road.half_m + self.road.walk_m + (0.4 if place.setting == "centre" else 4.5)
         side = 1.0 if rng.random() < 0.5 else -1.0
-        spots = [
-            ((side if k % 2 == 0 else -side), 9.0 + 15.0 * k + float(rng.uniform(-3, 3)))
-            for k in range(len(place.shops))
-        ]
+        spots = [(side * (-1) ** k, 9.0 + 15.0 * k + float(rng.uniform(-3, 3))) for k in range(len(place.shops))]
         palette = rng.permutation(len(SHOP_COLOURS))
-        for house in line_up(place, front, spots, rng):
+        for house in houses_along(place, front, spots, rng):
             look = int(rng.integers(1 << 30))
             light = (self._light(-house.side, 0.0), self._light(0.0, -1.0), self._light(0.0, 1.0))
             nearest = min(max(self.canvas.camera.z, house.z0), house.z1)
@@ -89,9 +90,8 @@ class Street:
         for k, (spot_side, first) in enumerate(spots):
             # Boards come again down the road, so that the end of a sequence has something to read too.
             for z in (first, first + 37.0) if rng.random() < 0.75 else (first + 21.0,):
-                self._standing_board(
-                    place.shops[k].lines, spot_side, z - 5.5, SHOP_COLOURS[int(palette[k % len(palette)])]
-                )
+                colours = SHOP_COLOURS[int(palette[k % len(palette)])]
+                self._standing_board(place.shops[k].lines, spot_side, z - 5.5, colours)
 
     def _shop_board(self, lines: tuple[str, ...], house: House, colours: tuple[Colour, Colour]) -> None:
         """The long board over the shop window, flat on the front."""
@@ -123,7 +123,7 @@ class Street:
         """(x, z) of the direction signs."""
         if not self.place.towns_ahead:
             return []
-        zs = np.array([24.0, 78.0]) + float(generator(self.place.look, "direction").uniform(0, 14))
+        zs = np.array([24.0, 78.0]) + float(generator(self.place.paint_seed, "direction").uniform(0, 14))
         return [(self.road.side * (self.road.half_m + 2.4), float(z)) for z in zs]
 
     def _direction_board(self, x: float, z: float, towns: tuple[tuple[str, int], ...]) -> None:
@@ -131,21 +131,9 @@ class Street:
         width, height = 3.4, 0.72 * len(lines) + 0.2
         colours = DIRECTION_COLOURS[self.place.facts.direction_sign]
         for post in (x - 1.1, x + 1.1):
-            self._add(
-                post,
-                z + 0.06,
-                partial(self._post, post, z, 2.6),
-            )
-        self._things.append(
-            self._board(
-                lines,
-                (x - width / 2, 2.4 + height, z),
-                (width, 0.0, 0.0),
-                height,
-                colours,
-                (0.66 / len(lines),) * len(lines),
-            )
-        )
+            self._add(post, z + 0.06, partial(self._post, post, z, 2.6))
+        corner, heights = (x - width / 2, 2.4 + height, z), (0.66 / len(lines),) * len(lines)
+        self._things.append(self._board(lines, corner, (width, 0.0, 0.0), height, colours, heights))
 
     def _street_plates(self) -> None:
         colours: tuple[Colour, Colour] = ((20, 66, 140), (250, 250, 250))
@@ -153,14 +141,9 @@ class Street:
             colours = ((0, 100, 66), (250, 250, 250))
         for z in (7.0, 34.0, 61.0):
             x = self.road.side * (self.road.half_m + 0.8)
-            self._add(
-                x,
-                z + 0.05,
-                partial(self._post, x, z, 2.5),
-            )
-            self._things.append(
-                self._board((self.place.street,), (x - 0.8, 2.85, z), (1.6, 0.0, 0.0), 0.36, colours, (0.62,))
-            )
+            self._add(x, z + 0.05, partial(self._post, x, z, 2.5))
+            corner = (x - 0.8, 2.85, z)
+            self._things.append(self._board((self.place.street,), corner, (1.6, 0.0, 0.0), 0.36, colours, (0.62,)))
 
     def _board(
         self,
@@ -195,7 +178,7 @@ class Street:
         return math.hypot(centre[0] - camera.x, centre[2] - 0.02 - camera.z), draw
 
     def _green(self) -> None:
-        rng = generator(self.place.look, "green")
+        rng = generator(self.place.paint_seed, "green")
         count = {"centre": 8, "suburb": 22, "rural": 44}[self.place.setting]
         if self.place.climate in ("arid", "polar"):
             count //= 2
@@ -228,7 +211,7 @@ class Street:
 
     def pole_spots(self) -> list[tuple[float, float]]:
         """(x, z) of the poles."""
-        zs = np.arange(-64, 160, 32) + float(generator(self.place.look, "poles").uniform(0, 20))
+        zs = np.arange(-64, 160, 32) + float(generator(self.place.paint_seed, "poles").uniform(0, 20))
         return [(-self.road.side * (self.road.half_m + 0.7), float(z)) for z in zs]
 
     def countable(self) -> list[tuple[str, list[Callable[[], None]]]]:
@@ -247,7 +230,7 @@ class Street:
         return found
 
     def _cars(self) -> None:
-        rng = generator(self.place.look, "traffic", self.traffic)
+        rng = generator(self.place.paint_seed, "traffic", self.traffic)
         lane = self.road.side * self.road.lane_m / 2
         light = self._light(0.0, -1.0)
         base = self.canvas.camera.z
@@ -260,7 +243,7 @@ class Street:
             self._add(x, z, partial(draw_car, self.canvas, x, z, direction, colour, light))
 
     def _monument(self) -> None:
-        rng = generator(self.place.look, "monument")
+        rng = generator(self.place.paint_seed, "monument")
         form, z = int(rng.integers(3)), self.canvas.camera.z + float(rng.uniform(30, 42))
         x = -self.road.side * 1.0
         self._add(x, z, partial(draw_monument, self.canvas, x, z, form))

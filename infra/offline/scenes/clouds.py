@@ -1,7 +1,5 @@
 """Clouds of a pass, continuous over all its tiles so that overlaps agree, and the sun that casts their shadows."""
 
-from __future__ import annotations
-
 import math
 from datetime import datetime
 
@@ -44,13 +42,6 @@ _DESERTS = (
     (-23.0, -69.5, 9.0, 2.5, 1.0), (36.0, -114.0, 6.0, 6.0, 0.85), (28.0, -105.0, 5.0, 5.0, 0.75),
     (-45.0, -69.0, 6.0, 3.5, 0.7), (27.0, 71.0, 4.0, 4.0, 0.8), (9.0, 47.0, 6.0, 5.0, 0.8),
 )  # fmt: skip
-
-
-def density(
-    seed: int, orbit: int, number: int, x: np.ndarray, y: np.ndarray, lat: np.ndarray, lon: np.ndarray
-) -> np.ndarray:
-    """How thick the clouds of a pass are at Mercator positions: above 0 is cloud."""
-    return np.asarray(weather(seed, orbit, number, x, y) + climate(lat, lon))
 
 
 def climate(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:

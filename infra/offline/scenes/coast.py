@@ -1,7 +1,5 @@
 """Land and sea: Natural Earth outlines, and how far from the coast a point of a UTM grid lies."""
 
-from __future__ import annotations
-
 import gzip
 from functools import lru_cache
 from pathlib import Path

@@ -5,17 +5,15 @@ anything, and a byte range paints only the tiles it touches. Header and director
 coarsest first, then full resolution: the order GDAL's COG driver writes.
 """
 
-from __future__ import annotations
-
 import struct
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache, cached
 
 from infra.offline.scenes.orbit import Scene
 from infra.offline.scenes.paint import Pixels, paint_classes, paint_window
@@ -149,12 +147,9 @@ class Painter:
     """Bytes of scenes' assets, painted when asked for; the last tiles are kept, for bands share their painting."""
 
     def __init__(self, seed: int, cache_bytes: int = _CACHE_BYTES) -> None:
-        self.seed, self.cache_bytes = seed, cache_bytes
-        self._kept: OrderedDict[tuple[str, int, int, int, int], Pixels | np.ndarray] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self.seed = seed
         # Bands of one place are asked for at the same time: one paints, the others wait for it.
-        self._turns = [threading.Lock() for _ in range(61)]
+        self._painted = cached(LRUCache(cache_bytes, _size), condition=threading.Condition())(self._paint)
 
     def read(self, scene: Scene, asset: str, start: int, end: int) -> Iterator[bytes]:
         """The bytes [start, end) of an asset, piece by piece."""
@@ -174,9 +169,9 @@ class Painter:
         """The bytes of one tile."""
         step = ASSETS[asset]
         if asset == "SCL":
-            values = self._kept_or(paint_classes, scene, step, level, column, row)
+            values = self._painted(paint_classes, scene, step, level, column, row)
         else:
-            pixels = self._kept_or(paint_window, scene, step, level, column, row)
+            pixels = self._painted(paint_window, scene, step, level, column, row)
             values = pixels.visual() if asset == "visual" else pixels.band(asset, scene.offset)
         if values.shape[:2] == (BLOCK, BLOCK):
             return bytes(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
@@ -184,21 +179,8 @@ class Painter:
         full[: values.shape[0], : values.shape[1]] = values  # tiles reach past the image's edge
         return full.tobytes()
 
-    def _kept_or(self, paint: Callable[..., Any], scene: Scene, step: int, level: int, column: int, row: int) -> Any:
-        key = (scene.id, step, level, column, row)
-        with self._turns[hash(key) % len(self._turns)]:
-            with self._lock:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-                    return self._kept[key]
-            painted = paint(self.seed, scene, _window(scene, step, level, column, row))
-            with self._lock:
-                self._kept[key] = painted
-                self._bytes += _size(painted)
-                while self._bytes > self.cache_bytes and len(self._kept) > 1:
-                    _, old = self._kept.popitem(last=False)
-                    self._bytes -= _size(old)
-            return painted
+    def _paint(self, paint: Callable[..., Any], scene: Scene, step: int, level: int, column: int, row: int) -> Any:
+        return paint(self.seed, scene, _window(scene, step, level, column, row))
 
 
 def _size(painted: Pixels | np.ndarray) -> int:

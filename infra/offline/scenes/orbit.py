@@ -1,7 +1,5 @@
 """When the two satellites pass, and which part of a tile a pass sees: the swath's edges make the no-data wedges."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A scene's pixels: ground, clouds, shadows and the swath's edge, as stored numbers of every band and as classes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,8 +9,7 @@ import numpy as np
 from PIL import Image
 
 from infra.offline.scenes.clouds import CIRRUS, HIGH, MEDIUM, cirrus, climate, sun, weather
-from infra.offline.scenes.ground import paint_ground
-from infra.offline.scenes.land import ground_classes
+from infra.offline.scenes.ground import ground_classes, paint_ground
 from infra.offline.scenes.orbit import SWATH_KM, Scene, across_km, scenes_of
 from infra.offline.scenes.projection import central_meridian, to_mercator, unbroken
 from infra.offline.scenes.tiles import SIZE_M, Tile, tile_named

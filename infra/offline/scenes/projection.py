@@ -1,7 +1,5 @@
 """Map projections on WGS 84: UTM by Krüger's series, and spherical Mercator, the plane the ground is painted on."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

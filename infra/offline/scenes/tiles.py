@@ -1,7 +1,5 @@
 """The MGRS tiles Sentinel-2 products are cut to: 100 km squares of the UTM grid, made 109.8 km wide to overlap."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache

@@ -1,7 +1,5 @@
 """A rectangle of pixels on a UTM grid, and the wide-meshed net of points under it on which slow things are computed."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,12 +74,7 @@ class Window:
         i, j = at_x.astype(np.int64), at_y.astype(np.int64)
         fx, fy = (at_x - i).astype(values.dtype), (at_y - j).astype(values.dtype)[:, None]
         between = values[:, i] + (values[:, i + 1] - values[:, i]) * fx
-        upper = between[j]
-        slope = between[j + 1]
-        slope -= upper
-        slope *= fy
-        slope += upper
-        return np.asarray(slope)
+        return np.asarray((between[j + 1] - between[j]) * fy + between[j])
 
     def soft(self, seed: int, salt: str, cell_m: float) -> np.ndarray:
         """Noise at the pixels' centres, its humps wide enough for the nodes: far quicker than pixel by pixel."""
@@ -109,13 +102,10 @@ def draw_pair(seed: int, salt: str, x: np.ndarray, y: np.ndarray) -> tuple[np.nd
     """Two numbers in [0, 1) per pair of integers, however far apart they lie."""
     bits = scrambled(key_of(seed, salt) & 0xFFFFFFFF, (x << 28) ^ (y + (1 << 27)))
     unit = np.float32(2.0**-24)
-    first = (bits >> np.uint64(40)).astype(np.uint32).astype(np.float32)
-    first *= unit
-    bits >>= np.uint64(16)
-    bits &= np.uint64(0xFFFFFF)
-    second = bits.astype(np.uint32).astype(np.float32)
-    second *= unit
-    return first, second
+    return (
+        (bits >> np.uint64(40)).astype(np.float32) * unit,
+        (bits >> np.uint64(16) & np.uint64(0xFFFFFF)).astype(np.float32) * unit,
+    )
 
 
 def draw_each(seed: int, salt: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -135,47 +125,28 @@ def noise(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cell_m: float) -> 
     # Each layer lies at its own angle, else the eye sees the squares it is made of.
     turn = 2 * math.pi * fraction("turn", salt)
     across, up = math.cos(turn) / cell_m, math.sin(turn) / cell_m
-    u, v = x * across, y * across
-    u += y * up
-    v -= x * up
+    u, v = x * across + y * up, y * across - x * up
     x0, y0 = math.floor(u.min()), math.floor(v.min())
     u -= x0
     v -= y0
     i, j = u.astype(np.int32), v.astype(np.int32)  # positive now, so cutting off is rounding down
     wide, tall = int(i.max()) + 2, int(j.max()) + 2
-    fu, fv = _ease(u, i), _ease(v, j)
+    fu, fv = _ease((u - i).astype(np.float32)), _ease((v - j).astype(np.float32))
     if wide * tall > 4 * u.size:  # few points far apart: four draws each are fewer than all of the table's
         corners = [draw_each(seed, salt, i + np.int64(x0 + e), j + np.int64(y0 + f)) * 2 - 1 for f, e in _CORNERS]
     else:
         table = (_table(seed, salt, x0, y0, wide, tall) * 2 - 1).ravel()
-        at = j
-        at *= np.int32(wide)
-        at += i
-        corners = [table.take(at), table.take(at + 1)]
-        at += np.int32(wide)
-        corners += [table.take(at), table.take(at + 1)]
-    north, north_east, south, south_east = corners
-    north_east -= north
-    north_east *= fu
-    north += north_east
-    south_east -= south
-    south_east *= fu
-    south += south_east
-    south -= north
-    south *= fv
-    south += north
-    return south
+        at = j * np.int32(wide) + i
+        corners = [table.take(at + np.int32(f * wide + e)) for f, e in _CORNERS]
+    upper, upper_right, lower, lower_right = corners
+    upper = (upper_right - upper) * fu + upper
+    lower = (lower_right - lower) * fu + lower
+    return np.asarray((lower - upper) * fv + upper)
 
 
-def _ease(values: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """What is left of the values beside their whole part, 0 to 1, flat at either end."""
-    rest = np.empty(values.shape, dtype=np.float32)
-    np.subtract(values, whole, out=rest, casting="same_kind")
-    eased = np.multiply(rest, np.float32(-2))
-    eased += np.float32(3)
-    eased *= rest
-    eased *= rest
-    return eased
+def _ease(t: np.ndarray) -> np.ndarray:
+    """From 0 to 1 as t does, flat at either end."""
+    return np.asarray((t * np.float32(-2) + np.float32(3)) * t * t)
 
 
 def layers(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cells_m: tuple[float, ...], fade: float) -> np.ndarray:
@@ -188,14 +159,7 @@ def layers(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cells_m: tuple[fl
 
 def step_up(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """0 below `low`, 1 above `high`, smooth between."""
-    t = values - np.float32(low)
-    t *= np.float32(1 / (high - low))
-    np.clip(t, 0, 1, out=t)
-    eased = np.multiply(t, np.float32(-2))
-    eased += np.float32(3)
-    eased *= t
-    eased *= t
-    return eased
+    return _ease(np.clip((values - np.float32(low)) * np.float32(1 / (high - low)), 0, 1))
 
 
 def blend(base: np.ndarray, other: np.ndarray, share: np.ndarray) -> np.ndarray:

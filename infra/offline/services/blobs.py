@@ -5,8 +5,6 @@
 /sas/api/sas/v1/sign?href=                             {"msft:expiry", "href"}
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -20,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from infra.offline.computing import compute
+from infra.offline.computing import compute_in_thread
 from infra.offline.fault_layer import clock
 from infra.offline.scenes.cog import ASSETS, Painter, layout_of
 from infra.offline.scenes.orbit import Scene, scene_with_id
-from infra.offline.services.ranges import byte_range
+from infra.offline.services.image_host import byte_range
 from infra.offline.world import World
 
 ACCOUNT, CONTAINER = "sentinel2l2a01", "sentinel2-l2"
@@ -142,7 +140,7 @@ class BlobHost:
     async def _pieces(self, scene: Scene, asset: str, start: int, end: int) -> AsyncIterator[bytes]:
         pieces = self.painter.read(scene, asset, start, end)
         while True:
-            piece = await compute(next, pieces, b"")
+            piece = await compute_in_thread(next, pieces, b"")
             if not piece:
                 return
             yield piece
@@ -158,13 +156,15 @@ def sas_application(world: World) -> Starlette:
     """What is mounted at `/sas`."""
     signer = Signer(world.seed)
 
+    def fresh_token(request: Request) -> tuple[str, str]:
+        expired = "expired_url" in request.scope.get("faults", ())
+        return signer.token(ACCOUNT, CONTAINER, clock(request.scope), expired)
+
     async def token(request: Request) -> Response:
         account, container = request.path_params["account"], request.path_params["container"]
         if (account, container) != (ACCOUNT, CONTAINER):
             return JSONResponse({"detail": f"No such storage container: {account}/{container}"}, 404)
-        end, text = signer.token(
-            account, container, clock(request.scope), "expired_url" in request.scope.get("faults", ())
-        )
+        end, text = fresh_token(request)
         return JSONResponse({"msft:expiry": end, "token": text})
 
     async def sign(request: Request) -> Response:
@@ -175,9 +175,7 @@ def sas_application(world: World) -> Starlette:
         account, container = match.groups() if match else ("", "")
         if (account, container) != (ACCOUNT, CONTAINER):
             return JSONResponse({"detail": "href is not an asset of this service"}, 400)
-        end, text = signer.token(
-            account, container, clock(request.scope), "expired_url" in request.scope.get("faults", ())
-        )
+        end, text = fresh_token(request)
         return JSONResponse({"msft:expiry": end, "href": f"{href}{'&' if parts.query else '?'}{text}"})
 
     return Starlette(

@@ -1,26 +1,62 @@
-"""The image host: signed addresses that expire, and the pictures behind them, painted when first asked for."""
-
-from __future__ import annotations
+"""The image host: signed addresses that expire, byte ranges and validators, pictures painted when first asked for."""
 
 import hashlib
 import hmac
+import re
 import threading
-from collections import OrderedDict
 
+from cachetools import LRUCache, cached
 from PIL import Image, ImageFilter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from infra.offline.computing import compute
-from infra.offline.fault_layer import changes, clock, is_deleted
+from infra.offline.computing import compute_in_thread
+from infra.offline.fault_layer import change_count, clock, is_deleted
 from infra.offline.render import encode, paint
 from infra.offline.seeded_random import fraction
-from infra.offline.services.ranges import answer_file
 from infra.offline.world import ImageRecord, World
 
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 DEFAULT_LIFETIME_S = 3600.0
 _CACHE_BYTES = 96 * 1024 * 1024
+
+
+def byte_range(header: str, length: int) -> tuple[int, int] | None:
+    """[start, end) of a Range header; None without a usable one, which means the whole; (0, 0) past the end."""
+    match = _RANGE.fullmatch(header.strip())
+    if not match or match.groups() == ("", ""):
+        return None
+    if match[1] == "":
+        return (max(0, length - int(match[2])), length) if int(match[2]) else (0, 0)
+    start, end = int(match[1]), min(length, int(match[2]) + 1 if match[2] else length)
+    if match[2] and int(match[2]) < start:
+        return None
+    return (start, end) if start < length else (0, 0)
+
+
+def etag_of(data: bytes) -> str:
+    """A strong validator: other bytes, another one."""
+    return f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"'
+
+
+def answer_file(request: Request, data: bytes, media_type: str, headers: dict[str, str]) -> Response:
+    """The file, the part asked for, or word that it is unchanged."""
+    etag = etag_of(data)
+    headers = {**headers, "etag": etag, "accept-ranges": "bytes"}
+    known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    if etag in known or known == ["*"]:
+        return Response(status_code=304, headers=headers)
+    wanted = byte_range(request.headers.get("range", ""), len(data))
+    if request.headers.get("if-range", etag) != etag:
+        wanted = None  # it has a part of another file: the whole of this one
+    if wanted is None:
+        return Response(data, media_type=media_type, headers=headers)
+    start, end = wanted
+    if wanted == (0, 0):
+        return Response(status_code=416, headers={**headers, "content-range": f"bytes */{len(data)}"})
+    headers["content-range"] = f"bytes {start}-{end - 1}/{len(data)}"
+    return Response(data[start:end], 206, headers, media_type)
 
 
 class ImageHost:
@@ -29,9 +65,7 @@ class ImageHost:
     def __init__(self, world: World, lifetime_s: float = DEFAULT_LIFETIME_S) -> None:
         self.world, self.lifetime_s = world, lifetime_s
         self._secret = hashlib.blake2b(f"image host {world.seed}".encode()).digest()
-        self._kept: OrderedDict[tuple[int, int, str, int], bytes] = OrderedDict()
-        self._kept_bytes = 0
-        self._lock = threading.Lock()
+        self._painted = cached(LRUCache(_CACHE_BYTES, len), condition=threading.Condition())(self._paint)
 
     def routes(self) -> list[Route]:
         """The routes to mount."""
@@ -59,7 +93,7 @@ class ImageHost:
         record = self.world.image(image_id)
         if record is None or is_deleted(request.scope, image_id):
             return PlainTextResponse("Not Found", 404)
-        data = await compute(self.jpeg, record, size, changes(request.scope, image_id))
+        data = await compute_in_thread(self.jpeg, record, size, change_count(request.scope, image_id))
         return answer_file(request, data, "image/jpeg", {"cache-control": "max-age=1209600"})
 
     def jpeg(self, record: ImageRecord, size: str, version: int = 0) -> bytes:
@@ -69,11 +103,9 @@ class ImageHost:
         """
         if record.condition == "exact_duplicate":
             record = self.world.images(record.place)[record.painted_as]
-        key = (record.place, record.slot, size, version)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+        return self._painted(record, size, version)
+
+    def _paint(self, record: ImageRecord, size: str, version: int) -> bytes:
         image = paint(self.world, record)
         for count in range(version):
             _blur(image, fraction("blurred", record.image_id, count))
@@ -81,13 +113,7 @@ class ImageHost:
             image = image.resize(
                 (int(size), round(image.height * int(size) / image.width)), resample=1, reducing_gap=2.0
             )
-        data = encode(image)
-        with self._lock:
-            self._kept_bytes += len(data) - len(self._kept.get(key, b""))
-            self._kept[key] = data
-            while self._kept_bytes > _CACHE_BYTES:
-                self._kept_bytes -= len(self._kept.popitem(last=False)[1])
-        return data
+        return encode(image)
 
 
 def _blur(image: Image.Image, where: float) -> None:

@@ -1,7 +1,7 @@
-"""Mapillary Graph API v4: one image, images of a box, of a sequence, of a list of ids."""
+"""Mapillary Graph API v4: one image, images of a box, of a sequence, of a list of ids, and the errors real clients have
+recorded."""
 
-from __future__ import annotations
-
+import itertools
 import json
 import math
 import re
@@ -19,16 +19,62 @@ from starlette.routing import Route
 
 from infra.offline.fault_layer import clock, is_deleted
 from infra.offline.seeded_random import fraction, key_of
-from infra.offline.services import mapillary_errors as errors
 from infra.offline.services.image_host import ImageHost
 from infra.offline.world import ImageRecord, World
 
+_traces = itertools.count()
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
 _TOKEN_SHAPE = re.compile(r"MLY\|\d+\|[0-9a-f]{32}")
 MAX_AREA_DEG2 = 0.01
 MAX_LIMIT = 2000
 MAX_IDS = 50
 _SIZES = ("256", "1024", "2048", "original")
+# Known upstream, but this world has no models of its streets: absent, as upstream where none was made.
+_NEVER_THERE = ("mesh", "sfm_cluster")
+
+
+class GraphError(Exception):
+    """An error answer on its way out."""
+
+    def __init__(
+        self, status: int, message: str, kind: str | None = None, code: int | None = None, **more: Any
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.kind, self.code, self.more = status, message, kind, code, more
+
+    def response(self) -> Response:
+        """The HTTP answer."""
+        number = key_of("trace", next(_traces))
+        trace = "A" + "".join(_ALPHABET[(number >> (6 * i)) & 63] for i in range(20))
+        error: dict[str, Any] = {"message": self.message}
+        if self.kind is not None:
+            error["type"] = self.kind
+        if self.code is not None:
+            error["code"] = self.code
+        error |= self.more
+        error["fbtrace_id"] = trace
+        return Response(json.dumps({"error": error}), self.status, media_type="application/json")
+
+
+def unknown_object(image_id: str) -> GraphError:
+    """No image has this id: 400, not 404."""
+    text = (
+        f"Unsupported get request. Object with ID '{image_id}' does not exist, cannot be loaded due to missing "
+        "permissions, or does not support this operation"
+    )
+    return GraphError(400, text, "MLYApiException", 100, error_subcode=33)
+
+
+def box_too_big(area_deg2: float) -> GraphError:
+    """The box covers more than the allowed area."""
+    text = f"Bounding box area is too large. Maximum allowed area is 0.010 square degrees, but got {area_deg2:.3f}"
+    return GraphError(500, text)
+
+
+def bad_parameter(text: str) -> GraphError:
+    """A parameter that cannot be read."""
+    return GraphError(400, f"(#100) {text}", "MLYApiException", 100)
 
 
 @dataclass(frozen=True)
@@ -75,7 +121,7 @@ class Mapillary:
                 self._check_token(request)
                 self._check_rate(kind)
                 found = await anyio.to_thread.run_sync(answer, request) if slow else answer(request)
-            except errors.GraphError as error:
+            except GraphError as error:
                 return error.response()
             return found if isinstance(found, Response) else Response(json.dumps(found), media_type="application/json")
 
@@ -86,11 +132,12 @@ class Mapillary:
         in_header = header.partition(" ")[0].lower() in ("oauth", "bearer")
         token = header.partition(" ")[2].strip() if in_header else request.query_params.get("access_token", "")
         if not token:
-            raise errors.no_token()
+            raise GraphError(500, "Invalid OAuth 2.0 Access Token", "MLYApiException", 190)  # 500, not 401
         if not _TOKEN_SHAPE.fullmatch(token):
-            raise errors.malformed_token()
+            raise GraphError(401, "Failed to decode", "OAuthException", 190)
         if token not in self.tokens:
-            raise errors.unknown_token(in_header)
+            status = 401 if in_header else 400  # of a token that no application owns, depending on where it was given
+            raise GraphError(status, "Error validating application", "OAuthException", 190)
 
     def _check_rate(self, kind: str) -> None:
         recent, now = self._recent[kind], time.monotonic()
@@ -98,7 +145,8 @@ class Mapillary:
         while recent and recent[0] < now - window_s:
             recent.popleft()
         if len(recent) >= most:
-            raise errors.rate_limited()
+            # 403, not 429.
+            raise GraphError(403, "Application request limit reached", "MLYApiException", 4, is_transient=True)
         recent.append(now)
 
     def _one(self, request: Request) -> dict[str, Any]:
@@ -109,30 +157,27 @@ class Mapillary:
         """The image with an id; the API's own error when there is none."""
         record = self.world.image(image_id)
         if record is None or is_deleted(request.scope, image_id):
-            raise errors.unknown_object(image_id)
+            raise unknown_object(image_id)
         return record
 
     def _many(self, request: Request) -> dict[str, Any]:
         wanted = [text for text in request.query_params.get("ids", "").split(",") if text]
         if not wanted:
-            raise errors.bad_parameter("The parameter ids is required")
+            raise bad_parameter("The parameter ids is required")
         if len(wanted) > MAX_IDS:
-            raise errors.bad_parameter(f"Too many IDs. Maximum: {MAX_IDS}. Provided: {len(wanted)}")
-        found = {}
-        for image_id in wanted:
-            found[image_id] = self._fields(self.record(image_id, request), request)
-        return found
+            raise bad_parameter(f"Too many IDs. Maximum: {MAX_IDS}. Provided: {len(wanted)}")
+        return {image_id: self._fields(self.record(image_id, request), request) for image_id in wanted}
 
     def _image_ids(self, request: Request) -> dict[str, Any]:
         sequence = request.query_params.get("sequence_id", "")
         if not sequence:
-            raise errors.bad_parameter("The parameter sequence_id is required")
+            raise bad_parameter("The parameter sequence_id is required")
         rows = [{"id": record.image_id} for record in self.world.sequence(sequence)]
         return {"data": [row for row in rows if not is_deleted(request.scope, row["id"])]}
 
     def _images(self, request: Request) -> dict[str, Any]:
         query = request.query_params
-        limit = _whole(query.get("limit", str(MAX_LIMIT)), "limit", 1, MAX_LIMIT)
+        limit = limit_of(query)
         if "sequence_ids" in query:
             found = [record for key in query["sequence_ids"].split(",") for record in self.world.sequence(key)]
         else:
@@ -147,10 +192,12 @@ class Mapillary:
     def _in_box(self, west: float, south: float, east: float, north: float) -> list[ImageRecord]:
         area = (east - west) * (north - south)
         if area > MAX_AREA_DEG2 * (1 + 1e-9):
-            raise errors.box_too_big(area)
+            raise box_too_big(area)
         found = self.world.images_in(west, south, east, north)
         if len(found) > self.limits.dense:
-            raise errors.box_too_dense()
+            # Whatever limit and fields were asked.
+            text = "Please reduce the amount of data you're asking for, then retry your request"
+            raise GraphError(500, text, code=1)
         if len(found) > self.limits.crowd:
             # As the real service: a crowded box comes back thinner, with no word about it.
             share = (self.limits.crowd / len(found)) ** 0.5
@@ -176,7 +223,7 @@ class Mapillary:
         if name in _NEVER_THERE:
             return None
         if name not in _FIELDS:
-            raise errors.bad_parameter(f"Tried accessing nonexisting field ({name})")
+            raise bad_parameter(f"Tried accessing nonexisting field ({name})")
         return _FIELDS[name](record)
 
 
@@ -192,8 +239,6 @@ def _rotation(compass_deg: float) -> list[float]:
     return [round(turn * part / length, 9) for part in axis]
 
 
-# Known upstream, but this world has no models of its streets: absent, as upstream where none was made.
-_NEVER_THERE = ("mesh", "sfm_cluster")
 _FIELDS: dict[str, Callable[[ImageRecord], Any]] = {
     "id": lambda r: r.image_id,
     "sequence": lambda r: r.sequence_id,
@@ -221,9 +266,11 @@ _FIELDS: dict[str, Callable[[ImageRecord], Any]] = {
 }
 
 
-def _whole(text: str, name: str, low: int, high: int) -> int:
-    if not text.isdigit() or not low <= int(text) <= high:
-        raise errors.bad_parameter(f"Param {name} must be an integer between {low} and {high}")
+def limit_of(query: Any) -> int:
+    """How many records are asked for at most."""
+    text = query.get("limit", str(MAX_LIMIT))
+    if not text.isdigit() or not 1 <= int(text) <= MAX_LIMIT:
+        raise bad_parameter(f"Param limit must be an integer between 1 and {MAX_LIMIT}")
     return int(text)
 
 
@@ -233,27 +280,28 @@ def _number(text: str, name: str) -> float:
     except ValueError:
         number = float("nan")
     if not -360.0 <= number <= 360.0:
-        raise errors.bad_parameter(f"Param {name} must be a number")
+        raise bad_parameter(f"Param {name} must be a number")
     return number
 
 
 def box_of(query: Any) -> tuple[float, float, float, float]:
+    """(west, south, east, north) of a query by box, or by point and radius."""
     if "bbox" in query:
         parts = query["bbox"].split(",")
         if len(parts) != 4:
-            raise errors.bad_parameter("Param bbox must be west,south,east,north")
+            raise bad_parameter("Param bbox must be west,south,east,north")
         west, south, east, north = (_number(part, "bbox") for part in parts)
     elif "lat" in query and "lng" in query:
         radius_m = _number(query.get("radius", "25"), "radius")
         if not 0 < radius_m <= 50:
-            raise errors.bad_parameter("Param radius must be at most 50")
+            raise bad_parameter("Param radius must be at most 50")
         lat, lon, half = _number(query["lat"], "lat"), _number(query["lng"], "lng"), radius_m / 111_195.0
         wide = half / max(0.001, math.cos(math.radians(lat)))
         west, south, east, north = lon - wide, lat - half, lon + wide, lat + half
     else:
-        raise errors.bad_parameter("The parameter bbox is required")
+        raise bad_parameter("The parameter bbox is required")
     if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
-        raise errors.bad_parameter("Param bbox must be west,south,east,north")
+        raise bad_parameter("Param bbox must be west,south,east,north")
     return west, south, east, north
 
 
@@ -272,7 +320,7 @@ def _moment_ms(text: str, name: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise errors.bad_parameter(f"Param {name} must be an ISO 8601 time") from None
+        raise bad_parameter(f"Param {name} must be an ISO 8601 time") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
 
 

@@ -1,7 +1,5 @@
 """The STAC API of the scene archive, at `/stac/api/stac/v1`: landing page, collection, items, search with paging."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from urllib.parse import urlencode
@@ -14,13 +12,11 @@ from starlette.routing import Route
 
 from infra.offline.scenes.orbit import scene_with_id
 from infra.offline.services.stac_hosts import CAME_BY_REAL_HOST
-from infra.offline.services.stac_items import COLLECTION, Places, collection, item
-from infra.offline.services.stac_request import BadRequest, Search, from_query, read_search
-from infra.offline.services.stac_search import find
+from infra.offline.services.stac_items import COLLECTION, GEOJSON, ServiceUrls, collection, item, link
+from infra.offline.services.stac_search import BadRequest, Search, find_scenes, from_query, read_search
 from infra.offline.world import World
 
 _ROOT = "/api/stac/v1"
-_GEOJSON = "application/geo+json"
 _CONFORMS = [
     "https://api.stacspec.org/v1.0.0/core",
     "https://api.stacspec.org/v1.0.0/collections",
@@ -37,9 +33,9 @@ _CONFORMS = [
 ]
 
 
-def _places(request: Request) -> Places:
+def _places(request: Request) -> ServiceUrls:
     origin = f"{request.url.scheme}://{request.url.netloc}"
-    return Places(origin, bool(request.scope.get(CAME_BY_REAL_HOST)))
+    return ServiceUrls(origin, bool(request.scope.get(CAME_BY_REAL_HOST)))
 
 
 class Stac:
@@ -65,13 +61,13 @@ class Stac:
     async def _landing(self, request: Request) -> Response:
         here = _places(request).stac
         links: list[dict[str, Any]] = [
-            {"rel": "self", "type": "application/json", "href": f"{here}/"},
-            {"rel": "root", "type": "application/json", "href": f"{here}/"},
-            {"rel": "data", "type": "application/json", "href": f"{here}/collections"},
-            {"rel": "conformance", "type": "application/json", "href": f"{here}/conformance"},
-            {"rel": "search", "type": _GEOJSON, "href": f"{here}/search", "method": "GET"},
-            {"rel": "search", "type": _GEOJSON, "href": f"{here}/search", "method": "POST"},
-            {"rel": "child", "type": "application/json", "href": f"{here}/collections/{COLLECTION}"},
+            link("self", f"{here}/"),
+            link("root", f"{here}/"),
+            link("data", f"{here}/collections"),
+            link("conformance", f"{here}/conformance"),
+            link("search", f"{here}/search", GEOJSON, method="GET"),
+            link("search", f"{here}/search", GEOJSON, method="POST"),
+            link("child", f"{here}/collections/{COLLECTION}"),
         ]
         return JSONResponse(
             {
@@ -91,8 +87,8 @@ class Stac:
     async def _collections(self, request: Request) -> Response:
         places = _places(request)
         links = [
-            {"rel": "root", "type": "application/json", "href": f"{places.stac}/"},
-            {"rel": "self", "type": "application/json", "href": f"{places.stac}/collections"},
+            link("root", f"{places.stac}/"),
+            link("self", f"{places.stac}/collections"),
         ]
         return JSONResponse({"collections": [collection(places)], "links": links})
 
@@ -105,7 +101,7 @@ class Stac:
         scene = scene_with_id(request.path_params["item"])
         if request.path_params["collection"] != COLLECTION or scene is None:
             return _missing("Item does not exist.")
-        return JSONResponse(item(self.world.seed, scene, _places(request)), media_type=_GEOJSON)
+        return JSONResponse(item(self.world.seed, scene, _places(request)), media_type=GEOJSON)
 
     async def _items(self, request: Request) -> Response:
         if request.path_params["collection"] != COLLECTION:
@@ -138,22 +134,21 @@ class Stac:
             text = await anyio.to_thread.run_sync(self._answer, request, search, here)
         except BadRequest as error:
             return PlainTextResponse(str(error), 400)
-        return Response(text, media_type=_GEOJSON)
+        return Response(text, media_type=GEOJSON)
 
     def _answer(self, request: Request, search: Search, here: str) -> str:
         places = _places(request)
-        scenes, more = find(self.world.seed, search)
+        scenes, more = find_scenes(self.world.seed, search)
         links: list[dict[str, Any]] = [
-            {"rel": "root", "type": "application/json", "href": f"{places.stac}/"},
-            {"rel": "self", "type": _GEOJSON, "href": here},
+            link("root", f"{places.stac}/"),
+            link("self", here, GEOJSON),
         ]
         if more:
             token = f"next:{COLLECTION}:{scenes[-1].id}"
-            if request.method == "POST":
-                link = {"method": "POST", "href": here, "body": {**search.asked, "token": token}}
-            else:
-                link = {"method": "GET", "href": f"{here}?{urlencode({**request.query_params, 'token': token})}"}
-            links.append({"rel": "next", "type": _GEOJSON, **link})
+            following: dict[str, Any] = {"method": "POST", "href": here, "body": {**search.asked, "token": token}}
+            if request.method == "GET":
+                following = {"method": "GET", "href": f"{here}?{urlencode({**request.query_params, 'token': token})}"}
+            links.append({"rel": "next", "type": GEOJSON, **following})
         features = [item(self.world.seed, scene, places) for scene in scenes]
         return json.dumps({"type": "FeatureCollection", "features": features, "links": links})
 

@@ -1,7 +1,5 @@
 """Items and the collection of the scene archive, as the Planetary Computer words them."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +16,7 @@ from infra.offline.seeded_random import fraction
 from infra.offline.services.blobs import ACCOUNT, CONTAINER, blob_path
 
 COLLECTION = "sentinel-2-l2a"
+GEOJSON = "application/geo+json"
 _COG = "image/tiff; application=geotiff; profile=cloud-optimized"
 _TITLES = {
     "B02": "Band 2 - Blue - 10m", "B03": "Band 3 - Green - 10m", "B04": "Band 4 - Red - 10m",
@@ -31,12 +30,16 @@ _BANDS = {
 _SCHEMAS = "https://stac-extensions.github.io"
 
 
-class Places:
+def link(rel: str, href: str, kind: str = "application/json", **more: Any) -> dict[str, Any]:
+    """A link of an item, a collection or a page."""
+    return {"rel": rel, "type": kind, "href": href, **more}
+
+
+class ServiceUrls:
     """Where the services are, as one client sees them: links must lead back the way the client came."""
 
     def __init__(self, origin: str, real_hosts: bool) -> None:
         self.stac = f"{origin}/api/stac/v1" if real_hosts else f"{origin}/stac/api/stac/v1"
-        self.sas = f"{origin}/api/sas/v1" if real_hosts else f"{origin}/sas/api/sas/v1"
         scheme = origin.partition("://")[0]
         account = f"{scheme}://{ACCOUNT}.blob.core.windows.net" if real_hosts else f"{origin}/blob/{ACCOUNT}"
         self.blobs = f"{account}/{CONTAINER}"
@@ -102,10 +105,11 @@ def _rounded(numbers: list[float]) -> list[float]:
     return [round(float(number), 7) for number in numbers]
 
 
-def item(seed: int, scene: Scene, places: Places) -> dict[str, Any]:
+def item(seed: int, scene: Scene, places: ServiceUrls) -> dict[str, Any]:
     """One item; about one in ten has no bbox, as happens in the wild."""
     shape, box = geometry(scene.tile, scene.orbit)
     version = "v2.0.0" if _says_code(seed, scene) else "v1.0.0"
+    here = f"{places.stac}/collections/{COLLECTION}"
     found: dict[str, Any] = {
         "type": "Feature",
         "stac_version": "1.0.0",
@@ -116,14 +120,10 @@ def item(seed: int, scene: Scene, places: Places) -> dict[str, Any]:
         "properties": properties(seed, scene),
         "assets": {name: _asset(scene, name, places) for name in ASSETS},
         "links": [
-            {"rel": "collection", "type": "application/json", "href": f"{places.stac}/collections/{COLLECTION}"},
-            {"rel": "parent", "type": "application/json", "href": f"{places.stac}/collections/{COLLECTION}"},
-            {"rel": "root", "type": "application/json", "href": f"{places.stac}/"},
-            {
-                "rel": "self",
-                "type": "application/geo+json",
-                "href": f"{places.stac}/collections/{COLLECTION}/items/{scene.id}",
-            },
+            link("collection", here),
+            link("parent", here),
+            link("root", f"{places.stac}/"),
+            link("self", f"{here}/items/{scene.id}", GEOJSON),
         ],
         "stac_extensions": [
             f"{_SCHEMAS}/eo/v1.0.0/schema.json",
@@ -136,7 +136,7 @@ def item(seed: int, scene: Scene, places: Places) -> dict[str, Any]:
     return found
 
 
-def _asset(scene: Scene, name: str, places: Places) -> dict[str, Any]:
+def _asset(scene: Scene, name: str, places: ServiceUrls) -> dict[str, Any]:
     step, tile = ASSETS[name], scene.tile
     size = SIZE_M // step
     shown = ("B04", "B03", "B02") if name == "visual" else (name,)
@@ -156,7 +156,7 @@ def _asset(scene: Scene, name: str, places: Places) -> dict[str, Any]:
     return found
 
 
-def collection(places: Places) -> dict[str, Any]:
+def collection(places: ServiceUrls) -> dict[str, Any]:
     """The collection the archive consists of."""
     here = f"{places.stac}/collections/{COLLECTION}"
     return {
@@ -177,9 +177,9 @@ def collection(places: Places) -> dict[str, Any]:
         "msft:container": CONTAINER,
         "stac_extensions": [],
         "links": [
-            {"rel": "items", "type": "application/geo+json", "href": f"{here}/items"},
-            {"rel": "parent", "type": "application/json", "href": f"{places.stac}/"},
-            {"rel": "root", "type": "application/json", "href": f"{places.stac}/"},
-            {"rel": "self", "type": "application/json", "href": here},
+            link("items", f"{here}/items", GEOJSON),
+            link("parent", f"{places.stac}/"),
+            link("root", f"{places.stac}/"),
+            link("self", here),
         ],
     }

@@ -2,8 +2,7 @@
 
 from difflib import SequenceMatcher
 
-from infra.offline.gazetteer import fold
-from infra.offline.text_words import telling_words
+from infra.offline.words import fold, telling_words
 
 RESULT_KEYS = {
     "place_id",

@@ -2,21 +2,21 @@
 
 import pytest
 
-from infra.offline.services import google, opencage, you
-from infra.offline.services.opencage import TEST_KEYS
+from infra.offline.services.geocoding import GOOGLE_KEY, OPENCAGE_KEY, TEST_KEYS
+from infra.offline.services.web_search import YOU_KEY
 from schemas.settings.services import ServicesSettings
 from tasks.services import connect
 from tasks.services.tool_services import open_geocoder, open_search
 
 
 def ask_google(served, **params):
-    response = served.http.get("/google/maps/api/geocode/json", params={"key": google.KEY, **params})
+    response = served.http.get("/google/maps/api/geocode/json", params={"key": GOOGLE_KEY, **params})
     assert response.status_code == 200  # trouble is told in the body
     return response.json()
 
 
 def ask_opencage(served, q, **params):
-    return served.http.get("/opencage/geocode/v1/json", params={"q": q, "key": opencage.KEY, **params})
+    return served.http.get("/opencage/geocode/v1/json", params={"q": q, "key": OPENCAGE_KEY, **params})
 
 
 def test_google_result_field_by_field(served):
@@ -95,7 +95,7 @@ def test_opencage_points_countries_and_limit(served):
 
 
 def ask_you(served, headers=None, **params):
-    return served.http.get("/you/v1/search", params=params, headers={"X-API-Key": you.KEY} | (headers or {}))
+    return served.http.get("/you/v1/search", params=params, headers={"X-API-Key": YOU_KEY} | (headers or {}))
 
 
 def test_you_result_field_by_field(served):
@@ -121,7 +121,7 @@ def test_you_refusals(served):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "path", "key"), [("google", "google", google.KEY), ("opencage", "opencage", opencage.KEY)]
+    ("protocol", "path", "key"), [("google", "google", GOOGLE_KEY), ("opencage", "opencage", OPENCAGE_KEY)]
 )
 async def test_our_clients_of_other_geocoders_give_what_nominatims_gives(served, protocol, path, key):
     endpoint = {"base_url": f"{served.url}/{path}", "protocol": protocol, "public_key": key}
@@ -135,7 +135,7 @@ async def test_our_clients_of_other_geocoders_give_what_nominatims_gives(served,
 
 
 async def test_our_client_of_you_finds_pages(served):
-    endpoint = {"base_url": f"{served.url}/you", "protocol": "you", "public_key": you.KEY}
+    endpoint = {"base_url": f"{served.url}/you", "protocol": "you", "public_key": YOU_KEY}
     search = open_search(connect(ServicesSettings.model_validate({"search": endpoint}), {}).search)
     pages = await search.search("pharmacy in Lyon", 3)
     assert 1 <= len(pages) <= 3 and all(page.url.startswith("https://") and page.content for page in pages)

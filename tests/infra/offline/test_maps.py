@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from infra.offline.maps import draw_map
+from infra.offline.maps.drawing import draw_map
 from infra.offline.maps.view import View
 from infra.offline.services.maps import KEY
 

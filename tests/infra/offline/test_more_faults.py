@@ -8,8 +8,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 import pytest
 
-from infra.offline.drift import change_json
-from infra.offline.faults import Fault, Faults
+from infra.offline.faults import Fault, Faults, change_json
 from infra.offline.services.mapillary import TOKEN
 
 JSON = {"content-type": "application/json"}  # control endpoints take nothing else

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from infra.offline.facts import WORDS
-from infra.offline.gazetteer import fold
 from infra.offline.render import encode, paint, render_jpeg
-from infra.offline.render.camera import Camera
+from infra.offline.render.canvas import Camera
 from infra.offline.render.signs import board_texture
+from infra.offline.words import WORDS, fold
 from infra.offline.world import World
 
 

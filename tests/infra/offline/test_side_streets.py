@@ -2,9 +2,8 @@
 
 import httpx
 
-from infra.offline.gazetteer import fold
 from infra.offline.services.maps import KEY
-from infra.offline.text_words import telling_words
+from infra.offline.words import fold, telling_words
 
 
 def maps(served, path, **params):

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from infra.offline import ids
 from infra.offline.country_map import country_map
-from infra.offline.facts import WORDS, countries
+from infra.offline.facts import countries
 from infra.offline.render import render_jpeg
+from infra.offline.render.signs import DIRECTION_COLOURS
+from infra.offline.render.things import STYLES
+from infra.offline.words import WORDS
 from infra.offline.world import World
 
 _FIFTY = World(7, 50, 1024)
@@ -109,8 +112,9 @@ def test_facts_hold_what_everybody_knows():
     }  # fmt: skip
     assert facts["FR"].phone_prefix == "+33" and facts["BB"].phone_prefix == "+1-246"
     assert facts["US"].centre_line == "yellow" and facts["DE"].centre_line == "white"
-    assert facts["JP"].script == "japanese"
     assert all(language in WORDS for fact in facts.values() for language in fact.languages)
+    assert {fact.building_style for fact in facts.values()} == set(STYLES)
+    assert {fact.direction_sign for fact in facts.values()} == set(DIRECTION_COLOURS)
 
 
 @pytest.mark.parametrize("options", [{"size": 0}, {"pano_width": 100}, {"pano_width": 1000}, {"pano_width": 8192}])

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from infra.offline.render import encode, paint, render_jpeg
-from infra.offline.render.labels import SeenSign
+from infra.offline.render.signs import SeenSign
 from infra.offline.world import World
 from infra.pretrain.agent_figures import wilson
 from infra.pretrain.boards import GRIDS, LEVELS, PATCH, boards_of, crop_board, lesson, letter_px, letters_of

@@ -14,9 +14,9 @@ from PIL import Image, ImageDraw
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
-from infra.offline.chat import routes as offline_chat
+from infra.offline.chat import chat_application
 from schemas.settings.services import ServicesSettings
 from tasks.curate.verdict import Scenes, SubScores
 from tasks.services import Connections, connect
@@ -108,7 +108,7 @@ def server() -> Iterator[Town]:
     routes = [
         Route("/v1/chat/completions", service.chat, methods=["POST"]),
         Route("/reverse", service.reverse),
-        *offline_chat(),
+        Mount("/openai/v1", chat_application()),
     ]
     config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, log_level="error", lifespan="off")
     running = uvicorn.Server(config)

@@ -15,8 +15,9 @@ import pytest
 import uvicorn
 from PIL import Image, ImageDraw, ImageFont
 from starlette.applications import Starlette
+from starlette.routing import Mount
 
-from infra.offline.chat import routes
+from infra.offline.chat import chat_application
 
 KEY = "sk-offline-world"
 
@@ -27,7 +28,9 @@ def chat_url() -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    config = uvicorn.Config(Starlette(routes=routes()), host="127.0.0.1", port=port, log_level="error")
+    config = uvicorn.Config(
+        Starlette(routes=[Mount("/openai/v1", chat_application())]), host="127.0.0.1", port=port, log_level="error"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

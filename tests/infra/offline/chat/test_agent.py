@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from infra.offline.chat.answer_form import Answer, answer_body
-from infra.offline.chat.template import templates_in
-from infra.offline.chat.toolbelt import PURPOSES, purpose_of
+from infra.offline.chat.answer_form import Answer, answer_body, templates_in
+from infra.offline.chat.notes import PURPOSES, purpose_of
 
 LINES = """Write your thoughts inside <think> tags. You may make at most 6 tool calls.
 Write the final answer inside <answer> ... </answer>. It must include:

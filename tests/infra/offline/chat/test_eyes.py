@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import ImageFilter
 
-from infra.offline.chat.schema import fill
+from infra.offline.chat.answer_form import fill_schema
 
 
 def said(body: dict[str, Any]) -> str:
@@ -105,7 +105,13 @@ def test_a_schema_is_followed_even_where_nothing_is_known() -> None:
         "$defs": {"tag": {"type": "string"}},
     }
     known = {"lat": 4.5, "tags": ["a", 2]}
-    assert json.loads(fill(schema, known)) == {"lat": 4.5, "mood": None, "count": 0, "tags": ["a", "2"], "either": None}
+    assert json.loads(fill_schema(schema, known)) == {
+        "lat": 4.5,
+        "mood": None,
+        "count": 0,
+        "tags": ["a", "2"],
+        "either": None,
+    }
 
 
 def test_sampled_answers_are_sometimes_no_answer(ask: Any, scenes: Any) -> None:

@@ -6,10 +6,7 @@ import random
 from typing import Any
 
 from infra.offline.chat.answerer import BASE, LARGE, SMALL, Option, _confidence
-from infra.offline.chat.figures import Measured, report
-from infra.offline.chat.knowledge import familiarity, recalls, remembered, towns_of_area
-from infra.offline.chat.measure import away_km
-from infra.offline.chat.placenames import place_names
+from infra.offline.chat.placenames import apart_km, familiarity, place_names, recalls, remembered, towns_of_area
 from infra.offline.facts import area_code
 from infra.offline.gazetteer import admin1_names
 
@@ -30,7 +27,7 @@ def test_towns_are_known_by_size_by_company_and_by_model() -> None:
 def test_what_is_known_better_is_remembered_more_exactly() -> None:
     dice = random.Random(2)
     london = place_names().named("London")[0].place
-    off = [away_km(remembered(london, skill.memory, dice, 0.0), (london.lat, london.lon)) for skill in (SMALL, LARGE)]
+    off = [apart_km(*remembered(london, skill.memory, dice, 0.0), london.lat, london.lon) for skill in (SMALL, LARGE)]
     assert off[1] < off[0] < 5
     spread = {remembered(london, BASE.memory, dice, 1.0) for _ in range(8)}
     assert len(spread) == 8
@@ -67,39 +64,3 @@ def test_confidence_follows_what_a_town_was_found_by_and_its_rivals_elsewhere() 
     assert sure("name", behind, Option(near, 2.9, "name", "")) == sure("name", behind)
     assert sure("name", Option(far, 2.9, "name", "")) < 0.8
     assert 0.01 <= sure("country", *[Option(far, 9.0, "name", "")] * 9) < 0.05
-
-
-def test_the_report_measures_calibration(capsys: Any) -> None:
-    def rows(said: float, right: int) -> list[Measured]:
-        errors = [1.0] * right + [999.0] * (10 - right)
-        return [Measured("first", "yes", {"m": error}, [error] * 8, {"m": said}) for error in errors]
-
-    report(rows(0.8, 8) + rows(0.1, 1))
-    assert "answers that say 0.80: 0.80 are right, of 10" in (told := capsys.readouterr().out)
-    assert "expected calibration error     0.00  (0 to 0.05: holds)" in told
-    report(rows(0.9, 5) + rows(0.1, 1))
-    assert "expected calibration error     0.20  (0 to 0.05: DOES NOT HOLD)" in capsys.readouterr().out
-
-
-def test_the_report_wants_more_answers_right_where_clues_are_more(capsys: Any) -> None:
-    def rows(clues: str, right: int) -> list[Measured]:
-        errors = [20.0] * right + [999.0] * (10 - right)
-        return [Measured("first", "yes", {"m": error}, [error] * 8, {"m": 0.5}, clues=clues) for error in errors]
-
-    report(rows("rich", 7) + rows("none", 1) + rows("some", 4))
-    assert "clues some         <1 km 0 %  <25 km 40 %" in (told := capsys.readouterr().out)
-    assert "least gain by a grade of clues 0.22  (0 or more: holds)" in told
-    report(rows("none", 1) + rows("weak", 3) + rows("rich", 2))
-    assert "least gain by a grade of clues -0.07  (0 or more: DOES NOT HOLD)" in capsys.readouterr().out
-
-
-def test_the_report_says_what_does_not_hold(capsys: Any) -> None:
-    def row(passes: int) -> Measured:
-        trials = [0.5] * passes + [9000.0] * (8 - passes)
-        single = {"answerer-small": 1.0, "answerer-large": 1.0}
-        return Measured("first", "localizable", single, trials, dict.fromkeys(single, 0.5))
-
-    assert not report([row(8)] * 10)
-    assert "learnable at 1 km              0.00  (0.25 to 0.5: DOES NOT HOLD)" in capsys.readouterr().out
-    report([row(4)] * 4 + [row(0)] * 6)
-    assert "learnable at 25 km             0.40  (0.25 to 0.5: holds)" in capsys.readouterr().out

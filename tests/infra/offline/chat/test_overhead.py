@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from infra.offline.chat import overhead
+from infra.offline.chat import judge
 from infra.offline.chat.judge import assess_from_above
 from tasks.curate.verdict import question_about
 
@@ -52,7 +52,7 @@ def with_sea(image: Image.Image) -> Image.Image:
     ],
 )
 def test_what_a_scene_shows_decides(image: Image.Image, verdict: str, clue: str) -> None:
-    found: Any = assess_from_above(overhead.survey(image))
+    found: Any = assess_from_above(judge.measure_ground(image))
     assert found["verdict"] == verdict, found
     assert found["clues"][0] == clue
     assert found["subscores"]["amount_of_text"] == 0 and found["categories"]["sign"] == "no"
@@ -61,10 +61,10 @@ def test_what_a_scene_shows_decides(image: Image.Image, verdict: str, clue: str)
 def test_a_town_alone_tells_more_the_larger_it_is() -> None:
     scores = []
     for blocks in (0, 5, 14):
-        ground = overhead.survey(with_town(scene(), blocks=blocks))
-        scores.append(overhead.overall(ground, overhead.sub_scores(ground)))
+        ground = judge.measure_ground(with_town(scene(), blocks=blocks))
+        scores.append(judge.overall_from_above(ground, judge.sub_scores_from_above(ground)))
     assert scores == sorted(set(scores))
-    assert overhead.survey(with_town(scene())).towns == 1
+    assert judge.measure_ground(with_town(scene())).towns == 1
 
 
 def test_the_question_about_a_satellite_scene_is_answered_from_above(

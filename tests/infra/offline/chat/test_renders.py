@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from infra.offline.chat.landmark import named_landmark
-from infra.offline.chat.picture import is_panorama
-from infra.offline.chat.scene import survey
+from infra.offline.chat.protocol import is_panorama
+from infra.offline.chat.scene import measure_scene, named_landmark
 from infra.offline.render import render_jpeg
 from infra.offline.world import ImageRecord, World
 
@@ -62,7 +61,7 @@ def test_clear_streets_are_localizable_and_landmarks_are_told_apart(ask: Any, sc
 def test_the_driving_side_and_line_colour_are_read_from_the_road(world: World) -> None:
     for record in some(world, "clear", 4):
         image, facts = picture(world, record), world.place(record.place).facts
-        scene = survey(image)
+        scene = measure_scene(image)
         assert is_panorama(*image.size)
         assert (scene.side, scene.centre) == (facts.drives_on, facts.centre_line)
 

@@ -8,9 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.offline.chat.errors import ChatError
-from infra.offline.chat.protocol import ChatRequest, read_request
-from infra.offline.chat.schema import fill
+from infra.offline.chat.answer_form import fill_schema
+from infra.offline.chat.protocol import ChatError, ChatRequest, read_request
 
 WORDS = [
     "model", "messages", "role", "content", "tool_calls", "function", "name", "arguments", "id", "type", "text",
@@ -56,4 +55,4 @@ def test_any_body_is_read_or_refused(field: str, value: Any, message: Any) -> No
 @settings(max_examples=600, deadline=None)
 @given(schema=st.dictionaries(st.sampled_from(SCHEMA_WORDS), schemas, max_size=5))
 def test_any_schema_gives_json(schema: dict[str, Any]) -> None:
-    json.loads(fill(schema, {"score": 7.5, "reason": "x", "a": {"score": 1}, "tags": ["b"]}))
+    json.loads(fill_schema(schema, {"score": 7.5, "reason": "x", "a": {"score": 1}, "tags": ["b"]}))

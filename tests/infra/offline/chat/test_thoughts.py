@@ -9,14 +9,13 @@ import re
 import sys
 from typing import Any
 
+from infra.offline.chat.agent import trajectory_dice
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.clues import Evidence
-from infra.offline.chat.notes import Notes, SeenText, note_result
-from infra.offline.chat.planner import trajectory_dice
+from infra.offline.chat.notes import GEOCODE, Notes, SeenText, Tool, note_result
 from infra.offline.chat.policy import next_action
 from infra.offline.chat.protocol import read_request
-from infra.offline.chat.reading import _Eyes
-from infra.offline.chat.toolbelt import GEOCODE, Tool
+from infra.offline.chat.sight import _Eyes
 from tests.infra.offline.chat.test_planner import PAGES, SEEN, SYSTEM, TOOLS, geocode, well_formed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageFilter
 
-from infra.offline.chat.candidates import _last_answer
+from infra.offline.chat.verifier import _last_answer
 
 TASK = "Where was this picture taken? Candidates of other agents follow."
 LYON = ("Villeurbanne, France", '{"lat": 45.77, "lon": 4.89, "city": "Villeurbanne", "country": "France"}')

@@ -1,6 +1,4 @@
-"""A sheet of places to look at: `python -m infra.offline.contact_sheet OUT.jpg [--seed 7] [--places 24] [--maps 4]`."""
-
-from __future__ import annotations
+"""A sheet of places to look at: `python -m infra.derive.contact_sheet OUT.jpg [--seed 7] [--places 24] [--maps 4]`."""
 
 import argparse
 import sys
@@ -9,10 +7,10 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from infra.offline.facts import countries
-from infra.offline.maps import draw_map
+from infra.offline.maps.drawing import draw_map
 from infra.offline.maps.view import View
 from infra.offline.render import paint
-from infra.offline.render.fonts import font
+from infra.offline.render.signs import font
 from infra.offline.scenes.paint import scene_preview
 from infra.offline.world import DEFAULT_SEED, ImageRecord, World
 
@@ -86,7 +84,7 @@ def contact_sheet(cells: list[Cell], columns: int = _COLUMNS) -> Image.Image:
 
 def main(argv: list[str] | None = None) -> int:
     """Writes the sheet; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m infra.offline.contact_sheet")
+    parser = argparse.ArgumentParser(prog="python -m infra.derive.contact_sheet")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--places", type=int, default=24)

@@ -1,7 +1,5 @@
 """The figures of a measurement: accuracy of every role, regimes, tiers and sequences, each range with its verdict."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.offline.render.clue_grade import GRADES
+from bench.clue_grade import GRADES
 
 LIMITS_KM = (1, 25, 200, 750)
 TRIALS = 8

@@ -3,13 +3,11 @@
 The grade is of what is painted. Blur and darkness, which may hide all of it, are graded apart (`ImageRecord`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
-from infra.offline.facts import WORDS
 from infra.offline.place import Place, shop_text
-from infra.offline.render.labels import SeenSign
+from infra.offline.render.signs import SeenSign
+from infra.offline.words import WORDS
 
 GRADES = ("none", "weak", "some", "rich")
 LEGIBLE_PX = 5.0  # height of letters in a picture 1,024 px wide; the keenest answerer reads from there on

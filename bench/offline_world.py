@@ -1,9 +1,7 @@
-"""How light the offline world is: `python -m infra.offline.measure` starts one and prints the figures.
+"""How light the offline world is: `python -m bench offline_world` starts one and prints the figures.
 
 Times are given as seconds on the clock and as seconds of CPU: on a busy machine only the second says anything.
 """
-
-from __future__ import annotations
 
 import argparse
 import base64
@@ -15,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,13 +177,13 @@ def _look(link: http.client.HTTPConnection, image_path: str) -> float:
     return time.perf_counter() - began
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Prints the figures; 1 when one is out of its bound, as far as CPU seconds can say."""
-    parser = argparse.ArgumentParser(prog="python -m infra.offline.measure")
+    parser = argparse.ArgumentParser(prog="python -m bench offline_world")
     parser.add_argument("--size", type=int, default=DEFAULT_SIZE)
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--requests", type=int, default=REQUESTS)
-    options = parser.parse_args(argv)
+    options = parser.parse_args(list(arguments))
     found = measure(options.size, options.seed, options.requests)
     for name, value, bound in found.rows():
         print(f"{name:40} {value:44} {bound}")
@@ -192,4 +191,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
-from infra.offline.contact_sheet import contact_sheet, map_cells, street_cells
+from infra.derive.contact_sheet import contact_sheet, map_cells, street_cells
+from infra.offline.world import World
 
 
-def test_a_sheet_shows_different_countries_and_maps(small_world):
+def test_a_sheet_shows_different_countries_and_maps():
+    small_world = World(seed=7, size=600, pano_width=1024)
     streets = street_cells(small_world, 3)
     assert len({caption.split(", ")[-1] for caption, _ in streets}) == 3
     maps = map_cells(small_world, 1)

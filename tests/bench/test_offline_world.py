@@ -1,6 +1,6 @@
 """The figures command works, and a small world keeps its bounds."""
 
-from infra.offline.measure import MEMORY_MB, measure
+from bench.offline_world import MEMORY_MB, measure
 
 
 def test_figures_of_a_small_world():

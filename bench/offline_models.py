@@ -1,12 +1,10 @@
 """How good the chat models are: every role on fresh places, first and later frames, beside the ranges wanted.
 
-    python -m infra.offline.chat.measure --places 200 --agent-places 40
+    python -m bench offline_models --places 200 --agent-places 40
 
 Pictures are painted small, at the size a model is shown. Tools are answered by the world's own search and geocoder,
 without sockets. The models themselves get pictures and words, as over HTTP.
 """
-
-from __future__ import annotations
 
 import argparse
 import base64
@@ -16,21 +14,23 @@ import math
 import multiprocessing
 import random
 import re
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from bench.clue_grade import clue_grade
+from bench.offline_models_report import TRIALS, Measured, report
 from infra.offline.chat.endpoint import answer
-from infra.offline.chat.figures import TRIALS, Measured, report
-from infra.offline.names import NameIndex
+from infra.offline.gazetteer import NameIndex
 from infra.offline.render import encode, paint
-from infra.offline.render.clue_grade import clue_grade
-from infra.offline.render.labels import SeenSign
-from infra.offline.services.nominatim import Nominatim
-from infra.offline.services.tavily import Tavily
+from infra.offline.render.signs import SeenSign
+from infra.offline.services.geocoding import Nominatim
+from infra.offline.services.web_search import Tavily
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import ImageRecord, World
 
@@ -239,10 +239,10 @@ def _one(job: tuple[ImageRecord, str, bool]) -> Measured:
     return _bench.measure(*job)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Measures and prints; the exit code says whether every range holds."""
     global _bench
-    parser = argparse.ArgumentParser(prog="python -m infra.offline.chat.measure", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bench offline_models", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--places", type=int, default=200)
     parser.add_argument("--agent-places", type=int, default=40, help="places on which agents with tools are run too")
     parser.add_argument("--seed", type=int, default=101, help="of the world and of the places drawn from it")
@@ -251,7 +251,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="a file for every picture's results, one JSON object a line")
     parser.add_argument("--report", type=Path, help="only print the figures of results kept before")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(list(arguments))
     if options.report is not None:
         kept_rows = [Measured(**json.loads(line)) for line in options.report.read_text().splitlines()]
         return 0 if report(kept_rows) else 1
@@ -276,4 +276,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

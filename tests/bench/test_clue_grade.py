@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from bench.clue_grade import GRADES, LEGIBLE_PX, clue_grade, tells
 from infra.offline.place import Place
 from infra.offline.render import paint
-from infra.offline.render.clue_grade import GRADES, LEGIBLE_PX, clue_grade, tells
-from infra.offline.render.labels import SeenSign
+from infra.offline.render.signs import SeenSign
 from infra.offline.world import World
 
 

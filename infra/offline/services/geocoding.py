@@ -1,0 +1,463 @@
+"""Geocoding over the gazetteer and the streets of the world, as Nominatim, Google and OpenCage answer it."""
+
+import base64
+import json
+import math
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from infra.offline.country_map import country_map
+from infra.offline.facts import countries
+from infra.offline.gazetteer import City, NameIndex, admin1_names
+from infra.offline.place import Place
+from infra.offline.seeded_random import key_of
+from infra.offline.sign_index import SignIndex, Street
+from infra.offline.words import fold
+from infra.offline.world import World
+
+LICENCE = "Data © OpenStreetMap contributors, ODbL 1.0. http://osm.org/copyright"
+MOST_RESULTS = 40
+# Farther than this from any town lies, nearly always, the sea.
+REACH_KM = 100.0
+STREET_REACH_M = 250.0
+GOOGLE_KEY = "AIza-offline-world"  # public: it opens only this world
+_GOOGLE_NO_KEY = (
+    "You must use an API key to authenticate each request to Google Maps Platform APIs. For additional information, "
+    "please refer to http://g.co/dev/maps-no-account"
+)
+_GOOGLE_KINDS = {
+    "country": ["country", "political"],
+    "state": ["administrative_area_level_1", "political"],
+    "city": ["locality", "political"],
+    "town": ["locality", "political"],
+    "village": ["locality", "political"],
+    "road": ["route"],
+}
+_GOOGLE_MOST = 5
+OPENCAGE_KEY = "0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
+# Keys the real service publishes for testing how a client takes a refusal.
+TEST_KEYS = {
+    "4372eff77b8343cebfc843eb4da4ddc4": (402, "quota exceeded"),
+    "2e10e5e828262eb243ec0b54681d699a": (403, "suspended"),
+    "6c79ee8e1ca44ad58ad1fc493ba9542f": (403, "IP address rejected"),
+    "d6d0f0065f4348a4bdfe4587ba02714b": (429, "too many requests"),
+}
+RATE_LIMIT = 2500
+_CONFIDENCE_KM = ((0.25, 10), (0.5, 9), (1, 8), (5, 7), (7.5, 6), (10, 5), (15, 4), (20, 3), (25, 2))
+_CONTINENTS = {
+    "AF": "Africa", "AS": "Asia", "EU": "Europe", "NA": "North America", "OC": "Oceania", "SA": "South America",
+    "AN": "Antarctica",
+}  # fmt: skip
+
+
+class Nominatim:
+    """Geocoding over a world."""
+
+    def __init__(self, world: World, names: NameIndex, signs: SignIndex) -> None:
+        self.world, self.names, self.signs = world, names, signs
+
+    def routes(self) -> list[Route]:
+        """The routes to mount."""
+        return [
+            Route("/nominatim/search", self._search),
+            Route("/nominatim/reverse", self._reverse),
+            Route("/nominatim/status", lambda request: JSONResponse({"status": 0, "message": "OK"})),
+        ]
+
+    async def _search(self, request: Request) -> Response:
+        query = request.query_params
+        text = query.get("q", "").strip()
+        if not text:
+            text = ", ".join(query[name] for name in ("street", "city", "state", "country") if query.get(name))
+        if not text:
+            return _bad("Nothing to search for.")
+        limit = query.get("limit", "10")
+        if not limit.isdigit() or int(limit) < 1:
+            return _bad("Parameter 'limit' must be a number.")
+        allowed = {code.strip().upper() for code in query.get("countrycodes", "").split(",") if code.strip()}
+        most = min(int(limit), MOST_RESULTS)
+        found = await anyio.to_thread.run_sync(self.search, text, MOST_RESULTS if allowed else most)
+        if allowed:
+            found = [row for row in found if row["address"].get("country_code", "").upper() in allowed]
+        return _json([_shaped(row, query) for row in found[:most]])
+
+    async def _reverse(self, request: Request) -> Response:
+        query = request.query_params
+        try:
+            lat, lon = float(query["lat"]), float(query["lon"])
+        except (KeyError, ValueError):
+            return _bad("Floating-point number expected for parameters 'lat' and 'lon'.")
+        if not (-90 <= lat <= 90 and math.isfinite(lon)):
+            return _bad("Parameter 'lat' must be between -90 and 90.")
+        zoom = query.get("zoom", "18")
+        if not zoom.isdigit():
+            return _bad("Parameter 'zoom' must be a number.")
+        found = await anyio.to_thread.run_sync(self.reverse, lat, (lon + 180.0) % 360.0 - 180.0, int(zoom))
+        return _json({"error": "Unable to geocode"} if found is None else _shaped(found, query))
+
+    def reverse(self, lat: float, lon: float, zoom: int = 10) -> dict[str, Any] | None:
+        """What lies at a point: a street from zoom 16 on, else a town; None on the open sea.
+
+        The country is the one whose land it is, even where the nearest town lies across the border.
+        """
+        iso2 = country_map().at(lat, lon)
+        if zoom <= 4 and iso2 is not None:
+            return _area_result(iso2, None, (lat, lon))
+        near: tuple[int, float] | None = self.world.gazetteer.nearest(lat, lon)[0]
+        if iso2 is not None and near is not None and self.world.gazetteer.country[near[0]] != iso2:
+            near = self.world.gazetteer.nearest_in(iso2, lat, lon)
+        if near is None or near[1] > REACH_KM:
+            return None if iso2 is None else _area_result(iso2, None, (lat, lon))
+        row = _city_result(self.world.gazetteer.city(near[0]), False)
+        return (self._street_at(lat, lon) if zoom >= 16 else None) or row
+
+    def _street_at(self, lat: float, lon: float) -> dict[str, Any] | None:
+        half_lat = STREET_REACH_M / 111_195.0
+        half_lon = half_lat / max(0.05, math.cos(math.radians(lat)))
+        near = self.world.places_near(lon - half_lon, lat - half_lat, lon + half_lon, lat + half_lat)
+        streets: list[Street] = [self.world.place(index) for index in near]
+        streets += self.world.side_streets.near(lat, lon)
+        away = [math.hypot((s.lat - lat) / half_lat, (s.lon - lon) / half_lon) for s in streets]
+        if not away or min(away) > 1.0:
+            return None
+        street = streets[away.index(min(away))]
+        return _road_result(street, street.street, 1.0 - min(away))
+
+    def search(self, text: str, most: int = MOST_RESULTS) -> list[dict[str, Any]]:
+        """Ranked candidates for a free text, best first; more than `most` may be found."""
+        parts = [part.strip() for part in text.split(",") if fold(part)]
+        if not parts:
+            return []
+        found = self._named(parts[0], parts[1:])
+        if not found and len(parts) == 1:
+            found = self._split_words(parts[0].split(), most)
+        if not found and len(parts) > 1:
+            # A street or shop before its town: "Rue Belmont, Lyon" or "12 Rue Belmont, Lyon, France".
+            found = self._signs(parts[0], parts[1:], most)
+        without = " ".join(word for word in parts[0].split() if not any(ch.isdigit() for ch in word))
+        if not found and without != parts[0] and fold(without):  # a house number or postal code before the name
+            found = self.search(", ".join([without, *parts[1:]]), most)
+        return sorted(found, key=lambda row: -row["importance"])
+
+    def _split_words(self, words: list[str], most: int) -> list[dict[str, Any]]:
+        """A text without commas: the longest beginning that is a name, the rest is where it lies."""
+        for end in range(len(words) - 1, 0, -1):
+            found = self._named(" ".join(words[:end]), [" ".join(words[end:])])
+            if found:
+                return found
+        return self._signs(" ".join(words), [], most)
+
+    def _named(self, name: str, context: list[str]) -> list[dict[str, Any]]:
+        found = []
+        iso2 = self.names.country(name)
+        if iso2 is not None and not context and len(fold(name)) > 2:
+            middle = self.names.middle_of_country(iso2)
+            if middle is not None:
+                found.append(_area_result(iso2, None, middle))
+        for code in self.names.divisions(name):
+            if all(self._fits(word, code[:2], "") for word in context):
+                middle = self.names.middle_of_division(code)
+                if middle is not None:
+                    found.append(_area_result(code[:2], code, middle))
+        for match in self.names.cities(name)[:MOST_RESULTS]:
+            city = self.world.gazetteer.city(match.row)
+            if all(self._fits(word, city.country, city.admin1) for word in context):
+                found.append(_city_result(city, match.is_alias))
+        return found
+
+    def _fits(self, text: str, iso2: str, admin1: str) -> bool:
+        """Whether a part of an address names the country or division (postal codes say nothing and fit)."""
+        key = fold(text)
+        if any(ch.isdigit() for ch in key) or not key:
+            return True
+        return self.names.country(key) == iso2 or bool(admin1 and (key == fold(admin1) or key in fold(admin1).split()))
+
+    def _signs(self, text: str, context: list[str], most: int) -> list[dict[str, Any]]:
+        towns = {match.row for word in context[:1] for match in self.names.cities(word)[:20]}
+        lands = {iso2 for word in context if (iso2 := self.names.country(word)) is not None}
+        found = []
+        # Without a context none is left out below, and they come in the order of their importance.
+        for hit in self.signs.find(text, most=MOST_RESULTS if context else most, towns=towns, lands=lands):
+            if hit.score < 0.45:
+                continue
+            street = hit.street
+            city = street.city
+            names = {fold(name) for name in (city.name, street.local_name, *city.alternate_names)}
+            where = [word for word in context if fold(word) not in names]
+            if all(self._fits(word, street.country, street.city.admin1) for word in where):
+                road = street.street if fold(street.street) == fold(hit.text) else hit.text
+                found.append(_road_result(street, road, hit.score))
+        return found
+
+
+def _city_result(city: City, is_alias: bool) -> dict[str, Any]:
+    facts = countries()[city.country]
+    kind = "city" if city.population >= 50_000 else "town" if city.population >= 8_000 else "village"
+    address = {kind: city.name}
+    if city.admin1:
+        address["state"] = city.admin1
+    address |= {"country": facts.name, "country_code": city.country.lower()}
+    importance = 0.3 + 0.07 * math.log10(max(10, city.population)) - (0.12 if is_alias else 0.0)
+    half = 0.01 + min(0.3, math.sqrt(max(city.population, 500)) / 9000)
+    rank = {"city": 16, "town": 18, "village": 19}[kind]
+    what = ("boundary", "administrative", kind, rank)
+    return _result(city.geoname_id, *what, importance, city.name, address, city.lat, city.lon, half)
+
+
+def _area_result(iso2: str, code: str | None, middle: tuple[float, float]) -> dict[str, Any]:
+    facts = countries()[iso2]
+    address = {"country": facts.name, "country_code": iso2.lower()}
+    name, kind, rank, importance, half = facts.name, "country", 4, 0.95, 5.0
+    if code is not None:
+        name, kind, rank, importance, half = admin1_names()[code], "state", 8, 0.72, 1.5
+        address = {"state": name} | address
+    number = int(key_of("area", iso2, code) % 10**7)
+    return _result(number, "boundary", "administrative", kind, rank, importance, name, address, *middle, half)
+
+
+def _road_result(street: Street, road: str, score: float) -> dict[str, Any]:
+    number = 10**8 + (street.index if isinstance(street, Place) else 10**7 + street.index)
+    address = {"road": road} | _city_result(street.city, False)["address"]
+    what = ("highway", "residential", "road", 26)
+    return _result(number, *what, 0.05 + 0.3 * min(1.0, score), road, address, street.lat, street.lon, 0.002)
+
+
+def _result(
+    number: int, category: str, kind: str, addresstype: str, rank: int, importance: float, name: str,
+    address: dict[str, str], lat: float, lon: float, half_deg: float,
+) -> dict[str, Any]:  # fmt: skip
+    shown = [value for key, value in address.items() if key != "country_code"]
+    return {
+        "place_id": 10**8 + number,
+        "licence": LICENCE,
+        "osm_type": "way" if category == "highway" else "relation",
+        "osm_id": number,
+        "lat": f"{lat:.7f}",
+        "lon": f"{lon:.7f}",
+        "category": category,
+        "type": kind,
+        "place_rank": rank,
+        "importance": round(importance, 12),
+        "addresstype": addresstype,
+        "name": name,
+        "display_name": ", ".join(dict.fromkeys(shown)),
+        "address": address,
+        "boundingbox": [f"{edge:.7f}" for edge in (lat - half_deg, lat + half_deg, lon - half_deg, lon + half_deg)],
+    }
+
+
+def _shaped(row: dict[str, Any], query: Any) -> dict[str, Any]:
+    """The result in the asked format: plain `json` says class where `jsonv2` says category."""
+    shown = dict(row)
+    # Upstream shows the address by default in reverse, in search only when asked.
+    default = "1" if "lat" in query else "0"
+    if query.get("addressdetails", default) != "1":
+        del shown["address"]
+    if query.get("format", "jsonv2") == "json":
+        shown = {("class" if key == "category" else key): value for key, value in shown.items()}
+    return shown
+
+
+def _json(value: Any) -> Response:
+    return Response(json.dumps(value, ensure_ascii=False), media_type="application/json; charset=utf-8")
+
+
+def _bad(message: str) -> Response:
+    return JSONResponse({"error": {"code": 400, "message": message}}, 400)
+
+
+class Google:
+    """Geocoding over the lookup of Nominatim."""
+
+    def __init__(self, lookup: Nominatim) -> None:
+        self.lookup = lookup
+
+    def routes(self) -> list[Route]:
+        """The routes to mount."""
+        return [Route("/google/maps/api/geocode/json", self._geocode)]
+
+    async def _geocode(self, request: Request) -> Response:
+        query = request.query_params
+        refused = _google_refusal(query.get("key", ""))
+        if refused is not None:
+            return _google_json("REQUEST_DENIED", [], refused)
+        if "latlng" in query:
+            point = _google_point(query["latlng"])
+            if point is None:
+                return _google_json("INVALID_REQUEST", [], "Invalid request. Invalid 'latlng' parameter.")
+            rows = await anyio.to_thread.run_sync(self._levels, *point)
+        elif query.get("address", "").strip():
+            rows = (await anyio.to_thread.run_sync(self.lookup.search, query["address"]))[:_GOOGLE_MOST]
+            region = query.get("region", "").lower()
+            # A region only biases: what lies there comes first, the rest is still answered.
+            rows.sort(key=lambda row: bool(region) and row["address"].get("country_code") != region)
+        else:
+            missing = "Invalid request. Missing the 'address', 'components', 'latlng' or 'place_id' parameter."
+            return _google_json("INVALID_REQUEST", [], missing)
+        results = [_google_result(row) for row in rows]
+        return _google_json("OK" if results else "ZERO_RESULTS", results)
+
+    def _levels(self, lat: float, lon: float) -> list[dict[str, Any]]:
+        """What lies at a point, from the street to the country."""
+        rows = [row for zoom in (18, 10, 4) if (row := self.lookup.reverse(lat, lon, zoom)) is not None]
+        return [row for k, row in enumerate(rows) if row["place_id"] not in {other["place_id"] for other in rows[:k]}]
+
+
+def _google_refusal(key: str) -> str | None:
+    if not key:
+        return _GOOGLE_NO_KEY
+    return None if key.startswith("AIza") else "The provided API key is invalid. "
+
+
+def _google_point(text: str) -> tuple[float, float] | None:
+    try:
+        lat, lon = (float(part) for part in text.split(","))
+    except ValueError:
+        return None
+    if not (math.isfinite(lat) and math.isfinite(lon) and abs(lat) <= 90):
+        return None
+    return lat, (lon + 180.0) % 360.0 - 180.0
+
+
+def _google_result(row: dict[str, Any]) -> dict[str, Any]:
+    components = []
+    for level, name in row["address"].items():
+        if level == "country_code":
+            continue
+        short = row["address"]["country_code"].upper() if level == "country" else name
+        components.append({"long_name": name, "short_name": short, "types": _GOOGLE_KINDS[level]})
+    south, north, west, east = (float(edge) for edge in row["boundingbox"])
+    box = {"northeast": {"lat": north, "lng": east}, "southwest": {"lat": south, "lng": west}}
+    return {
+        "address_components": components,
+        "formatted_address": row["display_name"],
+        "geometry": {
+            "bounds": box,
+            "location": {"lat": float(row["lat"]), "lng": float(row["lon"])},
+            "location_type": "GEOMETRIC_CENTER" if row["addresstype"] == "road" else "APPROXIMATE",
+            "viewport": box,
+        },
+        "place_id": _place_id(row["place_id"]),
+        "types": _GOOGLE_KINDS[row["addresstype"]],
+    }
+
+
+def _place_id(number: int) -> str:
+    raw = key_of("place id", number).to_bytes(16, "big") + number.to_bytes(4, "big")
+    return "ChIJ" + base64.urlsafe_b64encode(raw).decode().rstrip("=")[:23]
+
+
+def _google_json(status: str, results: list[dict[str, Any]], message: str | None = None) -> Response:
+    body: dict[str, Any] = {"error_message": message} if message else {}
+    return Response(
+        json.dumps(body | {"results": results, "status": status}, ensure_ascii=False),
+        media_type="application/json; charset=UTF-8",
+    )
+
+
+class OpenCage:
+    """Geocoding over the lookup of Nominatim."""
+
+    def __init__(self, lookup: Nominatim) -> None:
+        self.lookup = lookup
+        self._day, self._used = 0, 0
+
+    def routes(self) -> list[Route]:
+        """The routes to mount."""
+        return [Route("/opencage/geocode/v1/json", self._geocode)]
+
+    async def _geocode(self, request: Request) -> Response:
+        query = request.query_params
+        key = query.get("key", "")
+        if key in TEST_KEYS:
+            return self._answer(*TEST_KEYS[key], [])
+        if len(key) not in (30, 32) or not key.isalnum():
+            return self._answer(401, "missing API key" if not key else "invalid API key", [])
+        text = query.get("q", "").strip()
+        if len(text) < 2:
+            return self._answer(400, "query too short", [])
+        point = _opencage_point(text)
+        if point is not None and not point:
+            return self._answer(400, "invalid coordinates", [])
+        if point:
+            row = await anyio.to_thread.run_sync(self.lookup.reverse, point[0], point[1], 18)
+            rows = [] if row is None else [row]
+        else:
+            rows = await anyio.to_thread.run_sync(self.lookup.search, text)
+        wanted = {code.strip().lower() for code in query.get("countrycode", "").split(",") if code.strip()}
+        rows = [row for row in rows if not wanted or row["address"].get("country_code") in wanted]
+        limit = query.get("limit", "10")
+        rows = rows[: min(100, int(limit)) if limit.isdigit() and int(limit) > 0 else 10]
+        return self._answer(200, "OK", [_opencage_result(row, query.get("no_annotations") == "1") for row in rows])
+
+    def _answer(self, status: int, message: str, results: list[dict[str, Any]]) -> Response:
+        now = time.time()
+        if int(now // 86_400) != self._day:
+            self._day, self._used = int(now // 86_400), 0
+        self._used += status == 200
+        left = 0 if status == 402 else max(0, RATE_LIMIT - self._used)
+        moment = datetime.fromtimestamp(now, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        body: dict[str, Any] = {
+            "documentation": "https://opencagedata.com/api",
+            "licenses": [{"name": "see attribution guide", "url": "https://opencagedata.com/credits"}],
+        }
+        if status in (200, 402):
+            body["rate"] = {"limit": RATE_LIMIT, "remaining": left, "reset": (self._day + 1) * 86_400}
+        body |= {
+            "results": results,
+            "status": {"code": status, "message": message},
+            "stay_informed": {"blog": "https://blog.opencagedata.com"},
+            "thanks": "For using an OpenCage API",
+            "timestamp": {"created_http": moment, "created_unix": int(now)},
+            "total_results": len(results),
+        }
+        text = json.dumps(body, ensure_ascii=False)
+        return Response(text, status, media_type="application/json; charset=utf-8")
+
+
+def _opencage_point(text: str) -> tuple[float, float] | tuple[()] | None:
+    """(lat, lon) of a query that is a point, () when it is one off the Earth, None when it is a name."""
+    try:
+        lat, lon = (float(part) for part in text.split(","))
+    except ValueError:
+        return None
+    return (lat, lon) if math.isfinite(lat + lon) and abs(lat) <= 90 and abs(lon) <= 180 else ()
+
+
+def _opencage_result(row: dict[str, Any], bare: bool) -> dict[str, Any]:
+    address = row["address"]
+    facts = countries()[address["country_code"].upper()]
+    south, north, west, east = (float(edge) for edge in row["boundingbox"])
+    components = {
+        "ISO_3166-1_alpha-2": facts.iso2,
+        "_category": "road" if row["addresstype"] == "road" else "place",
+        "_normalized_city": next((address[level] for level in ("city", "town", "village") if level in address), None),
+        "_type": row["addresstype"],
+        "continent": _CONTINENTS.get(facts.continent, facts.continent),
+        **address,
+    }
+    shown: dict[str, Any] = {
+        "bounds": {"northeast": {"lat": north, "lng": east}, "southwest": {"lat": south, "lng": west}},
+        "components": {name: value for name, value in components.items() if value is not None},
+        "confidence": _confidence(south, north, west, east),
+        "formatted": row["display_name"],
+        "geometry": {"lat": float(row["lat"]), "lng": float(row["lon"])},
+    }
+    if not bare:
+        shown["annotations"] = {
+            "callingcode": int(facts.phone_prefix.lstrip("+").split("-")[0]) if facts.phone_prefix else None,
+            "roadinfo": {"drive_on": facts.drives_on},
+        }
+    return shown
+
+
+def _confidence(south: float, north: float, west: float, east: float) -> int:
+    """10 for a box under a quarter kilometre across, down to 1, as the service documents it."""
+    across_km = 111.195 * math.hypot(north - south, (east - west) * math.cos(math.radians((south + north) / 2)))
+    return next((level for limit, level in _CONFIDENCE_KM if across_km < limit), 1)
