@@ -22,13 +22,11 @@ _ICC = b"ICC_PROFILE\0"
 _ICC_PART = 65_519  # bytes of a profile that fit into one segment
 
 
-def strip_exif(data: bytes) -> bytes:
-    """The same picture without metadata and upright; a colour profile stays, reduced to its numbers."""
-    return cleaned(data)[0]
-
-
 def cleaned(data: bytes, turn: bool = True) -> tuple[bytes, ImageFacts]:
-    """What `strip_exif` and `inspect` give, decoding the picture once for both; `turn=False` leaves it as it lies."""
+    """The same picture without metadata and upright, and its facts; a colour profile stays, reduced to its numbers.
+
+    `turn=False` leaves it as it lies.
+    """
     picture = Encoded.open(data)
     picture = picture if turn else picture.as_it_lies()
     is_clean = picture.check()

@@ -94,20 +94,6 @@ class Panorama:
         return int(max(1, min(round(ahead), most, _MAX_FINER, _MAX_CUT // max(view.width, view.height))))
 
 
-def perspective_view(
-    panorama: Pixels | bytes,
-    yaw_deg: float,
-    pitch_deg: float,
-    fov_deg: float,
-    width: int,
-    height: int,
-    roll_deg: float = 0.0,
-) -> Pixels:
-    """One view, one sample a pixel. For several of one panorama, a `Panorama` saves the preparation."""
-    ready = Panorama.decode(panorama) if isinstance(panorama, bytes) else Panorama(panorama)
-    return ready.view(View(yaw_deg, pitch_deg, fov_deg, width, height, roll_deg))
-
-
 def yaw_of_bearing(bearing_deg: float, compass_angle: float) -> float:
     """The yaw that looks towards a compass bearing, in a panorama whose centre looks towards compass_angle."""
     return turn(bearing_deg - compass_angle)

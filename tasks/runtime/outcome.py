@@ -63,10 +63,6 @@ class Tick:
         seconds = self.seconds - self.starting_s
         return self.done / seconds if seconds > 0 else 0.0
 
-    @property
-    def eta_s(self) -> float | None:
-        return (self.todo - self.done) / self.rate if self.rate > 0 else None
-
 
 @dataclass(frozen=True)
 class StageResult:
