@@ -81,3 +81,9 @@ def cell_of(lat: float, lon: float) -> str:
     south = min(math.floor(lat), 89)
     west = min(math.floor(lon), 179)
     return f"{'N' if south >= 0 else 'S'}{abs(south):02d}{'E' if west >= 0 else 'W'}{abs(west):03d}"
+
+
+def on_sphere(lat: Floats, lon: Floats) -> Floats:
+    """Points of the unit sphere in space, one a row: distances along chords, as k-d trees need them."""
+    phi, theta = np.radians(lat), np.radians(lon)
+    return np.column_stack([np.cos(phi) * np.cos(theta), np.cos(phi) * np.sin(theta), np.sin(phi)])

@@ -4,10 +4,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
-from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
+from tasks.geo.distance import EARTH_RADIUS_KM, distance_km, on_sphere
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 def pairs_within(
@@ -19,16 +18,11 @@ def pairs_within(
         return np.empty(0, np.int64), np.empty(0, np.int64)
     # k-d trees of points in space: within a radius on the sphere is within a chord. A hair more, then measured.
     chord = 2 * np.sin(min(radius_km / EARTH_RADIUS_KM, np.pi) / 2) * (1 + 1e-9) + 1e-9
-    found = cKDTree(_on_sphere(a_lat, a_lon)).sparse_distance_matrix(
-        cKDTree(_on_sphere(b_lat, b_lon)), chord, output_type="ndarray"
+    found = cKDTree(on_sphere(a_lat, a_lon)).sparse_distance_matrix(
+        cKDTree(on_sphere(b_lat, b_lon)), chord, output_type="ndarray"
     )
     first, second = found["i"].astype(np.int64), found["j"].astype(np.int64)
     near = distance_km(a_lat[first], a_lon[first], b_lat[second], b_lon[second]) <= radius_km
     first, second = first[near], second[near]
     order = np.lexsort((second, first))
     return first[order], second[order]
-
-
-def _on_sphere(lat: Floats, lon: Floats) -> Floats:
-    phi, theta = np.radians(lat), np.radians(lon)
-    return np.column_stack([np.cos(phi) * np.cos(theta), np.cos(phi) * np.sin(theta), np.sin(phi)])

@@ -12,9 +12,8 @@ from rasterio.io import DatasetReader
 
 from schemas.errors import InputError
 from tasks.geo.boundaries import country_codes, country_number
-from tasks.plan.ascii_grid import refuse
 from tasks.plan.cells import CELLS, Cells, cell_corner, cell_number, cells
-from tasks.plan.raster_file import Floats, is_cell_grid, open_raster, populated, windows
+from tasks.plan.raster_file import Floats, is_cell_grid, open_raster, populated, refuse, windows
 
 SMALL_GAP = 0.01  # of a country's land outside the raster
 

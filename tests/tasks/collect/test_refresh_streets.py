@@ -13,7 +13,7 @@ from schemas.errors import LakeError
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect import recheck, street_view
-from tasks.collect.missing_files import is_lost
+from tasks.collect.previous import is_lost
 from tasks.lake import Commit, Lake
 from tasks.lake.blobs import LocalBlobs
 from tasks.lake.image_store import ImageStore
