@@ -113,7 +113,7 @@ class Endpoint(ClientSettings):
 
     base_url: str = Field(description="address of the service, without query")
     key_env: str | None = Field(None, description="environment variable that holds the key; null: no key is sent")
-    public_key: str | None = Field(None, description="a key that is no secret; only for a loopback base_url")
+    public_key: str | None = Field(None, description="a key that is not secret; only for a loopback base_url")
     requests_per_minute: float | None = Field(
         None, gt=0, description="never more in any minute, by all workers and runs on a lake together; null: no limit"
     )

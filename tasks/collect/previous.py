@@ -28,7 +28,7 @@ FACTS = (
 )  # fmt: skip
 
 DELETED = "deleted upstream"  # the tombstone of a picture its source no longer has
-BESIDE = ("had", "changed", "news_at", "refused")  # columns of an item that make it quicker, not another
+UNHASHED = ("had", "changed", "news_at", "refused")  # columns of an item that make it quicker, not another
 
 
 def prepared_with(settings: CollectSettings, version: int) -> str:
@@ -37,7 +37,7 @@ def prepared_with(settings: CollectSettings, version: int) -> str:
 
 
 def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared: str) -> pl.DataFrame:
-    """The places (`id`) with `news`, which makes a place another item, and with what makes it quicker (`BESIDE`).
+    """The places (`id`) with `news`, which makes a place another item, and with what makes it quicker (`UNHASHED`).
 
     `had` are the facts of its good pictures, `changed` those of the others with the sha256 that the last check saw,
     `news_at` is the moment of that check. `refused`: the place could not be done because a host refused a picture.

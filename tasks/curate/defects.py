@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from tasks.geo.distance import distance_km
+from tasks.geo.distance import distance_km, swapped_km
 from tasks.geo.labels import country_codes_of
 
 
@@ -14,8 +14,7 @@ def of_places(images: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
     own = own.with_columns(place_in=country_codes_of(own["place_lat"], own["place_lon"]))
     pairs = images.select("image_id", "place_id", "lat", "lon").join(own, on="place_id")
     lat, lon, place_lat, place_lon = (pairs[name].to_numpy() for name in ("lat", "lon", "place_lat", "place_lon"))
-    turned = np.abs(lon) <= 90
-    swapped = np.where(turned, distance_km(np.where(turned, lon, 0.0), lat, place_lat, place_lon), np.nan)
+    swapped = swapped_km(lat, lon, place_lat, place_lon)
     return pairs.select(
         "image_id",
         "place_lat",

@@ -65,6 +65,12 @@ def _scalar_km(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
     return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(chord, 1.0)))
 
 
+def swapped_km(lat: ArrayLike, lon: ArrayLike, other_lat: ArrayLike, other_lon: ArrayLike) -> Floats:
+    """Kilometres from the first points with latitude and longitude exchanged; NaN where that is off the Earth."""
+    turned = np.abs(np.asarray(lon, dtype=np.float64)) <= 90
+    return np.where(turned, distance_km(np.where(turned, lon, 0.0), lat, other_lat, other_lon), np.nan)
+
+
 def is_point(lat: float, lon: float) -> bool:
     """Whether lat, lon are finite and on Earth."""
     return -90.0 <= lat <= 90.0 and -180.0 <= lon <= 180.0  # NaN fails both comparisons

@@ -70,7 +70,7 @@ def xmp_of(picture: Image.Image) -> bytes:
 
 
 def said(xmp: bytes, name: bytes) -> str | None:
-    """A GPano value, as an attribute or as an element. Looked up, not parsed: XML from outside is no friend."""
+    """A GPano value, as an attribute or as an element. Looked up, not parsed: XML from outside may be hostile."""
     match = re.search(rb"GPano:" + name + rb"(?:\s*=\s*[\"']([^\"'<>]{1,60})[\"']|>([^<>]{1,60})<)", xmp)
     return (match[1] or match[2]).decode("utf-8", "replace") if match else None
 

@@ -69,7 +69,7 @@ class Panorama:
     def __init__(self, pixels: Pixels) -> None:
         height, width = pixels.shape[:2]
         if abs(width / height - 2.0) > 0.02:
-            raise ValueError(f"a picture of {width} x {height} is no full panorama: that is twice as wide as high")
+            raise ValueError(f"a picture of {width} x {height} is not a full panorama, which is twice as wide as high")
         self.width, self.height = width, height
         self._pixels = bordered(pixels, 1)  # neighbours for the outermost pixels: around the seam, over the poles
 

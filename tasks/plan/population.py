@@ -47,7 +47,7 @@ def tell_gaps(path: str, wanted: Sequence[str]) -> None:
     covered = np.zeros(len(table.cell), dtype=bool)
     for turn in (0, 360):  # a raster may go from 0 to 360 degrees
         covered |= (low_lon + turn < east) & (low_lon + turn + 1 > west) & (low_lat < north) & (low_lat + 1 > south)
-    # By land: a corner of a cell with a rock in it is no gap worth a word.
+    # By land: a corner of a cell with a rock in it is not worth a warning.
     missing = np.bincount(table.country, weights=table.share * ~covered, minlength=len(codes))
     whole = np.bincount(table.country, weights=table.share, minlength=len(codes))
     cut = []

@@ -50,7 +50,7 @@ def read_header(path: str) -> dict[str, str] | None:
 
 
 def check_header(path: str, header: dict[str, str]) -> None:
-    """Refuse a size or place that is no number, or is not there: GDAL takes it for 0."""
+    """Refuse a size or place that is missing or not a number: GDAL takes it for 0."""
     for names in (("cellsize", "dx"), ("cellsize", "dy"), ("xllcorner", "xllcenter"), ("yllcorner", "yllcenter")):
         if not any(name in header for name in names):
             refuse(path, f"has no {names[0]} in its header")

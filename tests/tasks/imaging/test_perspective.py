@@ -200,7 +200,7 @@ def test_views_that_cannot_be(given_view: dict[str, float], words: str) -> None:
 
 
 def test_a_picture_that_is_no_panorama() -> None:
-    with pytest.raises(ValueError, match="400 x 300 is no full panorama"):
+    with pytest.raises(ValueError, match="400 x 300 is not a full panorama"):
         Panorama(np.zeros((300, 400, 3), np.uint8))
 
 
