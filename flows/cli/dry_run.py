@@ -24,6 +24,7 @@ from tasks.train.fitting import Forecast, forecast
 from tasks.train.memory import GIB, gpus
 
 REFUSED = 1
+TABLE_WIDTH = 110
 
 
 def dry_run(call: Call, part: str) -> int:
@@ -68,7 +69,8 @@ def _total(steps: Sequence[StepEstimate]) -> Usage:
 
 
 def _show(steps: Sequence[StepEstimate], budgets: Sequence[Limit], spent: float, budget: float | None) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    # Wider than a narrow terminal: a line that wraps can be read, a figure that is cut cannot.
+    console = Console(highlight=False, soft_wrap=True, width=max(Console().width, TABLE_WIDTH))
     total, sums = _total(steps), _sums(steps)
     columns: list[tuple[str, Any]] = [("step", lambda one: one.stage), ("pending", lambda one: f"{one.items:,}")]
     if sums["requests"]:
@@ -79,15 +81,15 @@ def _show(steps: Sequence[StepEstimate], budgets: Sequence[Limit], spent: float,
         columns.append(("tokens in", lambda one: f"{one.prompt_tokens:,.0f}"))
         columns.append(("tokens out", lambda one: f"{one.completion_tokens:,.0f}"))
         columns.append(("money", lambda one: money(one.cost_usd)))
-    columns += [("time", lambda one: duration(one.seconds)), ("", _basis)]
+    columns.append(("time", lambda one: duration(one.seconds)))
     table = Table(box=None, header_style="bold")
     for name, _ in columns:
-        table.add_column(name, justify="left" if name in ("step", "") else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name == "step" else "right", no_wrap=True)
     for step in steps:
         table.add_row(*(cell(step) for _, cell in columns))
     console.print(table)
     for step in steps:
-        for note in step.notes:
+        for note in (_basis(step), *step.notes):
             console.print(f"  {step.stage}: {note}")
     for limit in budgets:
         named = f"{limit.requests:,.0f} requests ({', '.join(limit.kinds)})"
@@ -111,7 +113,7 @@ def _show(steps: Sequence[StepEstimate], budgets: Sequence[Limit], spent: float,
 def _basis(step: StepEstimate) -> str:
     if not step.items:
         return "nothing to do"
-    return f"as {step.measured:,} items before" if step.measured else "a default: never measured"
+    return f"as {step.measured:,} items before" if step.measured else "a default, for it was never measured here"
 
 
 def _size(size: float) -> str:

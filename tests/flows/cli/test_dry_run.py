@@ -69,7 +69,7 @@ def test_a_person_sees_a_table_and_what_is_only_a_default(call: Call, capsys: py
     assert dry_run(replace(call, as_json=False), "collect") == 0
     shown = capsys.readouterr().out
     assert "collect.recheck" in shown and "nothing to do" in shown
-    assert "a default: never measured" in shown
+    assert "collect: a default, for it was never measured here" in shown
     assert "No service was asked and nothing was written." in shown
 
 
