@@ -1,11 +1,8 @@
-"""`geofix collect --dry-run`: requests, bytes, time and budgets of a run, estimated from a sample."""
+"""`--dry-run`: what a stage of the pipeline would cost, and what fits on the GPUs, without doing any of it."""
 
-import asyncio
-import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, replace
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -14,163 +11,109 @@ from rich.table import Table
 from flows.cli.command import DONE, Call
 from flows.cli.lake import existing_lake
 from flows.cli.printing import print_json
-from flows.cli.progress import make_display
-from flows.display import display
-from flows.order import services_of
-from flows.servers import offline_world
+from flows.cli.progress import duration
+from flows.order import services_of, steps_of
 from flows.session import Session, check_before
+from schemas.config import section_of
 from schemas.errors import GeofixError
-from tasks.collect.estimate import KINDS, estimate
-from tasks.runtime.budget_actor import shared_rate_budget
-from tasks.runtime.estimate import Limit, StageEstimate, limits
-from tasks.services import ServiceError
-from tasks.services.meter import Tally
+from schemas.messages import Usage, money
+from tasks.runtime.calls import spent_usd
+from tasks.runtime.estimate import Limit, StepEstimate, estimate, limits
+from tasks.runtime.snapshots import approved_snapshot
+from tasks.train.fitting import Forecast, forecast
+from tasks.train.memory import GIB, gpus
+
+REFUSED = 1
+TABLE_WIDTH = 110
 
 
-def dry_run(call: Call) -> int:
-    """Estimate and print; no table and no picture is written."""
+def dry_run(call: Call, stage: str) -> int:
+    """Print what is pending in each step of a stage, and what it would cost; no service is asked."""
     config = call.options().resolve()
-    check_before(config, ["collect"])
+    check_before(config, [stage])
     lake = existing_lake(call)
-    if lake.read("places", columns=["place_id"]).is_empty():
+    if stage == "collect" and lake.read("places", columns=["place_id"]).is_empty():
         raise GeofixError(f"no places are planned in lake '{lake.uri}': run `geofix plan` first")
-    shown = make_display(call.quiet)
-    token = display.set(shown)
-    began_s = time.monotonic()
-    try:
-        with offline_world(config, lake.state / "offline-world.log") as (reachable, start):
-
-            @cache  # three stages call it
-            def ready() -> None:
-                shown.say("asking the services about a few places ...")
-                start()
-
-            context = Session(reachable, lake, ready).context(reachable, services_of(["collect"]), ready)
-            shared = context.connections.sharing(shared_rate_budget(lake, context.spread))
-            context = replace(context, connections=shared)
-            try:
-                stages, asked = asyncio.run(estimate(reachable.collect, context))
-            except ServiceError as error:
-                unaccepted = context.connections.unaccepted_key(error.service, error.kind)
-                if unaccepted is None:
-                    raise
-                raise GeofixError(f"nothing was estimated: {unaccepted}") from error
-            budgets = limits(_sum(stages, lambda stage: stage.requests), context.connections)
-    finally:
-        display.reset(token)
-        shown.close()
-    took_s = time.monotonic() - began_s
+    session, declared = Session(config, lake), steps_of(stage)
+    if any(step.snapshot for step in declared):
+        session.snapshot = approved_snapshot(lake, call.snapshot)
+    context = session.context(config, services_of([stage]), session.ready, stages=[stage])
+    settings = {step.name: section_of(config, step.section or stage) for step in declared}
+    steps = estimate(declared, settings, context)
+    requests = Counter[str]()
+    for step in steps:
+        requests.update(step.requests)
+    budgets, spent, budget = limits(requests, context.connections), spent_usd(lake), config.models.budget_usd
     if call.as_json:
-        print_json(as_json(stages, budgets, asked, took_s))
+        limited = [asdict(one) | {"minutes": one.minutes, "days": one.days} for one in budgets]
+        money_of = {"spent_usd": spent, "budget_usd": budget}
+        total = asdict(_total(steps)) | _sums(steps)
+        print_json({"stages": [asdict(one) for one in steps], "total": total, "budgets": limited, **money_of})
     else:
-        _show(stages, budgets, asked, took_s)
+        _show(steps, budgets, spent, budget)
     return DONE
 
 
-def as_json(stages: list[StageEstimate], budgets: list[Limit], asked: Tally, took_s: float) -> dict[str, Any]:
-    """The estimate for a machine."""
-    requests, size = sum(stage.all_requests for stage in stages), sum(stage.all_bytes for stage in stages)
-    limited = [
-        asdict(one) | {"left_today": one.left_today, "minutes": one.minutes, "days": one.days} for one in budgets
-    ]
-    found = {
-        "stages": [asdict(stage) for stage in stages],
-        "total": {"requests": requests, "bytes": size, "seconds": sum(stage.seconds for stage in stages)},
-        "budgets": limited,
-        "asked": {"requests": asked.requests, "bytes": sum(asked.bytes.values()), "seconds": took_s},
+def _sums(steps: Sequence[StepEstimate]) -> dict[str, float]:
+    return {
+        "requests": sum(sum(one.requests.values()) for one in steps),
+        "bytes": sum(sum(one.bytes.values()) for one in steps),
+        "calls": sum(one.calls for one in steps),
+        "seconds": sum(one.seconds for one in steps),
     }
-    rounded: dict[str, Any] = _rounded(found)
-    return rounded
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(one) for one in value]
-    return round(value, 1) if isinstance(value, float) else value
+def _total(steps: Sequence[StepEstimate]) -> Usage:
+    usages = (Usage(round(one.prompt_tokens), round(one.completion_tokens), one.cost_usd) for one in steps)
+    return sum(usages, start=Usage())
 
 
-def _show(stages: list[StageEstimate], budgets: list[Limit], asked: Tally, took_s: float) -> None:
-    console = Console(highlight=False)
-    if not any(stage.items for stage in stages):
-        console.print(
-            "Nothing to do: everything planned is collected, and nothing is due to be looked at again.", soft_wrap=True
-        )
-        return
-    table = _table("stage", "items", "requests", "bytes", "time at least")
-    for stage in stages:
-        if not stage.items:
-            table.add_row(stage.stage, "0", "-", "-", "-", "nothing to do")
-            continue
-        table.add_row(
-            stage.stage,
-            f"{stage.items:,}",
-            f"{stage.all_requests:,.0f}{_share(stage.requests_margin, stage.all_requests)}",
-            f"{_size(stage.all_bytes)}{_share(stage.bytes_margin, stage.all_bytes)}",
-            _time(stage.seconds),
-            f"{stage.sampled} sampled; bound by {stage.bound_by}",
-        )
-    seconds = sum(stage.seconds for stage in stages)
-    requests, size = sum(stage.all_requests for stage in stages), sum(stage.all_bytes for stage in stages)
-    table.add_row("total", "", f"{requests:,.0f}", _size(size), _time(seconds), "", style="bold")
-    console.print(table)
-    for stage in stages:
-        for note in stage.notes:
-            console.print(f"  {stage.stage}: {note}", soft_wrap=True)
-    console.print()
-    table = _table("requests by kind", "requests", "bytes")
-    sizes = _sum(stages, lambda stage: stage.bytes)
-    for kind, number in _sum(stages, lambda stage: stage.requests).items():
-        table.add_row(f"{kind:<19}{KINDS.get(kind, '')}", f"{number:,.0f}", _size(sizes[kind]))
-    console.print(table)
-    console.print()
-    _show_budgets(console, budgets, seconds)
-    console.print(
-        f"To find out, {sum(asked.requests.values()):,} requests were made, for {_size(sum(asked.bytes.values()))} of "
-        f"metadata and samples, in {took_s:.0f} s. No picture was fetched and no table written.",
-        soft_wrap=True,
-    )
-
-
-def _show_budgets(console: Console, budgets: list[Limit], seconds: float) -> None:
-    if not budgets:
-        console.print("No limits are set for these services.")
-        return
-    table = _table("budget", "limit", "this run", "share")
-    for one in budgets:
-        if one.per_minute:
-            share = one.requests / max(seconds / 60, one.minutes, 1.0) / one.per_minute
-            limit, used = f"{one.per_minute:,.0f} a minute", f"{share:.0%} of each minute"
-        else:
-            share = one.requests / (one.per_day or 1)
-            limit, used = f"{one.per_day:,} a day", f"{share:.0%} of a day, {one.left_today:,} left today"
-        table.add_row(", ".join(one.kinds), limit, f"{one.requests:,.0f}", used)
-        if one.days > 1:
-            table.add_row("", "", "", f"needs {one.days} days: run again after each midnight UTC")
-    console.print(table)
-    console.print()
-
-
-def _table(*columns: str) -> Table:
-    """A table without lines: first column to the left, figures to the right, and one for remarks."""
+def _show(steps: Sequence[StepEstimate], budgets: Sequence[Limit], spent: float, budget: float | None) -> None:
+    # Wider than a narrow terminal: a line that wraps can be read, a figure that is cut cannot.
+    console = Console(highlight=False, soft_wrap=True, width=max(Console().width, TABLE_WIDTH))
+    total, sums = _total(steps), _sums(steps)
+    columns: list[tuple[str, Any]] = [("step", lambda one: one.stage), ("pending", lambda one: f"{one.items:,}")]
+    if sums["requests"]:
+        columns.append(("requests", lambda one: f"{sum(one.requests.values()):,.0f}"))
+        columns.append(("bytes", lambda one: _size(sum(one.bytes.values()))))
+    if sums["calls"]:
+        columns.append(("calls", lambda one: f"{one.calls:,.0f}"))
+        columns.append(("tokens in", lambda one: f"{one.prompt_tokens:,.0f}"))
+        columns.append(("tokens out", lambda one: f"{one.completion_tokens:,.0f}"))
+        columns.append(("money", lambda one: money(one.cost_usd)))
+    columns.append(("time", lambda one: duration(one.seconds)))
     table = Table(box=None, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="left" if column == columns[0] else "right")
-    table.add_column("")
-    return table
+    for name, _ in columns:
+        table.add_column(name, justify="left" if name == "step" else "right", no_wrap=True)
+    for step in steps:
+        table.add_row(*(cell(step) for _, cell in columns))
+    console.print(table)
+    for step in steps:
+        for note in (_basis(step), *step.notes):
+            console.print(f"  {step.stage}: {note}")
+    for limit in budgets:
+        named = f"{limit.requests:,.0f} requests ({', '.join(limit.kinds)})"
+        if limit.per_minute:
+            console.print(f"{named} at {limit.per_minute:,.0f} a minute take {duration(60 * limit.minutes)} at least.")
+        else:
+            more = f"; that takes {limit.days} days, run again after each midnight UTC" if limit.days > 1 else ""
+            console.print(f"{named} of {limit.per_day:,} a day{more}.")
+    if not any(step.items for step in steps):
+        console.print("Nothing to do: everything is finished, and nothing is due to be looked at again.")
+    if sums["calls"]:
+        console.print(f"Spent on this lake so far: {money(spent)}; this run: {money(total.cost_usd)}.")
+        if total.cost_usd is None:
+            console.print("A price is not known: set models.roles.<role>.price to see the money.")
+        elif budget is not None:
+            enough = "is enough" if spent + total.cost_usd <= budget else "is not enough: the run would stop before it"
+            console.print(f"The budget of {money(budget)} {enough}.")
+    console.print("No service was asked and nothing was written.")
 
 
-def _sum(stages: list[StageEstimate], part: Callable[[StageEstimate], dict[str, float]]) -> dict[str, float]:
-    """By kind, over all stages, in the order in which people read them."""
-    total: Counter[str] = Counter()
-    for stage in stages:
-        total.update(part(stage))
-    return {kind: float(total[kind]) for kind in sorted(total, key=list(KINDS).index)}
-
-
-def _share(margin: float, value: float) -> str:
-    return f" ± {margin / value:.0%}" if value and margin >= 0.005 * value else ""
+def _basis(step: StepEstimate) -> str:
+    if not step.items:
+        return "nothing to do"
+    return f"as {step.measured:,} items before" if step.measured else "a default, for it was never measured here"
 
 
 def _size(size: float) -> str:
@@ -180,7 +123,57 @@ def _size(size: float) -> str:
     return f"{size:,.0f} B"
 
 
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _sizes(one: Forecast) -> dict[str, float]:
+    return asdict(one.memory) | {"total": one.memory.total}
+
+
+def train_dry_run(call: Call) -> int:
+    """Print samples, steps and GPU memory of each phase; the exit code is 1 where one does not fit on a GPU."""
+    config = call.options().resolve()
+    check_before(config, ["train"])
+    lake = existing_lake(call)
+    samples = lake.read("samples")
+    if samples.is_empty():
+        raise GeofixError(
+            f"lake '{lake.uri}' has no training samples yet: run `geofix run --to difficulty` and the first train first"
+        )
+    found, seen = forecast(samples, config.train), gpus()
+    gpu = max(seen, key=lambda one: one.total, default=None)
+    fits = [gpu is None or one.fits(gpu) for one in found]
+    if call.as_json:
+        phases = [
+            {
+                "training_stage": one.training_stage,
+                "samples": one.samples,
+                "steps": one.steps,
+                "longest_text_tokens": one.text_tokens,
+                "bytes": {name: round(size) for name, size in _sizes(one).items()},
+                "fits": None if gpu is None else fit,
+                "advice": None if fit else one.advice,
+            }
+            for one, fit in zip(found, fits, strict=True)
+        ]
+        print_json({"stages": phases, "gpus": [asdict(one) for one in seen]})
+        return DONE if all(fits) else REFUSED
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table(box=None, header_style="bold")
+    for column in ("phase", "samples", "steps", "weights", "grads", "states", "ref.", "activ.", "cache", "total GiB"):
+        table.add_column(column, justify="left" if column == "phase" else "right")
+    for one in found:
+        sizes = (f"{size / GIB:,.1f}" for size in _sizes(one).values())
+        table.add_row(one.training_stage, f"{one.samples:,}", f"{one.steps:,}", *sizes)
+    console.print(table)
+    for device in seen:
+        free, whole = device.free / GIB, device.total / GIB
+        console.print(f"GPU {device.index}: {device.name}, {free:.0f} of {whole:.0f} GiB free")
+    if gpu is None:
+        console.print("No GPU here: training would run on the CPU.")
+    for one, fit in zip(found, fits, strict=True):
+        if not fit and gpu is not None:
+            size, whole = one.memory.total / GIB, gpu.total / GIB
+            wanted = f"it takes {size:.0f} GiB of {whole:.0f}; set {one.advice}"
+            console.print(f"{one.training_stage} does not fit: {wanted}")
+        elif gpu is not None and one.memory.total > gpu.free:
+            console.print(f"{one.training_stage} fits GPU {gpu.index} once other processes leave it")
+    console.print("Nothing was loaded and nothing written.")
+    return DONE if all(fits) else REFUSED

@@ -109,7 +109,7 @@ def _evaluate(call: Call, settings: Sequence[str], dry_run: bool, redo: bool, ke
     alone = ["evaluate.policies=[]", "evaluate.trained=false"]
     call = dataclasses.replace(call, overrides=[*choice, *alone, *settings, *(call.overrides or [])])
     if dry_run:
-        from flows.cli.paid_dry_run import dry_run as estimate
+        from flows.cli.dry_run import dry_run as estimate
 
         return estimate(call, "evaluate")
     from flows.cli.running import run_flow

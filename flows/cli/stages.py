@@ -108,7 +108,7 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
         if dry_run:
             from flows.cli.dry_run import dry_run as estimate
 
-            return estimate(call)
+            return estimate(call, stage)
         return _run(stage, call, redo, keep)
 
     def run_train(
@@ -121,7 +121,7 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
         keep: Keep = False,
     ) -> int:
         if dry_run:
-            from flows.cli.train_dry_run import train_dry_run
+            from flows.cli.dry_run import train_dry_run
 
             return train_dry_run(call)
         return run_stage(call, snapshot, redo, keep)
@@ -138,7 +138,7 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
     ) -> int:
         call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
         if dry_run:
-            from flows.cli.paid_dry_run import dry_run as estimate
+            from flows.cli.dry_run import dry_run as estimate
 
             return estimate(call, stage)
         return _run(stage, call, redo, keep)

@@ -23,7 +23,7 @@ from infra.derive.plan import HERE, SCALE, country_of_region
 from tasks.geo.atlas import Outlines, gazetteer, outlines
 from tasks.geo.boundaries import index
 from tasks.geo.distance import distance_km
-from tasks.geo.folding import fold, spellings
+from tasks.geo.names import fold, spellings
 
 # Letters by language, for languages whose alphabet tells them apart.
 _ALPHABETS = {

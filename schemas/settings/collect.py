@@ -6,10 +6,21 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from schemas.settings.base import OPERATIONAL, Settings
-from schemas.settings.refresh import EstimateSettings, RefreshSettings
 from schemas.settings.satellite import SatelliteSettings
 
 MAX_HALF_SIZE_M = 20_000.0  # 0.01 square degrees a request: wider boxes mean dozens of requests a place
+
+
+class RefreshSettings(Settings):
+    """Collected pictures, and places that got less than was wanted, are looked at again from time to time."""
+
+    after_days: float | None = Field(
+        30.0, ge=0, description="days after which a picture or an unfilled place is due; 0: every run; null: never"
+    )
+    bytes: Literal["always", "never"] = Field(
+        "always",
+        description="always: ask the image host whether a picture's bytes changed; never: only whether it exists",
+    )
 
 
 class CollectSettings(Settings):
@@ -84,9 +95,8 @@ class CollectSettings(Settings):
     downloads: int = Field(2, ge=1, le=10, description="downloads of one picture before it counts as corrupt")
     # A section of its own: it makes no street-view picture another one.
     satellite: SatelliteSettings = Field(SatelliteSettings(), json_schema_extra=OPERATIONAL)
-    # When to look again and how to estimate make no place another one.
+    # When to look again makes no place another one.
     refresh: RefreshSettings = Field(RefreshSettings(), json_schema_extra=OPERATIONAL)
-    estimate: EstimateSettings = Field(EstimateSettings(), json_schema_extra=OPERATIONAL)
 
     @field_validator("half_sizes_m")
     @classmethod

@@ -40,23 +40,6 @@ class Role(Settings):
     price: Price | None = Field(None, description="of this role's model; null: what the endpoint says of the model")
 
 
-class EstimateSettings(Settings):
-    """How `--dry-run` finds out what a stage would cost, where no earlier run tells."""
-
-    items: int = Field(
-        16,
-        ge=0,
-        description="items that are done for real to find out; the run does not pay for their calls again. 0: none",
-    )
-    within: float = Field(
-        0.12,
-        gt=0,
-        description="more items are done until the 95 % interval is this share of the money of all, or smaller",
-    )
-    most: int = Field(64, ge=0, description="of them at most, however much their costs differ")
-    seed: int = Field(0, description="which items these are")
-
-
 class ModelsSettings(Settings):
     """Models by role, and the money they may cost."""
 
@@ -75,7 +58,6 @@ class ModelsSettings(Settings):
         description="answer a request from the table `calls` if it was answered before",
         json_schema_extra=OPERATIONAL,
     )
-    estimate: EstimateSettings = Field(EstimateSettings(), json_schema_extra=OPERATIONAL)
 
     @model_validator(mode="after")
     def _endpoints_exist(self) -> "ModelsSettings":

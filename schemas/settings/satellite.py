@@ -87,7 +87,7 @@ class SatelliteSettings(Settings):
     def _known_classes(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         strange = [number for number in value if not 0 <= number < _CLASSES]
         if strange:
-            raise ValueError(f"{strange[0]} is no scene class: they are 0 to {_CLASSES - 1}")
+            raise ValueError(f"{strange[0]} is not a scene class: they are 0 to {_CLASSES - 1}")
         if 0 not in value:
             raise ValueError("0 (no data) must be among them")
         return tuple(sorted(set(value)))

@@ -10,10 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from schemas.settings.allowance import Allowance
 from schemas.settings.base import Settings
-from schemas.settings.client import ClientSettings
-from schemas.settings.endpoint import Endpoint, is_loopback, is_private
+from schemas.settings.endpoint import Allowance, ClientSettings, Endpoint, is_loopback, is_private
 
 __all__ = [
     "OFFLINE_URL",

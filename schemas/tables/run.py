@@ -41,6 +41,7 @@ TABLES = (
             "prompt_tokens": INT,
             "completion_tokens": INT,
             "cost_usd": FLOAT,
+            "sent_json": JSON,  # to all services: "service kind" -> [requests, bytes received]
             "started_at": TIME,
             "finished_at": TIME,
             "status": STRING,

@@ -51,8 +51,6 @@ class PlacePictures:
                 raise ServiceError("mapillary", "outage", said, retryable=True)
 
     async def _fetch(self, candidate: Candidate) -> dict[str, Any]:
-        if self._context.take:
-            return await self._context.take(candidate, self._context)
         try:
             seen = seen_changed(self._item, candidate.source_id)
             return await fetch_and_store(candidate, self._context, self.since_s, seen)

@@ -3,6 +3,7 @@
 And what it must not get back: pictures that their source has deleted, which searches may go on showing for a while.
 """
 
+from pathlib import PurePosixPath
 from typing import Any
 
 import polars as pl
@@ -10,7 +11,8 @@ import polars as pl
 from schemas.settings.collect import CollectSettings
 from tasks.collect.hosts import REFUSALS
 from tasks.lake import Lake
-from tasks.lake.versions import newest_versions
+from tasks.lake.image_store import ImageStore
+from tasks.lake.reading import newest_versions
 from tasks.runtime.runner import Inputs, digest
 
 # Which pictures are chosen, not what is made of one. Whatever else is set may change the stored bytes.
@@ -26,7 +28,7 @@ FACTS = (
 )  # fmt: skip
 
 DELETED = "deleted upstream"  # the tombstone of a picture its source no longer has
-BESIDE = ("had", "changed", "news_at", "refused")  # columns of an item that make it quicker, not another
+UNHASHED = ("had", "changed", "news_at", "refused")  # columns of an item that make it quicker, not another
 
 
 def prepared_with(settings: CollectSettings, version: int) -> str:
@@ -35,7 +37,7 @@ def prepared_with(settings: CollectSettings, version: int) -> str:
 
 
 def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared: str) -> pl.DataFrame:
-    """The places (`id`) with `news`, which makes a place another item, and with what makes it quicker (`BESIDE`).
+    """The places (`id`) with `news`, which makes a place another item, and with what makes it quicker (`UNHASHED`).
 
     `had` are the facts of its good pictures, `changed` those of the others with the sha256 that the last check saw,
     `news_at` is the moment of that check. `refused`: the place could not be done because a host refused a picture.
@@ -101,3 +103,16 @@ def seen_changed(item: dict[str, Any], source_id: str) -> str | None:
     """The sha256 of the bytes a check has seen instead of those the place has."""
     found = (row["seen_sha256"] for row in item.get("changed") or () if row["source_id"] == source_id)
     return next(found, None)
+
+
+def is_lost(images: pl.DataFrame, store: ImageStore) -> pl.Series:
+    """Of each row (`sha256`, `extension`) whether its file is missing. Folders are listed, no file is looked up."""
+    lost = [False] * images.height
+    shas, extensions = images["sha256"].to_list(), images["extension"].to_list()
+    start, held = None, frozenset[str]()
+    for row in sorted(range(len(shas)), key=shas.__getitem__):  # so that only one folder's names are held at a time
+        if shas[row][:2] != start:
+            start = shas[row][:2]
+            held = frozenset(PurePosixPath(blob.key).name for blob in store.list(start))
+        lost[row] = f"{shas[row]}.{extensions[row]}" not in held
+    return pl.Series("lost", lost, dtype=pl.Boolean)

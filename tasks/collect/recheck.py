@@ -25,10 +25,9 @@ from tasks.collect.batches import Batches
 from tasks.collect.compare import Known, compared
 from tasks.collect.download import ADDRESS
 from tasks.collect.hosts import Hosts, Refused
-from tasks.collect.missing_files import is_lost
-from tasks.collect.previous import DELETED, refused_before
+from tasks.collect.previous import DELETED, is_lost, refused_before
 from tasks.collect.responses import StageResponses
-from tasks.lake.versions import newest_versions
+from tasks.lake.reading import newest_versions
 from tasks.runtime.runner import Inputs, Kept, Outcome, Resources, Stage, WorkerSetup
 from tasks.services import Mapillary, ServiceError
 

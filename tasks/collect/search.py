@@ -33,7 +33,7 @@ FULL_PAGE = 2000  # the service's limit: a page this long has left pictures out
 TILES_FOR_QUARTERS = 4  # tiles are taken where they cost no more requests than the quarters of a box
 SMALLEST_BOX_M = 50.0  # not split further
 # How far the position corrected by matching may lie from the one that boxes and tiles go by. Farther off, a picture
-# may come out later than its score deserves; it is found all the same.
+# may come out later than its score deserves; it is still found.
 SHIFT_M = 50.0
 _TILE_MARGIN_DEG = 5e-5  # of a tile's whole units, at any latitude with roads
 

@@ -13,7 +13,7 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
 from tasks.collect.download import Unusable
 from tasks.collect.place_pictures import PlacePictures
-from tasks.collect.previous import BESIDE, ended_upstream, prepared_with, with_what_it_has
+from tasks.collect.previous import UNHASHED, ended_upstream, prepared_with, with_what_it_has
 from tasks.collect.responses import RecallingMapillary, StageResponses
 from tasks.collect.search import Search
 from tasks.collect.targets import Target, collect_targets, targets_of
@@ -145,5 +145,5 @@ STAGE = Stage(
     # Waiting for the service, not computing: many places at a time in each worker.
     resources=Resources(cpus=1, concurrency=MOST, chunk=2),
     services=("mapillary",),
-    unhashed=BESIDE,
+    unhashed=UNHASHED,
 )

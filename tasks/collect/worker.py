@@ -1,14 +1,11 @@
 """What a worker of the street-view stage keeps open."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 from weakref import WeakValueDictionary
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect.candidates import Candidate
 from tasks.collect.download import Downloads
 from tasks.collect.previous import prepared_with
 from tasks.collect.responses import RecallingMapillary, StageResponses
@@ -30,9 +27,6 @@ class WorkerContext:
     mapillary: Mapillary
     lake: Lake
     settings: CollectSettings
-    take: Callable[[Candidate, "WorkerContext"], Awaitable[dict[str, Any]]] | None = (
-        None  # of an estimate, which fetches none
-    )
     responses: StageResponses = field(default_factory=StageResponses)
     withdrawn: Withdrawn = field(default_factory=Withdrawn)
     ended: frozenset[str] = frozenset()  # pictures that a check has found to be deleted

@@ -11,7 +11,7 @@ from schemas.settings.curate import CurateSettings, LabelsSettings, QualityLimit
 from schemas.tables import TABLES
 from tasks.curate.tiers import tier_of
 from tasks.curate.votes import LOCALIZABLE, combined
-from tasks.geo.distance import distance_km
+from tasks.geo.distance import distance_km, swapped_km
 from tasks.geo.labels import country_codes_of
 from tasks.runtime.runner import ColumnStage, Inputs
 
@@ -69,8 +69,7 @@ def _distances_to_places(images: pl.DataFrame, places: pl.DataFrame) -> pl.DataF
     own = own.with_columns(place_in=country_codes_of(own["place_lat"], own["place_lon"]))
     pairs = images.select("image_id", "place_id", "lat", "lon").join(own, on="place_id")
     lat, lon, place_lat, place_lon = (pairs[name].to_numpy() for name in ("lat", "lon", "place_lat", "place_lon"))
-    turned = np.abs(lon) <= 90
-    swapped = np.where(turned, distance_km(np.where(turned, lon, 0.0), lat, place_lat, place_lon), np.nan)
+    swapped = swapped_km(lat, lon, place_lat, place_lon)
     return pairs.select(
         "image_id",
         "place_lat",

@@ -1,7 +1,6 @@
 """Read a predictions file (jsonl, csv or Parquet), or say which row and field is wrong and what to do."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,10 +10,10 @@ import polars as pl
 
 from schemas.errors import InputError
 from tasks.evaluate.prediction_columns import COORDINATES, FIELDS, renamed, renames
+from tasks.lake.ids import float_can_hold, written_as_float
 from tasks.reward.levels import LEVELS
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
-_DAMAGED = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+|[-+]?\d+\.0*")
 _FIRST_ROWS = 1000  # whose fields are taken for those of all rows, until one differs
 _ENOUGH_LONG_IDS = 20  # by chance, 20 long ids are all round in binary once in a million files
 
@@ -272,7 +271,7 @@ class _Checks:
 
     def _numbers(self, text: pl.Series) -> None:
         """Refuse ids that are numbers a float has rounded."""
-        damaged = text.str.contains(rf"^(?:{_DAMAGED.pattern})$")
+        damaged = text.to_frame("id").select(written_as_float(pl.col("id"))).to_series()
         if damaged.any():
             row = _first(damaged)
             self._fail(row, "id", f"{text[row]!r} was an id before it went through a float", _ID_FIX)
@@ -330,12 +329,4 @@ def _parse(column: pl.Series) -> pl.Series:
 def _rounded(ids: pl.Series) -> bool:
     """Whether every long numeric id is one that a 64-bit float can hold: chance does not do that twenty times."""
     long = ids.filter(ids.str.contains(r"^\d{17,19}$")).head(1000).to_list()
-    return len(long) >= _ENOUGH_LONG_IDS and all(_float_can_hold(int(number)) for number in long)
-
-
-def _float_can_hold(number: int) -> bool:
-    # As the float's exact value, or as its shortest decimals filled up with zeros.
-    shortest = repr(float(number))
-    digits, _, exponent = shortest.partition("e+")
-    whole = digits.replace(".", "").ljust(int(exponent or 0) + 1, "0") if exponent else digits.removesuffix(".0")
-    return number == int(float(number)) or str(number) == whole
+    return len(long) >= _ENOUGH_LONG_IDS and all(float_can_hold(int(number)) for number in long)

@@ -14,7 +14,7 @@ import polars as pl
 from schemas.errors import InputError
 from tasks.evaluate.prediction_file import PredictionsError, has_levels, read_predictions
 from tasks.evaluate.slices import slice_values
-from tasks.geo.distance import distance_km
+from tasks.geo.distance import distance_km, swapped_km
 from tasks.reward.angles import LIMIT, Axis, check
 from tasks.reward.answer import Address, ParsedAnswer, ParseFailure, parse_answer, require_point
 from tasks.reward.compare import Difference, compare
@@ -229,7 +229,7 @@ def _swap_warning(
         return []
     usable = usable[:: max(1, len(usable) // _ENOUGH_FOR_SWAP)]
     straight = float(np.median(error_km[usable]))
-    swapped = float(np.median(distance_km(lat[usable], lon[usable], true_lon[usable], true_lat[usable])))
+    swapped = float(np.median(swapped_km(true_lat[usable], true_lon[usable], lat[usable], lon[usable])))
     if straight < SWAP_KM or swapped * SWAP_GAIN > straight:
         return []
     return [

@@ -116,13 +116,6 @@ def _told(trajectory: Trajectory) -> str:
     return "\n".join(lines)[:TRAJECTORY_CHARS]
 
 
-def errors_of(found: Scaled, lat: float, lon: float) -> Errors:
-    """How far each answer is from the truth; computed after the verifier has answered."""
-    tried = [error_of(one.text, lat, lon) for one in found.attempts]
-    known = [error for error in tried if error is not None]
-    return Errors(tried[0], error_of(found.verifier_answer, lat, lon), min(known) if known else None)
-
-
 def error_of(text: str, lat: float, lon: float) -> float | None:
     """Kilometres of an answer from the truth; None: it names no point."""
     answer = parse_point(text)

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import overload
@@ -13,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 EARTH_RADIUS_KM = 6371.0  # mean radius; SpotAgent C.5, GeoAgent eq. 4
 
 _PIECE = 32_768  # pairs computed at once
-
-_CELL = re.compile(r"([NS])(\d{2})([EW])(\d{3})")
 
 Floats = NDArray[np.float64]
 
@@ -68,6 +65,12 @@ def _scalar_km(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
     return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(chord, 1.0)))
 
 
+def swapped_km(lat: ArrayLike, lon: ArrayLike, other_lat: ArrayLike, other_lon: ArrayLike) -> Floats:
+    """Kilometres from the first points with latitude and longitude exchanged; NaN where that is off the Earth."""
+    turned = np.abs(np.asarray(lon, dtype=np.float64)) <= 90
+    return np.where(turned, distance_km(np.where(turned, lon, 0.0), lat, other_lat, other_lon), np.nan)
+
+
 def is_point(lat: float, lon: float) -> bool:
     """Whether lat, lon are finite and on Earth."""
     return -90.0 <= lat <= 90.0 and -180.0 <= lon <= 180.0  # NaN fails both comparisons
@@ -86,14 +89,7 @@ def cell_of(lat: float, lon: float) -> str:
     return f"{'N' if south >= 0 else 'S'}{abs(south):02d}{'E' if west >= 0 else 'W'}{abs(west):03d}"
 
 
-def cell_bounds(cell: str) -> tuple[float, float, float, float]:
-    """South, west, north and east edge of a cell, in degrees."""
-    match = _CELL.fullmatch(cell)
-    if match is None:
-        raise ValueError(f"cell {cell!r} is not of the form N48E002")
-    south = int(match[2]) * (1 if match[1] == "N" else -1)
-    west = int(match[4]) * (1 if match[3] == "E" else -1)
-    # One name per cell: S00 and W000 would be second names of N00 and E000.
-    if cell_of(south, west) != cell:
-        raise ValueError(f"cell {cell!r} is not on the grid: it starts at S90..N89, W180..E179")
-    return float(south), float(west), float(south + 1), float(west + 1)
+def on_sphere(lat: Floats, lon: Floats) -> Floats:
+    """Points of the unit sphere in space, one a row: distances along chords, as k-d trees need them."""
+    phi, theta = np.radians(lat), np.radians(lon)
+    return np.column_stack([np.cos(phi) * np.cos(theta), np.cos(phi) * np.sin(theta), np.sin(phi)])

@@ -21,7 +21,7 @@ from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
 SHORE_KM = 20.0
 PLACE_KM = 50.0  # a town further away is no address
 SHORE_STEP_DEG = 0.02  # coasts are sampled at most that far apart to find the nearest one
-# Towns looked at for one point: the nearest of any size, then the nearest of at least so many people.
+# Towns looked at for one point: the nearest of any size, then the nearest of at least this many people.
 NEAREST = ((0, 3), (10_000, 1), (100_000, 1), (1_000_000, 1))
 # Radius of a town of n people: 0.035 n ** 0.43 km (1,000: 0.7 km; 100,000: 4.9 km; 1 M: 13 km; 10 M: 36 km).
 RADIUS_KM, RADIUS_POWER = 0.035, 0.43

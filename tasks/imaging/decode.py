@@ -9,6 +9,8 @@ import io
 import re
 import struct
 import warnings
+import zlib
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -16,8 +18,6 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
-
-from tasks.imaging.png_parts import PACKED, SIGNATURE, png_header, png_pixels
 
 Pixels = NDArray[np.uint8]  # height x width x 3, RGB
 
@@ -33,6 +33,10 @@ _EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}  # MPO: a JPEG with a 
 # GIF and WebP are opened only to be able to say what is wrong with them.
 _FORMATS = ["JPEG", "PNG", "GIF", "WEBP"]
 _ORIENTATION = 0x0112
+# Of a PNG: its first bytes, and the chunks that are not pixels.
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_TELLING = {b"eXIf", b"tEXt", b"zTXt", b"iTXt"}  # these may stand behind the pixels
+PACKED = {b"iCCP", b"tEXt", b"zTXt", b"iTXt"}  # may unpack to more than they should, and no pixel needs them
 _STARTS = (b"\xff\xd8\xff", SIGNATURE)
 
 # libjpeg's fixed messages for pixels that are lost. It has no codes to go by, and its other complaints (bytes between
@@ -206,3 +210,49 @@ def _turned(pixels: Pixels, orientation: int) -> Pixels:
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     return np.ascontiguousarray(pixels)
+
+
+def parts(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Every part up to the end: its name, and all of it with length and checksum; what is cut off is left out."""
+    at = len(SIGNATURE)
+    while at + 12 <= len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if end > len(data):
+            return
+        name = data[at + 4 : at + 8]
+        yield name, data[at:end]
+        if name == b"IEND":
+            return
+        at = end
+
+
+def chunk(name: bytes, body: bytes) -> bytes:
+    """A part of a PNG file."""
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def png_header(data: bytes, left_out: Container[bytes] = ()) -> bytes | None:
+    """All but the pixels, with what stands behind them before them; None when it is no PNG, or has no pixels."""
+    if not data.startswith(SIGNATURE):
+        return None
+    before, behind, has_pixels = bytearray(), bytearray(), False
+    for name, part in parts(data):
+        if name == b"IDAT":
+            has_pixels = True
+        elif name in left_out:
+            continue
+        elif not has_pixels:
+            before += part
+        elif name in _TELLING:
+            behind += part
+    return SIGNATURE + before + behind + chunk(b"IDAT", b"") + chunk(b"IEND", b"") if has_pixels else None
+
+
+def png_pixels(data: bytes) -> bytes:
+    """The file without texts and profiles."""
+    at, kept = len(SIGNATURE), bytearray(SIGNATURE)
+    for name, part in parts(data):
+        if name not in PACKED:
+            kept += part
+        at += len(part)
+    return bytes(kept) + data[at:]

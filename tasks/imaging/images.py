@@ -12,7 +12,6 @@ from collections import OrderedDict
 import cv2
 
 from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage, BadImageKind, Encoded, ImageFacts, Pixels, inspect, jpeg
-from tasks.imaging.metadata import strip_exif
 from tasks.imaging.panorama import STORED_QUALITY, equirectangular
 from tasks.imaging.resample import resized, shrink
 
@@ -29,7 +28,6 @@ __all__ = [
     "inspect",
     "model_view",
     "region_view",
-    "strip_exif",
     "thumbnail",
     "to_data_uri",
     "view_scale",

@@ -8,13 +8,14 @@ that no decoder reads.
 import io
 import struct
 import zlib
+from collections.abc import Container
+from dataclasses import dataclass, field
 
+import numpy as np
 from PIL import Image
 
 from tasks.imaging.colour_profile import plain_profile
-from tasks.imaging.decode import BadImage, Encoded, ImageFacts, jpeg
-from tasks.imaging.jpeg_parts import Unusual, needed
-from tasks.imaging.png import without_metadata
+from tasks.imaging.decode import SIGNATURE, BadImage, Encoded, ImageFacts, chunk, jpeg, parts, png_pixels
 
 _UPRIGHT_QUALITY = 95
 
@@ -22,13 +23,11 @@ _ICC = b"ICC_PROFILE\0"
 _ICC_PART = 65_519  # bytes of a profile that fit into one segment
 
 
-def strip_exif(data: bytes) -> bytes:
-    """The same picture without metadata and upright; a colour profile stays, reduced to its numbers."""
-    return cleaned(data)[0]
-
-
 def cleaned(data: bytes, turn: bool = True) -> tuple[bytes, ImageFacts]:
-    """What `strip_exif` and `inspect` give, decoding the picture once for both; `turn=False` leaves it as it lies."""
+    """The same picture without metadata and upright, and its facts; a colour profile stays, reduced to its numbers.
+
+    `turn=False` leaves it as it lies.
+    """
     picture = Encoded.open(data)
     picture = picture if turn else picture.as_it_lies()
     is_clean = picture.check()
@@ -79,3 +78,243 @@ def _icc_segments(profile: bytes | None) -> bytes:
         b"\xff\xe2" + struct.pack(">H", 2 + len(header) + len(part)) + header + part
         for header, part in zip(headers, parts, strict=True)
     )
+
+
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
+_TRANSPARENT: dict[int, Container[int]] = {0: {2}, 2: {6}}
+# First column and row of each pass of an interlaced picture, and the steps between them.
+_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+
+
+def without_metadata(data: bytes) -> bytes:
+    """The same picture with nothing but what decoding needs, and its colour profile reduced to its numbers.
+
+    What says how colours are meant stays where it makes sense. What does not (a resolution, a background, a palette
+    for other screens) is left out, for text could stand there.
+    """
+    before: dict[bytes, bytes] = {}
+    pixels: list[bytes] = []
+    for name, part in parts(data):
+        body = part[8:-4]
+        if name == b"IDAT":
+            pixels += [body] if body else []
+        elif name == b"IEND":
+            return SIGNATURE + _head(before, data) + _exactly(pixels, before[b"IHDR"]) + chunk(b"IEND", b"")
+        elif not pixels:
+            before[name] = body
+    raise BadImage("truncated", "a PNG without its end")
+
+
+def _head(found: dict[bytes, bytes], data: bytes) -> bytes:
+    header = found[b"IHDR"][:13]
+    bits, colour_type = header[8], header[9]
+    kept = chunk(b"IHDR", header) + _profile(found.get(b"iCCP", b""))
+    kept += b"".join(chunk(name, body) for name, body in found.items() if _is_sane(name, body))
+    if colour_type == 3:
+        return kept + _palette(found.get(b"PLTE", b""), found.get(b"tRNS", b""), data)
+    clear = found.get(b"tRNS", b"")
+    if len(clear) in _TRANSPARENT.get(colour_type, ()) and all(
+        n >> bits == 0 for (n,) in struct.iter_unpack(">H", clear)
+    ):
+        kept += chunk(b"tRNS", clear)
+    return kept
+
+
+def _is_sane(name: bytes, body: bytes) -> bool:
+    """Whether it says how colours are meant, in numbers that can be."""
+    if name == b"sRGB":
+        return len(body) == 1 and body[0] < 4
+    if name == b"gAMA":
+        return len(body) == 4 and 10_000 <= int.from_bytes(body, "big") <= 1_000_000
+    return name == b"cHRM" and len(body) == 32 and all(n <= 100_000 for (n,) in struct.iter_unpack(">I", body))
+
+
+def _palette(colours: bytes, clear: bytes, data: bytes) -> bytes:
+    """The colours that a pixel has; transparent ones black."""
+    with Image.open(io.BytesIO(png_pixels(data)), formats=["PNG"]) as picture:
+        used = np.bincount(np.asarray(picture).ravel(), minlength=256)[: len(colours) // 3] > 0
+    count = int(np.flatnonzero(used)[-1]) + 1 if used.any() else 1
+    table = np.frombuffer(colours[: 3 * len(used)], np.uint8).reshape(-1, 3) * used[:, None]
+    kept = chunk(b"PLTE", table[:count].astype(np.uint8).tobytes())
+    opacity = np.frombuffer(clear[: len(used)], np.uint8)[:count]
+    opacity = np.where(used[: len(opacity)], opacity, 255).astype(np.uint8)
+    return kept + chunk(b"tRNS", opacity.tobytes()) if len(opacity) else kept
+
+
+def _exactly(pixels: list[bytes], header: bytes) -> bytes:
+    """The packed pixels as they are, unless something lies behind them."""
+    size, stream = _size(header), zlib.decompressobj()
+    found = stream.decompress(b"".join(pixels), size)
+    more = stream.decompress(stream.unconsumed_tail, 1)
+    if more or stream.unused_data:
+        return chunk(b"IDAT", zlib.compress(found, 9))
+    return b"".join(chunk(b"IDAT", part) for part in pixels)
+
+
+def _size(header: bytes) -> int:
+    """Bytes of the unpacked pixels: every row begins with one that names its filter."""
+    width, height, bits, colour_type, _, _, interlaced = struct.unpack(">IIBBBBB", header[:13])
+
+    def part(columns: int, rows: int) -> int:
+        return rows * (1 + -(-columns * bits * _CHANNELS[colour_type] // 8)) if columns > 0 else 0
+
+    if not interlaced:
+        return part(width, height)
+    return sum(part(-(-(width - x) // dx), max(0, -(-(height - y) // dy))) for x, y, dx, dy in _PASSES)
+
+
+def _profile(body: bytes) -> bytes:
+    if not body:
+        return b""
+    try:
+        profile = zlib.decompressobj().decompress(body[body.index(b"\0") + 2 :], 16_000_000)
+    except (ValueError, zlib.error):
+        return b""
+    plain = plain_profile(profile)
+    if not plain:
+        return b""
+    return chunk(b"iCCP", b"icc\0\0" + zlib.compress(plain, 9))
+
+
+JFIF = b"\xff\xe0\x00\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0"  # of no size and without a thumbnail
+_ADOBE = b"\xff\xee\x00\x0eAdobe\0\x64\0\0\0\0"  # and how colours are coded
+_STANDALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
+_HUFFMAN_FRAMES = (0xC0, 0xC1, 0xC2)  # sequential, extended, progressive; the other kinds do not occur in photos
+_PROGRESSIVE = 0xC2
+
+
+class Unusual(Exception):
+    """Not a JPEG that can be put together faithfully: it is to be drawn anew."""
+
+
+@dataclass
+class _Tables:
+    """Tables as they stand at a place in the file, and as they were written last."""
+
+    now: dict[tuple[int, int], bytes] = field(default_factory=dict)  # marker and number -> the table
+    written: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    restart: int = 0
+    restart_written: int = 0
+
+    def read(self, marker: int, body: bytes) -> None:
+        at = 0
+        while at < len(body):
+            head = body[at]
+            if marker == 0xDB:
+                size = 64 * (1 + (head >> 4))
+                number = head & 15
+            else:
+                size = 16 + sum(body[at + 1 : at + 17])
+                number = head
+            self.now[marker, number] = body[at : at + 1 + size]
+            at += 1 + size
+
+    def take(self, marker: int, number: int) -> bytes:
+        """The table as a segment, unless it was written like this before."""
+        table = self.now.get((marker, number))
+        if table is None or self.written.get((marker, number)) == table:
+            return b""
+        self.written[marker, number] = table
+        return segment(marker, table)
+
+    def take_restart(self) -> bytes:
+        if self.restart == self.restart_written:
+            return b""
+        self.restart_written = self.restart
+        return segment(0xDD, struct.pack(">H", self.restart))
+
+
+@dataclass
+class Needed:
+    """What is needed of a JPEG."""
+
+    body: bytes  # tables, frame and scans
+    profile: bytes  # as it stands
+    jfif: bool
+    adobe: int | None  # its code for the colours
+
+    def file(self, profile_segments: bytes) -> bytes:
+        adobe = b"" if self.adobe is None else _ADOBE + bytes([self.adobe])
+        return b"\xff\xd8" + (JFIF if self.jfif else b"") + adobe + profile_segments + self.body + b"\xff\xd9"
+
+
+def segment(marker: int, body: bytes) -> bytes:
+    return bytes([0xFF, marker]) + struct.pack(">H", 2 + len(body)) + body
+
+
+def needed(data: bytes) -> Needed:
+    """What decoding needs, up to the end marker; Unusual where bytes lie between the segments, or in odd frames."""
+    tables, out, frame = _Tables(), bytearray(), b""
+    frame_marker, scans = 0, 0
+    profile: dict[int, bytes] = {}
+    jfif, adobe = False, None
+    at = 2
+    while at + 4 <= len(data):
+        marker = data[at + 1]
+        if data[at] != 0xFF or marker == 0x00:
+            raise Unusual("bytes between segments")
+        if marker == 0xD9:
+            break
+        if marker == 0xFF or marker in _STANDALONE:  # a fill byte, or nothing that belongs between segments
+            at += 1 if marker == 0xFF else 2
+            continue
+        end = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
+        body = data[at + 4 : end]
+        if marker in (0xDB, 0xC4):
+            tables.read(marker, body)
+        elif marker == 0xDD:
+            tables.restart = int.from_bytes(body[:2], "big")
+        elif 0xC0 <= marker <= 0xCF and marker != 0xCC:  # that one conditions arithmetic coding, which is not used
+            if marker not in _HUFFMAN_FRAMES or frame or len(body) < 9 or len(body) != 6 + 3 * body[5]:
+                raise Unusual("another kind of frame")
+            frame_marker, frame = marker, body
+        elif marker == 0xDA:
+            header, before = _scan(body, frame, frame_marker == _PROGRESSIVE, tables)
+            quantization = b"".join(part for part in before if part[1] == 0xDB)
+            rest = b"".join(part for part in before if part[1] != 0xDB)
+            out += quantization + (b"" if scans else segment(frame_marker, frame)) + rest + tables.take_restart()
+            start, end = end, end_of_scan(data, end)
+            out += segment(0xDA, header) + data[start:end]
+            scans += 1
+        elif not scans and marker == 0xE0 and body.startswith(b"JFIF\0") and len(body) >= 14:
+            jfif = True
+        elif not scans and marker == 0xEE and body.startswith(b"Adobe") and len(body) >= 12:
+            adobe = body[11]
+        elif marker == 0xE2 and body.startswith(_ICC) and len(body) > 14:
+            profile.setdefault(body[12], body[14:])
+        at = end
+    return Needed(bytes(out), b"".join(profile[number] for number in sorted(profile)), jfif, adobe)
+
+
+def _scan(body: bytes, frame: bytes, progressive: bool, tables: _Tables) -> tuple[bytes, list[bytes]]:
+    """The scan's header from its numbers, and the tables that must stand before it."""
+    count = body[0] if body else 0
+    if not frame or not count or len(body) != 4 + 2 * count:
+        raise Unusual("a scan with an odd header")
+    quantizers = {frame[at]: frame[at + 2] for at in range(6, len(frame), 3)}
+    first, last, steps = body[1 + 2 * count :] if progressive else (0, 63, 0)
+    with_dc = first == 0 and not (progressive and steps >> 4)
+    with_ac = not progressive or first > 0
+    header, wanted = bytearray([count]), []
+    for at in range(1, 1 + 2 * count, 2):
+        component, used = body[at], body[at + 1]
+        if component not in quantizers:
+            raise Unusual("a scan of something else")
+        dc, ac = (used >> 4 if with_dc else 0), (used & 15 if with_ac else 0)
+        header += bytes([component, dc << 4 | ac])
+        wanted.append(tables.take(0xDB, quantizers[component]))
+        wanted.append(tables.take(0xC4, dc) if with_dc else b"")
+        wanted.append(tables.take(0xC4, 0x10 | ac) if with_ac else b"")
+    return bytes(header) + bytes([first, last, steps]), [part for part in wanted if part]
+
+
+def end_of_scan(data: bytes, at: int) -> int:
+    """Where the next marker stands that ends a scan's coded pixels."""
+    while True:
+        at = data.find(b"\xff", at)
+        if at < 0 or at + 1 >= len(data):
+            return len(data)
+        follower = data[at + 1]
+        if follower not in (0x00, 0xFF) and not 0xD0 <= follower <= 0xD7:  # no stuffed, fill or restart marker
+            return at
+        at += 1 if follower == 0xFF else 2

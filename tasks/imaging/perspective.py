@@ -69,7 +69,7 @@ class Panorama:
     def __init__(self, pixels: Pixels) -> None:
         height, width = pixels.shape[:2]
         if abs(width / height - 2.0) > 0.02:
-            raise ValueError(f"a picture of {width} x {height} is no full panorama: that is twice as wide as high")
+            raise ValueError(f"a picture of {width} x {height} is not a full panorama, which is twice as wide as high")
         self.width, self.height = width, height
         self._pixels = bordered(pixels, 1)  # neighbours for the outermost pixels: around the seam, over the poles
 
@@ -92,20 +92,6 @@ class Panorama:
         ahead = self.width / (2 * math.pi) / _focal(view)  # panorama pixels to a pixel in the view's middle
         most = math.isqrt(_MAX_SAMPLES // (view.width * view.height))
         return int(max(1, min(round(ahead), most, _MAX_FINER, _MAX_CUT // max(view.width, view.height))))
-
-
-def perspective_view(
-    panorama: Pixels | bytes,
-    yaw_deg: float,
-    pitch_deg: float,
-    fov_deg: float,
-    width: int,
-    height: int,
-    roll_deg: float = 0.0,
-) -> Pixels:
-    """One view, one sample a pixel. For several of one panorama, a `Panorama` saves the preparation."""
-    ready = Panorama.decode(panorama) if isinstance(panorama, bytes) else Panorama(panorama)
-    return ready.view(View(yaw_deg, pitch_deg, fov_deg, width, height, roll_deg))
 
 
 def yaw_of_bearing(bearing_deg: float, compass_angle: float) -> float:

@@ -11,9 +11,9 @@ from typing import Any
 from schemas.settings.ingest import PictureRules
 from tasks.geo.distance import distance_km
 from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage, Encoded, ImageFacts
-from tasks.imaging.gpano import refuse_part
 from tasks.imaging.images import equirectangular
 from tasks.imaging.metadata import cleaned
+from tasks.imaging.panorama import refuse_part
 from tasks.ingest.refusal import Refusal
 from tasks.ingest.tags import Tags, read_tags
 

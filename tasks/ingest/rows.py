@@ -21,12 +21,12 @@ from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
 from tasks.ingest.files import Found, PictureFolder
-from tasks.ingest.ids import may_be_hexadecimal, may_be_rounded, written_as_float
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
 from tasks.ingest.refusal import Refusal
 from tasks.ingest.row_equality import KINDS, SPLITS, read_degrees, read_moment, row_id
 from tasks.ingest.survey import Survey
 from tasks.ingest.table import REFUSAL
+from tasks.lake.ids import may_be_hexadecimal, may_be_rounded, written_as_float
 from tasks.services.errors import safe_url
 
 LONGEST_ID = 500

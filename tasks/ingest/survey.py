@@ -10,13 +10,13 @@ from pathlib import Path
 import polars as pl
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest.ids import MOST, LongIds, has_letters, may_be_hexadecimal, written_as_float
 from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout
 from tasks.ingest.positions import LEAST_ROWS, Positions, country_numbers
 from tasks.ingest.recognise import benchmark_named, check_columns, passed_over, recognise
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.row_equality import FIELDS, read_degrees, row_content, row_id
 from tasks.ingest.table import BATCH, Table, open_table
+from tasks.lake.ids import MOST, LongIds, has_letters, may_be_hexadecimal, written_as_float
 from tasks.services.errors import safe_text
 
 ENOUGH_BAD = 3  # fewer bad rows are bad rows, not a bad table

@@ -15,9 +15,8 @@ from typing import Any
 from PIL import Image
 
 from tasks.geo.distance import is_point
-from tasks.imaging.decode import exif_of
-from tasks.imaging.gpano import said, xmp_of
-from tasks.imaging.png_parts import png_header
+from tasks.imaging.decode import exif_of, png_header
+from tasks.imaging.panorama import said, xmp_of
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003

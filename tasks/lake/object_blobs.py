@@ -1,5 +1,6 @@
 """Blobs on an object store (S3, Google Cloud Storage, Azure), through obstore."""
 
+import contextlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from obstore.store import from_url
 from schemas.errors import LakeError, LakeUnwritable
 from tasks.lake.blobs import Blob, BlobMissing, Blobs, checked
 from tasks.lake.location import Location, allows_http
+from tasks.lake.reading import first_line
 
 TRANSFERS = 8  # files of a folder under way at once
 RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
@@ -32,7 +34,7 @@ class ObjectBlobs(Blobs):
         try:
             self._store: Any = from_url(location.uri, client_options=options, retry_config=retries)
         except (BaseError, ValueError) as error:
-            raise LakeError(f"lake '{location.uri}' cannot be opened: {said(error)}") from error
+            raise LakeError(f"lake '{location.uri}' cannot be opened: {first_line(error)}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ObjectBlobs, (self._location, self._copies)  # each process reads its own environment
@@ -40,82 +42,76 @@ class ObjectBlobs(Blobs):
     def uri(self, key: str) -> str:
         return self._location.child(checked(key))
 
-    def put(self, key: str, data: bytes) -> None:
+    @contextlib.contextmanager
+    def _writing(self, key: str) -> Iterator[str]:
+        """The checked key; what the store raises in the block says that it cannot be written."""
         try:
-            obstore.put(self._store, checked(key), data)
+            yield checked(key)
         except (BaseError, OSError) as error:
-            raise self._unwritable(key, error) from error
+            raise LakeUnwritable(f"{self.uri(key)} cannot be written: {first_line(error)}") from error
+
+    @contextlib.contextmanager
+    def _reading(self, key: str) -> Iterator[str]:
+        """The checked key; what the store raises in the block becomes `BlobMissing`, or says why it cannot be read."""
+        try:
+            yield checked(key)
+        except FileNotFoundError:
+            raise BlobMissing(f"{self.uri(key)} is missing") from None
+        except (BaseError, OSError) as error:
+            raise LakeError(f"{self.uri(key)} cannot be read: {first_line(error)}") from error
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._writing(key) as path:
+            obstore.put(self._store, path, data)
 
     def keep(self, key: str, data: bytes) -> None:
         self.put(key, data)  # a look would cost a request as well, and leave the time as it was
 
     def create(self, key: str, data: bytes) -> bool:
-        try:
-            obstore.put(self._store, checked(key), data, mode="create")
-        except (AlreadyExistsError, PreconditionError):
-            return False
-        except (BaseError, OSError) as error:
-            raise self._unwritable(key, error) from error
+        return self._put_if(key, data, "create")
+
+    def replace(self, key: str, data: bytes, tag: str) -> bool:
+        """Store the bytes if the blob still has this entity tag; False if another writer changed it."""
+        return self._put_if(key, data, {"e_tag": tag})
+
+    def _put_if(self, key: str, data: bytes, mode: Any) -> bool:
+        with self._writing(key) as path:
+            try:
+                obstore.put(self._store, path, data, mode=mode)
+            except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+                return False
         return True
 
     def get_tagged(self, key: str) -> tuple[bytes, str] | None:
         """The blob's bytes and its entity tag, or None."""
-        try:
-            found = obstore.get(self._store, checked(key))
+        with contextlib.suppress(BlobMissing), self._reading(key) as path:
+            found = obstore.get(self._store, path)
             return bytes(found.bytes()), str(found.meta["e_tag"])
-        except FileNotFoundError:
-            return None
-        except (BaseError, OSError) as error:
-            raise self._unreadable(key, error) from error
-
-    def replace(self, key: str, data: bytes, tag: str) -> bool:
-        """Store the bytes if the blob still has this entity tag; False if another writer changed it."""
-        try:
-            obstore.put(self._store, checked(key), data, mode={"e_tag": tag})
-        except (AlreadyExistsError, PreconditionError, FileNotFoundError):
-            return False
-        except (BaseError, OSError) as error:
-            raise self._unwritable(key, error) from error
-        return True
+        return None
 
     def get(self, key: str) -> bytes:
-        found = self.get_tagged(key)
-        if found is None:
-            raise BlobMissing(f"{self.uri(key)} is missing")
-        return found[0]
+        with self._reading(key) as path:
+            return bytes(obstore.get(self._store, path).bytes())
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        try:
-            return bytes(obstore.get_range(self._store, checked(key), start=start, length=length))
-        except FileNotFoundError:
-            raise BlobMissing(f"{self.uri(key)} is missing") from None
-        except (BaseError, OSError) as error:
-            raise self._unreadable(key, error) from error
+        with self._reading(key) as path:
+            return bytes(obstore.get_range(self._store, path, start=start, length=length))
 
     def find(self, key: str) -> Blob | None:
-        try:
-            found = obstore.head(self._store, checked(key))
-        except FileNotFoundError:
-            return None
-        except (BaseError, OSError) as error:
-            raise self._unreadable(key, error) from error
-        return Blob(key, found["size"], found["last_modified"].timestamp())
+        with contextlib.suppress(BlobMissing), self._reading(key) as path:
+            found = obstore.head(self._store, path)
+            return Blob(key, found["size"], found["last_modified"].timestamp())
+        return None
 
     def list(self, prefix: str) -> Iterator[Blob]:
-        try:
-            for part in obstore.list(self._store, prefix=checked(prefix)):
+        with self._reading(prefix) as path:
+            for part in obstore.list(self._store, prefix=path):
                 for one in part:
                     yield Blob(one["path"], one["size"], one["last_modified"].timestamp())
-        except (BaseError, OSError) as error:
-            raise self._unreadable(prefix, error) from error
 
     def delete(self, key: str) -> None:
-        try:
-            obstore.delete(self._store, checked(key))
-        except FileNotFoundError:
-            return
-        except (BaseError, OSError) as error:
-            raise self._unwritable(key, error) from error
+        with self._writing(key) as path, contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store, path)
 
     def local(self, key: str) -> Path:
         return self._copies / checked(key)
@@ -131,10 +127,8 @@ class ObjectBlobs(Blobs):
 
     def _upload(self, path: Path) -> None:
         key = path.relative_to(self._copies).as_posix()
-        try:
+        with self._writing(key):
             obstore.put(self._store, key, path)  # in parts, if it is large
-        except (BaseError, OSError) as error:
-            raise self._unwritable(key, error) from error
         found = self.find(key)
         if found is not None:
             os.utime(path, (found.modified_s, found.modified_s))  # so that `pull` knows it as current
@@ -152,23 +146,11 @@ class ObjectBlobs(Blobs):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name[:12]}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
         try:
-            with temporary.open("wb") as file:
-                for part in obstore.get(self._store, blob.key):
-                    file.write(part)
-            os.utime(temporary, (blob.modified_s, blob.modified_s))
-            temporary.replace(path)
-        except (BaseError, OSError) as error:
-            raise self._unreadable(blob.key, error) from error
+            with self._reading(blob.key):
+                with temporary.open("wb") as file:
+                    for part in obstore.get(self._store, blob.key):
+                        file.write(part)
+                os.utime(temporary, (blob.modified_s, blob.modified_s))
+                temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-
-    def _unwritable(self, key: str, error: Exception) -> LakeUnwritable:
-        return LakeUnwritable(f"{self.uri(key)} cannot be written: {said(error)}")
-
-    def _unreadable(self, key: str, error: Exception) -> LakeError:
-        return LakeError(f"{self.uri(key)} cannot be read: {said(error)}")
-
-
-def said(error: BaseException) -> str:
-    """The first line of what the library says: below it follow dumps of the request."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -6,7 +6,7 @@ and reaches Python as a BaseException, so the ends of local files are checked be
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -98,3 +98,10 @@ def damaged(name: str, path: Path | str, why: str) -> DamagedTable:
 def first_line(error: BaseException) -> str:
     """The first line of an error: the libraries add dumps below it."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def newest_versions(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """One row a key, with `tombstone` and `written_at` given: the live one, else the one written last."""
+    return rows.sort(pl.col("tombstone").is_null(), "written_at", descending=True, nulls_last=True).unique(
+        list(key), keep="first", maintain_order=True
+    )

@@ -8,7 +8,7 @@ import polars as pl
 
 from schemas.errors import NotFound
 from tasks.lake import Lake
-from tasks.lake.versions import newest_versions
+from tasks.lake.reading import newest_versions
 
 SHORTEST = 6  # letters of an id that is cut short
 SHOWN = 5  # ids that share a beginning

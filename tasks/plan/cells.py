@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tasks.geo.atlas import gazetteer
 from tasks.geo.boundaries import COLUMNS, country_codes, country_number, country_of_label, index
 from tasks.geo.cell_split import CELL_COLUMNS, CELL_ROWS, CELLS, cell_corner, cell_number
-from tasks.plan.land_share import land_share
+from tasks.plan.land import land_share
 
 PARTS = 10  # squares of the border index along a side of a cell
 

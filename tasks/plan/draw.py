@@ -12,7 +12,7 @@ from tasks.geo.cell_split import split_of_cells
 from tasks.geo.distance import EARTH_RADIUS_KM
 from tasks.geo.seeded_random import key, uniform
 from tasks.plan.cells import PARTS, Cells, cell_corner, cell_number
-from tasks.plan.islets import Islets, islets
+from tasks.plan.land import Islets, islets
 from tasks.plan.rounds import FIRST_LATE, Floats, Ints, Slots, empty_slots, fill
 
 TRIES_PER_CELL = 8  # tries after which a slot draws another cell,

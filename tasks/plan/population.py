@@ -12,9 +12,8 @@ from rasterio.io import DatasetReader
 
 from schemas.errors import InputError
 from tasks.geo.boundaries import country_codes, country_number
-from tasks.plan.ascii_grid import refuse
 from tasks.plan.cells import CELLS, Cells, cell_corner, cell_number, cells
-from tasks.plan.raster_file import Floats, is_cell_grid, open_raster, populated, windows
+from tasks.plan.raster_file import Floats, is_cell_grid, open_raster, populated, refuse, windows
 
 SMALL_GAP = 0.01  # of a country's land outside the raster
 
@@ -48,7 +47,7 @@ def tell_gaps(path: str, wanted: Sequence[str]) -> None:
     covered = np.zeros(len(table.cell), dtype=bool)
     for turn in (0, 360):  # a raster may go from 0 to 360 degrees
         covered |= (low_lon + turn < east) & (low_lon + turn + 1 > west) & (low_lat < north) & (low_lat + 1 > south)
-    # By land: a corner of a cell with a rock in it is no gap worth a word.
+    # By land: a corner of a cell with a rock in it is not worth a warning.
     missing = np.bincount(table.country, weights=table.share * ~covered, minlength=len(codes))
     whole = np.bincount(table.country, weights=table.share, minlength=len(codes))
     cut = []

@@ -6,17 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from tasks.geo.distance import EARTH_RADIUS_KM
+from tasks.geo.distance import EARTH_RADIUS_KM, on_sphere
 
 MANY_TREES = 8  # more are asked faster as one
 BLOCK = 200_000  # points taken in together
 
 Floats = NDArray[np.float64]
-
-
-def on_sphere(lat: Floats, lon: Floats) -> Floats:
-    phi, theta = np.radians(lat), np.radians(lon)
-    return np.column_stack([np.cos(phi) * np.cos(theta), np.cos(phi) * np.sin(theta), np.sin(phi)])
 
 
 class Spacing:

@@ -17,10 +17,6 @@ class Advantages:
     values: NDArray[np.float64]
     used: NDArray[np.bool_]
 
-    @property
-    def excluded(self) -> int:
-        return int((~self.used).sum())
-
 
 def group_advantages(
     rewards: ArrayLike, groups: Sequence[Hashable] | NDArray[Any], epsilon: float = EPSILON

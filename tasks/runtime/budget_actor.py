@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schemas.errors import GeofixError, StageRefused
-from schemas.settings.allowance import Allowance
+from schemas.settings.endpoint import Allowance
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.ray_start import start_ray

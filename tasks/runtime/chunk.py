@@ -19,6 +19,7 @@ from tasks.lake.table_schema import to_arrow
 from tasks.runtime.outcome import NO_USAGE, REJECTED, Kept, Outcome, Rejected, Row
 from tasks.services.calls import spending_of
 from tasks.services.errors import ServiceError, safe_text
+from tasks.services.meter import Tally, counted_in
 
 FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
 # New containers after which Python looks for cycles among the youngest, and rounds before it looks among the older
@@ -57,6 +58,7 @@ class ChunkResult:
     gone: dict[str, dict[str, str]] = field(default_factory=dict)  # table -> key -> why
     usage: Usage = NO_USAGE
     opened_at: float | None = None  # when its worker was ready, in seconds since 1970
+    sent: Tally = field(default_factory=Tally)  # requests to services, and what came
 
     @property
     def items(self) -> int:
@@ -106,9 +108,10 @@ class ChunkJob:
 
         async def call(chunk: pl.DataFrame) -> ChunkResult:
             rows = chunk.drop("made_from").iter_rows(named=True)
-            outcomes = await asyncio.gather(*(one(row) for row in rows))
+            with counted_in(Tally()) as sent:
+                outcomes = await asyncio.gather(*(one(row) for row in rows))
             result = self.gather(zip(chunk["id"], chunk["made_from"], outcomes, strict=True))
-            result.opened_at = opened_at
+            result.opened_at, result.sent = opened_at, sent
             return result
 
         return call

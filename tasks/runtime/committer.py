@@ -13,6 +13,7 @@ from schemas.messages import Usage
 from tasks.runtime.chunk import ChunkResult, Failure
 from tasks.runtime.ledger import Ledger
 from tasks.runtime.outcome import Tick
+from tasks.services.meter import Tally
 
 BATCH_ITEMS = 50_000  # a commit after this many items,
 BATCH_SECONDS = 5.0  # or after this long
@@ -33,6 +34,7 @@ class Batch:
         self.reasons: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
         self.usage = Usage()
+        self.sent = Tally()
         self.opened_at: float | None = None  # when the first worker was ready
 
     def add(self, result: ChunkResult) -> Failure | None:
@@ -43,6 +45,7 @@ class Batch:
         self._pending.append(result)
         self._items += result.items
         self.usage += result.usage
+        self.sent += result.sent
         if result.opened_at is not None:
             self.opened_at = min(self.opened_at or result.opened_at, result.opened_at)
         if self._items >= BATCH_ITEMS or time.monotonic() - self._since > BATCH_SECONDS:

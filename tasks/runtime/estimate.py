@@ -1,152 +1,59 @@
-"""What a stage would send, receive and take, scaled up from a seeded sample of its items.
+"""What a run would cost: the items that are pending, times what the last runs of the step took for one of them.
 
-The sampled items are worked on by a function of the stage's own that stops before anything is paid for or written;
-`tasks.services.meter` counts what it sends. Nothing here is specific to a stage.
+Time, requests and bytes come from the table `runs`; calls, tokens and money from `calls`, which also holds what a
+killed run paid for. A step that was never run gets the defaults below, and says so. No service is asked and nothing
+is written.
 """
 
-import asyncio
-import hashlib
+import json
 import math
-import os
-import statistics
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import polars as pl
 
-from schemas.settings.services import is_loopback
-from tasks.runtime.outcome import Row
-from tasks.runtime.stage import Context, Stage
-from tasks.services import Connection, Connections, ServiceError
-from tasks.services.gather import gather_all
-from tasks.services.meter import Tally, counted_in, tally
-from tasks.services.rate_budget import DAY_S
+from schemas.messages import Usage
+from schemas.settings.models import CHAT
+from schemas.tables import TABLES
+from tasks.lake import Lake
+from tasks.runtime.runner import pending
+from tasks.runtime.stage import ColumnStage, Context, Stage
+from tasks.services import Connections
 
-FEWEST = 4  # items sampled before it is known what one costs
-AT_ONCE = 8
-SHARE_OF_DAY = 0.1  # of the requests left of a day's budget, spent on an estimate at most
-
-
-@dataclass
-class Sample:
-    """What some items cost."""
-
-    costs: list[Tally] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    failed: list[ServiceError] = field(default_factory=list)  # what they sent counts all the same
-    cut_short: bool = False  # by the day's budget
+LAST_RUNS = 5  # of a step, whose costs are averaged
+# Guesses for one item of a step that was never run.
+DEFAULT_SECONDS = 1.0
+DEFAULT_REQUESTS, DEFAULT_BYTES = 5.0, 1_000_000.0  # of each service, the models' apart
+DEFAULT_TOKENS = 2_000, 500  # of the question and the answer of one call of each role
 
 
-@dataclass
-class StageEstimate:
-    """What one stage would cost."""
+@dataclass(frozen=True)
+class StepEstimate:
+    """What one step of a run would cost."""
 
     stage: str
-    items: int
-    sampled: int = 0
-    requests: dict[str, float] = field(default_factory=dict)  # by "service kind"
-    bytes: dict[str, float] = field(default_factory=dict)
-    requests_margin: float = 0.0  # half of the 95 % interval of all requests
-    bytes_margin: float = 0.0
-    each_s: float = 0.0  # seconds for one item
-    seconds: float = 0.0
-    bound_by: str = ""
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def all_requests(self) -> float:
-        return sum(self.requests.values())
-
-    @property
-    def all_bytes(self) -> float:
-        return sum(self.bytes.values())
-
-    def add(self, kind: str, requests: float, size: float = 0.0) -> None:
-        self.requests[kind] = self.requests.get(kind, 0.0) + requests
-        self.bytes[kind] = self.bytes.get(kind, 0.0) + size
-
-    def add_sample(self, found: Sample, population: float) -> None:
-        """Add what a population costs of which these items are a sample."""
-        count = len(found.costs)
-        if not count:
-            return
-        for cost in found.costs:
-            for kind in cost.requests:
-                self.add(kind, cost.requests[kind] * population / count, cost.bytes[kind] * population / count)
-        requests, sizes = zip(*((cost.requests.total(), cost.bytes.total()) for cost in found.costs), strict=True)
-        self.requests_margin = math.hypot(self.requests_margin, margin(requests, population))
-        self.bytes_margin = math.hypot(self.bytes_margin, margin(sizes, population))
-        self.each_s = (self.each_s * self.sampled + sum(found.seconds)) / (self.sampled + count)
-        self.sampled += count
-        if found.failed:
-            self.notes.append(f"{len(found.failed)} of {count} sampled failed: {found.failed[0]}")
-        if found.cut_short:
-            self.notes.append(f"{count} sampled, not more: that would take over a tenth of what is left of today")
-
-
-def margin(values: Sequence[float], population: float) -> float:
-    """Half the 95 % interval of a population's total, from values sampled without replacement."""
-    n = len(values)
-    if n < 2 or n >= population:
-        return 0.0
-    return 1.96 * population * statistics.stdev(values) * math.sqrt((1 - n / population) / n)
-
-
-def draw(items: pl.DataFrame, seed: int, by: str = "id") -> pl.DataFrame:
-    """The items in an order that follows from the seed and a column: the first n are a random sample of n."""
-
-    def rank(name: str) -> str:
-        return hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).hexdigest()
-
-    order = pl.Series("rank", [rank(name) for name in items[by]], dtype=pl.String)
-    return items.with_columns(order).sort("rank", by).drop("rank")
-
-
-async def sample(
-    items: pl.DataFrame, work: Callable[[Row], Awaitable[object]], count: int, seed: int, afford: float = math.inf
-) -> Sample:
-    """The cost of `count` of the items, or of as many as need no more than `afford` requests."""
-    found, drawn = Sample(), draw(items, seed).head(count)
-    under_way = asyncio.Semaphore(AT_ONCE)
-
-    async def one(item: Row) -> None:
-        async with under_way:
-            began_s = time.monotonic()
-            with counted_in(Tally(parent=tally.get())) as cost:
-                try:
-                    await work(item)
-                except ServiceError as error:
-                    if error.kind == "auth":
-                        raise
-                    found.failed.append(error)
-            found.costs.append(cost)
-            found.seconds.append(time.monotonic() - began_s)
-
-    async def some(part: pl.DataFrame) -> None:
-        await gather_all(one(item) for item in part.iter_rows(named=True))
-
-    await some(drawn.head(FEWEST))
-    if found.costs and drawn.height > FEWEST:
-        each = max(statistics.fmean(sum(cost.requests.values()) for cost in found.costs), 1e-9)
-        affordable = max(FEWEST, int(min(afford / each, drawn.height)))
-        found.cut_short = affordable < drawn.height
-        await some(drawn.slice(FEWEST, affordable - FEWEST))
-    if found.costs and len(found.failed) == len(found.costs):
-        raise found.failed[0]
-    return found
+    items: int = 1  # pending
+    measured: int = 0  # items of earlier runs that the sums follow from; 0: the defaults
+    seconds: float = DEFAULT_SECONDS
+    requests: Mapping[str, float] = field(default_factory=dict)  # by "service kind"
+    bytes: Mapping[str, float] = field(default_factory=dict)
+    calls: float = 0.0  # to models
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    cost_usd: float | None = 0.0  # None: a price is not known
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One budget, a minute's or a day's, and the requests that would be counted in it."""
+    """A limit of a service, a minute's or a day's, and the requests of a run that count in it."""
 
-    service: str
     kinds: tuple[str, ...]
     requests: float
     per_minute: float | None = None
     per_day: int | None = None
-    used_today: int = 0
 
     @property
     def minutes(self) -> float:
@@ -154,74 +61,128 @@ class Limit:
         return self.requests / self.per_minute if self.per_minute else 0.0
 
     @property
-    def left_today(self) -> int | None:
-        return None if self.per_day is None else max(0, self.per_day - self.used_today)
-
-    @property
     def days(self) -> int:
-        """How many days (UTC) they need: 1 if today is enough."""
-        if self.per_day is None or self.left_today is None or self.requests <= self.left_today:
-            return 1
-        return 1 + math.ceil((self.requests - self.left_today) / self.per_day)
+        return max(1, math.ceil(self.requests / self.per_day)) if self.per_day else 1
+
+
+def estimate(
+    stages: Sequence[Stage | ColumnStage], settings_of: Mapping[str, Any], context: Context
+) -> list[StepEstimate]:
+    """What a run of these stages would cost now; `settings_of` holds the settings of each stage by its name."""
+    found: list[StepEstimate] = []
+    unmade: set[str] = set()  # tables with a row a picture that a step before writes and that do not exist yet
+    growing: dict[str, str] = {}  # table -> the step before that has items pending and writes it
+    for stage in stages:
+        if isinstance(stage, Stage):
+            settings, missing = settings_of[stage.name], sorted(unmade.intersection(stage.reads))
+            if missing and found:
+                items = found[-1].items
+                notes = [f"{' and '.join(missing)} not made yet: all items of {found[-1].stage} are counted"]
+            else:
+                items = pending(stage, settings, context).height
+                before = sorted({growing[table] for table in stage.reads if table in growing})
+                notes = [f"what {' and '.join(before)} finds comes on top"] if before else []
+            found.append(_times(item_cost(stage, settings, context), items, context.connections, notes))
+            growing |= dict.fromkeys(stage.writes, stage.name) if items else {}
+        contracts = [TABLES[table] for table in stage.writes]
+        own = [one.name for one in contracts if one.key == ("image_id",) and not one.shared]
+        unmade |= {table for table in own if context.lake.version(table) < 0}
+    return found
+
+
+def item_cost(stage: Stage, settings: Any, context: Context) -> StepEstimate:
+    """What one item took in the last runs of the stage, or the defaults."""
+    runs, calls = _last_runs(context.lake, stage.name), _last_calls(context.lake, stage.name)
+    items, asked_for = int(runs["done"].sum()), calls["item_id"].n_unique()
+    services = [service for service in stage.services if service != CHAT]
+    if not items and not asked_for:
+        usage = _default_calls(stage, settings, context)
+        requests, sizes = dict.fromkeys(services, DEFAULT_REQUESTS), dict.fromkeys(services, DEFAULT_BYTES)
+        return StepEstimate(
+            stage.name, 1, 0, DEFAULT_SECONDS, requests, sizes,
+            usage.requests, usage.prompt_tokens, usage.completion_tokens, usage.cost_usd,
+        )  # fmt: skip
+    sent, received = Counter[str](), Counter[str]()
+    for text in runs["sent_json"].drop_nulls():
+        for kind, (number, size) in json.loads(text).items():
+            if kind.partition(" ")[0] in services:
+                sent[kind] += number
+                received[kind] += size
+
+    def each(rows: pl.DataFrame, column: str, of: int) -> float:
+        return float(rows[column].sum()) / max(of, 1)
+
+    return StepEstimate(
+        stage.name,
+        measured=items or asked_for,
+        seconds=each(runs, "seconds", items) if items else DEFAULT_SECONDS,
+        requests={kind: number / items for kind, number in sent.items()},
+        bytes={kind: size / items for kind, size in received.items()},
+        calls=calls.height / max(asked_for, 1),
+        prompt_tokens=each(calls, "prompt_tokens", asked_for),
+        completion_tokens=each(calls, "completion_tokens", asked_for),
+        cost_usd=None if calls["cost_usd"].null_count() else each(calls, "cost_usd", asked_for),
+    )
+
+
+def _last_runs(lake: Lake, stage: str) -> pl.DataFrame:
+    runs = lake.read("runs", columns=["kept", "rejected", "failed", "started_at", "finished_at", "sent_json", "stage"])
+    return (
+        runs.filter(pl.col("stage") == stage)
+        .with_columns(
+            done=pl.col("kept") + pl.col("rejected") + pl.col("failed"),
+            seconds=(pl.col("finished_at") - pl.col("started_at")).dt.total_milliseconds() / 1e3,
+        )
+        .filter(pl.col("done") > 0)
+        .sort("started_at")
+        .tail(LAST_RUNS)
+    )
+
+
+def _last_calls(lake: Lake, stage: str) -> pl.DataFrame:
+    """The calls of the last runs of a stage that paid for some."""
+    columns = ["stage", "item_id", "run_id", "prompt_tokens", "completion_tokens", "cost_usd", "asked_at"]
+    calls = lake.read("calls", columns=columns).filter(pl.col("stage") == stage).sort("asked_at")
+    last = calls["run_id"].unique(maintain_order=True).tail(LAST_RUNS)
+    return calls.filter(pl.col("run_id").is_in(last.implode()))
+
+
+def _default_calls(stage: Stage, settings: Any, context: Context) -> Usage:
+    models = context.connections.chat.models
+    if CHAT not in stage.services or models is None or stage.roles is None:
+        return Usage()
+    prices = [models.target(role, CHAT).price for role in stage.roles(settings)]
+    costs = [None if price is None else price.of(*DEFAULT_TOKENS) for price in prices]
+    return sum((Usage(*DEFAULT_TOKENS, cost, 1) for cost in costs), start=Usage())
+
+
+def _times(one: StepEstimate, items: int, connections: Connections, notes: Sequence[str]) -> StepEstimate:
+    requests = {kind: number * items for kind, number in one.requests.items()}
+    at_least_s = 60 * max((limit.minutes for limit in limits(requests, connections)), default=0.0)
+    return replace(
+        one,
+        items=items,
+        seconds=max(one.seconds * items, at_least_s),
+        requests=requests,
+        bytes={kind: size * items for kind, size in one.bytes.items()},
+        calls=one.calls * items,
+        prompt_tokens=one.prompt_tokens * items,
+        completion_tokens=one.completion_tokens * items,
+        cost_usd=one.cost_usd * items if one.cost_usd is not None else None if items else 0.0,
+        notes=notes,
+    )
 
 
 def limits(requests: Mapping[str, float], connections: Connections) -> list[Limit]:
-    """Every budget that these requests, by "service kind", are counted in."""
-    minutes: dict[tuple[str, str, float], list[str]] = {}
-    days: dict[tuple[str, str, int], list[str]] = {}
+    """Every limit that these requests, by "service kind", count in."""
+    kinds: dict[tuple[str, str, float | None, int | None], list[str]] = {}
     for name in requests:
         service, _, kind = name.partition(" ")
         for allowance in getattr(connections, service).endpoint.allowances(kind):
-            if allowance.per_minute is not None:
-                minutes.setdefault((service, allowance.name, allowance.per_minute), []).append(name)
-            if allowance.per_day is not None:
-                days.setdefault((service, allowance.name, allowance.per_day), []).append(name)
-
-    def every() -> Iterator[Limit]:
-        for (service, _, per_minute), names in minutes.items():
-            yield Limit(service, tuple(names), sum(requests[name] for name in names), per_minute=per_minute)
-        for (service, bucket, per_day), names in days.items():
-            used = used_today(getattr(connections, service), bucket)
-            total = sum(requests[name] for name in names)
-            yield Limit(service, tuple(names), total, per_day=per_day, used_today=used)
-
-    return list(every())
-
-
-def affordable(connection: Connection, kinds: Sequence[str]) -> float:
-    """Requests that an estimate may send: a tenth of what the tightest of the day's budgets still allows."""
-    left = [
-        max(0, allowance.per_day - used_today(connection, allowance.name))
-        for kind in kinds
-        for allowance in connection.endpoint.allowances(kind)
-        if allowance.per_day is not None
+            for minute, day in ((allowance.per_minute, None), (None, allowance.per_day)):
+                if minute is not None or day is not None:
+                    kinds.setdefault((service, allowance.name, minute, day), []).append(name)
+    return [
+        Limit(tuple(names), sum(requests[name] for name in names), minute, day)
+        for (_, _, minute, day), names in kinds.items()
     ]
-    return SHARE_OF_DAY * min(left, default=math.inf)
-
-
-def used_today(connection: Connection, bucket: str) -> int:
-    """Requests of a day's budget that are spent."""
-    if connection.rate_budget is None:
-        return 0
-    standing = connection.rate_budget.standing(f"{connection.endpoint.base_url} {bucket}")
-    return int(standing.used) if standing.day == int(time.time() // DAY_S) else 0
-
-
-def set_time(found: StageEstimate, stage: Stage, context: Context, megabytes_per_second: float) -> None:
-    """The longest of three: the limits a minute, the line, and the sampled seconds an item at the run's concurrency."""
-    workers = stage.resources.workers or context.spread.workers or os.cpu_count() or 1
-    under_way = max(1, min(workers * stage.resources.concurrency, found.items))
-    remote = (kind for kind in found.bytes if not is_loopback(_base_url(context.connections, kind)))
-    bounds = {
-        "requests a minute": max((limit.minutes for limit in limits(found.requests, context.connections)), default=0.0)
-        * 60,
-        "the line": sum(found.bytes[kind] for kind in remote) / (megabytes_per_second * 1e6),
-        "the work on each item": found.each_s * found.items / under_way,
-    }
-    found.bound_by = max(bounds, key=lambda name: bounds[name])
-    found.seconds = bounds[found.bound_by]
-
-
-def _base_url(connections: Connections, kind: str) -> str:
-    connection: Connection = getattr(connections, kind.partition(" ")[0])
-    return connection.endpoint.base_url

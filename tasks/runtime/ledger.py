@@ -16,6 +16,9 @@ from tasks.lake.writes import INPUT_GONE, SUPERSEDED
 from tasks.runtime.chunk import ChunkResult
 from tasks.runtime.outcome import REJECTED, Row, StageResult, Tick
 from tasks.runtime.stage_table import SLICE, StageTable, items_of
+from tasks.services.meter import Tally
+
+NOTHING_SENT = Tally()
 
 # Columns of `runs` that are fields of a result.
 _COUNTS = (
@@ -280,6 +283,7 @@ class Ledger:
         opened_at: float | None = None,
         redone: int = 0,
         revived: int = 0,
+        sent: Tally = NOTHING_SENT,
     ) -> StageResult:
         """Write the run's own row and return what the stage did."""
         finished = datetime.now(UTC)
@@ -320,6 +324,7 @@ class Ledger:
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "cost_usd": usage.cost_usd,
+            "sent_json": json.dumps(sent.by_kind()),
             "started_at": self.started_at,
             "finished_at": finished,
         }

@@ -183,13 +183,13 @@ def _run_items(
         results.close()
         with commit_rest:
             batch.commit()
-        ledger.close("interrupted", progress.counts, items.height, batch.usage)
+        ledger.close("interrupted", progress.counts, items.height, batch.usage, sent=batch.sent)
         raise
     results.close()
     with commit_rest:
         batch.commit()
     if fatal:
-        ledger.close("failed", progress.counts, items.height, batch.usage)
+        ledger.close("failed", progress.counts, items.height, batch.usage, sent=batch.sent)
         why = context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message
         raise GeofixError(f"{stage.name} stopped: {why}{_saved(progress.counts)}")
     _check_accounts(stage.name, todo, batch)
@@ -245,6 +245,7 @@ def _finish(
         progress.counts,
         plan.total,
         batch.usage,
+        sent=batch.sent,
         rejects=batch.reasons,
         failures=batch.failures,
         totals=totals,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from schemas.settings.allowance import Allowance
+from schemas.settings.endpoint import Allowance
 from tasks.services.rate_budget import Lease, Paused, Standing, give_back, grant, pause, paused_s
 from tasks.services.response_store import SharedFile
 

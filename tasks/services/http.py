@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from pydantic import SecretStr
 
-from schemas.settings.allowance import Allowance
+from schemas.settings.endpoint import Allowance
 from schemas.settings.services import Endpoint
 from tasks.services.answer import Answer, Classify, error_by_status
 from tasks.services.breaker import Suspended

@@ -52,14 +52,6 @@ class Fetched:
     etag: str
 
 
-@dataclass(frozen=True)
-class Outline:
-    """A picture's size and validator, where the host tells them."""
-
-    size: int | None
-    etag: str
-
-
 class Mapillary:
     """Images by box or id, and their pixels. Rows are the API's own: an absent value is an absent key, ids are text."""
 
@@ -217,16 +209,6 @@ class Mapillary:
             return None
         given = answer.headers.get("etag", "").strip()
         return Fetched(answer.body, given if _ETAG.fullmatch(given) else "")
-
-    async def outline(self, url: str) -> Outline:
-        """What the host says of the picture at a thumb URL, without fetching it."""
-        if not may_fetch(url, self._http.endpoint.base_url):
-            raise ServiceError("mapillary", "rejected", f"will not ask {safe_url(url)}")
-        answer = await self._http.request(
-            "HEAD", url=url, accept=_PICTURE_TYPES, kind="picture", classify=self._classify_file
-        )
-        length, etag = answer.headers.get("content-length", ""), answer.headers.get("etag", "").strip()
-        return Outline(int(length) if length.isdigit() else None, etag if _ETAG.fullmatch(etag) else "")
 
     async def tile(self, z: int, x: int, y: int) -> bytes:
         """The vector tile (Mapbox vector tile, version 2) that shows where imagery is; empty where there is none."""

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Tally:
-    """Requests and bytes, by "service kind"; the parent holds what was really sent."""
+    """Requests and received bytes, by "service kind"; add two to get their sum."""
 
     requests: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
-    parent: "Tally | None" = None
 
-    def add(self, kind: str, requests: int, size: int, sent: bool = True) -> None:
-        self.requests[kind] += requests
-        self.bytes[kind] += size
-        if self.parent is not None and sent:
-            self.parent.add(kind, requests, size)
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(self.requests + other.requests, self.bytes + other.bytes)
+
+    def by_kind(self) -> dict[str, tuple[int, int]]:
+        """(requests, bytes) of each kind."""
+        return {kind: (number, self.bytes[kind]) for kind, number in sorted(self.requests.items())}
 
 
 # Of the running asyncio task and of those it starts; None: nothing is counted.
@@ -36,8 +36,10 @@ def counted_in(counter: Tally) -> Iterator[Tally]:
         tally.reset(token)
 
 
-def count(service: str, kind: str, requests: int, size: int, sent: bool = True) -> None:
-    """Called by the HTTP client for every attempt; by an estimate, with sent=False, for what it only expects."""
+def count(service: str, kind: str, requests: int, size: int) -> None:
+    """Called by the HTTP client for every attempt."""
     counter = tally.get()
     if counter is not None:
-        counter.add(f"{service} {kind}".strip(), requests, size, sent)
+        name = f"{service} {kind}".strip()
+        counter.requests[name] += requests
+        counter.bytes[name] += size

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from schemas.settings.allowance import Allowance
+from schemas.settings.endpoint import Allowance
 
 DAY_S = 86_400
 # A permit may be used up to this long after its moment. The pace leaves room for it, so that no minute ever holds

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from schemas.settings.allowance import Allowance
+from schemas.settings.endpoint import Allowance
 from tasks.services.rate_budget import DAY_S, MOST_AT_ONCE, PROCESS_BUDGET, Lease, RateBudget, usable_s
 
 # Asking the rate_budget may wait for a file or another node: its own thread, which decoding pictures never fills.

@@ -25,10 +25,10 @@ TIMES = {"geofix": 1.0, "bare, INTER_AREA": 0.8, "Pillow, LANCZOS": 2.1}
         ([collect_latency.rate_goal(600.0)], [collect_latency.rate_goal(569.0)]),
         ([collect_latency.rate_goal(571.0)], [collect_latency.rate_goal(607.0)]),
         (
-            dry_run.goals("a", Cost(76, 9, 11.9), Cost(100, 10, 10)),
-            dry_run.goals("a", Cost(74, 9, 11), Cost(100, 9, 11)),
+            dry_run.goals(Cost(76, 9, 11.9), Cost(100, 10, 10)),
+            dry_run.goals(Cost(74, 9, 11), Cost(100, 9, 11)),
         ),
-        (dry_run.goals("a", Cost(1, 9, 1), Cost(1, 8, 9)), dry_run.goals("a", Cost(1, 13, 1), Cost(1, 10, 1))),
+        (dry_run.goals(Cost(1, 9, 1), Cost(1, 8, 9)), dry_run.goals(Cost(1, 13, 1), Cost(1, 10, 1))),
     ],
 )
 def test_one_figure_that_does_not_hold_is_enough(held: list[Goal], missed: list[Goal]) -> None:

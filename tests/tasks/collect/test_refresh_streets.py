@@ -13,8 +13,7 @@ from schemas.errors import LakeError
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect import recheck, street_view
-from tasks.collect.estimate import estimate
-from tasks.collect.missing_files import is_lost
+from tasks.collect.previous import is_lost
 from tasks.lake import Commit, Lake
 from tasks.lake.blobs import LocalBlobs
 from tasks.lake.image_store import ImageStore
@@ -217,18 +216,3 @@ async def test_a_check_that_its_host_refuses_holds_nothing_up_for_ever(refreshes
         checked, _ = await refreshes.collect(failing=failed > 0)
         assert checked.failed == failed
     assert refreshes.live() == ["11", "12"] and refreshes.status() == [("same", 0), ("unavailable", 0)]
-
-
-async def test_a_dry_run_counts_what_lost_files_will_cost(refreshes: Refreshes) -> None:
-    streets, wanted = refreshes.streets, settings(30, satellite={"enabled": False})
-    streets.put("21", lat=50.5, lon=8.0)
-    refreshes.plan("q", 50.5)
-    await refreshes.collect(wanted)
-    (row,) = refreshes.lake.read("images").filter(source_id="11").rows(named=True)
-    refreshes.lake.images.path(row["sha256"], row["extension"]).unlink()
-    found, _ = await asyncio.to_thread(lambda: asyncio.run(estimate(wanted, refreshes.context)))
-    checks, places = (stage.requests for stage in found[:2])
-    assert "about 1 pictures have lost their files" in found[0].notes[0]
-    await refreshes.collect(wanted)
-    assert checks == {"mapillary": streets.asked["many"]} and streets.asked["many"] == 1
-    assert places == {"mapillary search": streets.asked["images"], "mapillary picture": streets.asked["picture 11"]}

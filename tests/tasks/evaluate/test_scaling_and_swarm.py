@@ -42,7 +42,10 @@ def picture() -> Picture:
 async def test_the_verifier_is_sent_neither_label_nor_reward(picture: Picture) -> None:
     chat = Models({"policy": "<answer>48.0, 2.5</answer>", "verifier": '{"lat": 48.1, "lon": 2.6}'})
     found = await scaling.scale(chat, "policy", "verifier", picture, RECIPES["spotsft"], Toolbox(), 4, seed="p")
-    errors = scaling.errors_of(found, *TRUTH)
+    tried = [scaling.error_of(one.text, *TRUTH) for one in found.attempts]
+    errors = scaling.Errors(
+        tried[0], scaling.error_of(found.verifier_answer, *TRUTH), min(tried, key=lambda km: km or 0)
+    )
     assert errors.verifier is not None and errors.best == errors.first and errors.verifier < (errors.first or 0)
     options = [options for role, _, options in chat.asked if role == "policy"]
     assert len(options) == 4 and len({one["seed"] for one in options}) == 4

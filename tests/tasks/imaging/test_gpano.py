@@ -10,8 +10,7 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.ingest import PictureRules
 from tasks.collect.download import prepare as collected
 from tasks.imaging.decode import BadImage
-from tasks.imaging.gpano import refuse_part
-from tasks.imaging.panorama import equirectangular
+from tasks.imaging.panorama import equirectangular, refuse_part
 from tasks.ingest.photo import Photo
 from tasks.ingest.photo import prepare as ingested
 from tasks.ingest.refusal import Refusal

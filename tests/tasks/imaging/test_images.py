@@ -20,11 +20,15 @@ from tasks.imaging.images import (
     inspect,
     model_view,
     region_view,
-    strip_exif,
     thumbnail,
     to_data_uri,
     view_scale,
 )
+from tasks.imaging.metadata import cleaned
+
+
+def strip_exif(data: bytes) -> bytes:
+    return cleaned(data)[0]
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.settings.ingest import IngestSettings
 from tasks.ingest import TableRefused, survey_table
-from tasks.ingest.ids import LongIds, chance_to_be_round, float_can_hold, may_be_rounded, written_as_float
+from tasks.lake.ids import LongIds, chance_to_be_round, float_can_hold, may_be_rounded, written_as_float
 
 LONG = st.integers(10**17, 10**20 - 1)
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from schemas.tables import TABLES, Table
 from tasks.lake import Commit, Lake
+from tasks.lake.reading import newest_versions
 from tasks.lake.table_schema import to_arrow
 from tasks.lake.trace import trace
-from tasks.lake.versions import newest_versions
 from tasks.runtime.stage_table import StageTable, items_of
 
 

@@ -1,116 +1,132 @@
-"""Estimates scaled up from samples: by hand, by coverage over many draws, and within a day's budget."""
+"""Estimates: what is pending times what the last runs took for an item, or a default that says so."""
 
-import asyncio
-import random
-from collections import Counter
-from collections.abc import Mapping
+import json
 from dataclasses import replace
-from types import MappingProxyType
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from schemas.settings.base import Settings
+from schemas.settings.models import ModelsSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
-from tasks.runtime.estimate import FEWEST, Sample, StageEstimate, draw, limits, margin, sample
-from tasks.services import Connection, ServiceError, connect
-from tasks.services.meter import Tally, count, counted_in
+from tasks.lake import Commit, Lake
+from tasks.runtime.estimate import DEFAULT_REQUESTS, DEFAULT_SECONDS, LAST_RUNS, estimate, limits
+from tasks.runtime.runner import ColumnStage, Context, Stage
+from tasks.services import Connection, connect
+
+PRICE = {"prompt": 100.0, "completion": 1_000.0}
+BEGAN = datetime(2027, 1, 1, tzinfo=UTC)
 
 
-def test_a_margin_by_hand_and_at_the_edges() -> None:
-    # s = sqrt(10), n = 5 of N = 100: 1.96 * 100 * sqrt(10 / 5 * 0.95)
-    assert margin([2, 4, 6, 8, 10], 100) == pytest.approx(1.96 * 100 * (10 / 5 * 0.95) ** 0.5)
-    assert margin([], 10) == margin([4], 10) == margin([3, 5], 2) == 0.0
+def stage(**given: Any) -> Stage:
+    fields: dict[str, Any] = {
+        "name": "s",
+        "reads": ("places",),
+        "writes": ("gaps",),
+        "items": lambda inputs, settings: inputs.frame("places").select(id="place_id"),
+        "work": lambda item, context: None,
+        "open": lambda settings, setup: None,
+        "services": ("mapillary", "chat"),
+        "roles": lambda settings: ("judge",),
+    }
+    return Stage(**{**fields, **given})
 
 
-def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
-    chance = random.Random(5)
-    values = [chance.choice([1.0, 1.0, 2.0, 3.0, 8.0]) for _ in range(400)]
-    held = 0
-    for _ in range(1000):
-        drawn = chance.sample(values, 60)
-        held += abs(sum(drawn) / 60 * 400 - sum(values)) <= margin(drawn, 400)
-    assert 920 <= held <= 980
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    lake = Lake(tmp_path / "lake")
+    row = {"country": "FR", "lat": 1.0, "lon": 2.0, "split": "train"}
+    lake.upsert("places", [{**row, "place_id": f"p{k}"} for k in range(8)], Commit("plan", 1))
+    models = ModelsSettings.model_validate({"roles": {"judge": {"price": PRICE}}})
+    return Context(lake, connect(ServicesSettings(), {}, models=models))
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.sets(st.text(min_size=1, max_size=6), min_size=1, max_size=40), st.integers(0, 99))
-def test_a_draw_is_the_same_whatever_the_order_of_the_items(names: set[str], seed: int) -> None:
-    items = [pl.DataFrame({"id": sorted(names, reverse=backwards)}) for backwards in (False, True)]
-    first, second = (draw(frame, seed)["id"].to_list() for frame in items)
-    assert first == second and set(first) == names
+def ran(lake: Lake, number: int, items: int, seconds: float, sent: dict[str, Any], name: str = "s") -> None:
+    began = BEGAN + timedelta(days=number)
+    row = {"run_id": f"r{number}", "stage": name, "status": "done", "kept": items, "rejected": 0, "failed": 0}
+    times = {"started_at": began, "finished_at": began + timedelta(seconds=seconds)}
+    lake.append("runs", [{**row, **times, "sent_json": json.dumps(sent)}], Commit(f"run{number}", 1))
 
 
-def test_draws_are_fair() -> None:
-    items = pl.DataFrame({"id": [f"p{k}" for k in range(10)]})
-    seen = Counter(name for seed in range(600) for name in draw(items, seed)["id"][:3])
-    assert all(130 <= number <= 230 for number in seen.values())  # 180 expected, s = 11
+def asked(lake: Lake, number: int, item: str, cost: float | None, name: str = "s") -> None:
+    row = {"call_id": f"{number}{item}", "request_hash": "h", "role": "judge", "model": "m", "verdict": "answered"}
+    used = {"prompt_tokens": 100, "completion_tokens": 10, "cost_usd": cost, "asked_at": BEGAN + timedelta(days=number)}
+    whose = {"stage": name, "item_id": item, "run_id": f"r{number}"}
+    lake.append("calls", [{**row, **used, **whose}], Commit(f"calls{number}{item}", 1))
 
 
-def sampled(
-    costs: list[int], failing: Mapping[int, ServiceError] = MappingProxyType({}), **options: Any
-) -> tuple[Sample, Tally]:
-    items = pl.DataFrame({"id": [f"i{k:04d}" for k in range(len(costs))], "cost": costs})
-
-    async def work(item: dict[str, Any]) -> None:
-        await asyncio.sleep(0)
-        count("web", "search", item["cost"], 10 * item["cost"])
-        if item["cost"] in failing:
-            raise failing[item["cost"]]
-
-    with counted_in(Tally()) as asked:
-        found = asyncio.run(sample(items, work, **{"count": 20, "seed": 1, **options}))
-    return found, asked
+def test_what_was_never_measured_is_a_default_and_says_so(context: Context) -> None:
+    (found,) = estimate([stage()], {"s": Settings()}, context)
+    assert (found.items, found.measured) == (8, 0)
+    assert found.seconds == 8 * DEFAULT_SECONDS and found.requests == {"mapillary": 8 * DEFAULT_REQUESTS}
+    assert found.calls == 8 and found.cost_usd == pytest.approx(8 * (2000 * 100 + 500 * 1000) / 1e6)
 
 
-def test_each_item_is_counted_by_itself_and_all_of_them_together() -> None:
-    found, asked = sampled(list(range(20)))
-    assert sorted(cost.requests["web search"] for cost in found.costs) == list(range(20))
-    assert (asked.requests["web search"], asked.bytes["web search"]) == (190, 1900)
+def test_the_last_runs_are_multiplied(context: Context) -> None:
+    lake = context.lake
+    ran(lake, 0, 1, 9_999, {"mapillary search": [9_999, 1]})  # too long ago to count
+    for number in range(1, LAST_RUNS + 1):
+        ran(lake, number, 4, 2.0, {"mapillary search": [12, 400], "chat": [4, 50], "elsewhere": [1, 1]})
+    ran(lake, 99, 1, 9_999, {}, name="another")
+    ran(lake, 98, 0, 9_999, {})  # did nothing, tells nothing
+    asked(lake, 1, "b", 0.5)
+    asked(lake, 1, "a", 1.0)
+    asked(lake, 2, "a", 1.5)
+    asked(lake, 1, "z", 99.0, name="another")
+    (found,) = estimate([stage()], {"s": Settings()}, context)
+    assert found.measured == 4 * LAST_RUNS
+    assert found.seconds == pytest.approx(8 * 0.5)
+    assert found.requests == {"mapillary search": pytest.approx(24)} and found.bytes["mapillary search"] == 800
+    # three calls for two items
+    assert found.calls == pytest.approx(12) and found.cost_usd == pytest.approx(8 * 3.0 / 2)
+    assert (found.prompt_tokens, found.completion_tokens) == (pytest.approx(1200), pytest.approx(120))
 
 
-def test_a_sample_is_scaled_up() -> None:
-    found, _ = sampled([3] * 500)
-    stage = StageEstimate("s", 500)
-    stage.add("web", 2, 5)
-    stage.add_sample(found, 500)
-    assert stage.requests == {"web": 2, "web search": pytest.approx(1500)}
-    assert (stage.sampled, stage.all_bytes, stage.requests_margin) == (20, pytest.approx(15_005), 0)
+def test_a_call_without_a_price_leaves_the_money_unknown(context: Context) -> None:
+    asked(context.lake, 1, "a", None)
+    (found,) = estimate([stage()], {"s": Settings()}, context)
+    assert found.cost_usd is None and found.calls == 8 and found.measured == 1
 
 
-@given(st.integers(1, 12), st.integers(0, 600), st.integers(3, 60))
-def test_no_more_is_asked_than_can_be_afforded(each: int, afford: int, number: int) -> None:
-    found, asked = sampled([each] * number, count=40, afford=float(afford))
-    assert len(found.costs) >= min(FEWEST, number)
-    assert len(found.costs) == min(FEWEST, number) or asked.requests["web search"] <= afford
-    assert found.cut_short == (len(found.costs) < min(40, number))
+def test_a_limit_a_minute_is_the_least_time(context: Context) -> None:
+    ran(context.lake, 1, 1, 0.1, {"mapillary search": [100, 1]})
+    slow = replace(context.connections, mapillary=Connection("mapillary", MapillaryEndpoint(search_per_minute=100)))
+    (found,) = estimate([stage()], {"s": Settings()}, replace(context, connections=slow))
+    assert found.seconds == pytest.approx(8 * 60)
 
 
-def test_a_failed_item_counts_and_only_a_service_that_is_out_or_refuses_the_key_ends_it() -> None:
-    outage = ServiceError("s", "outage", "not today", retryable=True)
-    found, asked = sampled([3] * 6 + [5] * 2, {5: outage})
-    assert asked.requests["web search"] == 28 and found.failed == [outage] * 2
-    with pytest.raises(ServiceError, match="not today"):
-        sampled([5] * 8, {5: outage})
-    with pytest.raises(ServiceError, match="who are you"):
-        sampled([3] * 7 + [5], {5: ServiceError("s", "auth", "who are you")})
+def test_steps_whose_input_is_not_made_yet_count_what_comes_before_them(context: Context) -> None:
+    joined = ColumnStage("j", ("gaps",), ("duplicates",), lambda inputs, settings: (pl.DataFrame(), pl.DataFrame()))
+    last = stage(name="t", reads=("duplicates",), writes=("judgements",), items=lambda inputs, settings: 1 / 0)
+    first, second = estimate([stage(), joined, last], {"s": Settings(), "t": Settings()}, context)
+    assert (first.items, second.items) == (8, 8) and not first.notes
+    assert second.notes == ["duplicates not made yet: all items of s are counted"]
 
 
-def test_budgets_say_how_long_and_how_many_days() -> None:
+def test_a_step_after_one_that_has_work_says_that_more_may_come(context: Context) -> None:
+    gap = {"place_id": "p0", "kind": "photo", "wanted": 1, "got": 0, "reason": "no_image"}
+    context.lake.upsert("gaps", [gap], Commit("x", 1))
+    last = stage(name="t", reads=("places", "gaps"), writes=("judgements",))
+    _, second = estimate([stage(), last], {"s": Settings(), "t": Settings()}, context)
+    assert second.notes == ["what s finds comes on top"]
+
+
+def test_limits_say_how_long_and_how_many_days() -> None:
     requests = {"mapillary search": 250.0, "mapillary": 60.0, "mapillary tiles": 2500.0, "mapillary picture": 9e9}
 
     def found(**settings: Any) -> list[tuple[Any, ...]]:
         endpoint = MapillaryEndpoint(**settings)
         connections = replace(connect(ServicesSettings(), {}), mapillary=Connection("mapillary", endpoint))
-        return [(one.kinds, one.minutes, one.left_today, one.days) for one in limits(requests, connections)]
+        return [(one.kinds, one.minutes, one.days) for one in limits(requests, connections)]
 
     search, entity, tiles = "mapillary search", "mapillary", "mapillary tiles"
     assert found(requests_per_minute=600, search_per_minute=100, tiles_per_day=1000) == [
-        ((search,), pytest.approx(2.5), None, 1),
-        ((entity, tiles), pytest.approx(2560 / 600), None, 1),  # one rate for both
-        ((tiles,), 0.0, 1000, 3),
+        ((search,), pytest.approx(2.5), 1),
+        ((entity, tiles), pytest.approx(2560 / 600), 1),  # one rate for both
+        ((tiles,), 0.0, 3),
     ]
     # The day's requests are of every kind, whatever has a rate of its own.
-    assert found(search_per_minute=100, requests_per_day=1000)[1] == ((search, entity, tiles), 0.0, 1000, 3)
+    assert found(search_per_minute=100, requests_per_day=1000)[0] == ((search, entity, tiles), 0.0, 3)

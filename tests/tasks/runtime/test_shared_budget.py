@@ -15,8 +15,8 @@ from ray import cloudpickle
 
 from flows.cli.closing import closing_words
 from flows.cli.command import Call
-from schemas.settings.allowance import Allowance
 from schemas.settings.base import Settings
+from schemas.settings.endpoint import Allowance
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake

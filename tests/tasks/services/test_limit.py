@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import GeofixError
-from schemas.settings.allowance import Allowance
+from schemas.settings.endpoint import Allowance
 from tasks.services.budget import BudgetFile
 from tasks.services.rate_budget import DAY_S, MOST_AT_ONCE, ProcessRateBudget, Standing, gap_s, give_back, grant
 from tasks.services.rate_limiter import RateLimiter, UsedUp, rate_limiter_of
@@ -120,7 +120,7 @@ class TestBudgetFile:
         """Each takes what it can; together they get the day's budget and a pace, neither more."""
         script = """
             import sys, time
-            from schemas.settings.allowance import Allowance
+            from schemas.settings.endpoint import Allowance
             from tasks.services.budget import BudgetFile
             rate_budget, taken, paced, until = BudgetFile(sys.argv[1]), 0, 0, time.monotonic() + 1.0
             while True:
@@ -143,7 +143,7 @@ class TestBudgetFile:
     def test_a_killed_holder_loses_one_lease_at_most(self, tmp_path):
         script = """
             import sys
-            from schemas.settings.allowance import Allowance
+            from schemas.settings.endpoint import Allowance
             from tasks.services.budget import BudgetFile
             rate_budget = BudgetFile(sys.argv[1])
             while True:

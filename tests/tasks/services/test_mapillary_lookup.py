@@ -9,7 +9,7 @@ from pydantic import SecretStr, ValidationError
 from schemas.settings.services import MapillaryEndpoint
 from tasks.services import Mapillary, ServiceError
 from tasks.services.http import Connection
-from tasks.services.mapillary import Fetched, Outline
+from tasks.services.mapillary import Fetched
 
 UNKNOWN = "Unsupported get request. Object with ID '{}' does not exist, cannot be loaded due to missing permissions"
 
@@ -94,23 +94,6 @@ class TestFetchIfChanged:
     async def test_a_validator_that_is_none_is_not_kept(self, server, reply):
         server.says(reply(200, b"jpeg", "image/jpeg", {"ETag": "nonsense"}))
         assert await server.client(Mapillary).fetch_if_changed(f"{server.url}/p.jpg", None) == Fetched(b"jpeg", "")
-
-
-class TestOutline:
-    async def test_size_and_validator_come_without_the_picture(self, server, reply):
-        server.says(reply(200, b"", "image/jpeg", {"ETag": '"a"'}, length=123_456))
-        assert await server.client(Mapillary).outline(f"{server.url}/p.jpg?oh=1") == Outline(123_456, '"a"')
-        assert server.asked[0].method == "HEAD" and "authorization" not in server.asked[0].headers
-
-    async def test_what_is_not_told_is_not_known(self, server, reply):
-        server.says(reply(200, b"", "image/jpeg", {"ETag": "nonsense"}))
-        found = await server.client(Mapillary).outline(f"{server.url}/p.jpg")
-        assert found.etag == "" and found.size in (0, None)
-
-    async def test_errors_are_those_of_a_fetch(self, server, reply):
-        server.says(reply(403, b"", "text/plain"))
-        assert (await failure(server.client(Mapillary).outline(f"{server.url}/p.jpg"))).kind == "expired"
-        assert (await failure(server.client(Mapillary).outline("http://10.0.0.1/p.jpg"))).kind == "rejected"
 
 
 class TestTile:

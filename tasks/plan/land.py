@@ -1,8 +1,7 @@
-"""How much of a one-degree cell is a country's land: exactly, from its outline.
+"""The land of every country: how much of each one-degree cell it is, and its pieces as boxes."""
 
-As a font is drawn: the outline is cut at the edges of the cells, and a piece that runs north adds to its cell what lies
-between it and the cell's western edge, and to all cells west of it its height; one that runs south takes it away.
-"""
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,45 @@ from tasks.geo.cell_split import CELL_COLUMNS, CELL_ROWS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Islets:
+    """The box round every outer ring, by country number: those of country c are `first[c]:first[c + 1]`."""
+
+    first: Ints
+    south: Floats
+    west: Floats
+    north: Floats
+    east: Floats
+
+    def somewhere(self, country: Ints, u: Floats, v: Floats, w: Floats) -> tuple[Floats, Floats]:
+        """Latitude and longitude in the box of one of the country's pieces, each piece as likely as another."""
+        first, count = self.first[country], self.first[country + 1] - self.first[country]
+        piece = first + np.minimum((u * count).astype(np.int64), count - 1)
+        lat = self.south[piece] + v * (self.north[piece] - self.south[piece])
+        return lat, self.west[piece] + w * (self.east[piece] - self.west[piece])
+
+
+@cache
+def islets() -> Islets:
+    """The boxes of the embedded atlas."""
+    shape = outlines()
+    number = {code: i for i, code in enumerate(country_codes())}
+    country = np.array([number[code] for code in shape.country])[shape.ring_region]
+    sides = [part.reduceat(of, shape.start[:-1]) for part in (np.minimum, np.maximum) for of in (shape.lat, shape.lon)]
+    outer = np.flatnonzero(shape.ring_outer)
+    outer = outer[np.argsort(country[outer], kind="stable")]
+    south, west, north, east = (side[outer] for side in sides)
+    return Islets(np.searchsorted(country[outer], np.arange(len(number) + 1)), south, west, north, east)
+
+
 Lines = tuple[Floats, Floats, Floats, Floats]  # x and y of the begin, x and y of the end
+
+
+# How much of a cell is land, as a font is drawn: the outline is cut at the edges of the cells, and a piece that runs
+# north adds to its cell what lies between it and the cell's western edge, and to all cells west of it its height; one
+# that runs south takes it away.
 
 
 def land_share(country: Ints, cell: Ints) -> Floats:
