@@ -84,7 +84,6 @@ def test_a_room_imports_only_those_below(number: int) -> None:
 CIRCLES_LEFT = (
     ["flows.cli.help", "flows.cli.options"],
     ["flows.cli.bars", "flows.cli.progress"],
-    ["tasks.services.http", "tasks.services.models"],
     ["tasks.runtime.ray_job", "tasks.runtime.ray_jobs", "tasks.runtime.runner"],
     ["bench.miniature", "bench.miniature_pieces", "bench.miniature_report"],
 )

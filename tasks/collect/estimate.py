@@ -25,7 +25,7 @@ from tasks.runtime.estimate import StageEstimate, affordable, draw, sample, set_
 from tasks.runtime.outcome import Row
 from tasks.runtime.runner import Context, Inputs, Stage, pending
 from tasks.services import Mapillary, ServiceError, Stac
-from tasks.services.gather import gather_all
+from tasks.services.errors import gather_all
 from tasks.services.meter import Tally, count, counted_in
 
 BYTES_PER_PIXEL, PIXELS = 0.25, 8_000_000  # of a picture that says neither its bytes nor its size

@@ -28,7 +28,7 @@ from tasks.runtime.runner import pending
 from tasks.runtime.stage import Context, Stage, WorkerSetup, open_inputs
 from tasks.services import ServiceError
 from tasks.services.calls import Spending, spending_of
-from tasks.services.gather import gather_all
+from tasks.services.errors import gather_all
 
 Sampled = tuple[list[Spending], list[float], list[ServiceError]]  # of items: spent, seconds; and what failed
 

@@ -19,7 +19,7 @@ from schemas.settings.services import is_loopback
 from tasks.runtime.outcome import Row
 from tasks.runtime.stage import Context, Stage
 from tasks.services import Connection, Connections, ServiceError
-from tasks.services.gather import gather_all
+from tasks.services.errors import gather_all
 from tasks.services.meter import Tally, counted_in, tally
 from tasks.services.rate_budget import DAY_S
 

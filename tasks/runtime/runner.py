@@ -37,7 +37,7 @@ from tasks.runtime.redo import Redo, settled
 from tasks.runtime.resources import Resources, chosen, most_workers
 from tasks.runtime.stage import ColumnStage, Context, Inputs, Stage, WorkerSetup, open_inputs
 from tasks.runtime.stage_lock import stage_lock
-from tasks.services.pauses import Pauses
+from tasks.services.limits import Pauses
 
 __all__ = [
     "BatchOutcome",
@@ -281,7 +281,7 @@ def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
 def _beside(pauses: Pauses | None, calls: StageCalls | None) -> Callable[[], None]:
     def look() -> None:
         if pauses is not None:
-            pauses.look()
+            pauses.log_new()
         if calls is not None:
             calls.commit_when_due()
 
