@@ -31,7 +31,7 @@ from tasks.collect.satellite.raster import whole
 from tasks.collect.satellite.scenes import read_scene
 from tasks.collect.satellite.tone import from_bands, jpeg, shown
 from tasks.services import Stac
-from tasks.services.http import Connection
+from tasks.services.transport import Connection
 
 SIZE, ROUNDS = 2000, 5
 GOAL_BYTES, GOAL_SPEED = 1.2, 1.0

@@ -1,10 +1,10 @@
-"""Searching for scenes: our client against pystac-client, alone and in as many threads, on the offline world.
+"""Searching for scenes: pystac-client over our transport against its own, in a loop and in as many threads.
 
     python -m bench scene_search
 
-Every answer takes 0.3 s longer, as a service elsewhere does. Both must find the same scenes. With as
-many threads as we have searches under way pystac-client is as fast; but its I/O is `requests`, so neither budgets nor
-breakers, retries by kind or the SSRF guard would see what it sends.
+Every answer of the offline world takes 0.3 s longer, as a service elsewhere does. Both must find the same scenes. Over
+our transport budgets, breakers, retries by kind and the SSRF guard see what is sent; its own is `requests`. With as
+many threads as there are searches under way both must be equally fast.
 """
 
 import asyncio

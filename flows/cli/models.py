@@ -50,7 +50,7 @@ def models(
         print_json([asdict(one) | {"probe": asdict(probes[one.role]) if one.role in probes else None} for one in roles])
     else:
         _show(roles, probes)
-    from tasks.services.probe import WORDS
+    from tasks.agent.model_probe import WORDS
 
     return DONE if all(probe.works(WORDS) for probe in probes.values()) else FAILED
 
@@ -103,8 +103,8 @@ def _roles(config: Any) -> list[_Role]:
 
 
 async def _probe_all(connection: Any, roles: list[str]) -> dict[str, Any]:
+    from tasks.agent.model_probe import probe
     from tasks.services import Chat
-    from tasks.services.probe import probe
 
     chat = Chat(connection)
     try:
@@ -118,7 +118,7 @@ def _show(roles: list[_Role], probes: dict[str, Any] | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tasks.services.probe import CHECKS
+    from tasks.agent.model_probe import CHECKS
 
     console = Console(highlight=False)
     table = Table(box=None, header_style="bold")

@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -37,8 +38,9 @@ from tasks.agent.tools import Geocodes, ToolContext
 from tasks.geo.distance import distance_km
 from tasks.imaging import images
 from tasks.imaging.decode import Encoded
+from tasks.services.errors import HttpResponse, safe_url
 from tasks.services.geocoder import GeocodeCandidate, Geocoder
-from tasks.services.http import Connection
+from tasks.services.transport import Connection, HttpRequest
 
 
 def geocoder_of(world: World, ready: bool = False) -> Geocoder:
@@ -48,7 +50,15 @@ def geocoder_of(world: World, ready: bool = False) -> Geocoder:
         nominatim.search("a street")
     application = Starlette(routes=nominatim.routes())
     endpoint = GeocoderEndpoint(requests_per_minute=None, requests_per_day=None)
-    return Geocoder(Connection("geocoder", endpoint), transport=lambda: httpx.ASGITransport(application))
+    transport = httpx.ASGITransport(application)
+
+    async def send(request: HttpRequest, answered: Callable[[float], None]) -> HttpResponse:
+        async with httpx.AsyncClient(transport=transport) as client:
+            got = await client.request(request.method, request.url, headers=dict(request.headers), content=request.body)
+        answered(0.0)
+        return HttpResponse(got.status_code, got.headers.get("content-type", ""), got.content, safe_url(request.url))
+
+    return Geocoder(Connection("geocoder", endpoint), send=send)
 
 
 class Remembering:

@@ -133,9 +133,15 @@ class Endpoint(ClientSettings):
     @field_validator("base_url")
     @classmethod
     def _plain_address(cls, value: str) -> str:
+        if not value.isprintable() or " " in value:  # an end of line would begin another header
+            raise ValueError("must be an address without spaces, line ends and other unprintable characters")
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be an http:// or https:// address")
+        try:
+            parts.port  # noqa: B018 - raises for a port out of range
+        except ValueError:
+            raise ValueError("must have a port between 1 and 65535") from None
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError("must not hold a user, password, query or fragment: keys come from key_env")
         return value.rstrip("/")

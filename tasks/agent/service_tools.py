@@ -7,9 +7,10 @@ from tasks.agent.toolbox import RESULT_CHARS, Toolbox, ToolResponses
 from tasks.agent.tools import ToolContext
 from tasks.services import Connections
 from tasks.services.calls import server_of
+from tasks.services.geocoder import open_geocoder
 from tasks.services.maps import Maps
 from tasks.services.response_store import FILE, ResponseStore
-from tasks.services.tool_services import open_geocoder, open_search
+from tasks.services.search import open_search
 
 
 def open_toolbox(connections: Connections, state: Path | None, result_chars: int = RESULT_CHARS) -> Toolbox:

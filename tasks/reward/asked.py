@@ -20,7 +20,7 @@ from tasks.reward.geoagent import Consistency
 from tasks.reward.levels import Level
 from tasks.reward.reasoning import level_reasoning
 from tasks.services import Chat, Connections, Geocoder
-from tasks.services.embeddings import Embeddings
+from tasks.services.chat import OpenAIServer
 from tasks.services.errors import ServiceError
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class AskedServices:
                 of = self._connections
                 kinds = {
                     "geocoder": (Geocoder, of.geocoder),
-                    "embeddings": (Embeddings, of.chat),
+                    "embeddings": (OpenAIServer, of.chat),
                     "chat": (Chat, of.chat),
                 }
                 make, connection = kinds[name]

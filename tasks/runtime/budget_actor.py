@@ -11,9 +11,8 @@ from schemas.settings.endpoint import Allowance
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.ray_start import start_ray
-from tasks.services.budget import BudgetFile
 from tasks.services.call_store import CallStore
-from tasks.services.rate_budget import Lease, Paused, RateBudget, Standing
+from tasks.services.rate_budget import BudgetFile, Lease, Paused, RateBudget, Standing
 
 ANSWER_S = 120.0
 

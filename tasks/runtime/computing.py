@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from tasks.services.concurrency import ConcurrencyLimiter
+from tasks.services.limits import ConcurrencyLimiter
 
 THREADS = 2  # a worker has one core: while one computes, the other may be reading or writing
 

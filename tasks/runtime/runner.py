@@ -46,7 +46,7 @@ from tasks.runtime.stage import (
     open_inputs,
 )
 from tasks.runtime.stage_lock import stage_lock
-from tasks.services.pauses import Pauses
+from tasks.services.limits import Pauses
 
 __all__ = [
     "BatchOutcome",
@@ -275,7 +275,7 @@ def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
 def _meanwhile(pauses: Pauses | None, calls: StageCalls | None) -> Callable[[], None]:
     def check() -> None:
         if pauses is not None:
-            pauses.look()
+            pauses.log_new()
         if calls is not None:
             calls.commit_when_due()
 

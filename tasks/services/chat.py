@@ -1,33 +1,57 @@
-"""Every model, over the OpenAI chat completions protocol.
+"""Every model, over the OpenAI protocol: chat completions and embeddings.
 
-Budgets, retries, breakers, limits of size and time, and the key stay with `Http`. Requests are those of the official
-client, and replies are read as it reads them, which tests compare; sent by it, a request takes 4.5 ms of CPU more. A
-role decides which server and model is asked (`models.py`).
+Requests go by the official client. It sends over the loop's aiohttp session (`transport.py`), as a transport of the
+library it is built on, so that limits of size and time, certificates, proxies and errors without secrets are the same
+for all services. Its own retries are off: budgets, retries and breakers are those of `HttpClient`. Bodies are bytes
+that are written once, and replies are read here: parsing by the official client takes 3 ms of CPU a request.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from schemas.errors import StageRefused
 from schemas.messages import ChatReply, Message, Usage
-from tasks.services.answer import said_at
 from tasks.services.calls import CallLog, identify
-from tasks.services.chat_reply import BadReply, part, read_reply, read_usage
-from tasks.services.errors import ServiceError, safe_text
-from tasks.services.http import Answer, Connection, Http
-from tasks.services.models import Models, Target
-from tasks.services.tokens import LONGEST_ANSWER, answer_tokens, question_tokens
+from tasks.services.chat_reply import (
+    LONGEST_ANSWER,
+    BadReply,
+    answer_tokens,
+    part,
+    question_tokens,
+    read_reply,
+    read_usage,
+)
+from tasks.services.connections import ChatConnection, Models, Target
+from tasks.services.errors import HttpResponse, Kind, ServiceError, error_by_status, safe_text, said_at
+from tasks.services.http import HttpClient
+from tasks.services.transport import Connection, HttpRequest, HttpTransport
+
+if TYPE_CHECKING:
+    import openai
+
+_THEIR_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")  # of the official client, beside ours
+_sending: ContextVar[tuple[HttpRequest, Callable[[float], None]]] = ContextVar("sending")
+# What an error object under status 200 says, and whether asking again can help.
+_SAID: tuple[tuple[tuple[str, ...], Kind, bool], ...] = (
+    (("insufficient_quota",), "quota", False),
+    (("rate_limit", "rate limit", "too many requests"), "rate_limit", True),
+    (("overloaded", "too busy", "unavailable", "server_error"), "outage", True),
+)
 
 
-class Server:
-    """One server of models."""
+class OpenAIServer:
+    """One server that speaks the OpenAI protocol."""
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
-        headers = {"Authorization": f"Bearer {connection.key.get_secret_value()}"} if connection.key else {}
-        self.http = Http(connection, headers=headers, **http_options)
+        self.http = HttpClient(connection, send=self._send, **http_options)
+        self._client: openai.AsyncOpenAI | None = None
         self._only_model: str | None = None
         self._share = 0.5  # of the most tokens that a request may have, what requests here usually have
 
@@ -45,15 +69,16 @@ class Server:
         if getattr(self.http.endpoint, "tokens_per_minute", None):
             most = question_tokens(messages, fields.get("tools")) + answer_tokens(fields)
         others = orjson.dumps({"model": model, **fields})
-        completion, answer = await self.http.request_json(
+        completion, response = await self.http.request_json(
             "POST",
             "/chat/completions",
             json_body=b'{"messages":' + messages_json + b"," + others[1:],
             weight=most * self._share,
-            call_id=call_id,
+            idempotency_key=call_id,
             classify=self._classify,
+            check_json=self._check_error,
         )
-        usage = read_usage(completion, target.price, answer.attempts)
+        usage = read_usage(completion, target.price, response.attempts)
         if most and usage.tokens:
             self._share = 0.9 * self._share + 0.1 * usage.tokens / most
         try:
@@ -63,9 +88,25 @@ class Server:
             bad.usage, bad.attempts = usage, usage.requests
             raise bad from None
 
+    async def embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """The vectors of texts, one row a text, in the order asked."""
+        # An empty text is refused by the protocol; a space has a vector, and no level compares it.
+        body = {"model": model, "input": [text or " " for text in texts], "encoding_format": "float"}
+        value, response = await self.http.request_json(
+            "POST", "/embeddings", json_body=body, classify=self._classify, check_json=self._check_error
+        )
+        try:
+            ordered = sorted(part(value, "data") or [], key=lambda row: int(row["index"]))
+            vectors = np.array([row["embedding"] for row in ordered], dtype=np.float64)
+        except (KeyError, TypeError, ValueError):
+            raise self.http.bad_response("no list of vectors under 'data'", response) from None
+        if vectors.ndim != 2 or len(vectors) != len(texts) or not np.isfinite(vectors).all():
+            raise self.http.bad_response(f"not one vector for each of {len(texts)} texts", response)
+        return vectors
+
     async def models(self) -> list[str]:
         """Names of the models served."""
-        value, _ = await self.http.request_json("GET", "/models", classify=self._classify)
+        value, _ = await self.http.request_json("GET", "/models", classify=self._classify, check_json=self._check_error)
         rows = part(value, "data")
         names = [part(row, "id") for row in rows] if isinstance(rows, list) else [None]
         if not all(isinstance(name, str) for name in names):
@@ -81,20 +122,83 @@ class Server:
             self._only_model = names[0]
         return self._only_model
 
-    def _classify(self, answer: Answer) -> ServiceError | None:
+    async def close(self) -> None:
+        await self.http.close()
+
+    async def _send(self, request: HttpRequest, answered: Callable[[float], None]) -> HttpResponse:
+        """Send by the official client."""
+        import httpx2
+        import openai
+
+        if self._client is None:
+            self._client = _official_client(self.http.endpoint.base_url, self.http.secrets, self.http.transport)
+        _sending.set((request, answered))
+        try:
+            if request.body is None:
+                raw = await self._client.get(request.url, cast_to=httpx2.Response)
+            else:
+                raw = await self._client.post(request.url, cast_to=httpx2.Response, content=request.body)
+        except openai.APIStatusError as error:
+            raw = error.response
+        found: HttpResponse = raw.extensions["response"]
+        return found
+
+    def _classify(self, response: HttpResponse) -> ServiceError | None:
         """OpenAI says 429 for two things, of which only one passes by waiting."""
         try:
-            error = part(answer.json(), "error")
+            error = part(response.json(), "error")
         except ValueError:
             return None
-        if answer.status == 429 and part(error, "code") == "insufficient_quota":
+        if response.status == 429 and part(error, "code") == "insufficient_quota":
             said = safe_text(str(part(error, "message") or ""), self.http.secrets)
-            return ServiceError(self.http.service, "quota", said_at(said, answer.url), status=429)
+            return ServiceError(self.http.service, "quota", said_at(said, response.url), status=429)
         return None
+
+    def _check_error(self, value: Any, response: HttpResponse) -> None:
+        """Raise the error that some servers send under status 200, in the vendor's own words."""
+        error = part(value, "error")
+        if not error or part(value, "choices"):
+            return
+        code = part(error, "code")
+        text = part(error, "message") or (error if isinstance(error, str) else "an error without a message")
+        said = safe_text(str(text), self.http.secrets)
+        if isinstance(code, int) and 400 <= code < 600:
+            found = error_by_status(self.http.service, replace(response, status=code, body=b""), self.http.secrets)
+            kind, retryable = found.kind, found.retryable
+        else:
+            words = f"{part(error, 'type')} {code} {part(value, 'error_type')} {said}".lower()
+            known = ((kind, again) for wanted, kind, again in _SAID if any(word in words for word in wanted))
+            kind, retryable = next(known, ("bad_response", False))
+        message = said_at(said, response.url)
+        raise ServiceError(self.http.service, kind, message, status=response.status, retryable=retryable)
 
     def _bad(self, what: str, path: str = "/chat/completions") -> ServiceError:
         message = f"{safe_text(what, self.http.secrets)}: {self.http.endpoint.base_url}{path}"
         return ServiceError(self.http.service, "bad_response", message, status=200)
+
+
+def _official_client(base_url: str, secrets: tuple[str, ...], transport: HttpTransport) -> "openai.AsyncOpenAI":
+    """The official client over the loop's aiohttp session.
+
+    Its own session would decompress without a limit and call a connection that is closed a timeout.
+    """
+    import httpx2
+    import openai
+
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for every request
+
+    class OverSession(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            asked, answered = _sending.get()
+            theirs = {name: request.headers[name] for name in _THEIR_HEADERS if name in request.headers}
+            if not secrets:
+                theirs.pop("Authorization", None)
+            response = await transport.send(replace(asked, headers={**asked.headers, **theirs}), answered)
+            return httpx2.Response(response.status, request=request, extensions={"response": response})
+
+    http_client = openai.DefaultAioHttpClient(transport=OverSession(), follow_redirects=False, trust_env=False)
+    key = secrets[0] if secrets else "none"
+    return openai.AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http_client)
 
 
 def no_price(role: str, model: str | None) -> str:
@@ -116,11 +220,10 @@ class Chat:
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
         self._default = connection.service
-        models = connection.models or Models()
-        own = {self._default: replace(connection, models=None)}
-        self._models = replace(models, endpoints={**models.endpoints, **own})
+        models = connection.models if isinstance(connection, ChatConnection) else Models()
+        self._models = replace(models, endpoints={**models.endpoints, self._default: connection})
         self._http_options = http_options
-        self._servers: dict[str, Server] = {}
+        self._servers: dict[str, OpenAIServer] = {}
         self._targets: dict[str, Target] = {}  # by role
 
     async def complete(
@@ -141,9 +244,9 @@ class Chat:
     ) -> ChatReply:
         """The next message of the role's model. What is not given is as the role says; temperature then is 0.
 
-        With `n` above 1 the further choices are the reply's `alternatives`. Where calls are written down, a request
-        that was answered before is answered from there; `trial` is not sent, and tells apart requests that are meant
-        to be answered several times. A sampled one without seed and trial is always sent.
+        With `n` above 1 the further choices are the reply's `alternatives`. Where calls are stored, a request that was
+        answered before is answered from the store; `trial` is not sent, and tells apart requests that are meant to be
+        answered several times. A sampled request without seed and trial is always sent.
         """
         target = self._targets.get(role) or self._models.target(role, self._default)
         self._targets[role] = target
@@ -190,9 +293,9 @@ class Chat:
 
     async def close(self) -> None:
         for server in self._servers.values():
-            await server.http.close()
+            await server.close()
 
-    def _server(self, endpoint: str) -> Server:
+    def _server(self, endpoint: str) -> OpenAIServer:
         if endpoint not in self._servers:
-            self._servers[endpoint] = Server(self._models.endpoints[endpoint], **self._http_options)
+            self._servers[endpoint] = OpenAIServer(self._models.endpoints[endpoint], **self._http_options)
         return self._servers[endpoint]

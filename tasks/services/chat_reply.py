@@ -1,14 +1,34 @@
-"""A completion as a server sent it, read into a `ChatReply`. Servers differ, and none is believed."""
+"""What a chat server sends, read into a `ChatReply`, and how many tokens a question may have.
 
+Servers differ, and none is believed. Servers without a parser for a model's format pass its tool calls on as text:
+`<tool_call>{"name": .., "arguments": {..}}</tool_call>`. Read are the forms of Hermes and Qwen, with any white space,
+several calls, text before and between them, and a last call whose closing tag is missing.
+"""
+
+import base64
+import binascii
+import io
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from schemas.messages import ChatReply, ToolCall, Usage
+from schemas.messages import ChatReply, Message, ToolCall, Usage
 from schemas.settings.services import Price
-from tasks.services.tool_call_text import as_text, split_tool_calls
 
 MOST_CALLS = 128  # in one reply; a model that repeats itself writes them without end
+MOST_WRITTEN_CALLS = 64  # in one text
 MOST_NAME, MOST_ID = 200, 200
 REFUSAL = "refusal"
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+BYTES_PER_TOKEN = 2.0  # at least: English has four, Chinese and Japanese about three bytes to a token
+PER_MESSAGE = 8
+# A model sees a picture in patches: 28 x 28 pixels (Qwen2.5-VL), 750 pixels (Claude), tiles (OpenAI: at most 1,445
+# tokens); with room for a border.
+PIXELS_PER_TOKEN = 600.0
+PER_PICTURE = 100
+UNREAD_PICTURE = 4_000  # one whose size cannot be read
+LONGEST_ANSWER = 4_096  # where no limit is given
+_decoder = json.JSONDecoder()
 
 
 class BadReply(ValueError):
@@ -109,3 +129,112 @@ def _text(content: Any) -> str:
 def _whole(text: str) -> str:
     """Text without halves of surrogate pairs, which JSON may hold and UTF-8, and so a table, may not."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def split_tool_calls(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """(the text without its calls, (name, raw arguments) of each).
+
+    A text with a call that cannot be read, or inside its thought, is returned as it is: what a model meant is not
+    guessed.
+    """
+    start = text.find(OPEN, max(0, text.rfind("</think>")))
+    if start < 0 or text.count(OPEN) > MOST_WRITTEN_CALLS:
+        return text, []
+    said, calls = [text[:start]], list[tuple[str, str]]()
+    while start >= 0:
+        found = _call(text, start + len(OPEN))
+        if found is None:
+            return text, []
+        name, arguments, end = found
+        calls.append((name, arguments))
+        start = text.find(OPEN, end)
+        said.append(text[end : start if start >= 0 else len(text)])
+    return "".join(said).strip(), calls
+
+
+def _call(text: str, position: int) -> tuple[str, str, int] | None:
+    """Name, arguments and where the call ends."""
+    while position < len(text) and text[position].isspace():
+        position += 1
+    try:
+        value, end = _decoder.raw_decode(text, position)
+    except (ValueError, RecursionError):
+        return None
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or not name:
+        return None
+    key = "arguments" if "arguments" in value else "parameters"
+    arguments = value.get(key, {})
+    rest = text[end:].lstrip()
+    if rest and not rest.startswith(CLOSE):
+        return None
+    closed = text.find(CLOSE, end)
+    written = arguments if isinstance(arguments, str) else _as_written(text[position:end], key, arguments)
+    return name, written, closed + len(CLOSE) if closed >= 0 else len(text)
+
+
+def _as_written(call: str, key: str, arguments: object) -> str:
+    """The arguments character for character as the model wrote them: a stored conversation repeats them."""
+    _, found, rest = call.partition(f'"{key}"')
+    rest = rest.lstrip().removeprefix(":").lstrip()
+    try:
+        value, end = _decoder.raw_decode(rest) if found else (None, 0)
+    except (ValueError, RecursionError):
+        return as_text(arguments)
+    return rest[:end] if end and value == arguments else as_text(arguments)
+
+
+def as_text(arguments: object) -> str:
+    """Arguments as the protocol has them: text. Some servers and models send an object."""
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    except (RecursionError, ValueError, TypeError):
+        return ""  # no JSON: the caller refuses the call as malformed
+
+
+def question_tokens(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> int:
+    """An upper estimate of a question's tokens."""
+    total = _text_tokens(tools) if tools else 0.0
+    for message in messages:
+        total += PER_MESSAGE + _text_tokens(message.get("tool_calls")) + _content_tokens(message.get("content"))
+    return int(total) + 1
+
+
+def answer_tokens(fields: Mapping[str, Any]) -> int:
+    """The most tokens an answer can have."""
+    longest = fields.get("max_tokens") or fields.get("max_completion_tokens") or LONGEST_ANSWER
+    return int(longest) * int(fields.get("n") or 1)
+
+
+def _content_tokens(content: Any) -> float:
+    if not isinstance(content, list):
+        return _text_tokens(content)
+    return sum(
+        _picture_tokens(part) if isinstance(part, dict) and "image_url" in part else _text_tokens(part)
+        for part in content
+    )
+
+
+def _text_tokens(value: Any) -> float:
+    if not value:
+        return 0.0
+    return len((value if isinstance(value, str) else str(value)).encode("utf-8", "replace")) / BYTES_PER_TOKEN
+
+
+def _picture_tokens(part: Mapping[str, Any]) -> float:
+    inner = part["image_url"]
+    url = inner.get("url") if isinstance(inner, dict) else inner
+    _, found, data = str(url).partition(";base64,")
+    if not found:
+        return UNREAD_PICTURE
+    from PIL import Image  # most workers look at no picture here
+
+    try:
+        # A JPEG's size stands before its pixels, but metadata may come first.
+        with Image.open(io.BytesIO(base64.b64decode(data[: 4 * 65536], validate=False))) as picture:
+            width, height = picture.size
+    except (OSError, ValueError, binascii.Error):
+        return UNREAD_PICTURE
+    return PER_PICTURE + width * height / PIXELS_PER_TOKEN

@@ -1,11 +1,17 @@
-"""The one error every service client raises, and how an address is made safe to show."""
+"""What a service answered, the one error every client raises, and texts and addresses made safe to show."""
 
+import asyncio
 import functools
+import json
 import re
-from typing import Literal, get_args
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from schemas.messages import Usage
+
+T = TypeVar("T")
 
 Kind = Literal[
     "rate_limit",  # asked too often: waiting a little helps
@@ -96,3 +102,90 @@ def _rebuild(
     error = ServiceError(service, kind, message, status=status, retryable=retryable)
     error.attempts = attempts
     return error
+
+
+@dataclass(frozen=True)
+class HttpResponse:
+    """A whole response: status, headers and decompressed body."""
+
+    status: int
+    content_type: str
+    body: bytes
+    url: str  # safe to show
+    attempts: int = 1
+    retry_after_s: float | None = None  # the wait the service asks for
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # names in lower case
+
+    def json(self) -> Any:
+        """The body as JSON, or ValueError."""
+        try:
+            return json.loads(self.body)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
+# Turns a response with an error status into a more exact error than its status alone says; None: the status decides.
+Classify = Callable[[HttpResponse], ServiceError | None]
+
+_BY_STATUS: dict[int, tuple[Kind, bool]] = {
+    400: ("rejected", False),
+    401: ("auth", False),
+    403: ("auth", False),
+    404: ("not_found", False),
+    408: ("timeout", True),
+    410: ("not_found", False),
+    413: ("too_big", False),
+    425: ("outage", True),
+    429: ("rate_limit", True),
+    501: ("rejected", False),
+    504: ("timeout", True),
+}
+
+
+def error_by_status(service: str, response: HttpResponse, secrets: tuple[str, ...] = ()) -> ServiceError:
+    """The error that an HTTP status alone stands for."""
+    status = response.status
+    kind: Kind
+    if status == 403 and "html" in response.content_type.lower():
+        kind, retryable = "outage", True  # a page for people: a firewall or proxy on the way, not the service
+    elif status in _BY_STATUS:
+        kind, retryable = _BY_STATUS[status]
+    elif status >= 400:
+        kind, retryable = ("outage", True) if status >= 500 else ("rejected", False)
+    else:
+        # 1xx and 3xx: redirects are not followed, since one could carry a key to another host or lead into our network
+        target = safe_url(response.headers.get("location", ""))[:200]
+        message = f"redirects are not followed{f', here to {target}' if target else ''}: {response.url}"
+        return ServiceError(service, "blocked", safe_text(message, secrets), status=status)
+    said = safe_text(response.body[:2000].decode("utf-8", "replace"), secrets)
+    return ServiceError(service, kind, said_at(said, response.url), status=status, retryable=retryable)
+
+
+def said_at(said: str, url: str) -> str:
+    """A message with the cause first: texts are cut at their end, and addresses are long."""
+    return f"{said} ({url})" if said else f"no reason given ({url})"
+
+
+async def gather_all(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of coroutines run concurrently, in order; when one fails, the others are cancelled.
+
+    Of several errors a retryable one is raised, so that the work is done again later. Otherwise the order of arrival
+    would decide which error counts.
+    """
+    tasks: list[asyncio.Task[T]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks += [group.create_task(job) for job in jobs]
+    except BaseExceptionGroup as several:
+        errors = list(_leaves(several))
+        retryable = [error for error in errors if isinstance(error, ServiceError) and error.retryable]
+        raise (retryable or errors)[0] from None
+    return [task.result() for task in tasks]
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterable[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -1,17 +1,30 @@
-"""Names to coordinates and back, over the Nominatim protocol."""
+"""Names to coordinates and back, over the protocols of Nominatim, Google and OpenCage.
+
+Google and OpenCage are asked by the agents' tools only, and give what Nominatim gives (SpotAgent A.2).
+"""
 
 import json
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from schemas.settings.services import ToolGeocoderEndpoint
 from tasks.services.calls import server_of
-from tasks.services.http import Answer, Connection, Http
+from tasks.services.errors import HttpResponse, Kind, ServiceError, safe_url
+from tasks.services.http import ServiceClient, key_header
 from tasks.services.response_store import Responses, ask_once, digest_key
+from tasks.services.transport import Connection
 
 # Which address key means what differs by country; the first one present wins.
 _CITY_KEYS = ("city", "town", "village", "municipality", "hamlet", "suburb", "county")
 _REGION_KEYS = ("state", "province", "region", "state_district", "county")
+# Google tells trouble as a status in a 200; every other one is an outage.
+_GOOGLE_KINDS: dict[str, Kind] = {
+    "REQUEST_DENIED": "auth",
+    "INVALID_REQUEST": "rejected",
+    "OVER_QUERY_LIMIT": "rate_limit",
+    "OVER_DAILY_LIMIT": "quota",
+}
 
 
 @dataclass(frozen=True)
@@ -39,39 +52,35 @@ class GeocodeCandidate:
     importance: float
 
 
-class Geocoder:
+class Geocoder(ServiceClient):
     """Search by name and by point."""
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
-        headers = {"Authorization": f"Bearer {connection.key.get_secret_value()}"} if connection.key else {}
-        self._http = Http(connection, headers={"Accept-Language": "en", **headers}, **http_options)
+        super().__init__(connection, {"Accept-Language": "en", **key_header(connection)}, **http_options)
 
     async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
         """The places a name may mean, best first; none is an empty list."""
         params = {"q": query, "format": "jsonv2", "addressdetails": 1, "limit": limit}
-        value, answer = await self._http.request_json("GET", "/search", params=params)
+        value, response = await self._http.request_json("GET", "/search", params=params)
         if not isinstance(value, list):
-            raise self._http.bad_response("not a list of places", answer)
-        return [self._candidate(row, answer) for row in value]
+            raise self._http.bad_response("not a list of places", response)
+        return [self._candidate(row, response) for row in value]
 
     async def reverse(self, lat: float, lon: float, zoom: int = 10) -> Address | None:
         """The address of a point at city level, or None where there is none (the sea)."""
         params = {"lat": f"{lat:.7f}", "lon": f"{lon:.7f}", "format": "jsonv2", "addressdetails": 1, "zoom": zoom}
-        value, answer = await self._http.request_json("GET", "/reverse", params=params)
+        value, response = await self._http.request_json("GET", "/reverse", params=params)
         if not isinstance(value, dict):
-            raise self._http.bad_response("not an object", answer)
+            raise self._http.bad_response("not an object", response)
         if "error" in value:
             # "Unable to geocode" comes with status 200; an outage would have another status
             return None
-        return self._address(value, answer)
+        return self._address(value, response)
 
-    async def close(self) -> None:
-        await self._http.close()
-
-    def _address(self, row: dict[str, Any], answer: Answer) -> Address:
+    def _address(self, row: dict[str, Any], response: HttpResponse) -> Address:
         parts = row.get("address")
         if not isinstance(parts, dict):
-            raise self._http.bad_response("a place without address details", answer)
+            raise self._http.bad_response("a place without address details", response)
         return Address(
             country=str(parts.get("country") or ""),
             country_code=str(parts.get("country_code") or "").upper(),
@@ -79,16 +88,16 @@ class Geocoder:
             city=_first(parts, _CITY_KEYS),
         )
 
-    def _candidate(self, row: Any, answer: Answer) -> GeocodeCandidate:
+    def _candidate(self, row: Any, response: HttpResponse) -> GeocodeCandidate:
         if not isinstance(row, dict):
-            raise self._http.bad_response("a place that is not an object", answer)
+            raise self._http.bad_response("a place that is not an object", response)
         try:
             lat, lon = float(row["lat"]), float(row["lon"])
         except (KeyError, TypeError, ValueError):
-            raise self._http.bad_response("a place without lat and lon", answer) from None
+            raise self._http.bad_response("a place without lat and lon", response) from None
         if not (math.isfinite(lat) and math.isfinite(lon) and abs(lat) <= 90 and abs(lon) <= 180):
-            raise self._http.bad_response("a place off the Earth", answer)
-        address = self._address(row, answer)
+            raise self._http.bad_response("a place off the Earth", response)
+        address = self._address(row, response)
         display = str(row.get("display_name") or "")
         importance = row.get("importance")
         return GeocodeCandidate(
@@ -131,3 +140,85 @@ class RecallingGeocoder(Geocoder):
 
 def _first(parts: dict[str, Any], keys: tuple[str, ...]) -> str:
     return next((str(parts[key]) for key in keys if parts.get(key)), "")
+
+
+class GoogleGeocoder(ServiceClient):
+    """Google's Geocoding API."""
+
+    async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        """The places a name may mean, best first; none is an empty list."""
+        params = {"address": query, "language": "en", "key": "".join(self._http.secrets)}
+        value, response = await self._http.request_json("GET", "/maps/api/geocode/json", params=params)
+        status = str(value.get("status")) if isinstance(value, dict) else ""
+        if status == "ZERO_RESULTS":
+            return []
+        if status != "OK" or not isinstance(value.get("results"), list):
+            kind = _GOOGLE_KINDS.get(status, "outage" if status else "bad_response")
+            raise ServiceError("tool_geocoder", kind, f"{status[:40]}: {safe_url(response.url)}", status=200)
+        found = [self._candidate(row, place) for place, row in enumerate(value["results"][:limit])]
+        return [one for one in found if one is not None]
+
+    def _candidate(self, row: Any, place: int) -> GeocodeCandidate | None:
+        geometry = row.get("geometry") if isinstance(row, dict) else None
+        point = _point(geometry.get("location") if isinstance(geometry, dict) else None)
+        if point is None:
+            return None
+        parts: dict[str, str] = {}
+        code = ""
+        for part in row.get("address_components") or ():
+            for kind in part.get("types") or ():
+                parts.setdefault(str(kind), str(part.get("long_name") or ""))
+                code = str(part.get("short_name") or "") if kind == "country" else code
+        display = str(row.get("formatted_address") or "")
+        city = parts.get("locality") or parts.get("postal_town") or parts.get("administrative_area_level_2", "")
+        region = parts.get("administrative_area_level_1", "")
+        names = (display.partition(",")[0], display, parts.get("country", ""), code.upper(), region, city)
+        return GeocodeCandidate(*point, *names, 1.0 / (place + 1))
+
+
+class OpenCageGeocoder(ServiceClient):
+    """OpenCage's geocoding API."""
+
+    async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        """The places a name may mean, best first; none is an empty list."""
+        params = {"q": query, "key": "".join(self._http.secrets), "limit": limit, "language": "en", "no_annotations": 1}
+        value, response = await self._http.request_json("GET", "/geocode/v1/json", params=params)
+        rows = value.get("results") if isinstance(value, dict) else None
+        if not isinstance(rows, list):
+            raise self._http.bad_response("no list under 'results'", response)
+        found = [self._candidate(row) for row in rows]
+        return [one for one in found if one is not None]
+
+    def _candidate(self, row: Any) -> GeocodeCandidate | None:
+        point = _point(row.get("geometry") if isinstance(row, dict) else None)
+        parts = row.get("components") if point is not None else None
+        if point is None or not isinstance(parts, dict):
+            return None
+        display = str(row.get("formatted") or "")
+        keys = ("city", "town", "village", "municipality", "county")
+        city = next((str(parts[key]) for key in keys if parts.get(key)), "")
+        region, country = str(parts.get("state") or ""), str(parts.get("country") or "")
+        code = str(parts.get("ISO_3166-1_alpha-2") or parts.get("country_code") or "").upper()
+        confidence = row.get("confidence")
+        names = (display.partition(",")[0], display, country, code, region, city)
+        return GeocodeCandidate(*point, *names, confidence / 10 if isinstance(confidence, int | float) else 0.0)
+
+
+def open_geocoder(connection: Connection, **http_options: Any) -> "Geocoder | GoogleGeocoder | OpenCageGeocoder":
+    """The geocoder that the endpoint speaks."""
+    endpoint = connection.endpoint
+    protocol = endpoint.protocol if isinstance(endpoint, ToolGeocoderEndpoint) else "nominatim"
+    if protocol == "google":
+        return GoogleGeocoder(connection, **http_options)
+    return (
+        OpenCageGeocoder(connection, **http_options) if protocol == "opencage" else Geocoder(connection, **http_options)
+    )
+
+
+def _point(value: Any) -> tuple[float, float] | None:
+    """(lat, lon) of `{"lat", "lng"}`, None for anything that is not a point on Earth."""
+    try:
+        lat, lon = float(value["lat"]), float(value["lng"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return (lat, lon) if math.isfinite(lat + lon) and abs(lat) <= 90 and abs(lon) <= 180 else None

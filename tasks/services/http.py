@@ -1,49 +1,29 @@
 """HTTP client of every service: retries, rate limits, circuit breakers, response validation, no secrets in errors."""
 
 import asyncio
+import json
 import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
-
-import httpx
-from pydantic import SecretStr
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
 
 from schemas.settings.endpoint import Allowance
-from schemas.settings.services import Endpoint
-from tasks.services.answer import Answer, Classify, error_by_status
-from tasks.services.breaker import Suspended
-from tasks.services.errors import Kind, ServiceError, safe_url
-from tasks.services.host import Host, host_of
-from tasks.services.partial import Download
-from tasks.services.rate_budget import RateBudget
-from tasks.services.rate_limiter import UsedUp, asking, rate_limiter_of
-from tasks.services.transfer import Ask, Params, Transfers
-
-if TYPE_CHECKING:
-    from tasks.services.models import Models
-
-__all__ = ["Answer", "Classify", "Connection", "Http", "Params", "error_by_status"]
+from schemas.settings.services import is_private
+from tasks.services.errors import Classify, HttpResponse, Kind, ServiceError, error_by_status, safe_text, safe_url
+from tasks.services.limits import HostLimits, Suspended, host_limits
+from tasks.services.network import url_as_sent
+from tasks.services.rate_budget import UsedUp, asking, rate_limiter_of
+from tasks.services.transport import Connection, Download, HttpRequest, HttpTransport
 
 UNITS_A_MINUTE = 600.0  # of a budget of tokens: ten of them a second
 _JSON_ALIASES = ("text/json", "text/javascript", "application/javascript")  # what some servers call it
 
-
-@dataclass(frozen=True)
-class Connection:
-    """A service's endpoint with its key; travels to workers, shows no secret when printed."""
-
-    service: str
-    endpoint: Endpoint
-    key: SecretStr | None = None
-    contact: str | None = None  # where the service's operator can reach us
-    # Of budgets shared with other processes; None: this process's own.
-    rate_budget: RateBudget | None = field(default=None, repr=False, compare=False)
-    section: str = ""  # where its settings stand, if not under services
-    # Of a chat service: the roles, and the other servers that they may be asked of.
-    models: "Models | None" = field(default=None, repr=False, compare=False)
+Params = Mapping[str, str | int | float | bool]
+# Sends one request; is told how long the first bytes of the response took.
+Send = Callable[[HttpRequest, Callable[[float], None]], Awaitable[HttpResponse]]
 
 
 @dataclass
@@ -54,15 +34,20 @@ class _Passage:
     probes_limit: bool = False
 
 
-class Http:
-    """Requests to one service: within its budgets and concurrency, tried again by kind of error."""
+class HttpClient:
+    """Requests to one service: within its budgets and concurrency, tried again by kind of error.
+
+    Addresses other than `base_url` and `configured` were named by others: unless the service itself is in a private
+    network, only public hosts are asked for them. `send` replaces the transport.
+    """
 
     def __init__(
         self,
         connection: Connection,
         *,
         headers: Mapping[str, str] | None = None,
-        transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
+        configured: tuple[str | None, ...] = (),
+        send: Send | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         uniform: Callable[[float, float], float] = random.uniform,
         now: Callable[[], float] = time.time,
@@ -70,14 +55,18 @@ class Http:
         self.service = connection.service
         self._section = connection.section or f"services.{connection.service}"
         self.endpoint = connection.endpoint
-        self.secrets = (connection.key.get_secret_value(),) if connection.key else ()
+        self.secrets = connection.secrets
         contact = f" (+{connection.contact})" if connection.contact else ""
         self._name = {"User-Agent": f"{self.endpoint.user_agent}{contact}"}
         self._headers = {**self._name, **(headers or {})}
         self._sleep, self._uniform = sleep, uniform
         self._rate_budget = connection.rate_budget
         self._allowances: dict[str, tuple[Allowance, ...]] = {}  # by kind of request, those that limit something
-        self._transfers = Transfers(self.service, self.endpoint, self.secrets, transport, now)
+        base_url = self.endpoint.base_url
+        self._guards = not is_private(base_url)
+        self._trusted = {_origin(url) for url in (base_url, *configured) if url is not None} - {("", 0)}
+        self.transport = HttpTransport(connection, now)
+        self._send = send or self.transport.send
 
     async def request(
         self,
@@ -93,41 +82,46 @@ class Http:
         kind: str = "",
         resume: bool = False,
         weight: float = 0.0,
-        call_id: str = "",
+        idempotency_key: str = "",
         classify: Classify | None = None,
-        check: Callable[[Answer], None] = lambda answer: None,
-    ) -> Answer:
-        """The answer to one request, tried again while trying again can help.
+        check: Callable[[HttpResponse], None] = lambda response: None,
+    ) -> HttpResponse:
+        """The response to one request, tried again while trying again can help.
 
-        `url` asks another host, and then neither key nor other header of ours goes along. `accept` is the media type
-        demanded of a good answer (or several of them); one ending in a slash is a prefix, */* is any. `also` are
-        statuses that are answers without a body to look at, such as 304. `kind` says which of the service's budgets
-        the request is counted in. With `resume`, a file that breaks off is continued where it ended, if its host can.
+        `url` asks another address, and then neither key nor other header of ours goes along. `accept` is the media type
+        demanded of a good response (or several of them); one ending in a slash is a prefix, */* is any. `also` are
+        statuses that are answers without a body to check, such as 304. `kind` says which of the service's budgets the
+        request is counted in. With `resume`, a file that breaks off is continued where it ended, if its host can.
         `weight` is what the request counts in a budget that is not of requests, such as that of tokens.
-        `call_id` names a call that is to be paid for once; a server may know a repeated one by it.
-        `check` may refuse a good answer with ServiceError.
+        `idempotency_key` names a call that is to be paid for once: a server that knows the key answers a repeated
+        request without working, and being paid, again. `check` may refuse a good response with ServiceError.
         """
-        ask = Ask(
+        address = url or f"{self.endpoint.base_url}{path}"
+        given = {**(self._headers if url is None else self._name), **(headers or {})}
+        body = json_body if json_body is None or isinstance(json_body, bytes) else _as_json(json_body)
+        if body is not None:
+            given["Content-Type"] = "application/json"
+        asked = HttpRequest(
             method,
-            url or f"{self.endpoint.base_url}{path}",
-            {**(self._headers if url is None else self._name), **(headers or {})},
-            params,
-            json_body,
-            Download() if resume else None,
+            _with_query(address, params) if params else address,
+            given,
+            body,
             kind,
-            call_id,
+            guarded=self._guards and url is not None and _origin(url) not in self._trusted,
+            download=Download() if resume else None,
         )
-        host = host_of(self.service, self.endpoint, kind, ask.address)
+        host = host_limits(self.service, self.endpoint, kind, address)
         sent, tried, recoveries = 0, 0, host.limit.recoveries
         failed: ServiceError | None = None
         while True:
+            if idempotency_key:  # a new one for each attempt: a stored failure must not be repeated to us
+                asked = replace(asked, headers={**given, "Idempotency-Key": f"{idempotency_key}-{sent}"})
             try:
                 await host.concurrency.enter()
                 passage = _Passage()
                 try:
-                    await self._pass(host, passage, kind, ask.address, weight)
-                    tried_now = replace(ask, attempt=sent) if sent else ask
-                    answer, failed = await self._try(tried_now, host, passage, accept, also, classify, check)
+                    await self._pass(host, passage, kind, address, weight)
+                    response, failed = await self._try(asked, host, passage, accept, also, classify, check)
                 finally:
                     # Without effect where the attempt was reported.
                     if passage.probes_limit:
@@ -136,10 +130,10 @@ class Http:
                         host.outage.abandoned()
                     host.concurrency.leave()
             except Suspended as limit:
-                raise self._over_limit(limit, ask.address, failed) from None
+                raise self._over_limit(limit, address, failed) from None
             sent += 1
             if failed is None:
-                return replace(answer, attempts=sent) if sent > 1 else answer
+                return replace(response, attempts=sent) if sent > 1 else response
             failed.attempts = sent
             if failed.retryable and failed.kind == "rate_limit" and host.limit.open:
                 # The next attempt waits for the limit's end: patience ends that, not a number of tries. Only a request
@@ -155,29 +149,38 @@ class Http:
                 raise failed
             await self._sleep(wait_s)
 
-    async def request_json(self, method: str, path: str, **options: Any) -> tuple[Any, Answer]:
-        """The JSON value answered, and the answer it came in."""
+    async def request_json(
+        self,
+        method: str,
+        path: str,
+        *,
+        check_json: Callable[[Any, HttpResponse], None] = lambda value, response: None,
+        **options: Any,
+    ) -> tuple[Any, HttpResponse]:
+        """The JSON value answered, and the response it came in; `check_json` may refuse it with ServiceError."""
         parsed: list[Any] = []
 
-        def parse(answer: Answer) -> None:
+        def parse(response: HttpResponse) -> None:
             try:
-                parsed[:] = [answer.json()]
+                parsed[:] = [response.json()]
             except ValueError:
                 # Half a body under the right length: gateways do that when what is behind them breaks off.
-                raise self.bad_response("the body is not JSON", answer, retryable=True) from None
+                raise self.bad_response("the body is not JSON", response, retryable=True) from None
+            check_json(parsed[0], response)
 
-        answer = await self.request(method, path, check=parse, **options)
-        return parsed[0], answer
+        response = await self.request(method, path, check=parse, **options)
+        return parsed[0], response
 
-    def bad_response(self, what: str, answer: Answer, *, retryable: bool = False) -> ServiceError:
-        """An error for an answer that breaks the protocol."""
-        return self._transfers.bad_response(what, answer, retryable)
+    def bad_response(self, what: str, response: HttpResponse, *, retryable: bool = False) -> ServiceError:
+        """An error for a response that breaks the protocol."""
+        message = f"{safe_text(what, self.secrets)}: {response.url}"
+        return ServiceError(self.service, "bad_response", message, status=response.status, retryable=retryable)
 
     async def close(self) -> None:
-        """Close the connections of the running loop."""
-        await self._transfers.close()
+        """Close the connections of the running loop, unless other clients use them."""
+        await self.transport.close()
 
-    async def _pass(self, host: Host, passage: _Passage, kind: str, address: str, weight: float) -> None:
+    async def _pass(self, host: HostLimits, passage: _Passage, kind: str, address: str, weight: float) -> None:
         """Wait at the breakers and for a permit; the errors of getting none are not tried again."""
         passage.probes_limit = await host.limit.enter(self._sleep, self._observe(host.name))
         try:
@@ -217,15 +220,13 @@ class Http:
         unit = max(1.0, per_minute / UNITS_A_MINUTE)
         allowance = Allowance("tokens", per_minute / unit)
         permits = rate_limiter_of(self._rate_budget, f"{self.endpoint.base_url} tokens", allowance)
-        assert permits is not None
         for _ in range(math.ceil(weight / unit)):
-            await permits.take(self._sleep)
+            await permits.acquire(self._sleep)
 
     async def _permit(self, allowance: Allowance) -> None:
         permits = rate_limiter_of(self._rate_budget, f"{self.endpoint.base_url} {allowance.name}", allowance)
-        assert permits is not None
         try:
-            await permits.take(self._sleep)
+            await permits.acquire(self._sleep)
         except UsedUp as error:
             raise self._error(
                 "quota",
@@ -237,57 +238,57 @@ class Http:
 
     async def _try(
         self,
-        ask: Ask,
-        host: Host,
+        asked: HttpRequest,
+        host: HostLimits,
         passage: _Passage,
         accept: str | tuple[str, ...],
         also: tuple[int, ...],
         classify: Classify | None,
-        check: Callable[[Answer], None],
-    ) -> tuple[Answer, ServiceError | None]:
-        """The answer and no error, or the error; both are reported to the host's limiter and breakers."""
+        check: Callable[[HttpResponse], None],
+    ) -> tuple[HttpResponse, ServiceError | None]:
+        """The response and no error, or the error; both are reported to the host's limiter and breakers."""
         sent_at_s = time.monotonic()
-        answer = Answer(0, "", b"", "")
+        response = HttpResponse(0, "", b"", "")
         try:
-            answer = await self._transfers.send(ask, host.concurrency.answered)
-            if answer.status not in also:
-                self._check_status(answer, ask, classify)
-                self._check_content_type(answer, accept)
-                check(answer)
+            response = await self._send(asked, host.concurrency.answered)
+            if response.status not in also:
+                self._check_status(response, asked, classify)
+                self._check_content_type(response, accept)
+                check(response)
         except ServiceError as error:
             if error.kind in ("rate_limit", "timeout"):
                 host.concurrency.too_much(sent_at_s)
             if error.kind in ("outage", "timeout"):
                 code = f"HTTP {error.status}, " if error.status else ""
                 host.outage.failed(passage.probes_outage, why=code + error.message)
-                return answer, error
+                return response, error
             host.outage.answered(sent_at_s, passage.probes_outage)
             if error.kind == "rate_limit" and error.retryable:
                 self._tell_pause(host, host.limit.failed(passage.probes_limit, error.retry_after_s, error.message))
             elif host.limit.answered(sent_at_s, passage.probes_limit):
                 self._tell_pause(host, 0.0)
-            return answer, error
+            return response, error
         host.outage.answered(sent_at_s, passage.probes_outage)
         if host.limit.answered(sent_at_s, passage.probes_limit):
             self._tell_pause(host, 0.0)
-        return answer, None
+        return response, None
 
-    def _tell_pause(self, host: Host, pause_s: float | None) -> None:
+    def _tell_pause(self, host: HostLimits, pause_s: float | None) -> None:
         """Tell the other processes of the lake that a pause begins, or is over (0)."""
         if pause_s is not None and self._rate_budget is not None:
             asking.submit(self._rate_budget.pause, host.name, pause_s)
 
-    def _check_status(self, answer: Answer, ask: Ask, classify: Classify | None) -> None:
-        if answer.status == 206 and not any(name.lower() == "range" for name in ask.headers):
-            raise self.bad_response("a part that was not asked for", answer, retryable=True)
-        if not 200 <= answer.status < 300:
-            exact = classify(answer) if classify else None
-            failed = exact or error_by_status(self.service, answer, self.secrets)
-            failed.retry_after_s = answer.retry_after_s
+    def _check_status(self, response: HttpResponse, asked: HttpRequest, classify: Classify | None) -> None:
+        if response.status == 206 and not any(name.lower() == "range" for name in asked.headers):
+            raise self.bad_response("a part that was not asked for", response, retryable=True)
+        if not 200 <= response.status < 300:
+            exact = classify(response) if classify else None
+            failed = exact or error_by_status(self.service, response, self.secrets)
+            failed.retry_after_s = response.retry_after_s
             raise failed
 
-    def _check_content_type(self, answer: Answer, accept: str | tuple[str, ...]) -> None:
-        media = answer.content_type.partition(";")[0].strip().lower()
+    def _check_content_type(self, response: HttpResponse, accept: str | tuple[str, ...]) -> None:
+        media = response.content_type.partition(";")[0].strip().lower()
         if media == accept:
             return
         wanted = (accept,) if isinstance(accept, str) else accept
@@ -295,7 +296,7 @@ class Http:
             wanted = (*wanted, *_JSON_ALIASES)
         if any(kind == "*/*" or media == kind or (kind[-1:] == "/" and media.startswith(kind)) for kind in wanted):
             return
-        error = self.bad_response(f"content type {media or 'missing'!r}, not {wanted[0]!r}", answer, retryable=True)
+        error = self.bad_response(f"content type {media or 'missing'!r}, not {wanted[0]!r}", response, retryable=True)
         if media in ("text/html", "application/xhtml+xml"):
             error.kind = "outage"  # a gateway's error page under status 200: what is behind it does not answer
         raise error
@@ -308,7 +309,22 @@ class Http:
         return self._uniform(0.0, ceiling_s)
 
     def _error(self, kind: Kind, message: str, retryable: bool) -> ServiceError:
-        return self._transfers.error(kind, message, retryable)
+        return self.transport.error(kind, message, retryable)
+
+
+class ServiceClient:
+    """What the clients of all services have in common: requests go through `_http`."""
+
+    def __init__(self, connection: Connection, headers: Mapping[str, str] | None = None, **http_options: Any) -> None:
+        self._http = HttpClient(connection, headers=headers, **http_options)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
+def key_header(connection: Connection, name: str = "Authorization", scheme: str = "Bearer ") -> dict[str, str]:
+    """The header that carries the key, where there is one."""
+    return {name: f"{scheme}{connection.secrets[0]}"} if connection.secrets else {}
 
 
 def _so_far(seconds: float) -> str:
@@ -317,3 +333,21 @@ def _so_far(seconds: float) -> str:
 
 def _not_before(seconds: float) -> str:
     return f" in {seconds:.0f} s" if seconds >= 1 else ""
+
+
+def _origin(url: str) -> tuple[str, int]:
+    """Host and port of an address, as they will be connected to."""
+    try:
+        sent = url_as_sent(url)
+        return (sent.host or "").lower(), sent.port or 0
+    except ValueError:  # a pattern, of which nothing can be trusted as it stands
+        return "", 0
+
+
+def _with_query(url: str, params: Params) -> str:
+    written = {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
+    return f"{url.partition('#')[0].partition('?')[0]}?{urlencode(written)}"
+
+
+def _as_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

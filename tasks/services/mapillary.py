@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from schemas.settings.services import MapillaryEndpoint
-from tasks.services.addresses import may_fetch
-from tasks.services.errors import ServiceError, safe_url
-from tasks.services.http import Answer, Classify, Connection, Http
-from tasks.services.mapillary_answers import box_error, error_in, error_object, graph_error, is_image_id, row_of
-from tasks.services.ssrf_guard import guarded_transport
+from tasks.services.errors import Classify, HttpResponse, Kind, ServiceError, safe_text, safe_url, said_at
+from tasks.services.http import ServiceClient, key_header
+from tasks.services.network import may_fetch
+from tasks.services.transport import Connection
 
 MAX_BOX_AREA_DEG2 = 0.01
 MAX_LIMIT = 2000  # both the default and the most the service gives; there is no next page
@@ -22,6 +21,13 @@ _TILE_TYPES = ("application/x-protobuf", "application/vnd.mapbox-vector-tile", "
 _PICTURE_TYPES = ("image/", "application/octet-stream", "binary/octet-stream")  # decoding decides
 # A validator as RFC 9110 writes it: only such a text is sent back to the service.
 _ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]*"')
+
+# What the service says of a box that must be split. Our own area check is first, so the second comes only if the
+# service lowers its limit.
+_BOX_ERRORS: tuple[tuple[str, Kind], ...] = (
+    ("reduce the amount of data", "too_dense"),
+    ("area is too large", "too_big"),
+)
 
 IMAGE_FIELDS = (
     "id",
@@ -52,15 +58,14 @@ class Fetched:
     etag: str
 
 
-class Mapillary:
+class Mapillary(ServiceClient):
     """Images by box or id, and their pixels. Rows are the API's own: an absent value is an absent key, ids are text."""
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
         # In the header, so that the token stands in no address that could be logged.
-        headers = {"Authorization": f"OAuth {connection.key.get_secret_value()}"} if connection.key else {}
+        headers = key_header(connection, scheme="OAuth ")
         tiles_url = getattr(connection.endpoint, "tiles_url", None)
-        http_options.setdefault("transport", guarded_transport(connection.service, connection.endpoint, tiles_url))
-        self._http = Http(connection, headers=headers, **http_options)
+        super().__init__(connection, headers, configured=(tiles_url,), **http_options)
 
     async def images_in_box(
         self,
@@ -90,19 +95,21 @@ class Mapillary:
         }
         if is_pano is not None:
             params["is_pano"] = "true" if is_pano else "false"
-        value, answer = await self._json(
+        value, response = await self._json(
             "/images", params, partial(box_error, secrets=self._http.secrets), kind="search"
         )
         data = value.get("data") if isinstance(value, dict) else None
         if not isinstance(data, list):
-            raise self._http.bad_response("no list under 'data'", answer)
+            raise self._http.bad_response("no list under 'data'", response)
         rows = [row_of(row) for row in data]
         if rows and not any(row["id"] for row in rows):
-            raise self._http.bad_response(f"not one of {len(rows)} images has an id", answer)
+            raise self._http.bad_response(f"not one of {len(rows)} images has an id", response)
         paging = value.get("paging")
         if isinstance(paging, dict) and paging.get("next"):
             # There is no such link today. If there is one, this is not all, and smaller boxes are.
-            raise ServiceError("mapillary", "too_dense", f"{answer.url} has more than one page", status=answer.status)
+            raise ServiceError(
+                "mapillary", "too_dense", f"{response.url} has more than one page", status=response.status
+            )
         return rows
 
     async def image(self, image_id: str, fields: Sequence[str] = IMAGE_FIELDS) -> dict[str, Any]:
@@ -110,10 +117,10 @@ class Mapillary:
         if not is_image_id(image_id):
             raise ServiceError("mapillary", "rejected", "an image id is a string of digits")
         params = {"fields": ",".join(fields)}
-        value, answer = await self._json(f"/{image_id}", params, partial(graph_error, secrets=self._http.secrets))
+        value, response = await self._json(f"/{image_id}", params, partial(graph_error, secrets=self._http.secrets))
         row = row_of(value)
         if not row["id"]:
-            raise self._http.bad_response("an image without an id", answer)
+            raise self._http.bad_response("an image without an id", response)
         return row
 
     async def images_by_id(self, ids: Sequence[str], fields: Sequence[str] = IMAGE_FIELDS) -> dict[str, dict[str, Any]]:
@@ -132,14 +139,14 @@ class Mapillary:
             return {}
         named: list[str] = []
 
-        def classify(answer: Answer) -> ServiceError | None:
-            said = str((error_object(answer) or {}).get("message", ""))
+        def classify(response: HttpResponse) -> ServiceError | None:
+            said = str((error_object(response) or {}).get("message", ""))
             named[:] = [one for one in re.findall(r"\d+", said) if one in ids]
-            return graph_error(answer, self._http.secrets)
+            return graph_error(response, self._http.secrets)
 
         params = {"ids": ",".join(ids), "fields": ",".join(fields)}
         try:
-            value, answer = await self._json("/", params, classify)
+            value, response = await self._json("/", params, classify)
         except ServiceError as error:
             if error.kind != "not_found":
                 raise
@@ -149,13 +156,13 @@ class Mapillary:
             half = len(ids) // 2
             return {} if half == 0 else await self._known(ids[:half], fields) | await self._known(ids[half:], fields)
         if not isinstance(value, dict):
-            raise self._http.bad_response("not an object of images by id", answer)
+            raise self._http.bad_response("not an object of images by id", response)
         rows = {key: row_of(row) for key, row in value.items() if key in ids}
         if any(key != row["id"] for key, row in rows.items()):
-            raise self._http.bad_response("an image under another image's id", answer)
+            raise self._http.bad_response("an image under another image's id", response)
         # The service says which ids it does not know; an answer without any of them says nothing about them.
         if not rows and len(ids) > 1:
-            raise self._http.bad_response(f"an answer without any of the {len(ids)} images asked for", answer)
+            raise self._http.bad_response(f"an answer without any of the {len(ids)} images asked for", response)
         return rows or await self._alone(ids[0], fields)
 
     async def _alone(self, image_id: str, fields: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -168,21 +175,15 @@ class Mapillary:
 
     async def _json(
         self, path: str, params: Mapping[str, str | int], classify: Classify, kind: str = ""
-    ) -> tuple[Any, Answer]:
+    ) -> tuple[Any, HttpResponse]:
         """The JSON value answered. An error object is an error under any status, and is tried again like one."""
-        parsed: list[Any] = []
 
-        def check(answer: Answer) -> None:
-            try:
-                parsed[:] = [answer.json()]
-            except (ValueError, RecursionError):
-                raise self._http.bad_response("the body is not JSON", answer, retryable=True) from None
-            if error_in(parsed[0]) is not None:
-                unknown = self._http.bad_response("an error of no known kind", answer, retryable=True)
-                raise classify(answer) or unknown
+        def check(value: Any, response: HttpResponse) -> None:
+            if error_in(value) is not None:
+                unknown = self._http.bad_response("an error of no known kind", response, retryable=True)
+                raise classify(response) or unknown
 
-        answer = await self._http.request("GET", path, params=params, kind=kind, classify=classify, check=check)
-        return parsed[0], answer
+        return await self._http.request_json("GET", path, params=params, kind=kind, classify=classify, check_json=check)
 
     async def fetch(self, url: str) -> bytes:
         """The picture at a thumb URL, or ServiceError of kind expired: then ask for the image's URL again."""
@@ -195,7 +196,7 @@ class Mapillary:
         if not may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not fetch from {safe_url(url)}")
         conditional = bool(etag and _ETAG.fullmatch(etag))
-        answer = await self._http.request(
+        response = await self._http.request(
             "GET",
             url=url,
             headers={"If-None-Match": etag} if etag and conditional else None,
@@ -205,10 +206,10 @@ class Mapillary:
             also=(304,) if conditional else (),
             classify=self._classify_file,
         )
-        if answer.status == 304:
+        if response.status == 304:
             return None
-        given = answer.headers.get("etag", "").strip()
-        return Fetched(answer.body, given if _ETAG.fullmatch(given) else "")
+        given = response.headers.get("etag", "").strip()
+        return Fetched(response.body, given if _ETAG.fullmatch(given) else "")
 
     async def tile(self, z: int, x: int, y: int) -> bytes:
         """The vector tile (Mapbox vector tile, version 2) that shows where imagery is; empty where there is none."""
@@ -219,7 +220,7 @@ class Mapillary:
             raise ServiceError("mapillary", "rejected", "the endpoint has no tiles_url")
         # The tile host takes the token in the query only; `safe_url` shows none of it.
         token = {"access_token": self._http.secrets[0]} if self._http.secrets else {}
-        answer = await self._http.request(
+        response = await self._http.request(
             "GET",
             url=f"{endpoint.tiles_url}/{z}/{x}/{y}",
             params=token,
@@ -228,13 +229,81 @@ class Mapillary:
             also=(204,),
             classify=partial(graph_error, secrets=self._http.secrets),
         )
-        return answer.body
+        return response.body
 
-    async def close(self) -> None:
-        await self._http.close()
-
-    def _classify_file(self, answer: Answer) -> ServiceError | None:
-        if answer.status in (401, 403, 410):
-            said = f"the signed address is past its time: {answer.url}"
-            return ServiceError("mapillary", "expired", said, status=answer.status)
+    def _classify_file(self, response: HttpResponse) -> ServiceError | None:
+        if response.status in (401, 403, 410):
+            said = f"the signed address is past its time: {response.url}"
+            return ServiceError("mapillary", "expired", said, status=response.status)
         return None
+
+
+def graph_error(response: HttpResponse, secrets: tuple[str, ...]) -> ServiceError | None:
+    """The error that a response's body names; None where it speaks of none that is known."""
+    error = error_object(response)
+    if error is None:
+        return None
+    match error.get("code"), error.get("error_subcode"):
+        case 190, _:
+            return _of(response, error, "auth", False, secrets)
+        case 4, _:
+            return _of(response, error, "rate_limit", True, secrets)
+        case 100, 33:
+            return _of(response, error, "not_found", False, secrets)
+        case 100, _:
+            return _of(response, error, "rejected", False, secrets)
+        case 2, _:
+            return _of(response, error, "outage", True, secrets)
+    return _of(response, error, "outage", True, secrets) if error.get("is_transient") is True else None
+
+
+def box_error(response: HttpResponse, secrets: tuple[str, ...]) -> ServiceError | None:
+    """The same for the search of a box, which may be one that must be split."""
+    known = graph_error(response, secrets)
+    error = error_object(response)
+    if known is not None or error is None:
+        return known
+    # By their words: code 1 is also any unknown error, and others come without a code. Taking an outage for a box
+    # that is too full would make hundreds of requests of one.
+    message = str(error.get("message", "")).lower()
+    kind = next((kind for words, kind in _BOX_ERRORS if words in message), None)
+    return None if kind is None else _of(response, error, kind, False, secrets)
+
+
+def _of(
+    response: HttpResponse, error: dict[str, Any], kind: Kind, retryable: bool, secrets: tuple[str, ...]
+) -> ServiceError:
+    said = said_at(safe_text(str(error.get("message", "")), secrets), response.url)
+    return ServiceError("mapillary", kind, said, status=response.status, retryable=retryable)
+
+
+def error_object(response: HttpResponse) -> dict[str, Any] | None:
+    """The error that a body is, if it is one."""
+    try:
+        return error_in(response.json())
+    except ValueError:
+        return None
+
+
+def error_in(value: Any) -> dict[str, Any] | None:
+    """The error that a JSON value holds."""
+    error = value.get("error") if isinstance(value, dict) else None
+    return error if isinstance(error, dict) else None
+
+
+def row_of(value: Any) -> dict[str, Any]:
+    """A record with its id as text; an empty one where it has none that is sound."""
+    row: dict[str, Any] = dict(value) if isinstance(value, dict) else {}
+    image_id = row.get("id")
+    if isinstance(image_id, int) and not isinstance(image_id, bool):
+        # JSON integers are exact in Python; a float has lost digits already.
+        image_id = str(image_id)
+    row["id"] = image_id if isinstance(image_id, str) and is_image_id(image_id) else ""
+    if isinstance(row.get("sequence"), int):
+        row["sequence"] = str(row["sequence"])
+    return row
+
+
+def is_image_id(text: str) -> bool:
+    """Whether a text can be an image's id: digits, and nothing that could become part of an address."""
+    return text.isascii() and text.isdigit()

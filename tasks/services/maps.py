@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.services.errors import Kind, ServiceError, safe_url
-from tasks.services.http import Answer, Connection, Http
+from tasks.services.errors import HttpResponse, Kind, ServiceError, safe_url
+from tasks.services.http import ServiceClient
 
 PICTURE_PX = 512
 # infocode: what is wrong with the key, with the request, with the quota; every other one is an outage.
@@ -36,12 +36,8 @@ class Poi:
     lon: float
 
 
-class Maps:
+class Maps(ServiceClient):
     """A map service."""
-
-    def __init__(self, connection: Connection, **http_options: Any) -> None:
-        self._key = connection.key.get_secret_value() if connection.key else ""
-        self._http = Http(connection, **http_options)
 
     async def tips(self, text: str, limit: int = 10) -> list[Poi]:
         """Points of interest whose names begin like the text."""
@@ -53,7 +49,7 @@ class Maps:
         return await self._rows("/v3/place/text", asked, "pois", limit)
 
     async def detail(self, poi_id: str) -> Poi | None:
-        """One point of interest, or None for an id that is none."""
+        """One point of interest, or None for an unknown id."""
         found = await self._rows("/v3/place/detail", {"id": poi_id}, "pois", 1)
         return found[0] if found else None
 
@@ -65,39 +61,38 @@ class Maps:
             "zoom": zoom,
             "size": size,
             "maptype": style,
-            "key": self._key,
+            "key": "".join(self._http.secrets),
         }
         accepted = ("image/png", "image/jpeg", "application/json")
-        answer = await self._http.request("GET", "/v3/staticmap", params=params, accept=accepted)
-        if answer.content_type.startswith("image/"):
-            return answer.body
+        response = await self._http.request("GET", "/v3/staticmap", params=params, accept=accepted)
+        if response.content_type.startswith("image/"):
+            return response.body
         try:
-            trouble = self._trouble(answer.json(), answer)
+            trouble = self._trouble(response.json(), response)
         except ValueError:
             trouble = None
-        raise trouble or self._http.bad_response("not a picture", answer)
-
-    async def close(self) -> None:
-        await self._http.close()
+        raise trouble or self._http.bad_response("not a picture", response)
 
     async def _rows(self, path: str, asked: dict[str, Any], name: str, limit: int) -> list[Poi]:
-        value, answer = await self._http.request_json("GET", path, params={**asked, "key": self._key})
-        trouble = self._trouble(value, answer)
+        value, response = await self._http.request_json(
+            "GET", path, params={**asked, "key": "".join(self._http.secrets)}
+        )
+        trouble = self._trouble(value, response)
         if trouble is not None:
             raise trouble
         rows = value.get(name)
         if not isinstance(rows, list):
-            raise self._http.bad_response(f"no list under '{name}'", answer)
+            raise self._http.bad_response(f"no list under '{name}'", response)
         return [poi for row in rows if (poi := _poi(row)) is not None][:limit]
 
-    def _trouble(self, value: Any, answer: Answer) -> ServiceError | None:
+    def _trouble(self, value: Any, response: HttpResponse) -> ServiceError | None:
         if not isinstance(value, dict):
-            return self._http.bad_response("not an object", answer)
+            return self._http.bad_response("not an object", response)
         if str(value.get("status")) == "1":
             return None
         kind = _KINDS.get(str(value.get("infocode")), "outage")
         return ServiceError(
-            "maps", kind, f"infocode {str(value.get('infocode'))[:20]}: {safe_url(answer.url)}", status=200
+            "maps", kind, f"infocode {str(value.get('infocode'))[:20]}: {safe_url(response.url)}", status=200
         )
 
 

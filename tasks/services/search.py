@@ -1,10 +1,12 @@
-"""Web search over the Tavily protocol. What it returns was written by strangers: data, never instructions."""
+"""Web search of Tavily and You.com. What it returns was written by strangers: data, never instructions."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.services.errors import ServiceError
-from tasks.services.http import Answer, Connection, Http
+from schemas.settings.services import SearchEndpoint
+from tasks.services.errors import HttpResponse, ServiceError
+from tasks.services.http import ServiceClient, key_header
+from tasks.services.transport import Connection
 
 
 @dataclass(frozen=True)
@@ -17,20 +19,19 @@ class SearchResult:
     score: float
 
 
-class Search:
-    """Pages for a query, best first."""
+class Search(ServiceClient):
+    """Tavily's web search: pages for a query, best first."""
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
-        headers = {"Authorization": f"Bearer {connection.key.get_secret_value()}"} if connection.key else {}
-        self._http = Http(connection, headers=headers, **http_options)
+        super().__init__(connection, key_header(connection), **http_options)
 
     async def search(self, query: str, max_results: int = 5) -> list[SearchResult]:
         """The pages found; none is an empty list."""
         body = {"query": query, "max_results": max_results}
-        value, answer = await self._http.request_json("POST", "/search", json_body=body, classify=self._classify)
+        value, response = await self._http.request_json("POST", "/search", json_body=body, classify=self._classify)
         rows = value.get("results") if isinstance(value, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise self._http.bad_response("no list under 'results'", answer)
+            raise self._http.bad_response("no list under 'results'", response)
         return [
             SearchResult(
                 title=str(row.get("title") or ""),
@@ -41,11 +42,47 @@ class Search:
             for row in rows
         ]
 
-    async def close(self) -> None:
-        await self._http.close()
-
-    def _classify(self, answer: Answer) -> ServiceError | None:
+    def _classify(self, response: HttpResponse) -> ServiceError | None:
         # 432 and 433: the plan's or the pay-as-you-go quota is used up; waiting a minute does not help
-        if answer.status in (432, 433):
-            return ServiceError("search", "quota", f"{answer.url}: the quota is used up", status=answer.status)
+        if response.status in (432, 433):
+            return ServiceError("search", "quota", f"{response.url}: the quota is used up", status=response.status)
         return None
+
+
+class YouSearch(ServiceClient):
+    """You.com's web search."""
+
+    def __init__(self, connection: Connection, **http_options: Any) -> None:
+        super().__init__(connection, key_header(connection, "X-API-Key", ""), **http_options)
+
+    async def search(self, query: str, max_results: int = 5) -> list[SearchResult]:
+        """The pages found; none is an empty list."""
+        params = {"query": query, "count": max_results}
+        value, response = await self._http.request_json("GET", "/v1/search", params=params)
+        found = value.get("results") if isinstance(value, dict) else None
+        rows = found.get("web") if isinstance(found, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise self._http.bad_response("no list under 'results.web'", response)
+        return [
+            SearchResult(
+                title=str(row.get("title") or ""),
+                url=str(row.get("url") or ""),
+                content=_text(row),
+                score=1.0 - place / max(1, len(rows)),
+            )
+            for place, row in enumerate(rows)
+        ]
+
+
+def open_search(connection: Connection, **http_options: Any) -> "Search | YouSearch":
+    """The web search that the endpoint speaks."""
+    endpoint = connection.endpoint
+    is_you = isinstance(endpoint, SearchEndpoint) and endpoint.protocol == "you"
+    return YouSearch(connection, **http_options) if is_you else Search(connection, **http_options)
+
+
+def _text(row: dict[str, Any]) -> str:
+    snippets = row.get("snippets")
+    if isinstance(snippets, list) and snippets:
+        return " ".join(str(part) for part in snippets)
+    return str(row.get("description") or "")

@@ -1,24 +1,32 @@
 """Scenes from a STAC API, and byte ranges of their files.
 
-The API is searched page by page. Files lie on another host and may need a signature, which is had from a signing
+pystac-client searches the API; what it sends goes through our client, so that budgets, breakers and the SSRF guard see
+it. pystac-client is synchronous: each search runs in a thread and hands its requests to the event loop. Files lie on
+another host and may need a signature, which is had from a signing
 service, one for a whole container, and renewed before it is over and whenever the host calls it so.
 """
 
 import asyncio
+import contextvars
 import re
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from pystac.link import HREF, Link
+from pystac_client import ItemSearch
+from pystac_client.stac_api_io import StacApiIO
+
 from schemas.settings.services import StacEndpoint
-from tasks.services.addresses import may_fetch
-from tasks.services.errors import ServiceError, safe_url
-from tasks.services.http import Answer, Connection, Http
-from tasks.services.ssrf_guard import guarded_transport
+from tasks.services.errors import HttpResponse, ServiceError, safe_url
+from tasks.services.http import HttpClient, ServiceClient, key_header
+from tasks.services.network import may_fetch
+from tasks.services.transport import Connection
 
 PAGE = 100  # items a request: pages of 250 are megabytes, and the service's gateway gives up after 30 s
 MAX_PAGES = 100
@@ -26,12 +34,15 @@ RENEW_S = 300.0  # a signature is renewed this long before its end: a read that 
 SHORTEST_USE_S = 1.0  # whatever is said of its end: the host's refusal brings a new one anyway
 RENEWALS = 3  # signatures tried for one read
 READS = 16  # ranges in flight
+SEARCHES = 32  # threads of searches; the number of requests at once is the concurrency limiter's decision
 NO_SIGNATURE = 409  # how the host says that it saw none
 KEY_HEADER = "Ocp-Apim-Subscription-Key"
 _JSON_TYPES = ("application/geo+json", "application/json")
 _FILE_TYPES = ("image/tiff", "application/octet-stream", "binary/octet-stream", "image/")
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _SIGNATURE = re.compile(r"[A-Za-z0-9%&=._:+/~-]+")
+
+_threads = ThreadPoolExecutor(SEARCHES, "stac-search")
 
 Box = tuple[float, float, float, float]  # west, south, east, north, as the protocol has it
 
@@ -42,17 +53,88 @@ class _Signature:
     renew_at_s: float  # of the monotonic clock
 
 
-class Stac:
+def _all_items(search: ItemSearch) -> list[dict[str, Any]]:
+    return list(search.items_as_dicts())
+
+
+class _SearchPages(StacApiIO):
+    """Pages of one search, asked for through our HTTP client in its event loop."""
+
+    def __init__(self, http: HttpClient, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(max_retries=None)
+        self._http, self._loop = http, loop
+        self._body: dict[str, Any] = {}
+        self._asked: set[str] = set()
+        self._items = 0
+        self._waits_for: Future[dict[str, Any]] | None = None
+        self._is_cancelled = False
+
+    def read_json(self, source: HREF, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The next page. A link to it is read for its token alone: its address could lead elsewhere."""
+        if isinstance(source, Link):
+            self._body = {**self._body, **source.extra_fields["body"]}
+        else:
+            self._body = dict(kwargs["parameters"])
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+        self._waits_for = asyncio.run_coroutine_threadsafe(self._page(), self._loop)
+        return self._waits_for.result()
+
+    def cancel(self) -> None:
+        """End the search: its caller is gone."""
+        self._is_cancelled = True
+        if self._waits_for is not None:
+            self._waits_for.cancel()
+
+    async def _page(self) -> dict[str, Any]:
+        """A page that keeps to the protocol, with one link at most: to the next page, by its token."""
+        page, response = await self._http.request_json(
+            "POST", "/search", json_body=self._body, accept=_JSON_TYPES, kind="search"
+        )
+        rows = page.get("features") if isinstance(page, dict) else None
+        if not isinstance(rows, list):
+            raise self._http.bad_response("no list under 'features'", response, retryable=True)
+        if not all(isinstance(row, dict) for row in rows):
+            raise self._http.bad_response("an item that is not an object", response)
+        self._items += len(rows)
+        token = self._next_token(page, response)
+        if token is None:
+            return {"features": rows, "links": []}
+        if token in self._asked:
+            raise self._http.bad_response("the next page is one that was read before", response)
+        self._asked.add(token)
+        if len(self._asked) >= MAX_PAGES:
+            raise ServiceError(
+                "stac",
+                "too_dense",
+                f"{MAX_PAGES} pages with {self._items} items and no end; shorten the search's dates "
+                "(collect.satellite.start, end)",
+            )
+        return {"features": rows, "links": [{"rel": "next", "href": "", "body": {"token": token}}]}
+
+    def _next_token(self, page: dict[str, Any], response: HttpResponse) -> str | None:
+        links = page.get("links")
+        following = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+        for link in following:
+            if link.get("rel") == "next":
+                body = link.get("body")
+                token = body.get("token") if isinstance(body, dict) else None
+                if not isinstance(token, str) or not token:
+                    raise self._http.bad_response("a link to the next page without a token", response)
+                return token
+        return None
+
+
+class Stac(ServiceClient):
     """Items of a collection, as the API words them, and bytes of the files they name."""
 
     def __init__(self, connection: Connection, *, clock: Callable[[], float] = time.monotonic, **options: Any) -> None:
         endpoint = connection.endpoint
         if not isinstance(endpoint, StacEndpoint):
             raise TypeError("services.stac needs a StacEndpoint")
-        self._key = {KEY_HEADER: connection.key.get_secret_value()} if connection.key else {}
+        self._key = key_header(connection, KEY_HEADER, "")
         configured = endpoint.sas_url, endpoint.asset_url
-        options.setdefault("transport", guarded_transport(connection.service, endpoint, *configured))
-        self._http = Http(connection, headers=self._key, **options)
+        super().__init__(connection, self._key, configured=configured, **options)
         self._endpoint, self._clock = endpoint, clock
         self._container = _container_pattern(endpoint.asset_url)
         self._signatures: dict[tuple[str, str], _Signature] = {}
@@ -67,53 +149,28 @@ class Stac:
 
         Items are as they came: one without an id is among them.
         """
-        body: dict[str, Any] = {
-            "collections": [collection],
-            "bbox": [round(edge, 7) for edge in box],
-            "datetime": f"{_stamp(start)}/{_stamp(end)}",
-            "query": {"eo:cloud_cover": {"lte": max_cloud_percent}},
-            "limit": PAGE,
-        }
-        found: dict[str, dict[str, Any]] = {}
-        asked: set[str] = set()
-        for _ in range(MAX_PAGES):
-            page, answer = await self._http.request_json(
-                "POST", "/search", json_body=body, accept=_JSON_TYPES, kind="search"
-            )
-            rows = page.get("features") if isinstance(page, dict) else None
-            if not isinstance(rows, list):
-                raise self._http.bad_response("no list under 'features'", answer, retryable=True)
-            for row in rows:
-                if not isinstance(row, dict):
-                    raise self._http.bad_response("an item that is no object", answer)
-                name = row.get("id")
-                found.setdefault(name if isinstance(name, str) and name else f"{len(found)} without an id", row)
-            token = self._next_token(page, answer)
-            if token is None:
-                return list(found.values())
-            if token in asked:
-                raise self._http.bad_response("the next page is one that was read before", answer)
-            asked.add(token)
-            body = {**body, "token": token}
-        raise ServiceError(
-            "stac",
-            "too_dense",
-            f"{MAX_PAGES} pages with {len(found)} items and no end; shorten the search's dates "
-            "(collect.satellite.start, end)",
+        loop = asyncio.get_running_loop()
+        pages = _SearchPages(self._http, loop)
+        search = ItemSearch(
+            f"{self._endpoint.base_url}/search",
+            stac_io=pages,
+            collections=[collection],
+            bbox=[round(edge, 7) for edge in box],
+            datetime=f"{_stamp(start)}/{_stamp(end)}",
+            query={"eo:cloud_cover": {"lte": max_cloud_percent}},
+            limit=PAGE,
         )
-
-    def _next_token(self, page: dict[str, Any], answer: Answer) -> str | None:
-        """What the link to the next page adds to our request. Its address is not followed: it could lead elsewhere."""
-        links = page.get("links")
-        following = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
-        for link in following:
-            if link.get("rel") == "next":
-                body = link.get("body")
-                token = body.get("token") if isinstance(body, dict) else None
-                if not isinstance(token, str) or not token:
-                    raise self._http.bad_response("a link to the next page without a token", answer)
-                return token
-        return None
+        try:
+            # With this task's context, by which requests are counted.
+            rows = await loop.run_in_executor(_threads, contextvars.copy_context().run, _all_items, search)
+        except asyncio.CancelledError:
+            pages.cancel()
+            raise
+        found: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            name = row.get("id")
+            found.setdefault(name if isinstance(name, str) and name else f"{len(found)} without an id", row)
+        return list(found.values())
 
     async def read(self, href: str, start: int, end: int) -> bytes:
         """The bytes [start, end) of a file, fewer where it ends before.
@@ -141,18 +198,21 @@ class Stac:
         raise AssertionError("unreachable: the last renewal returns or raises")
 
     async def _read(self, href: str, signature: _Signature | None, start: int, end: int) -> bytes:
-        def check(answer: Answer) -> None:
-            given = _RANGE.fullmatch(answer.headers.get("content-range", ""))
-            if answer.status != 206 or given is None:
+        def check(response: HttpResponse) -> None:
+            given = _RANGE.fullmatch(response.headers.get("content-range", ""))
+            if response.status != 206 or given is None:
                 raise ServiceError(
-                    "stac", "blocked", f"the host, or a proxy before it, gives no byte ranges: {answer.url}", status=200
+                    "stac",
+                    "blocked",
+                    f"the host, or a proxy before it, gives no byte ranges: {response.url}",
+                    status=200,
                 )
             total = int(given[3]) if given[3] != "*" else end
-            if int(given[1]) != start or len(answer.body) != min(end, total) - start:
-                raise self._http.bad_response("other bytes than were asked for", answer, retryable=True)
+            if int(given[1]) != start or len(response.body) != min(end, total) - start:
+                raise self._http.bad_response("other bytes than were asked for", response, retryable=True)
 
         joint = "&" if urlsplit(href).query else "?"
-        answer = await self._http.request(
+        response = await self._http.request(
             "GET",
             url=f"{href}{joint}{signature.query}" if signature else href,
             headers={"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"},
@@ -161,8 +221,8 @@ class Stac:
             classify=_classify_file,
             check=check,
         )
-        self.bytes_read += len(answer.body)
-        return answer.body
+        self.bytes_read += len(response.body)
+        return response.body
 
     async def _signature(self, where: tuple[str, str]) -> _Signature:
         async with self._signing:  # many reads begin at once, and one signature serves them all
@@ -173,7 +233,7 @@ class Stac:
             # The key goes only where the API is.
             ours = urlsplit(address).netloc == urlsplit(self._endpoint.base_url).netloc
             try:
-                value, answer = await self._http.request_json(
+                value, response = await self._http.request_json(
                     "GET", "", url=address, headers=self._key if ours else None, kind="token"
                 )
             except ServiceError as error:
@@ -184,21 +244,18 @@ class Stac:
                 raise
             query = value.get("token") if isinstance(value, dict) else None
             if not isinstance(query, str) or not _SIGNATURE.fullmatch(query):
-                raise self._http.bad_response("no usable token", answer, retryable=True)
-            made = _Signature(query, self._clock() + _used_s(_lifetime_s(value.get("msft:expiry"), answer)))
+                raise self._http.bad_response("no usable token", response, retryable=True)
+            made = _Signature(query, self._clock() + _used_s(_lifetime_s(value.get("msft:expiry"), response)))
             self._signatures[where] = made
             return made
 
-    async def close(self) -> None:
-        await self._http.close()
 
-
-def _classify_file(answer: Answer) -> ServiceError | None:
+def _classify_file(response: HttpResponse) -> ServiceError | None:
     # Own words throughout: what the host says about a signature may hold parts of it.
     def of(kind: Any, what: str) -> ServiceError:
-        return ServiceError("stac", kind, f"{what}: {answer.url}", status=answer.status)
+        return ServiceError("stac", kind, f"{what}: {response.url}", status=response.status)
 
-    match answer.status:
+    match response.status:
         case 401 | 403:
             return of("expired", "the signature is past its time or not accepted")
         case status if status == NO_SIGNATURE:
@@ -218,11 +275,11 @@ def _container_pattern(asset_url: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-def _lifetime_s(expiry: Any, answer: Answer) -> float:
+def _lifetime_s(expiry: Any, response: HttpResponse) -> float:
     """How long a signature holds: by the signing service's own clock, which need not agree with ours."""
     try:
         end = datetime.fromisoformat(str(expiry))
-        now = parsedate_to_datetime(answer.headers["date"]) if "date" in answer.headers else datetime.now(UTC)
+        now = parsedate_to_datetime(response.headers["date"]) if "date" in response.headers else datetime.now(UTC)
     except ValueError:
         return 2 * RENEW_S  # nothing usable was said: the host will say when it is over
     return (_aware(end) - _aware(now)).total_seconds()

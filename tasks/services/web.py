@@ -2,18 +2,18 @@
 
 from schemas.settings.ingest import WebRules
 from schemas.settings.services import Endpoint
-from tasks.services.addresses import host_of, is_open
-from tasks.services.errors import ServiceError, safe_url
-from tasks.services.http import Answer, Connection, Http
+from tasks.services.errors import HttpResponse, ServiceError, safe_url
+from tasks.services.http import ServiceClient
+from tasks.services.network import NotPublic, host_of, is_public_host
 from tasks.services.rate_budget import RateBudget
-from tasks.services.ssrf_guard import NotPublic, guarded_transport
+from tasks.services.transport import Connection
 
 __all__ = ["NotPublic", "Pictures"]
 
 SERVICE = "web"
 
 
-class Pictures:
+class Pictures(ServiceClient):
     """Fetches pictures. No key, no cookie and no header of ours but the user agent goes along."""
 
     def __init__(
@@ -32,26 +32,23 @@ class Pictures:
             max_body_mb=max_file_mb,
         )
         self._allow_private = rules.allow_private
-        transport = None if rules.allow_private else guarded_transport(SERVICE, endpoint)
-        self._http = Http(
-            Connection(SERVICE, endpoint, contact=contact, rate_budget=rate_budget, section="ingest.web"),
-            transport=transport,
-        )
+        connection = Connection(SERVICE, endpoint, contact=contact, rate_budget=rate_budget, section="ingest.web")
+        super().__init__(connection)
 
-    async def fetch(self, url: str) -> Answer:
-        """The whole answer; ServiceError, retryable where asking again later may help."""
+    async def fetch(self, url: str) -> HttpResponse:
+        """The whole response; ServiceError, retryable where asking again later may help."""
         host = host_of(url)
         if host is None:
             raise ServiceError(SERVICE, "rejected", f"not a valid address: {safe_url(url)}")
-        if not self._allow_private and not is_open(host):
+        if not self._allow_private and not is_public_host(host):
             raise NotPublic(safe_url(url))
         pages: list[ServiceError] = []
 
-        def no_page(answer: Answer) -> None:
-            media = answer.content_type.partition(";")[0].strip().lower()
+        def no_page(response: HttpResponse) -> None:
+            media = response.content_type.partition(";")[0].strip().lower()
             if media in ("text/html", "text/plain", "application/json"):
                 # Gateways put error pages under status 200: worth asking again, within this call.
-                pages.append(self._http.bad_response(f"content type {media!r}, no picture", answer, retryable=True))
+                pages.append(self._http.bad_response(f"content type {media!r}, no picture", response, retryable=True))
                 raise pages[-1]
 
         try:
@@ -60,6 +57,3 @@ class Pictures:
             if error in pages:
                 error.retryable = False  # it was a page to the last
             raise
-
-    async def close(self) -> None:
-        await self._http.close()

@@ -13,7 +13,7 @@ from tasks.collect.satellite.layers import Layer, look
 from tasks.collect.satellite.raster import Mask
 from tasks.collect.satellite.scenes import Scene, UnusableScene
 from tasks.services import Stac
-from tasks.services.gather import gather_all
+from tasks.services.errors import gather_all
 
 MOST_UNUSABLE = 50  # scenes of a picture whose class maps are missing or damaged, before it is given up
 COVERS = 4  # sets of scenes compared before the best is taken

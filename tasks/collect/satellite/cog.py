@@ -17,7 +17,7 @@ import tifffile
 from numpy.typing import NDArray
 
 from tasks.collect.satellite.scenes import UnusableScene
-from tasks.services.gather import gather_all
+from tasks.services.errors import gather_all
 
 Read = Callable[[int, int], Awaitable[bytes]]  # the bytes [start, end) of a file
 Pixels = NDArray[Any]

@@ -15,7 +15,7 @@ from tasks.collect.satellite.raster import Mask, OnGrid, Rect, around, blocks_of
 from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene, UnusableScene
 from tasks.collect.satellite.tone import Reflectance, from_bands, from_visual, gains, scaled
 from tasks.services import ServiceError, Stac
-from tasks.services.gather import gather_all
+from tasks.services.errors import gather_all
 
 MARGIN = 4  # blocks around what a scene shows
 

@@ -6,7 +6,8 @@ from infra.offline.services.geocoding import GOOGLE_KEY, OPENCAGE_KEY, TEST_KEYS
 from infra.offline.services.web_search import YOU_KEY
 from schemas.settings.services import ServicesSettings
 from tasks.services import connect
-from tasks.services.tool_services import open_geocoder, open_search
+from tasks.services.geocoder import open_geocoder
+from tasks.services.search import open_search
 
 
 def ask_google(served, **params):

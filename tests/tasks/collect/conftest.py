@@ -27,7 +27,7 @@ from schemas.settings.services import MapillaryEndpoint, ServicesSettings, StacE
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import Context
 from tasks.services import Mapillary, connect
-from tasks.services.http import Connection
+from tasks.services.transport import Connection
 
 TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00"
 

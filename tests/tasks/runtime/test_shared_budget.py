@@ -24,8 +24,7 @@ from tasks.runtime.budget_actor import actor_rate_budget
 from tasks.runtime.ray_start import start_ray, stop_ray
 from tasks.runtime.runner import Context, Inputs, Kept, Resources, Row, Stage, WorkerSetup, run
 from tasks.services import Mapillary, connect
-from tasks.services.budget import BudgetFile
-from tasks.services.rate_limiter import RateLimiter, UsedUp
+from tasks.services.rate_budget import BudgetFile, RateLimiter, UsedUp
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -117,7 +116,7 @@ def test_a_limit_that_is_reached_is_waited_for_and_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url, asked = service
-    monkeypatch.setattr("tasks.services.pauses.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("tasks.services.limits.REPORT_EVERY_S", 0.0)
     patient = {"base_url": url, "max_attempts": 2, "limit_pause_s": 0.2, "backoff_s": 0.0}
     settings = ServicesSettings.model_validate({"mapillary": patient})
     context = Context(Lake(tmp_path), connect(settings, {}), SpreadSettings(workers=2))
@@ -143,7 +142,7 @@ def test_a_cluster_asks_one_actor(tmp_path: Path) -> None:
             mine, taken = RateLimiter(rate_budget, "x", DAY), 0
             for _ in range(count):
                 try:
-                    await mine.take()
+                    await mine.acquire()
                 except UsedUp:
                     break
                 taken += 1

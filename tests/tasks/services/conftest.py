@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from schemas.settings.services import ChatEndpoint, Endpoint
-from tasks.services.http import Connection
+from tasks.services.transport import Connection
 
 SECRET = "MLY|4242424242|deadbeefdeadbeefdeadbeefdeadbeef"
 

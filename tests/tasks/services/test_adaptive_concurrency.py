@@ -8,8 +8,7 @@ from typing import Any
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
 from tasks.services import Chat, connect
-from tasks.services.concurrency import START, ConcurrencyLimiter
-from tasks.services.host import host_of
+from tasks.services.limits import START, ConcurrencyLimiter, host_limits
 
 ANSWER = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}
 TAKES = 5  # requests at once, before the server is enlarged
@@ -39,7 +38,7 @@ async def test_concurrency_comes_down_with_refusals_and_goes_up_again_and_none_i
     first = [f"first {n}" for n in range(200)]
     assert await ask(first) == ["x"] * 200, "however many refusals, each request has its answer"
     assert sorted(served) == sorted(first), "and is served once"
-    limiter = host_of("own", chat._server("own").http.endpoint, "", f"{server.url}/chat/completions").concurrency
+    limiter = host_limits("own", chat._server("own").http.endpoint, "", f"{server.url}/chat/completions").concurrency
     assert refused > 0 and limiter.limit < 2 * TAKES, "it knows what the server takes"
     assert refused < 200, "refusals are the exception"
 

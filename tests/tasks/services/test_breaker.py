@@ -7,11 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.services.breaker import Breaker, Suspended
-from tasks.services.concurrency import START, ConcurrencyLimiter
 from tasks.services.errors import ServiceError
-from tasks.services.host import host_of
-from tasks.services.http import Http
+from tasks.services.http import HttpClient
+from tasks.services.limits import START, Breaker, ConcurrencyLimiter, Suspended, host_limits
 
 
 class Clock:
@@ -156,17 +154,17 @@ class TestGate:
 
     async def test_requests_at_once_follow_the_gate(self, server, reply):
         server.says(reply(delay_s=0.02))
-        client = server.client(Http, max_concurrency=3)
+        client = server.client(HttpClient, max_concurrency=3)
         await asyncio.gather(*(client.request("GET", "/x") for _ in range(20)))
         assert len(server.asked) == 20 and server.most_at_once <= 3
 
     async def test_a_rate_limit_cuts_the_gate_of_its_host_only(self, server, reply):
         server.says(reply(429), reply())
-        client = server.client(Http)
+        client = server.client(HttpClient)
         await client.request("GET", "/x")
-        gate = host_of("mapillary", client.endpoint, "", server.url).concurrency
+        gate = host_limits("mapillary", client.endpoint, "", server.url).concurrency
         assert gate.limit == START / 2 and gate.inside == 0
-        assert host_of("mapillary", client.endpoint, "picture", server.url).concurrency.limit == START
+        assert host_limits("mapillary", client.endpoint, "picture", server.url).concurrency.limit == START
 
 
 class TestBreaker:
@@ -238,7 +236,7 @@ class TestBreaker:
     async def test_an_outage_costs_few_requests_and_ends_by_itself(self, server, reply):
         server.says(reply())
         settings = {"outage_after": 4, "outage_pause_s": 0.05, "max_wait_s": 0.2, "outage_patience_s": 60}
-        client = server.client(Http, max_attempts=20, max_concurrency=2, **settings)
+        client = server.client(HttpClient, max_attempts=20, max_concurrency=2, **settings)
         await client.request("GET", "/x")
         server.asked.clear()
         server.says(*[reply(503)] * 8, reply())
@@ -247,7 +245,7 @@ class TestBreaker:
 
     async def test_patience_has_an_end(self, server, reply):
         server.says(reply())
-        client = server.client(Http, max_attempts=1, outage_after=2, outage_pause_s=30, outage_patience_s=0.05)
+        client = server.client(HttpClient, max_attempts=1, outage_after=2, outage_pause_s=30, outage_patience_s=0.05)
         await client.request("GET", "/x")
         server.says(reply(503))
         server.asked.clear()
@@ -287,7 +285,7 @@ class TestBreaker:
 
     async def test_pages_in_place_of_answers_open_it(self, server, reply):
         server.says(reply())
-        client = server.client(Http, max_attempts=2, outage_after=3, outage_pause_s=30, outage_patience_s=0)
+        client = server.client(HttpClient, max_attempts=2, outage_after=3, outage_pause_s=30, outage_patience_s=0)
         await client.request("GET", "/x")
         server.says(reply(200, b"<html>sorry</html>", "text/html"))
         server.asked.clear()
@@ -298,15 +296,17 @@ class TestBreaker:
         assert len(server.asked) == 3 and "not asked" in str(caught.value)
 
     async def test_a_wrong_address_is_not_waited_for(self, server):
-        client = server.client(Http, base_url="http://127.0.0.1:9", max_attempts=2, outage_after=3, outage_pause_s=30)
+        client = server.client(
+            HttpClient, base_url="http://127.0.0.1:9", max_attempts=2, outage_after=3, outage_pause_s=30
+        )
         for _ in range(4):
             with pytest.raises(ServiceError) as caught:
                 await asyncio.wait_for(client.request("GET", "/x"), 300)
-            assert caught.value.kind == "outage" and "cannot be reached (ConnectError)" in str(caught.value)
+            assert caught.value.kind == "outage" and "cannot be reached (ClientConnectorError)" in str(caught.value)
 
     async def test_refusals_are_no_outage(self, server, reply):
         server.says(reply(404))
-        client = server.client(Http, outage_after=2)
+        client = server.client(HttpClient, outage_after=2)
         for _ in range(8):
             with pytest.raises(ServiceError) as caught:
                 await client.request("GET", "/x")

@@ -10,8 +10,8 @@ import pytest
 
 from schemas.settings.services import MapillaryEndpoint, StacEndpoint
 from tasks.services import Mapillary, ServiceError
-from tasks.services.http import Connection
 from tasks.services.rate_budget import ProcessRateBudget
+from tasks.services.transport import Connection
 
 BOX = (4.0, 50.0, 4.01, 50.01)
 

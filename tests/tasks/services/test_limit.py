@@ -14,9 +14,19 @@ from hypothesis import strategies as st
 
 from schemas.errors import GeofixError
 from schemas.settings.endpoint import Allowance
-from tasks.services.budget import BudgetFile
-from tasks.services.rate_budget import DAY_S, MOST_AT_ONCE, ProcessRateBudget, Standing, gap_s, give_back, grant
-from tasks.services.rate_limiter import RateLimiter, UsedUp, rate_limiter_of
+from tasks.services.rate_budget import (
+    DAY_S,
+    MOST_AT_ONCE,
+    BudgetFile,
+    ProcessRateBudget,
+    RateLimiter,
+    Standing,
+    UsedUp,
+    gap_s,
+    give_back,
+    grant,
+    rate_limiter_of,
+)
 
 NOON = 20_000 * DAY_S + DAY_S / 2
 ROOT = Path(__file__).resolve().parents[3]
@@ -121,7 +131,7 @@ class TestBudgetFile:
         script = """
             import sys, time
             from schemas.settings.endpoint import Allowance
-            from tasks.services.budget import BudgetFile
+            from tasks.services.rate_budget import BudgetFile
             rate_budget, taken, paced, until = BudgetFile(sys.argv[1]), 0, 0, time.monotonic() + 1.0
             while True:
                 lease = rate_budget.lease("day", Allowance(per_day=1500), 7)
@@ -144,7 +154,7 @@ class TestBudgetFile:
         script = """
             import sys
             from schemas.settings.endpoint import Allowance
-            from tasks.services.budget import BudgetFile
+            from tasks.services.rate_budget import BudgetFile
             rate_budget = BudgetFile(sys.argv[1])
             while True:
                 print(rate_budget.lease("day", Allowance(per_day=10**9), 8).count, flush=True)
@@ -180,15 +190,15 @@ class TestPermits:
 
         rate_budget = Counting()
         permits = RateLimiter(rate_budget, "x", Allowance(per_day=200))
-        await asyncio.gather(*(permits.take() for _ in range(200)))
+        await asyncio.gather(*(permits.acquire() for _ in range(200)))
         assert rate_budget.leases <= 200 / MOST_AT_ONCE + 4
         with pytest.raises(UsedUp) as caught:
-            await permits.take()
+            await permits.acquire()
         assert caught.value.renews_at.strftime("%H:%M:%S") == "00:00:00"
         asked = rate_budget.leases
         for _ in range(50):
             with pytest.raises(UsedUp):
-                await permits.take()
+                await permits.acquire()
         assert rate_budget.leases == asked  # known: no need to ask again
 
     async def test_one_that_gives_up_does_not_take_the_others_permits(self):
@@ -198,7 +208,7 @@ class TestPermits:
                 return super().lease(*args)
 
         permits = RateLimiter(Slow(), "x", Allowance(per_day=3))
-        first, *rest = (asyncio.create_task(permits.take()) for _ in range(3))
+        first, *rest = (asyncio.create_task(permits.acquire()) for _ in range(3))
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.gather(*rest)
@@ -216,10 +226,10 @@ class TestPermits:
         now = [0.0]
         rate_budget = Generous(clock=lambda: NOON)
         permits = RateLimiter(rate_budget, "x", Allowance(per_day=10), clock=lambda: now[0])
-        await permits.take()
+        await permits.acquire()
         assert rate_budget.used() == 4
         now[0] = 5.0
-        await permits.take()  # three are stale, four more are leased
+        await permits.acquire()  # three are stale, four more are leased
         for _ in range(500):
             if rate_budget.used() == 5:
                 return
@@ -230,4 +240,3 @@ class TestPermits:
         minute = Allowance(per_minute=60)
         assert rate_limiter_of(None, "a", minute) is rate_limiter_of(None, "a", minute)
         assert rate_limiter_of(None, "a", minute) is not rate_limiter_of(None, "b", minute)
-        assert rate_limiter_of(None, "a", Allowance()) is rate_limiter_of(None, "a", None) is None

@@ -8,8 +8,8 @@ from pydantic import SecretStr, ValidationError
 
 from schemas.settings.services import MapillaryEndpoint
 from tasks.services import Mapillary, ServiceError
-from tasks.services.http import Connection
 from tasks.services.mapillary import Fetched
+from tasks.services.transport import Connection
 
 UNKNOWN = "Unsupported get request. Object with ID '{}' does not exist, cannot be loaded due to missing permissions"
 

@@ -10,7 +10,7 @@ from schemas.load import ConfigError, load_config
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import OFFLINE_PRICE, ServicesSettings
 from tasks.services import Chat, MissingKeys, ServiceError, connect
-from tasks.services.tool_call_text import split_tool_calls
+from tasks.services.chat_reply import split_tool_calls
 
 HELLO = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "zoom", "parameters": {"type": "object"}}}

@@ -14,11 +14,8 @@ from hypothesis import strategies as st
 
 from schemas.settings.services import ServicesSettings
 from tasks.services import Mapillary, ServiceError, connect
-from tasks.services.breaker import LONGEST_LIMIT_PAUSE_S, Breaker, Suspended
-from tasks.services.budget import BudgetFile
-from tasks.services.pauses import Pauses
-from tasks.services.rate_budget import Paused, ProcessRateBudget, pause, paused_s
-from tasks.services.rate_limiter import asking
+from tasks.services.limits import LONGEST_LIMIT_PAUSE_S, Breaker, Pauses, Suspended
+from tasks.services.rate_budget import BudgetFile, Paused, ProcessRateBudget, asking, pause, paused_s
 
 LIMIT = {"error": {"message": "Application request limit reached", "type": "MLYApiException", "code": 4}}
 
@@ -45,7 +42,7 @@ def clock() -> Clock:
 
 
 def limit(after: int, clock: Clock, pause_s: float = 60.0) -> Breaker:
-    """As `host_of` makes it for rate limits."""
+    """As `host_limits` makes it for rate limits."""
     return Breaker(after, pause_s, LONGEST_LIMIT_PAUSE_S, 900.0, clock=clock)
 
 
@@ -342,6 +339,6 @@ def test_a_pause_is_never_said_to_last_zero_seconds(tmp_path: Path, caplog: pyte
     pauses = Pauses(budget, clock=lambda: float(next(clock)))
     for name, seconds in (("mapillary a", 0.3), ("stac b", 0.0)):
         budget.pause(name, seconds)
-    pauses.look()
+    pauses.log_new()
     assert "mapillary says" in caplog.text and "for 0 s" not in caplog.text
     assert "for 1 s" in caplog.text

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.services import Mapillary, ServiceError
-from tasks.services.partial import Download, Partial, WrongPart, begun
+from tasks.services.transport import Download
 
 FILE = bytes(range(256)) * 40
 OTHER = FILE[::-1]
@@ -129,24 +129,23 @@ def test_any_breaks_give_the_file_or_nothing(data, draw):
             headers["content-range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
         try:
             download.begin(status, headers)
-        except WrongPart:
-            assert shift != 0 and download.held == 0
+        except ValueError:
+            assert shift != 0 and download.data == b""
             continue
         end = draw.draw(st.integers(first, len(data)), "end")
         if end < len(data):
-            download.broke_off(status, headers, data[first:end])
+            download.keep(status, headers, data[first:end])
             continue
-        got = download.whole(data[first:]) if status == 206 else data[first:]
+        got = download.join(data[first:]) if status == 206 else data[first:]
         assert got == data
         return
 
 
 def test_parts_that_do_not_add_up_are_refused():
-    download = Download()
-    download.partial = Partial(b"abc", '"x"', 10, "image/jpeg")
-    with pytest.raises(WrongPart):
-        download.whole(b"12345678")
-    assert download.partial is None
+    download = Download(b"abc", '"x"', 10)
+    with pytest.raises(ValueError, match="do not add up"):
+        download.join(b"12345678")
+    assert download.data == b""
 
 
 @pytest.mark.parametrize(
@@ -159,4 +158,6 @@ def test_parts_that_do_not_add_up_are_refused():
     ],
 )
 def test_what_cannot_be_continued_is_not_kept(status, headers):
-    assert begun(status, {"etag": '"x"', "content-length": "10", **headers}, b"abc") is None
+    download = Download()
+    download.keep(status, {"etag": '"x"', "content-length": "10", **headers}, b"abc")
+    assert download.data == b"" and "Range" not in download.headers()

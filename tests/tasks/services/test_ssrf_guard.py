@@ -6,18 +6,27 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from schemas.settings.services import MapillaryEndpoint, StacEndpoint
+from schemas.settings.services import Endpoint, MapillaryEndpoint, StacEndpoint
 from tasks.services import Mapillary, ServiceError, Stac
-from tasks.services import ssrf_guard as opening
-from tasks.services.addresses import may_fetch
-from tasks.services.http import Connection
-from tasks.services.ssrf_guard import ByEnvironment, NotPublic, OnlyPublic, is_public
+from tasks.services import network as opening
+from tasks.services.http import HttpClient
+from tasks.services.network import NotPublic, is_public, may_fetch
+from tasks.services.transport import Connection
 
 REAL = "https://graph.mapillary.com"
 PICTURE = b"\xff\xd8\xff\xe0 as good as a picture"
+
+
+def guarded(**settings: Any) -> HttpClient:
+    """A client of a service on the open net: other addresses than its own are checked."""
+    endpoint = Endpoint(**{"base_url": "https://service.example.net", "max_attempts": 1, "timeout_s": 5, **settings})
+    return HttpClient(Connection("web", endpoint))
+
+
+async def body_at(client: HttpClient, url: str) -> bytes:
+    return (await client.request("GET", url=url, accept="*/*")).body
 
 
 def mapillary(**settings: Any) -> Mapillary:
@@ -139,10 +148,9 @@ async def test_the_address_that_was_checked_is_the_one_connected_to(
     """A name that leads outside when it is looked up first and inside ever after."""
     server.says(reply(body=PICTURE, content_type="image/jpeg"))
     asked = names("127.0.0.1", "127.0.0.9")  # the first stands for an address on the open net
-    monkeypatch.setattr(opening, "is_public", lambda address: address == "127.0.0.1")
-    async with httpx.AsyncClient(transport=OnlyPublic()) as http:
-        answer = await http.get(f"http://photos.example.org:{server.port}/a.jpg")
-    assert answer.content == PICTURE and asked == ["photos.example.org"]
+    monkeypatch.setattr(opening, "is_public", lambda address: address != "127.0.0.9")
+    assert await body_at(guarded(), f"http://photos.example.org:{server.port}/a.jpg") == PICTURE
+    assert asked == ["photos.example.org"]
     assert server.asked[0].headers["host"] == f"photos.example.org:{server.port}"
 
 
@@ -152,8 +160,7 @@ async def test_an_address_out_of_reach_leaves_the_next(
     server.says(reply(body=PICTURE, content_type="image/jpeg"))
     names(("127.0.0.3", "127.0.0.1"))  # nothing listens at the first
     monkeypatch.setattr(opening, "is_public", lambda address: True)
-    async with httpx.AsyncClient(transport=OnlyPublic()) as http:
-        assert (await http.get(f"http://photos.example.org:{server.port}/a.jpg")).content == PICTURE
+    assert await body_at(guarded(), f"http://photos.example.org:{server.port}/a.jpg") == PICTURE
 
 
 async def test_connections_are_kept_by_name(names: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +180,10 @@ async def test_connections_are_kept_by_name(names: Any, monkeypatch: pytest.Monk
     port = listener.sockets[0].getsockname()[1]
     asked = names("127.0.0.1")
     monkeypatch.setattr(opening, "is_public", lambda address: True)
-    async with httpx.AsyncClient(transport=OnlyPublic()) as http:
-        for host in ("a.example.org", "b.example.org", "a.example.org"):
-            assert (await http.get(f"http://{host}:{port}/")).text == "ok"
+    client = guarded()
+    for host in ("a.example.org", "b.example.org", "a.example.org"):
+        assert await body_at(client, f"http://{host}:{port}/") == b"ok"
+    await client.close()
     assert heads == [[f"a.example.org:{port}"] * 2, [f"b.example.org:{port}"]]
     assert asked == ["a.example.org", "b.example.org"]  # looked up for connections, not for requests
     listener.close()
@@ -195,12 +203,32 @@ async def test_behind_a_proxy_it_is_the_proxy_that_looks_names_up(
     asked = names("10.0.0.1")
     monkeypatch.setenv("http_proxy", server.url)
     monkeypatch.setenv("no_proxy", "inside.example.org")
-    way = ByEnvironment(httpx.Limits(), OnlyPublic())
-    async with httpx.AsyncClient(transport=way) as http:
-        assert (await http.get("http://photos.example.org/a.jpg")).content == PICTURE
-        assert server.asked[0].target == "http://photos.example.org/a.jpg" and asked == []
-        with pytest.raises(NotPublic):  # no proxy for this one: it is ours to check
-            await http.get("http://inside.example.org/a.jpg")
+    client = guarded()
+    assert await body_at(client, "http://photos.example.org/a.jpg") == PICTURE
+    assert server.asked[0].target == "http://photos.example.org/a.jpg" and asked == []
+    with pytest.raises(NotPublic):  # no proxy for this one: it is ours to check
+        await body_at(client, "http://inside.example.org/a.jpg")
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "127.0.0.1", "[::1]", "2130706433"])
+async def test_a_literal_address_inside_is_refused_before_it_is_connected_to(server: Any, host: str) -> None:
+    with pytest.raises(NotPublic, match="its host is not on the open net"):
+        await body_at(guarded(), f"http://{host}:{server.port}/latest/meta-data")
+    assert server.asked == []
+
+
+async def test_a_redirect_into_our_network_is_one_clear_line(server: Any, reply: Any, names: Any) -> None:
+    """Neither by the configured service nor by a host that it names."""
+    names("127.0.0.1")
+    target = "http://169.254.169.254/latest/meta-data/iam"
+    server.says(reply(302, headers={"Location": f"{target}?token=hidden"}))
+    for client in (guarded(base_url=f"http://mirror.example.org:{server.port}"), guarded(base_url=server.url)):
+        with pytest.raises(ServiceError) as caught:
+            await client.request("GET", "/a.jpg")
+        assert (caught.value.kind, caught.value.retryable) == ("blocked", False)
+        said = str(caught.value)
+        assert f"redirects are not followed, here to {target}" in said and "hidden" not in said and "\n" not in said
+    assert len(server.asked) == 2
 
 
 def _certificate(folder: Path, name: str) -> Path:
@@ -250,10 +278,9 @@ async def test_certificates_are_checked_for_the_name_and_not_for_the_address(
     names("127.0.0.1")
     monkeypatch.setattr(opening, "is_public", lambda address: True)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    monkeypatch.setattr(opening, "certificates", httpx.create_ssl_context)  # not the one that was made before
-    async with httpx.AsyncClient(transport=OnlyPublic()) as http:
-        assert (await http.get(f"https://photos.example.org:{port}/")).text == "ok"
-        for stranger in ("other.example.org", "127.0.0.1"):
-            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-                await http.get(f"https://{stranger}:{port}/")
+    client = guarded()
+    assert await body_at(client, f"https://photos.example.org:{port}/") == b"ok"
+    for stranger in ("other.example.org", "127.0.0.1"):
+        with pytest.raises(ServiceError, match=r"the certificate is not trusted .*mismatch"):
+            await body_at(client, f"https://{stranger}:{port}/")
     listener.close()

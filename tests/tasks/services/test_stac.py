@@ -10,7 +10,9 @@ from pydantic import SecretStr
 
 from schemas.settings.services import ServicesSettings, StacEndpoint
 from tasks.services import ServiceError, Stac, connect
-from tasks.services.http import Connection
+from tasks.services.limits import host_limits
+from tasks.services.meter import Tally, counted_in
+from tasks.services.transport import Connection
 
 START, END = datetime(2023, 5, 1, tzinfo=UTC), datetime(2023, 9, 30, 23, 59, 59, tzinfo=UTC)
 BOX = (13.1, 52.3, 13.6, 52.7)
@@ -40,13 +42,20 @@ def client(server: Any, clock: Clock | None = None, key: str | None = None, **se
     return Stac(connection, clock=clock or Clock(), sleep=server.sleep, uniform=lambda _, high: high)
 
 
-def page(reply: Any, ids: list[str], token: str | None = None, link: dict[str, Any] | None = None, **more: Any) -> Any:
+def page(
+    reply: Any,
+    ids: list[str],
+    token: str | None = None,
+    link: dict[str, Any] | None = None,
+    delay: float = 0,
+    **more: Any,
+) -> Any:
     links: list[dict[str, Any]] = [{"rel": "root", "href": "https://elsewhere.example/"}]
     if token is not None:
         links.append({"rel": "next", "method": "POST", "href": "https://evil.example/", "body": {"token": token}})
     links += [link] if link else []
     body = {"type": "FeatureCollection", "features": [{"id": one} for one in ids], "links": links, **more}
-    return reply(body=json.dumps(body).encode(), content_type="application/geo+json")
+    return reply(body=json.dumps(body).encode(), content_type="application/geo+json", delay_s=delay)
 
 
 def token_reply(reply: Any, token: str = "se=2030&sig=ABC%2B", lifetime_s: float = 2700, skew_s: float = 0) -> Any:
@@ -116,6 +125,38 @@ async def test_half_a_body_and_strange_links_pass(server: Any, reply: Any) -> No
     assert [item["id"] for item in await client(server).search("c", BOX, START, END)] == ["a"]
     server.says(reply(body=b'{"features": [{"id": "z"}]}'))
     assert [item["id"] for item in await client(server).search("c", BOX, START, END)] == ["z"]
+
+
+async def test_a_search_is_counted_for_the_work_that_causes_it(server: Any, reply: Any) -> None:
+    """It runs in a thread of pystac-client's, and is sent by the event loop."""
+    server.says(page(reply, ["a"], "t1"), page(reply, ["b"]))
+    with counted_in(Tally()) as tally:
+        await client(server).search("c", BOX, START, END)
+    assert tally.requests == {"stac search": 2} and tally.bytes["stac search"] > 0
+
+
+async def test_a_cancelled_search_ends_its_request(server: Any, reply: Any) -> None:
+    server.says(page(reply, ["a"], delay=30))
+    stac = client(server)
+    search = asyncio.create_task(stac.search("c", BOX, START, END))
+    while not server.asked:
+        await asyncio.sleep(0.01)
+    search.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await search
+    host = host_limits("stac", stac._http.endpoint, "search", f"{server.url}/api/search")
+    for _ in range(500):
+        if host.concurrency.inside == 0:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the request goes on")
+
+
+async def test_many_searches_run_at_once(server: Any, reply: Any) -> None:
+    server.says(page(reply, ["a"], delay=0.3))
+    stac = client(server)
+    await asyncio.gather(*(stac.search("c", BOX, START, END) for _ in range(16)))
+    assert server.most_at_once > 8
 
 
 async def test_pages_that_go_round_in_a_circle_end(server: Any, reply: Any) -> None:

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 from flows.cli import app
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
+from tasks.agent.model_probe import FORM, PICTURE, TOOL, WORDS, BadStructure, probe, structured
 from tasks.services import Chat, connect
-from tasks.services.probe import FORM, PICTURE, TOOL, WORDS, probe
 from tasks.services.rate_budget import ProcessRateBudget
-from tasks.services.structured import BadStructure, structured
 
 HELLO = [{"role": "user", "content": "hi"}]
 

@@ -3,16 +3,19 @@
 import base64
 import io
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.errors import GeofixError
 from schemas.messages import ChatReply, Message, Usage, text_part
 from tasks.services.chat import Chat
+from tasks.services.chat_reply import REFUSAL
 from tasks.services.errors import ServiceError
-from tasks.services.structured import BadStructure, structured
 
+LONGEST = 1_000_000  # characters of an answer that are read
 WORDS, PICTURE, TOOL, FORM = "words", "picture", "tool", "form"
 CHECKS = (WORDS, PICTURE, TOOL, FORM)
 _REPORT = {
@@ -35,6 +38,61 @@ _QUESTIONS = {
     FORM: "Answer as JSON with the word ok.",
 }
 MAX_TOKENS = 512  # a model that reasons first needs room
+
+
+Form = TypeVar("Form", bound=BaseModel)
+
+
+class BadStructure(ValueError):
+    """No answer had the form, after one repair; its requests are paid for."""
+
+    def __init__(self, fault: str, reply: ChatReply, usage: Usage) -> None:
+        super().__init__(fault)
+        self.reply, self.usage = reply, usage
+
+
+async def structured(
+    chat: Chat, role: str, messages: Sequence[Message], form: type[Form], **options: Any
+) -> tuple[Form, ChatReply]:
+    """(the value, the last reply with what all of them used), or BadStructure.
+
+    A first answer that is not JSON, or not of the form, is shown to the model with its fault, once.
+    """
+    schema = {"name": form.__name__, "strict": True, "schema": form.model_json_schema()}
+    asked = list(messages)
+    usage, fault = Usage(), ""
+    for _ in range(2):
+        reply = await chat.complete(
+            role, asked, response_format={"type": "json_schema", "json_schema": schema}, **options
+        )
+        usage += reply.usage
+        try:
+            return read_structured(reply, form), replace(reply, usage=usage)
+        except ValueError as error:
+            fault = str(error)
+        asked = [
+            *messages,
+            {"role": "assistant", "content": reply.text[:LONGEST]},
+            {"role": "user", "content": f"This is not the form that was asked for: {fault}. Answer with JSON alone."},
+        ]
+    raise BadStructure(fault, reply, usage)
+
+
+def read_structured(reply: ChatReply, form: type[Form]) -> Form:
+    """The value of a reply that has the form, also inside a fence or after a thought; ValueError says what is wrong."""
+    if reply.is_cut:
+        raise ValueError("the answer was cut at its longest length")
+    if reply.finish_reason in (REFUSAL, "content_filter"):
+        raise ValueError(f"the model refused: {reply.text[:100]}")
+    text = reply.text[:LONGEST].rpartition("</think>")[2].strip()
+    if text.startswith("```"):
+        text = text.partition("\n")[2].rpartition("```")[0].strip()
+    try:
+        return form.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the answer"
+        raise ValueError(f"{where}: {first['msg'][:200]}") from None
 
 
 class Word(BaseModel):
