@@ -13,7 +13,7 @@ from schemas.config import Config
 from schemas.extras import require_extras
 from schemas.settings.models import ModelEndpoint, Role
 from schemas.settings.services import Price, TrainedEndpoint
-from tasks.agent.policies import STAGES, TRAINED, newest_model
+from tasks.agent.attempt import PHASES, TRAINED, newest_model
 
 OWN_PRICE = Price(prompt=0, completion=0, source="served by geofix on this machine")
 
@@ -70,7 +70,7 @@ def _server(state: Path, checkpoint: Path, number: int) -> tuple[Server, str]:
 
 
 def checkpoints(config: Config, models: pl.DataFrame, part: str) -> dict[str, str]:
-    """model_id -> checkpoint of the models a part asks: policies named by stage or id, and the newest in evaluation."""
+    """model_id -> checkpoint of the models a part asks: policies named by phase or id, and the newest in evaluation."""
     if part == "evaluate":
         settings = config.evaluate
         names = [*settings.policies, *settings.scaling.policies, *settings.swarm.agents]
@@ -84,7 +84,7 @@ def checkpoints(config: Config, models: pl.DataFrame, part: str) -> dict[str, st
     else:
         return {}
     for name in names:
-        if name in STAGES:
+        if name in PHASES:
             found = newest_model(models, name)
             named += [found] if found else []
         elif name.startswith(TRAINED):

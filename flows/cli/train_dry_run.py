@@ -1,4 +1,4 @@
-"""`geofix train --dry-run`: samples, steps and GPU memory of each stage, and what to change where it does not fit."""
+"""`geofix train --dry-run`: samples, steps and GPU memory of each phase, and what to change where it does not fit."""
 
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +18,7 @@ REFUSED = 1
 
 
 def train_dry_run(call: Call) -> int:
-    """Estimate and print; nothing is loaded and nothing written. The exit code is 1 where a stage fits no GPU."""
+    """Estimate and print; nothing is loaded and nothing written. The exit code is 1 where a phase fits no GPU."""
     config = call.options().resolve()
     check_before(config, ["train"])
     lake = existing_lake(call)
@@ -39,7 +39,7 @@ def train_dry_run(call: Call) -> int:
 def _as_json(one: Forecast, gpu: Gpu | None) -> dict[str, Any]:
     bytes_of = {name: round(value) for name, value in asdict(one.memory).items()}
     return {
-        "training_stage": one.training_stage,
+        "training_stage": one.phase,
         "samples": one.samples,
         "steps": one.steps,
         "longest_text_tokens": one.text_tokens,
@@ -53,12 +53,12 @@ def _show(found: list[Forecast], seen: list[Gpu], largest: Gpu | None) -> None:
     console = Console(highlight=False)
     table = Table(box=None, header_style="bold")
     names = ("weights", "gradients", "states", "reference", "activations", "key_cache")
-    for column in ("stage", "samples", "steps", "weights", "grads", "states", "ref.", "activ.", "cache", "total GiB"):
-        table.add_column(column, justify="left" if column == "stage" else "right")
+    for column in ("phase", "samples", "steps", "weights", "grads", "states", "ref.", "activ.", "cache", "total GiB"):
+        table.add_column(column, justify="left" if column == "phase" else "right")
     for one in found:
         parts = [f"{getattr(one.memory, name) / GIB:,.1f}" for name in names]
         total = f"{one.memory.total / GIB:,.1f}"
-        table.add_row(one.training_stage, f"{one.samples:,}", f"{one.steps:,}", *parts, total)
+        table.add_row(one.phase, f"{one.samples:,}", f"{one.steps:,}", *parts, total)
     console.print(table)
     for gpu in seen:
         console.print(
@@ -70,12 +70,10 @@ def _show(found: list[Forecast], seen: list[Gpu], largest: Gpu | None) -> None:
     for one in found:
         if not one.fits(largest):
             console.print(
-                f"{one.training_stage} does not fit: it takes {one.memory.total / GIB:.0f} GiB of "
+                f"{one.phase} does not fit: it takes {one.memory.total / GIB:.0f} GiB of "
                 f"{largest.total / GIB:.0f}; set {one.advice}",
                 soft_wrap=True,
             )
         elif one.memory.total > largest.free:
-            console.print(
-                f"{one.training_stage} fits GPU {largest.index} once other processes leave it", soft_wrap=True
-            )
+            console.print(f"{one.phase} fits GPU {largest.index} once other processes leave it", soft_wrap=True)
     console.print("Nothing was loaded and nothing written.")
