@@ -17,8 +17,8 @@ from bench.offline_server import offline_server
 from infra.offline.world import World
 from schemas.settings.services import ServicesSettings
 from schemas.settings.synthesize import SynthesizeSettings
-from tasks.agent.recipes import RECIPES
 from tasks.lake import Lake
+from tasks.recipes.recipe import RECIPES
 from tasks.runtime.stage import WorkerSetup
 from tasks.services import Mapillary, connect
 from tasks.synthesize.trajectories import open_context, work

@@ -27,12 +27,11 @@ from bench.offline_server import offline_server
 from infra.offline.render import render_jpeg
 from infra.offline.world import World
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.evaluate.deliberations import SCALING, SWARM
-from tasks.evaluate.ensembles import DEBATE, VOTE, alone
+from tasks.evaluate.ensembles import ENSEMBLES
 from tasks.evaluate.scores import PAIRS
 from tasks.evaluate.scores import STAGE as SCORES
-from tasks.evaluate.swarm_outcomes import learn
 from tasks.lake import Commit, Lake
+from tasks.recipes.smilegeo.outcomes import DEBATE, VOTE, agent_alone, learn
 from tasks.runtime.runner import Context, run
 from tasks.services import connect
 
@@ -81,7 +80,7 @@ def measure(lake: Lake, url: str, learning: int, folder: Path) -> EvaluateSettin
     swarm: dict[str, Any] = {"agents": AGENTS, "rounds": 3}
     if learning:
         settings = EvaluateSettings.model_validate({**plain, "split": "train", "swarm": swarm})
-        _told("swarm on pictures to learn from", run(SWARM, settings, context))
+        _told("swarm on pictures to learn from", run(ENSEMBLES["swarm"], settings, context))
         found = learn(lake, AGENTS, "train", settings.swarm.same_km, folder / "election.pt")
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.right.items())
         print(f"   learned from {found.pictures} pictures, right within 50 km: {shares}", flush=True)
@@ -89,8 +88,8 @@ def measure(lake: Lake, url: str, learning: int, folder: Path) -> EvaluateSettin
     settings = EvaluateSettings.model_validate(
         {**plain, "scaling": {"policies": [POLICY], "n": N}, "swarm": swarm, "resamples": 2000}
     )
-    _told("parallel scaling", run(SCALING, settings, context))
-    _told("swarm", run(SWARM, settings, context))
+    _told("parallel scaling", run(ENSEMBLES["scaling"], settings, context))
+    _told("swarm", run(ENSEMBLES["swarm"], settings, context))
     for stage in (SCORES, PAIRS):
         run(stage, settings, context)
     return settings
@@ -149,7 +148,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         measure(lake, server.url, given.learn, home)
     found = show(lake)
     first, verified, best = (f"{POLICY} {name}" for name in ("pass@1", f"verifier@{N}", f"best@{N}"))
-    single = max((alone(agent) for agent in AGENTS), key=lambda name: found[name]["acc@50km"]["value"])
+    single = max((agent_alone(agent) for agent in AGENTS), key=lambda name: found[name]["acc@50km"]["value"])
     print(f"   the best single agent is {single}")
     paired(lake, first, verified, "acc@25km")
     for other in (single, VOTE, DEBATE):

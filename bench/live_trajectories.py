@@ -38,12 +38,12 @@ from bench.latency_server import latency_server
 from infra.offline.render import render_jpeg
 from infra.offline.world import World
 from schemas.settings.services import ServicesSettings
-from tasks.agent.asking import Sampling, SingleAgent
+from tasks.agent.attempt import Sampling, SingleAgent
 from tasks.agent.environment import Environment, run_agent
 from tasks.agent.picture import Picture, open_picture
-from tasks.agent.recipes import RECIPES
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
+from tasks.recipes.recipe import RECIPES
 from tasks.runtime.chunk import freeze_gc
 from tasks.services import CallLog, Chat, Geocoder, Search, connect
 from tasks.services.call_store import CallStore
@@ -129,7 +129,9 @@ class Live:
         async def place(number: int) -> None:
             ended = self.ended.setdefault(number, [])
             for _ in range(rounds):
-                environment = Environment(self._shown[number % len(self._shown)], self._tools, RECIPES["spotagent"])
+                environment = Environment(
+                    self._shown[number % len(self._shown)], self._tools, RECIPES["spotagent"].prompt
+                )
                 # The seed makes every trajectory's requests its own; at temperature 0 the world answers them alike.
                 asked = SingleAgent(self.chat, "agent", Sampling(0.0, number, 1024))
                 trajectory = await run_agent(environment, asked)

@@ -41,9 +41,9 @@ from infra.pretrain.panoramas import (
     trajectory_of,
 )
 from infra.pretrain.teacher import WrongGeocoder, geocoder_of, opened, toolbox_of
-from tasks.agent.recipes.spotsft import RECIPE as AT_ONCE
+from tasks.agent.prompt import DIRECT as AT_ONCE
 from tasks.agent.tools import Geocodes
-from tasks.reward.spotagent import reward_at
+from tasks.recipes.spotagent.reward import reward_at
 
 MEASURING_S = 120  # after GRPO's last step
 Rows = list[dict[str, Any]]
@@ -230,20 +230,20 @@ def attempts_of(folder: Path, seed: int) -> dict[str, list[float | None]]:
 
 def learnable(errors: Mapping[str, Sequence[float | None]]) -> list[str]:
     """Pictures that some attempts place within 25 km and some do not, by the pipeline's own filter."""
-    from tasks.difficulty.regime import measure
+    from tasks.difficulty.regime import measure_difficulty
 
-    return [name for name, one in errors.items() if measure(one, (25.0,), (25.0,)).kept]
+    return [name for name, one in errors.items() if measure_difficulty(one, (25.0,), (25.0,)).kept]
 
 
 def difficulty(errors: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     """SpotAgent's Table 8, and the groups without reward variance before and after the filter (eq. 8's reward)."""
     import polars as pl
 
-    from tasks.difficulty.regime import measure, table8
+    from tasks.difficulty.regime import measure_difficulty, table8
     from tasks.difficulty.report import groups
 
     thresholds = (1.0, 25.0, 200.0, 750.0)
-    found = [measure(one, thresholds, thresholds[:2]) for one in errors]
+    found = [measure_difficulty(one, thresholds, thresholds[:2]) for one in errors]
     rewards = [[0.0 if error is None else reward_at(error) for error in one] for one in errors]
     table = pl.DataFrame(
         {

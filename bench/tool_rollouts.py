@@ -24,18 +24,17 @@ from bench.training_lake import fill_lake, small_settings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.train import GrpoSettings, TinySettings, TrainSettings
 from tasks.agent.environment import Environment
-from tasks.agent.recipes import RECIPES
 from tasks.lake import Lake
+from tasks.recipes.recipe import RECIPES
 from tasks.runtime.stage import open_inputs
 from tasks.services import Connections, connect
-from tasks.train.dataset import Pictures, texts_of
-from tasks.train.encoding import Encoder
+from tasks.train.encoding import Encoder, Pictures, conversation_texts
 from tasks.train.fast.packing import Sample
-from tasks.train.preparing import prepare
+from tasks.train.loop import prepare_model
 from tasks.train.rollouts.source import Engines, Episode
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor
-from tasks.train.with_tools import Course, ToolRollouts, environments, opening_prompt
+from tasks.train.with_tools import Rollout, ToolRollouts, environment_maker, opening_prompt
 
 Call = tuple[str, dict[str, Any]]
 # The calls of a rollout's turn: (number of the rollout, turn from 1 on) -> calls; none ends it.
@@ -48,12 +47,12 @@ class Scripted(ToolRollouts):
 
     script: Script
 
-    def _calls(self, course: Course, text: str) -> tuple[str, list[tuple[str, str]]]:
-        number = course.environment.number  # type: ignore[attr-defined]
-        return "Look.", [(name, json.dumps(given)) for name, given in self.script(number, course.turns)]
+    def _calls(self, rollout: Rollout, text: str) -> tuple[str, list[tuple[str, str]]]:
+        number = rollout.environment.number  # type: ignore[attr-defined]
+        return "Look.", [(name, json.dumps(given)) for name, given in self.script(number, rollout.turns)]
 
-    async def _take(self, course: Course, ids: list[int]) -> None:
-        await super()._take(course, [*ids[:-1], self._encoder.end_tokens[0]])  # a reply that is whole
+    async def _reply(self, rollout: Rollout, ids: list[int]) -> None:
+        await super()._reply(rollout, [*ids[:-1], self._encoder.end_tokens[0]])  # a reply that is whole
 
 
 class InRounds(Scripted):
@@ -61,29 +60,29 @@ class InRounds(Scripted):
 
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
         groups = [
-            [Course(self._make(row), prompt) for _ in range(self._size)]
+            [Rollout(self._make(row), prompt) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)
         ]
-        every = [course for group in groups for course in group]
+        every = [rollout for group in groups for rollout in group]
         first = self._engines.generate(prompts, self._size, self._max_tokens, self._sampling)
-        replies = [(course, one.ids) for group, found in zip(groups, first, strict=True)
-                   for course, one in zip(group, found, strict=True)]  # fmt: skip
+        replies = [(rollout, one.ids) for group, found in zip(groups, first, strict=True)
+                   for rollout, one in zip(group, found, strict=True)]  # fmt: skip
         while replies:
-            for course, _ in replies:
-                course.turns += 1
+            for rollout, _ in replies:
+                rollout.turns += 1
 
-            async def step(some: Sequence[tuple[Course, list[int]]]) -> None:
-                await asyncio.gather(*(self._take(course, ids) for course, ids in some))
+            async def step(some: Sequence[tuple[Rollout, list[int]]]) -> None:
+                await asyncio.gather(*(self._reply(rollout, ids) for rollout, ids in some))
 
             began = time.monotonic()
             asyncio.run_coroutine_threadsafe(step(replies), self._loop()).result()
             self.waited_s += time.monotonic() - began
-            going = [course for course in every if not course.environment.done and course.turns < self._max_turns]
+            going = [rollout for rollout in every if not rollout.environment.done and rollout.turns < self._max_turns]
             if not going:
                 break
-            found = self._engines.generate([course.so_far for course in going], 1, self._max_tokens, self._sampling)
-            replies = [(course, one.ids) for course, [one] in zip(going, found, strict=True)]
-        return [[course.episode() for course in group] for group in groups]
+            found = self._engines.generate([rollout.so_far for rollout in going], 1, self._max_tokens, self._sampling)
+            replies = [(rollout, one.ids) for rollout, [one] in zip(going, found, strict=True)]
+        return [[rollout.episode() for rollout in group] for group in groups]
 
 
 def settings_of(recipe: str = "geovista", group_size: int = 4, **changes: Any) -> TrainSettings:
@@ -93,7 +92,7 @@ def settings_of(recipe: str = "geovista", group_size: int = 4, **changes: Any) -
     )  # fmt: skip
     tiny = TinySettings(vocabulary=4096, hidden=64, layers=1, intermediate=64, vision_hidden=32, vision_layers=1)
     return small_settings(
-        tiny=tiny, recipe=recipe, stages=("grpo",), pack_tokens=64_000, validation_images=0, **{"grpo": grpo, **changes}
+        tiny=tiny, recipe=recipe, phases=("grpo",), pack_tokens=64_000, validation_images=0, **{"grpo": grpo, **changes}
     )
 
 
@@ -119,13 +118,15 @@ def opened(kind: type[Scripted], lake: Lake, settings: TrainSettings, server: To
     """Rollouts, and the prompts and rows they are drawn of; the engine writes short replies."""
     samples, _ = compute(open_inputs(STAGE, lake), settings)
     rows = samples.filter(samples["training_stage"] == "grpo").to_dicts()
-    words = RECIPES[settings.recipe]  # among the tokenizer's, so that a question has a thousand tokens and not five
-    texts = [text for one in samples["messages_json"] for text in texts_of(one)]
-    texts += [words.system, words.question, json.dumps(words.schemas())]
+    words = RECIPES[
+        settings.recipe
+    ].prompt  # among the tokenizer's, so that a question has a thousand tokens and not five
+    texts = [text for one in samples["messages_json"] for text in conversation_texts(one)]
+    texts += [words.system, words.question, json.dumps(words.tool_schemas())]
     processor = build_processor(texts, settings.tiny, settings.image_min_pixels, settings.image_max_pixels)
-    fast = prepare(build_model(processor, settings.tiny, 0), settings)
+    fast = prepare_model(build_model(processor, settings.tiny, 0), settings)
     encoder = Encoder(processor, Pictures(lake.images, settings.image_min_pixels, settings.image_max_pixels))
-    make = environments(settings, lake.images, services(server))
+    make = environment_maker(settings, lake.images, services(server))
     prompts = [opening_prompt(make(row), encoder) for row in rows]
     grpo = settings.grpo
     engines = Short(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)

@@ -38,9 +38,8 @@ from tasks.train.fast.model import FastModel
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.fast.packing import Sample, pack
 from tasks.train.grpo import Grpo, Reference
-from tasks.train.loop import Loop
-from tasks.train.memory import Load, Shape, needed
-from tasks.train.preparing import prepare
+from tasks.train.loop import Loop, prepare_model
+from tasks.train.memory import Load, Shape, memory_needed
 from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Judged
 from tasks.train.supervised import Supervised
 
@@ -105,7 +104,7 @@ def fast_run(config: Any, encode: Callable[[int], Sample]) -> tuple[Run, list[li
     """The loop behind `geofix train`; its batches, and how far its loss is from transformers' for its last weights."""
     settings = settings_of()
     model = random_model(config)
-    fast = prepare(model, settings)
+    fast = prepare_model(model, settings)
     program = Supervised(fast, encode, SAMPLES, settings, settings.sft)
     torch.cuda.reset_peak_memory_stats()
     run = Run()
@@ -162,7 +161,7 @@ def grpo_run(config: Any) -> tuple[Run, float]:
     )  # fmt: skip
     settings = settings_of(grpo=grpo, gradient_checkpointing="vision")
     model = random_model(config)
-    fast: FastModel = prepare(model, settings)
+    fast: FastModel = prepare_model(model, settings)
     prompts = [random_sample(100 + n, text=128, prompt=128) for n in range(GROUPS)]
     chance = np.random.default_rng(0)
     drawn_s: list[float] = []
@@ -211,7 +210,7 @@ def main() -> int:
     fast, batches, same = fast_run(config, encode)
     utilization = show("geofix", fast)
     free()
-    forecast = needed(
+    forecast = memory_needed(
         Shape.of(config.to_dict()), settings_of(), "sft", Load(sum(lengths), BATCH * GRID[1] * GRID[2], trained)
     )
     forecast_off = abs(forecast.total / GIB / fast.memory_gib - 1)

@@ -56,7 +56,7 @@ def settings_of(stage: str) -> TrainSettings:
     """A dozen quick steps with a checkpoint after every second one and a validation after every third."""
     tuner: dict[str, Any] = {"max_steps": 12, "batch_size": 3, "micro_batch": 2, "learning_rate": 3e-3}
     return small_settings(
-        stages=(stage,),
+        phases=(stage,),
         save_steps=2,
         validation_steps=3,
         validation_images=2,
@@ -87,7 +87,7 @@ def train(root: str, settings_json: str, out: str) -> None:
     lake, settings = Lake(Path(root)), TrainSettings.model_validate_json(settings_json)
     [link] = chain(lake.read("samples"), settings)
     item = {
-        "id": link.model_id, "training_stage": link.training_stage, "snapshot_id": "s", "samples": link.samples,
+        "id": link.model_id, "training_stage": link.phase, "snapshot_id": "s", "samples": link.samples,
     }  # fmt: skip
     outcome = work(item, WorkerContext(lake, settings))
     assert isinstance(outcome, Kept)
@@ -140,7 +140,7 @@ def kill_once(lake: Lake, settings: TrainSettings, moment: str, rng: random.Rand
     """Start training and end it with SIGKILL; the step it had reported, and whether something lay there by halves."""
     from tasks.runtime.steps import StepFile
 
-    steps = StepFile(lake.state, f"train.{settings.stages[0]}")
+    steps = StepFile(lake.state, f"train.{settings.phases[0]}")
     steps.path.unlink(missing_ok=True)
     models = lake.root / "models"
     last = 12

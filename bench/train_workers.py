@@ -73,15 +73,14 @@ def train(kind: str, shard: str, folder: str, steps: int, out: str, ranks: Ranks
     from bench.train_rounding import samples_of
     from tasks.train.fast.parts import whole
     from tasks.train.grpo import Grpo, Reference
-    from tasks.train.loop import Loop
-    from tasks.train.preparing import prepare
-    from tasks.train.sharding import shard as share_out
+    from tasks.train.loop import Loop, prepare_model
+    from tasks.train.ranks import shard as share_out
     from tasks.train.supervised import Supervised
 
     torch.set_num_threads(1)
     settings = settings_of(kind)
     model = small_model()
-    fast = prepare(model, settings)
+    fast = prepare_model(model, settings)
     samples = samples_of(7)
     is_shared = ranks.count > 1 and shard == "full"
     if kind in ("grpo", "few"):

@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw
 
 from schemas.messages import image_part, text_part
 from schemas.settings.train import ColdStartSettings, GrpoSettings, TinySettings, TrainSettings, TunerSettings
-from tasks.agent.recipes.spotagent import RECIPE
 from tasks.lake import Commit, Lake
+from tasks.recipes.spotagent import RECIPE
 
 COUNTRIES = (("Norland", 61.0, 9.0, "navy"), ("Sudland", -31.0, 118.0, "green"), ("Ostland", 44.0, 71.0, "maroon"))
 
@@ -53,7 +53,7 @@ def trajectory(sha256: str, country: str, city: str, lat: float, lon: float) -> 
 
     answer = f"<answer>\nCountry: {country}\nCity: {city}\nLatitude: {lat:.4f}\nLongitude: {lon:.4f}\n</answer>"
     return [
-        *RECIPE.opening(image_part(sha256)),
+        *RECIPE.prompt.opening(image_part(sha256)),
         {
             "role": "assistant",
             "content": f"<think>A road, and a sign.\n\nIt may be {country}.</think>",
@@ -113,7 +113,7 @@ def fill_lake(lake: Lake, pictures: int = 8, status: str = "approved", held_out:
                 "recipe": "spotagent",
                 "verdict": "kept" if number % 2 == 0 else "rejected",
                 "messages_json": json.dumps(trajectory(sha256, country, city, lat, lon)),
-                "tools_json": json.dumps(RECIPE.schemas()),
+                "tools_json": json.dumps(RECIPE.prompt.tool_schemas()),
                 "view_width": 160,
                 "view_height": 120,
                 "end_reason": "answered",

@@ -20,17 +20,15 @@ from bench.training_lake import fill_lake, small_settings
 from schemas.config import Config
 from schemas.load import load_config
 from schemas.settings.train import GrpoSettings
-from tasks.agent.recipes.spotsft import answer_lines
+from tasks.agent.prompt import answer_lines
 from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.lake import Lake
 from tasks.reward.advantage import group_advantages
-from tasks.train.dataset import Pictures
-from tasks.train.encoding import Encoder
+from tasks.train.encoding import Encoder, Pictures
 from tasks.train.policy_loss import objective, token_weights
 from tasks.train.tiny import build_model, build_processor
-from tasks.train.verl_folder import write_verl_folder
-from tasks.train.verl_launch import AVERAGED
-from tasks.train.with_tools import environments, opening_prompt
+from tasks.train.verl_folder import AVERAGED, write_verl_folder
+from tasks.train.with_tools import environment_maker, opening_prompt
 
 RECIPES = ("spotagent", "geovista", "thinking-with-map")
 
@@ -99,7 +97,7 @@ def read_rows(folder: Path, config: Any, own: Config, lake: Lake, ours: ImageOnl
     schemas = [one.tool_schema.model_dump(exclude_unset=True, exclude_none=True) for one in tools] or None
     train = own.train
     encoder = Encoder(ours, Pictures(lake.images, train.image_min_pixels, train.image_max_pixels))
-    make = environments(train, lake.images, connections(own)) if tools else None
+    make = environment_maker(train, lake.images, connections(own)) if tools else None
     samples = {row["image_id"]: row for row in samples_of_lake(lake, own)}
     differing = leaks = 0
     for number in range(len(dataset)):
@@ -272,7 +270,7 @@ def formulas(seed: int = 0) -> list[Goal]:
 def main() -> int:
     import verl
 
-    import tasks.reward.verl_estimator  # noqa: F401 - as VERL_USE_EXTERNAL_MODULES does in verl's processes
+    import tasks.train.verl_estimator  # noqa: F401 - as VERL_USE_EXTERNAL_MODULES does in verl's processes
 
     print(f"   verl {verl.__version__}")
     goals = formulas()

@@ -6,7 +6,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 
 from flows.order import STAGES
 from schemas.config import Config
-from schemas.load import load_config, names
+from schemas.load import load_config, profile_names
+from schemas.recipes import default_recipe, recipe_folders
 
 # The demo is the offline profile; it approves its own snapshot when every check passes.
 DEMO = {"review": {"auto_approve": True}}
@@ -14,8 +15,8 @@ DEMO = {"review": {"auto_approve": True}}
 
 # Plain texts with a list of choices in the schema, which Prefect's UI shows as a selection. A wrong one is refused by
 # `load_config`, which also says what is close to it.
-RecipeName = Annotated[str, WithJsonSchema({"type": "string", "enum": names("recipes")})]
-ProfileName = Annotated[str, WithJsonSchema({"type": "string", "enum": names("profiles")})]
+RecipeName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(recipe_folders())})]
+ProfileName = Annotated[str, WithJsonSchema({"type": "string", "enum": profile_names()})]
 
 
 def _known_stage(name: str) -> str:
@@ -35,7 +36,9 @@ class RunOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", title="Options")
 
     recipe: RecipeName | None = Field(
-        None, title="Recipe", description="Which published system to follow; default: the file's, else spotagent."
+        None,
+        title="Recipe",
+        description=f"Which published system to follow; default: the file's, else {default_recipe()}.",
     )
     profile: ProfileName | None = Field(
         None, title="Profile", description="Where the services are: offline or production; default: offline."

@@ -13,7 +13,7 @@ from schemas.config import Config
 from schemas.extras import require_extras
 from schemas.settings.models import ModelEndpoint, Role
 from schemas.settings.services import Price, TrainedEndpoint
-from tasks.agent.policies import STAGES, TRAINED, newest_model
+from tasks.agent.attempt import PHASES, TRAINED, newest_model
 
 OWN_PRICE = Price(prompt=0, completion=0, source="served by geofix on this machine")
 
@@ -86,7 +86,7 @@ def checkpoints(config: Config, models: pl.DataFrame, stage: str) -> dict[str, s
     else:
         return {}
     for name in names:
-        if name in STAGES:
+        if name in PHASES:
             found = newest_model(models, name)
             named += [found] if found else []
         elif name.startswith(TRAINED):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, create_model
 
 from schemas import settings
+from schemas.recipes import default_recipe
 from schemas.settings.base import Settings
 from schemas.settings.collect import CollectSettings
 from schemas.settings.curate import CurateSettings
@@ -30,7 +31,7 @@ from schemas.settings.train import TrainSettings
 class KnownSections(Settings):
     """Everything a run needs to know. No secret is in it: keys come from the environment by name."""
 
-    recipe: str = Field("spotagent", description="which published system to follow")
+    recipe: str = Field(default_recipe(), description="which published system to follow")
     profile: str = Field("offline", description="where the services are: offline or production")
     lake: str = Field(
         "lake", description="folder of tables and images, or a URI such as s3://bucket/prefix", min_length=1

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from schemas.config import Config
 from schemas.describe import allowed, settings_of
+from schemas.recipes import SETTINGS, default_recipe, recipe_folders
 
 SHIPPED = files("schemas")
 # What must not be echoed back even when it is wrong: a user may have pasted a key there.
@@ -34,9 +35,9 @@ class ConfigError(Exception):
     """The configuration is wrong; every line of the message names file, field, what was given and what is allowed."""
 
 
-def names(kind: str) -> list[str]:
-    """The recipes or profiles that are shipped."""
-    return sorted(f.name.removesuffix(".yaml") for f in (SHIPPED / kind).iterdir() if f.name.endswith(".yaml"))
+def profile_names() -> list[str]:
+    """The profiles that are shipped."""
+    return sorted(f.name.removesuffix(".yaml") for f in (SHIPPED / "profiles").iterdir() if f.name.endswith(".yaml"))
 
 
 def load_config(
@@ -49,11 +50,11 @@ def load_config(
 ) -> Config:
     """The configuration the layers amount to; later layers win. `extra` comes before the file, for the demo."""
     own = _read_file(Path(file)) if file else {}
-    recipe = recipe or own.get("recipe") or "spotagent"
+    recipe = recipe or own.get("recipe") or default_recipe()
     profile = profile or own.get("profile") or "offline"
     layers: list[tuple[str, dict[str, Any]]] = [
-        (f"recipe {recipe}", _shipped("recipes", recipe)),
-        (f"profile {profile}", _shipped("profiles", profile)),
+        (f"recipe {recipe}", _recipe(recipe)),
+        (f"profile {profile}", _profile(profile)),
     ]
     if extra:
         layers.append(("demo", dict(extra)))
@@ -78,13 +79,22 @@ def load_config(
         raise ConfigError("\n".join(_explain(e, origin) for e in _first_causes(error.errors()))) from None
 
 
-def _shipped(kind: str, name: str) -> dict[str, Any]:
-    known = names(kind)
+def _recipe(name: str) -> dict[str, Any]:
+    folders = recipe_folders()
+    _require_known("recipe", name, list(folders))
+    return _parse((folders[name] / SETTINGS).read_text(), f"{folders[name].name}/{SETTINGS}")
+
+
+def _profile(name: str) -> dict[str, Any]:
+    _require_known("profile", name, profile_names())
+    return _parse((SHIPPED / "profiles" / f"{name}.yaml").read_text(), f"profiles/{name}.yaml")
+
+
+def _require_known(kind: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
         close = difflib.get_close_matches(str(name), known, 1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise ConfigError(f"unknown {kind.removesuffix('s')} '{name}'{hint} (available: {', '.join(known)})")
-    return _parse((SHIPPED / kind / f"{name}.yaml").read_text(), f"{kind}/{name}.yaml")
+        raise ConfigError(f"unknown {kind} '{name}'{hint} (available: {', '.join(known)})")
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ difference: a picture is named by the digest of its bytes (`sha256:<64 hex>.jpg`
 data URL. The bytes lie once, in the lake's image store.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -100,9 +101,28 @@ class ChatReply:
         return message
 
 
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; None for any other text, however deep or broken."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def text_part(text: str) -> dict[str, Any]:
     """A text part of a message's content."""
     return {"type": "text", "text": text}
+
+
+def parts_of(content: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """A message's content as parts, whichever of the protocol's forms it has."""
+    return [text_part(content)] if isinstance(content, str) else list(content or ())
+
+
+def texts_of(message: Message) -> list[str]:
+    """The texts of a message's content."""
+    return [part["text"] for part in parts_of(message.get("content")) if part.get("type") == "text"]
 
 
 def image_part(sha256: str, extension: str = "jpg") -> dict[str, Any]:
@@ -124,11 +144,5 @@ def image_reference(part: object) -> tuple[str, str] | None:
 
 def image_references(messages: list[Message]) -> list[tuple[str, str]]:
     """All pictures of a stored conversation, in the order in which they are seen."""
-    found = []
-    for message in messages:
-        content = message.get("content")
-        for part in content if isinstance(content, list) else []:
-            reference = image_reference(part)
-            if reference is not None:
-                found.append(reference)
-    return found
+    parts = (part for message in messages for part in parts_of(message.get("content")))
+    return [reference for part in parts if (reference := image_reference(part)) is not None]

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("plan", "collect", "ingest", "curate", "review", "synthesize", "difficulty", "train", "evaluate")
 # From the bottom up: a room may import those to its left.
-ROOMS = ("geo", "lake", "imaging", "services", "runtime", "reward", "agent")
+ROOMS = ("geo", "lake", "imaging", "services", "runtime", "reward", "agent", "recipes")
 OURS = ("flows", "tasks", "schemas", "infra", "bench")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from flows.cli.command import DONE, FAILED, Call
 from flows.cli.options import Snapshot, command
 from flows.cli.printing import print_json
 from schemas.extras import require_extras
+from schemas.recipes import default_recipe
 
 GROUP = "Use an agent"
 
@@ -25,13 +26,16 @@ def register(app: typer.Typer) -> None:
     examples = ["geofix locate street.jpg --model trained:finds-1", "geofix locate *.jpg --model trained --json"]
     command(app, GROUP, examples)(locate)
     shown = [
-        "geofix trajectories --as trl --out spotagent.parquet",
-        "geofix trajectories --as tagged --recipe geovista",
+        "geofix trajectories --as trl --out trajectories.parquet",
+        f"geofix trajectories --as tagged --recipe {default_recipe()}",
     ]
     command(app, GROUP, shown)(trajectories)
-    given = ["geofix verl --recipe geovista", "geofix verl --model /models/Qwen2.5-VL-7B-Instruct --out /data/verl"]
+    given = [
+        f"geofix verl --recipe {default_recipe()}",
+        "geofix verl --model /models/Qwen2.5-VL-7B-Instruct --out /data/verl",
+    ]
     command(app, GROUP, given)(verl)
-    command(app, GROUP, ["geofix mcp", "geofix mcp street.jpg --tools thinking-with-map"])(mcp)
+    command(app, GROUP, ["geofix mcp", f"geofix mcp street.jpg --tools {default_recipe()}"])(mcp)
 
 
 def locate(
@@ -46,10 +50,10 @@ def locate(
     from flows.agents import agent_session
     from flows.cli.locating import Terminal, locate_all
     from tasks.agent.page import write_page
-    from tasks.agent.recipes import RECIPES
+    from tasks.recipes.recipe import RECIPES
 
     config = call.options().resolve()
-    recipe = RECIPES[config.synthesize.recipe if config.recipe in RECIPES else "spotagent"]
+    recipe = RECIPES[config.synthesize.recipe]
     terminal = Terminal(silent=call.quiet or call.as_json)
     with agent_session(config, model) as session:
         found = asyncio.run(locate_all(session, pictures, model, recipe, terminal))
@@ -65,7 +69,7 @@ def mcp(
     call: Call,
     picture: Annotated[Path | None, typer.Argument(metavar="PICTURE", help="The picture that can be zoomed.")] = None,
     tools: Annotated[
-        str, typer.Option("--tools", metavar="RECIPE", help="Whose tools: all, spotagent or thinking-with-map.")
+        str, typer.Option("--tools", metavar="RECIPE", help="Whose tools: all, or those of one recipe.")
     ] = "all",
 ) -> int:
     """Serve the agent's tools over the Model Context Protocol, on standard input and output."""
@@ -73,11 +77,12 @@ def mcp(
     from flows.cli.command import UsageError
     from flows.cli.locating import read_picture
     from tasks.agent.mcp_server import build_server, serve_stdio
-    from tasks.agent.recipes import RECIPES
     from tasks.agent.toolbox import TOOLS
+    from tasks.recipes.recipe import RECIPES
     from tasks.runtime.identity import code_version
 
-    choices: dict[str, Any] = {"all": tuple(TOOLS)} | {name: one.tools for name, one in RECIPES.items() if one.tools}
+    offered = {name: one.prompt.tools for name, one in RECIPES.items()}
+    choices = {"all": tuple(TOOLS)} | {name: some for name, some in offered.items() if some}
     if tools not in choices:
         raise UsageError(f"--tools: there is no '{tools}'; there are {', '.join(choices)}")
     config = call.options().resolve()

@@ -11,7 +11,7 @@ import polars as pl
 
 from flows.cli.command import Call
 from flows.cli.printing import how_to_activate, program
-from tasks.evaluate.score_report import figure
+from tasks.evaluate.score_report import format_metric
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines
 from tasks.runtime.outcome import StageResult
@@ -176,7 +176,7 @@ def _score_lines(lake: Lake) -> list[str]:
     lines.append(f"    {'policy':<34}{'n':>6}{head}")
     for (policy,), rows in scores.group_by("policy", maintain_order=True):
         found = dict(rows.select("metric", "value").iter_rows())
-        cells = "".join(f"{figure(name, found[name]) if name in found else '-':>16}" for name in shown)
+        cells = "".join(f"{format_metric(name, found[name]) if name in found else '-':>16}" for name in shown)
         lines.append(f"    {policy:<34}{rows['n'][0]:>6,}{cells}")
     return lines
 

@@ -143,7 +143,7 @@ def train_dry_run(call: Call) -> int:
     if call.as_json:
         phases = [
             {
-                "training_stage": one.training_stage,
+                "training_stage": one.phase,
                 "samples": one.samples,
                 "steps": one.steps,
                 "longest_text_tokens": one.text_tokens,
@@ -161,7 +161,7 @@ def train_dry_run(call: Call) -> int:
         table.add_column(column, justify="left" if column == "phase" else "right")
     for one in found:
         sizes = (f"{size / GIB:,.1f}" for size in _sizes(one).values())
-        table.add_row(one.training_stage, f"{one.samples:,}", f"{one.steps:,}", *sizes)
+        table.add_row(one.phase, f"{one.samples:,}", f"{one.steps:,}", *sizes)
     console.print(table)
     for device in seen:
         free, whole = device.free / GIB, device.total / GIB
@@ -172,8 +172,8 @@ def train_dry_run(call: Call) -> int:
         if not fit and gpu is not None:
             size, whole = one.memory.total / GIB, gpu.total / GIB
             wanted = f"it takes {size:.0f} GiB of {whole:.0f}; set {one.advice}"
-            console.print(f"{one.training_stage} does not fit: {wanted}")
+            console.print(f"{one.phase} does not fit: {wanted}")
         elif gpu is not None and one.memory.total > gpu.free:
-            console.print(f"{one.training_stage} fits GPU {gpu.index} once other processes leave it")
+            console.print(f"{one.phase} fits GPU {gpu.index} once other processes leave it")
     console.print("Nothing was loaded and nothing written.")
     return DONE if all(fits) else REFUSED

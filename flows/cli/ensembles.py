@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -119,7 +119,7 @@ def _evaluate(call: Call, settings: Sequence[str], dry_run: bool, redo: bool, ke
 
 def _learn(call: Call, agents: Sequence[str], split: str, out: Path) -> int:
     from flows.cli.lake import existing_lake
-    from tasks.evaluate.swarm_outcomes import learn
+    from tasks.recipes.evaluation import evaluation_methods
 
     if split not in ("train", "validation"):
         raise UsageError(f"--from {split}: learn from train or validation; the benchmark is for measuring")
@@ -128,7 +128,8 @@ def _learn(call: Call, agents: Sequence[str], split: str, out: Path) -> int:
     if not out.parent.is_dir():
         raise UsageError(f"--learn {out}: there is no folder {out.parent}")
     config = call.options().resolve()
-    found = learn(existing_lake(call), agents, split, config.evaluate.swarm.same_km, out)
+    method: Any = evaluation_methods()["swarm"]
+    found = method.learn(existing_lake(call), agents, split, config.evaluate.swarm.same_km, out)
     if call.as_json:
         print_json(dataclasses.asdict(found) | {"file": str(out)})
     elif not call.quiet:

@@ -15,15 +15,15 @@ from schemas.config import Config
 from schemas.errors import InputError
 from schemas.messages import Message
 from schemas.settings.models import TRAINED
-from tasks.agent.asking import Sampling, SingleAgent
+from tasks.agent.attempt import Sampling, SingleAgent
 from tasks.agent.environment import Environment, run_agent
 from tasks.agent.page import Located
 from tasks.agent.picture import Picture, open_picture
 from tasks.agent.readable import answer_of, arguments_of, found_in
-from tasks.agent.recipe import Recipe
-from tasks.agent.recipes import spotmini
-from tasks.agent.thought import split_thought
+from tasks.agent.tagged import split_thought
 from tasks.imaging.decode import BadImage
+from tasks.recipes import spotmini
+from tasks.recipes.recipe import Recipe
 from tasks.reward.answer import parse_answer
 from tasks.train.packaged import AGENT
 
@@ -60,7 +60,7 @@ async def locate_all(
     try:
         for path, picture in pictures:
             terminal.begin(path)
-            environment = Environment(picture, tools, recipe)
+            environment = Environment(picture, tools, recipe.prompt)
             sampling = Sampling(max_tokens=max_tokens)
             trajectory = await run_agent(environment, SingleAgent(chat, model, sampling), terminal.message)
             answer = parse_answer(trajectory.final_text)

@@ -9,11 +9,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from flows.cli.command import USAGE, Call, run_command
+from schemas.recipes import default_recipe
 
 COMMON: dict[str, Any] = {
     "config": Annotated[str | None, typer.Option("--config", metavar="FILE", help="A YAML file of settings.")],
     "recipe": Annotated[
-        str | None, typer.Option(metavar="NAME", show_default="spotagent", help="Which published system to follow.")
+        str | None,
+        typer.Option(metavar="NAME", show_default=default_recipe(), help="Which published system to follow."),
     ],
     "profile": Annotated[
         str | None, typer.Option(metavar="NAME", show_default="offline", help="Services: offline or production.")

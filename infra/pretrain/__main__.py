@@ -36,8 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         start = options.start
         if start is None:
+            from infra.pretrain.base import new_base
             from infra.pretrain.pictures import all_texts
-            from tasks.train.base import new_base
 
             start = new_base(Path(scratch) / "start", all_texts(), seed=options.seed)
         plan = Plan(

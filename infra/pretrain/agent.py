@@ -22,18 +22,17 @@ from infra.pretrain.pictures import READ
 from infra.pretrain.tokens import IGNORED, Tokens
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.agent.environment import Environment
-from tasks.agent.recipe import Recipe
-from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, RECIPE, REPLY_TOKENS
+from tasks.agent.prompt import Prompt
 from tasks.agent.render import chat_template
 from tasks.agent.toolbox import Toolbox
 from tasks.imaging.processor import load_processor
+from tasks.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, PROMPT, REPLY_TOKENS
 from tasks.train.checkpoints import Progress
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Packed, Sample, pack
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.loop import seed_step
-from tasks.train.rollouts.source import Engines
-from tasks.train.scoring import recipe_scorer
+from tasks.train.rollouts.source import Engines, recipe_scorer
 from tasks.train.with_tools import ToolRollouts, opening_prompt
 
 Row = dict[str, Any]
@@ -98,7 +97,7 @@ def measured(
     rows: Sequence[Row],
     tools: Toolbox,
     tokens: int,
-    recipe: Recipe = RECIPE,
+    recipe: Prompt = PROMPT,
     files: Sequence[str] | None = None,
     temperature: float = 0.0,
 ) -> dict[str, Any]:
@@ -140,14 +139,14 @@ def reinforce(
         pack_tokens=65_536,
         grpo=GrpoSettings(
             group_size=size, prompts_per_generation=prompts, prompts_per_step=prompts, learning_rate=rate,
-            max_turns=RECIPE.budgets.turns, max_completion_tokens=tokens, max_steps=steps, kl=0.01, micro_batch=64,
+            max_turns=PROMPT.budgets.turns, max_completion_tokens=tokens, max_steps=steps, kl=0.01, micro_batch=64,
         ),
     )  # fmt: skip
     made: list[Environment] = []
-    make = maker({row["image_id"]: row["file"] for row in rows}, tools, RECIPE, made)
+    make = maker({row["image_id"]: row["file"] for row in rows}, tools, PROMPT, made)
     rollouts = ToolRollouts(
         Engines(agent.fast, agent.encoder.end_tokens, size * prompts), agent.encoder, make, size, tokens,
-        RECIPE.budgets.turns, 1.0, REPLY_TOKENS,
+        PROMPT.budgets.turns, 1.0, REPLY_TOKENS,
     )  # fmt: skip
 
     def encode(number: int) -> Sample:

@@ -14,20 +14,18 @@ from scipy.stats import binomtest
 
 from infra.pretrain.teacher import GEOCODE, opened
 from tasks.agent.environment import ANSWERED, Environment
-from tasks.agent.recipe import Recipe
-from tasks.agent.recipes.spotmini import RECIPE, REPLY_TOKENS
-from tasks.agent.recipes.spotsft import answer_lines
+from tasks.agent.prompt import Prompt, answer_lines
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import Geocodes
 from tasks.geo.distance import distance_km
+from tasks.recipes.rewards import reward_for
+from tasks.recipes.spotmini import PROMPT, REPLY_TOKENS
 from tasks.reward.answer import ParseFailure, parse_point
-from tasks.reward.outcome import Excluded
-from tasks.reward.score import TRUTH_COLUMNS, reward_for
+from tasks.reward.outcome import TRUTH_COLUMNS, Excluded
 from tasks.services.geocoder import GeocodeCandidate
 from tasks.train.encoding import Encoder
 from tasks.train.fast.model import FastModel
-from tasks.train.rollouts.source import Engines
-from tasks.train.scoring import recipe_scorer
+from tasks.train.rollouts.source import Engines, recipe_scorer
 from tasks.train.with_tools import ToolRollouts, opening_prompt
 
 TOKENS = 640  # of replies and tool results after the prompt: a right trajectory takes 440 to 520
@@ -52,7 +50,7 @@ def attempts(
     encoder: Encoder,
     rows: Sequence[Row],
     tools: Toolbox,
-    recipe: Recipe = RECIPE,
+    recipe: Prompt = PROMPT,
     count: int = 1,
     temperature: float = 0.0,
     files: Sequence[str] | None = None,
@@ -82,7 +80,7 @@ def attempts(
 
 
 def maker(
-    files: Mapping[str, str], tools: Toolbox, recipe: Recipe, made: list[Environment]
+    files: Mapping[str, str], tools: Toolbox, recipe: Prompt, made: list[Environment]
 ) -> Callable[[Row], Environment]:
     """Makes environments and notes them in `made`."""
 

@@ -23,7 +23,7 @@ from PIL import Image
 
 from infra.pretrain.teacher import Taught, opened
 from infra.pretrain.tokens import IGNORED, Tokens, padded, record, text_batch
-from tasks.agent.recipes.spotsft import answer_lines, direct_messages
+from tasks.agent.prompt import answer_lines, direct_messages
 from tasks.agent.render import training_messages
 from tasks.train.encoding import Encoder, Messages
 from tasks.train.fast.grouped import Completion, Group, pack_groups

@@ -24,9 +24,9 @@ from infra.offline.world import ImageRecord, World
 from infra.pretrain.boards import readable
 from infra.pretrain.pictures import FREE, clear_images, is_held_out
 from infra.pretrain.teacher import SUFFIX, Taught, is_placed, teach, write_tiles
-from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS
 from tasks.agent.toolbox import Toolbox
 from tasks.imaging import images
+from tasks.recipes.spotmini import MAX_PIXELS, MIN_PIXELS
 
 WORLD_SEED, WORLD_SIZE = 7, 20_000  # the first 20,000 places of the world that the packaged base was taught in
 LEAST_LETTERS_PX = 14.0

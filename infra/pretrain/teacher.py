@@ -32,12 +32,12 @@ from schemas.messages import ChatReply, Message, ToolCall
 from schemas.settings.services import GeocoderEndpoint
 from tasks.agent.environment import Environment
 from tasks.agent.picture import Picture, open_picture
-from tasks.agent.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, RECIPE, RESULTS
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import Geocodes, ToolContext
 from tasks.geo.distance import distance_km
 from tasks.imaging import images
 from tasks.imaging.decode import Encoded
+from tasks.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, PROMPT, RESULTS
 from tasks.services.errors import HttpResponse, safe_url
 from tasks.services.geocoder import GeocodeCandidate, Geocoder
 from tasks.services.transport import Connection, HttpRequest
@@ -183,7 +183,7 @@ def teach(row: dict[str, Any], tools: Toolbox) -> Taught | str:
     """The trajectory for a picture, or why there is none."""
     if row["plate"] is None:
         return "no_plate"
-    environment = Environment(opened(row["file"]), tools, RECIPE)
+    environment = Environment(opened(row["file"]), tools, PROMPT)
     box = plate_box(row["plate"], environment.picture.scale)
     asyncio.run(_play(environment, box, row["street"]))
     if not environment.final_text:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from schemas.recipes import default_recipe
 from schemas.settings.base import Settings
 from schemas.settings.reward import RewardSettings
 
@@ -15,10 +16,10 @@ class DifficultySettings(Settings):
         "answerer-base",
         min_length=1,
         description="model whose difficulty is measured: a role, trained:<model id>, or cold_start (sft, grpo) for the "
-        "newest model of that training stage",
+        "newest model of that phase",
     )
     endpoint: Literal["chat", "trained"] = Field("chat", description="the service that serves the policy")
-    recipe: str = Field("spotagent", description="whose reward the trials are given")
+    recipe: str = Field(default_recipe(), description="whose reward the trials are given")
     reward: RewardSettings = RewardSettings()
     keep: Literal["reward_variance", "learnable"] = Field(
         "reward_variance",
@@ -26,7 +27,7 @@ class DifficultySettings(Settings):
         "differ inside the group",
     )
     tools: tuple[str, ...] = Field((), description="tools offered to the policy; [all]: all of agent_recipe; []: none")
-    agent_recipe: str = Field("spotagent", description="whose words and tools are used where tools are offered")
+    agent_recipe: str = Field(default_recipe(), description="whose words and tools are used where tools are offered")
     k: int = Field(8, ge=2, le=256, description="K: trials for one picture")
     thresholds_km: tuple[float, ...] = Field(
         (1.0, 25.0, 200.0, 750.0), description="delta: a trial nearer than this passes"

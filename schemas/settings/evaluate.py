@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from schemas.recipes import default_recipe
 from schemas.settings.base import Settings
 
 
@@ -52,7 +53,7 @@ class EvaluateSettings(Settings):
     policies: tuple[str, ...] = Field(
         ("answerer-base",),
         description="policies to evaluate: model roles, trained:<model id>, or sft, cold_start, grpo for the newest of "
-        "that stage",
+        "that phase",
     )
     trained: bool = Field(True, description="also evaluate the newest GRPO model, once there is one")
     split: Literal["train", "validation", "benchmark"] = Field("benchmark", description="pictures to answer")
@@ -60,7 +61,7 @@ class EvaluateSettings(Settings):
     tools: tuple[str, ...] = Field(
         (), description="tools offered to the policies; [all]: all of agent_recipe; []: none"
     )
-    agent_recipe: str = Field("spotagent", description="whose words and tools are used where tools are offered")
+    agent_recipe: str = Field(default_recipe(), description="whose words and tools are used where tools are offered")
     verifier: str | None = Field(None, description="role that judges address levels where the name rule says no")
     scaling: ScalingSettings = ScalingSettings()
     swarm: SwarmSettings = SwarmSettings()

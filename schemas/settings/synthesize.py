@@ -1,20 +1,24 @@
 """How trajectories are made and which are kept."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from schemas.recipes import ALL, default_recipe, known_recipe, recipe_folders
 from schemas.settings.base import Settings
 
-RecipeName = Literal["spotagent", "geovista", "geoagent", "thinking-with-map", "spotsft"]
+RecipeName = Annotated[str, AfterValidator(known_recipe)]
+OneOrAll = Annotated[str, AfterValidator(lambda name: name if name == ALL else known_recipe(name))]
 Rule = Literal["visible_signs", "given_coordinates", "unnamed_answer"]
 
 
 class SynthesizeSettings(Settings):
     """Trajectories of a recipe, with SpotAgent's rejection sampling (3.2.1)."""
 
-    recipe: RecipeName = Field("spotagent", description="whose trajectories are made")
-    also: tuple[RecipeName, ...] = Field((), description="further recipes, tried on `also_images` pictures each")
+    recipe: RecipeName = Field(default_recipe(), description="whose trajectories are made")
+    also: tuple[OneOrAll, ...] = Field(
+        (), description="further recipes, tried on `also_images` pictures each; [all]: every recipe there is"
+    )
     also_images: int = Field(4, ge=1, description="pictures for each recipe of `also`")
     single_agent: bool = Field(
         False, description="one model that sees and calls tools writes all replies, in place of the paper's way"
@@ -56,3 +60,9 @@ class SynthesizeSettings(Settings):
         if self.view_min_pixels > self.view_max_pixels:
             raise ValueError(f"view_min_pixels {self.view_min_pixels} is above view_max_pixels {self.view_max_pixels}")
         return self
+
+    @property
+    def further_recipes(self) -> tuple[str, ...]:
+        """The recipes of `also` besides `recipe`, each once."""
+        named = [one for name in self.also for one in (recipe_folders() if name == ALL else (name,))]
+        return tuple(dict.fromkeys(name for name in named if name != self.recipe))

@@ -4,10 +4,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from schemas.recipes import default_recipe
 from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.reward import RewardSettings
 
-TrainingStage = Literal["sft", "cold_start", "grpo"]
+TrainingPhase = Literal["sft", "cold_start", "grpo"]
 
 
 class TinySettings(Settings):
@@ -62,7 +63,7 @@ class GrpoSettings(Settings):
     micro_batch: int = Field(8, ge=1, description="completions in one forward pass on one device, at most")
     learning_rate: float = Field(1e-6, gt=0, description="of AdamW, at its highest")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="how the rate falls")
-    kl: float = Field(0.001, ge=0, description="weight of the low-variance KL to the stage's starting model")
+    kl: float = Field(0.001, ge=0, description="weight of the low-variance KL to the phase's starting model")
     clip: float = Field(0.2, gt=0, lt=1, description="how far the ratio to the sampling policy counts")
     temperature: float = Field(1.0, gt=0, description="of sampling")
     max_completion_tokens: int = Field(4096, ge=1, description="longer completions are cut")
@@ -103,15 +104,15 @@ class GrpoSettings(Settings):
 
 
 class TrainSettings(Settings):
-    """The three training stages of a recipe, in the order they run."""
+    """The three phases of training, in the order they run."""
 
-    recipe: str = Field("spotagent", description="whose trajectories are trained on, with its reward")
+    recipe: str = Field(default_recipe(), description="whose trajectories are trained on, with its reward")
     base: str = Field(
         "tiny",
         min_length=1,
         description='"tiny", the packaged "sees-2" or "finds-1", or the path or hub name of a Qwen2.5-VL',
     )
-    stages: tuple[TrainingStage, ...] = Field(
+    phases: tuple[TrainingPhase, ...] = Field(
         ("sft", "cold_start", "grpo"), description="which of the three run, in this order"
     )
     seed: int = Field(0, ge=0, description="of the order of samples, of sampling and of new weights")
@@ -178,7 +179,7 @@ class TrainSettings(Settings):
             raise ValueError(
                 "states int8 are kept in blocks that cannot be shared out: set states to auto, or shard to none"
             )
-        order = [stage for stage in ("sft", "cold_start", "grpo") if stage in self.stages]
-        if list(self.stages) != order:
-            raise ValueError(f"stages {list(self.stages)} must be unique and in the order sft, cold_start, grpo")
+        order = [phase for phase in ("sft", "cold_start", "grpo") if phase in self.phases]
+        if list(self.phases) != order:
+            raise ValueError(f"phases {list(self.phases)} must be unique and in the order sft, cold_start, grpo")
         return self

@@ -1,19 +1,70 @@
-"""One try of a policy at a picture, with or without tools: what Pass@K, evaluation and test-time scaling repeat."""
+"""Policies by name, and one try of a policy at a picture: what Pass@K, evaluation and test-time scaling repeat."""
 
+import hashlib
+import json
 import time
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
+from schemas.errors import StageRefused
 from schemas.messages import ChatReply, Message
 from tasks.agent.environment import TOOL_OUTAGE, Environment, Trajectory, run_agent
 from tasks.agent.picture import Picture
-from tasks.agent.recipe import Recipe
-from tasks.agent.recipes import RECIPES
+from tasks.agent.prompt import Prompt
 from tasks.agent.toolbox import Toolbox
 from tasks.services.chat import Chat
 from tasks.services.errors import ServiceError
 
-NO_TOOLS = "spotsft"
+TRAINED = "trained:"
+PHASES = ("sft", "cold_start", "grpo")
+
+
+def newest_model(models: pl.DataFrame, phase: str | None = None) -> str | None:
+    """The id of the newest model, of one phase or of any."""
+    if phase is not None:
+        models = models.filter(pl.col("training_stage") == phase)
+    return str(models.sort("written_at")["model_id"][-1]) if models.height else None
+
+
+def policy_role(name: str, models: pl.DataFrame) -> str:
+    """The role a policy is asked by: `cold_start` and the like are the newest model of that phase."""
+    if name not in PHASES:
+        return name
+    found = newest_model(models, name)
+    if found is None:
+        raise StageRefused(f"policy '{name}' is the newest {name} model, and the lake has none: train it first")
+    return f"{TRAINED}{found}"
+
+
+def stable_seed(*parts: object) -> int:
+    """A seed that follows from the parts: the same on every machine and in every run, within 31 bits."""
+    text = json.dumps([str(part) for part in parts]).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How replies are drawn."""
+
+    temperature: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The options of a request."""
+        return {"temperature": self.temperature, "seed": self.seed, "max_tokens": self.max_tokens}
+
+
+class SingleAgent:
+    """One model that sees the pictures, thinks, and calls the tools itself."""
+
+    def __init__(self, chat: Chat, role: str, sampling: Sampling | None = None) -> None:
+        self._chat, self._role, self._sampling = chat, role, sampling or Sampling()
+
+    async def __call__(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> ChatReply:
+        return await self._chat.complete(self._role, messages, tools=tools, **self._sampling.options())
 
 
 @dataclass(frozen=True)
@@ -45,26 +96,15 @@ class Attempt:
         }
 
 
-def recipe_with(recipe: str, tools: tuple[str, ...]) -> Recipe:
-    """The recipe with these of its tools; without any the words that ask for an answer at once."""
-    if not tools:
-        return RECIPES[NO_TOOLS]
-    if recipe not in RECIPES:
-        raise ValueError(f"there is no recipe {recipe!r}; there are {', '.join(RECIPES)}")
-    known = RECIPES[recipe].tools
-    strangers = [name for name in tools if name not in known and name != "all"]
-    if strangers:
-        raise ValueError(f"recipe {recipe} has no tool {strangers[0]!r}; it has {', '.join(known)}")
-    return RECIPES[recipe] if "all" in tools else RECIPES[recipe].with_tools(*tools)
-
-
-async def attempt(chat: Chat, role: str, picture: Picture, recipe: Recipe, tools: Toolbox, **options: Any) -> Attempt:
+async def run_attempt(
+    chat: Chat, role: str, picture: Picture, prompt: Prompt, tools: Toolbox, **options: Any
+) -> Attempt:
     """The attempt. A service that fails raises: an outage says nothing about the policy."""
 
     async def ask(messages: list[Message], offered: list[dict[str, Any]] | None) -> ChatReply:
         return await chat.complete(role, messages, tools=offered, **options)
 
-    environment = Environment(picture, tools, recipe, stop_at_outage=True)
+    environment = Environment(picture, tools, prompt, stop_at_outage=True)
     started = time.monotonic()
     found = await run_agent(environment, ask)
     if found.end_reason == TOOL_OUTAGE:

@@ -1,4 +1,4 @@
-"""The one environment: a picture, tools and a recipe, in which any model is asked to locate the picture.
+"""The one environment: a picture, tools and a prompt, in which any model is asked to locate the picture.
 
 Synthesis, Pass@K, agentic RL, evaluation and `geofix locate` all use it; they differ in who replies. A reply goes in
 with `step`, tools are run, and what they return stands in `messages` when the next reply is asked for. Every end has
@@ -14,10 +14,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.messages import ChatReply, Message, ToolCall, Usage, image_part, image_reference, text_part
+from schemas.messages import (
+    ChatReply,
+    Message,
+    ToolCall,
+    Usage,
+    image_part,
+    image_reference,
+    json_object,
+    text_part,
+)
 from tasks.agent.picture import Picture
-from tasks.agent.recipe import Budgets, Recipe
-from tasks.agent.thought import split_thought
+from tasks.agent.prompt import Budgets, Prompt
+from tasks.agent.tagged import split_thought
 from tasks.agent.toolbox import CallRecord, Toolbox
 from tasks.imaging.images import to_data_uri
 
@@ -73,13 +82,13 @@ class Trajectory:
 
 
 class Environment:
-    """One picture under one recipe. `reset` begins, `step` goes on."""
+    """One picture under one prompt. `reset` begins, `step` goes on."""
 
     def __init__(
         self,
         picture: Picture,
         tools: Toolbox,
-        recipe: Recipe,
+        prompt: Prompt,
         budgets: Budgets | None = None,
         keep_picture: Callable[[bytes], str] | None = None,
         *,
@@ -87,10 +96,10 @@ class Environment:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`keep_picture` stores a JPEG and returns its sha256, by which the stored messages name it."""
-        self.picture, self.tools, self.recipe = picture, tools, recipe
-        self.budgets = budgets or recipe.budgets
+        self.picture, self.tools, self.prompt = picture, tools, prompt
+        self.budgets = budgets or prompt.budgets
         self._keep, self._clock, self._stop_at_outage = keep_picture or _digest, clock, stop_at_outage
-        self._offered = recipe.schemas() or None
+        self._offered = prompt.tool_schemas() or None
         self._view_sha256 = keep_picture(picture.view) if keep_picture else picture.view_sha256
         self.reset()
 
@@ -103,7 +112,7 @@ class Environment:
         self.usage = Usage()
         self.end_reason, self.final_text, self._turns = "", "", 0
         self._began_s = self._clock()
-        self.messages: list[Message] = self.recipe.opening(image_part(self._view_sha256), self.budgets)
+        self.messages: list[Message] = self.prompt.opening(image_part(self._view_sha256), self.budgets)
         return self.messages
 
     @property
@@ -158,7 +167,7 @@ class Environment:
             return self._end(CALL_BUDGET)
         made: list[CallRecord] = []
         for call in calls:
-            result = await self.tools.call(call, self.picture, self.recipe.tools)
+            result = await self.tools.call(call, self.picture, self.prompt.tools)
             made.append(result.record)
             self.calls.append(result.record)
             content: Any = result.text
@@ -251,11 +260,8 @@ def as_message(reply: ChatReply, calls: Sequence[ToolCall]) -> Message:
 
 def _plain(arguments: str) -> str:
     """Arguments as the chat template writes an object; what is none stays as it is, cut to a length."""
-    try:
-        value = json.loads(arguments) if len(arguments) <= MAX_REPLY_CHARS else None
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+    value = json_object(arguments) if len(arguments) <= MAX_REPLY_CHARS else None
+    if value is None:
         return arguments[:MAX_REPLY_CHARS]
     try:
         return json.dumps(value, ensure_ascii=False)
@@ -283,10 +289,7 @@ def _sent_part(part: dict[str, Any], uris: dict[str, str]) -> dict[str, Any]:
 def _sent_call(call: dict[str, Any]) -> dict[str, Any]:
     """The call as it is shown again. Servers refuse a request for a name or arguments that cannot be a call's."""
     name, arguments = call["function"]["name"], call["function"]["arguments"]
-    try:
-        is_object = isinstance(json.loads(arguments), dict)
-    except (ValueError, RecursionError):
-        is_object = False
+    is_object = json_object(arguments) is not None
     function = {"name": _NOT_A_NAME.sub("_", name)[:64] or "_", "arguments": arguments if is_object else "{}"}
     return {**call, "function": function}
 

@@ -4,17 +4,16 @@ One file without scripts. Everything a model or a web page wrote is escaped.
 """
 
 import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from schemas.messages import Message, image_reference
+from schemas.messages import Message, image_reference, json_object, parts_of, texts_of
 from tasks.agent.environment import Trajectory
 from tasks.agent.picture import Picture
 from tasks.agent.readable import Entry, answer_of, arguments_of, found_in
-from tasks.agent.thought import split_thought
+from tasks.agent.tagged import split_thought
 from tasks.imaging.images import to_data_uri
 from tasks.reward.answer import ParsedAnswer, ParseFailure
 
@@ -117,13 +116,12 @@ def _message(message: Message, pictures: dict[str, bytes]) -> str:
             parts.append(f'<div class="call"><b>{_safe(function["name"])}</b> {_safe(asked)}</div>')
         parts.append(f'<div class="answer">{_safe(answer_of(answer))}</div>' if answer else "")
         return "".join(parts)
-    texts = [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
     shown = "".join(
         f'<img alt="what the tool showed" src="{to_data_uri(pictures[reference[0]])}">'
-        for part in (content if isinstance(content, list) else [])
+        for part in parts_of(content)
         if (reference := image_reference(part)) is not None
     )
-    found = "".join(_found(entry) for entry in found_in(" ".join(texts)))
+    found = "".join(_found(entry) for entry in found_in(" ".join(texts_of(message))))
     return f'<div class="result">{found}{shown}</div>'
 
 
@@ -137,10 +135,7 @@ def _boxes(messages: Sequence[Message]) -> list[list[float]]:
     found = []
     for message in messages:
         for call in message.get("tool_calls") or []:
-            try:
-                box = json.loads(call["function"]["arguments"])["bbox_2d"]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue
+            box = (json_object(call["function"]["arguments"]) or {}).get("bbox_2d")
             if isinstance(box, list) and len(box) == 4 and all(isinstance(side, int | float) for side in box):
                 found.append(box)
     return found

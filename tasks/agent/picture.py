@@ -1,10 +1,14 @@
 """A picture to be located: the original, and the view of it a model sees."""
 
+import asyncio
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tasks.imaging import images
+from tasks.lake.image_store import ImageStore
 
 VIEW_MAX_PIXELS, VIEW_MIN_PIXELS = 2_000_000, 40_000
 
@@ -41,3 +45,9 @@ def open_picture(original: bytes, max_pixels: int = VIEW_MAX_PIXELS, min_pixels:
     view, scale = images.model_view(original, max_pixels, min_pixels)
     facts = images.inspect(view)
     return Picture(original, view, scale, facts.width, facts.height, max_pixels, min_pixels)
+
+
+async def stored_picture(store: ImageStore, row: Mapping[str, Any], max_pixels: int, min_pixels: int) -> Picture:
+    """The picture that a row names by `sha256` and `extension`, read and decoded beside the event loop."""
+    original = await asyncio.to_thread(store.read, row["sha256"], row["extension"])
+    return await asyncio.to_thread(open_picture, original, max_pixels, min_pixels)

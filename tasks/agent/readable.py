@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from schemas.messages import json_object
+
 MOST_ENTRIES = 8
 _TITLES = ("title", "display_name", "name")
 _ADDRESS = ("address", "district")
@@ -27,7 +29,7 @@ class Entry:
 
 
 def found_in(text: str) -> list[Entry]:
-    """What a tool's answer holds; what is no JSON is shown as it is."""
+    """What a tool's answer holds; other text than JSON is shown as it is."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -45,11 +47,8 @@ def found_in(text: str) -> list[Entry]:
 
 def arguments_of(text: str) -> str:
     """A call's arguments: their values, with names where there are several."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if not isinstance(value, dict):
+    value = json_object(text)
+    if value is None:
         return text
     if len(value) == 1:
         return _plain(next(iter(value.values())))
@@ -59,11 +58,8 @@ def arguments_of(text: str) -> str:
 def answer_of(text: str) -> str:
     """An answer without its tags; the values of one that is an object."""
     said = _TAGS.sub("", text).strip()
-    try:
-        value = json.loads(said)
-    except (ValueError, RecursionError):
-        return said
-    return "\n".join(f"{name}: {_plain(part)}" for name, part in value.items()) if isinstance(value, dict) else said
+    value = json_object(said)
+    return said if value is None else "\n".join(f"{name}: {_plain(part)}" for name, part in value.items())
 
 
 def _rows(value: Any) -> list[Any]:

@@ -17,8 +17,8 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from schemas.extras import MissingExtra, install_command
-from schemas.messages import Message
-from tasks.agent.tagged import NotTaggable, render
+from schemas.messages import Message, texts_of
+from tasks.agent.tagged import NotTaggable, render_tagged
 
 TOOLS_HEAD = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -61,7 +61,7 @@ def training_messages(messages: Sequence[Message], tools: Sequence[dict[str, Any
     for message in messages:
         if any(token in text for text in _texts(message) for token in CONTROL):
             raise NotTaggable("the conversation holds a control token as text")
-    first, *rest = render(messages)
+    first, *rest = render_tagged(messages)
     if tools:
         if first["role"] != "system":
             raise NotTaggable("a conversation with tools has to begin with a system message")
@@ -75,10 +75,8 @@ def tools_block(tools: Sequence[dict[str, Any]]) -> str:
 
 
 def _texts(message: Message) -> list[str]:
-    content = message.get("content")
-    parts = [content] if isinstance(content, str) else [part.get("text", "") for part in content or []]
     calls = [call["function"] for call in message.get("tool_calls") or []]
-    return [*parts, *(text for call in calls for text in (call["name"], call["arguments"]))]
+    return [*texts_of(message), *(text for call in calls for text in (call["name"], call["arguments"]))]
 
 
 def _tojson(value: Any, **options: Any) -> str:

@@ -6,10 +6,26 @@ An OpenAI conversation keeps tool calls and tool results beside the text. A mode
 conversation, so what is trained is what an inference server with that template will show the model.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from schemas.messages import Message, text_part
+from schemas.messages import Message, parts_of, text_part
+
+_THINK = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<(/?)(think|answer|tool_call|tool_response)>", re.IGNORECASE)
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """(what stands inside <think> tags, the rest); a text without tags is all rest."""
+    thoughts = [match.group(1).strip() for match in _THINK.finditer(text)]
+    return "\n".join(t for t in thoughts if t), _THINK.sub("", text).strip()
+
+
+def without_tags(text: str) -> str:
+    """The text with our own tags made harmless, for words that are quoted inside a thought."""
+    return _TAG.sub(r"(\1\2)", text)
+
 
 Part = dict[str, Any]
 
@@ -21,34 +37,34 @@ class NotTaggable(ValueError):
     """A conversation whose tagged text would not read back as the same conversation."""
 
 
-def render(messages: Sequence[Message]) -> list[Message]:
+def render_tagged(messages: Sequence[Message]) -> list[Message]:
     """The conversation with system, user and assistant turns alone, calls and responses as tagged text.
 
-    Refuses (NotTaggable) what `parse` would read differently, such as a text that holds our tags.
+    Refuses (NotTaggable) what `parse_tagged` would read differently, such as a text that holds our tags.
     """
     tagged: list[Message] = []
     responses: list[Part] = []
     for message in messages:
         if message["role"] == "tool":
             before = "\n" + _OPEN_RESPONSE if responses else _OPEN_RESPONSE
-            responses += [text_part(before), *_parts(message["content"]), text_part(_CLOSE_RESPONSE)]
+            responses += [text_part(before), *parts_of(message["content"]), text_part(_CLOSE_RESPONSE)]
             continue
         if responses:
             tagged.append({"role": "user", "content": _joined(responses)})
             responses = []
-        content = _joined(_parts(message.get("content")))
+        content = _joined(parts_of(message.get("content")))
         if message["role"] == "assistant":
             content = _assistant_text(content, message.get("tool_calls") or [])
         tagged.append({"role": message["role"], "content": content})
     if responses:
         tagged.append({"role": "user", "content": _joined(responses)})
-    if parse(tagged) != canonical(messages):
+    if parse_tagged(tagged) != canonical_messages(messages):
         raise NotTaggable("the conversation holds text that looks like our own tags")
     return tagged
 
 
-def parse(tagged: Sequence[Message]) -> list[Message]:
-    """The OpenAI conversation that `render` made the tagged one from, call ids numbered in order."""
+def parse_tagged(tagged: Sequence[Message]) -> list[Message]:
+    """The OpenAI conversation that `render_tagged` made the tagged one from, call ids numbered in order."""
     messages: list[Message] = []
     calls_made = calls_answered = 0
     for turn in tagged:
@@ -61,7 +77,7 @@ def parse(tagged: Sequence[Message]) -> list[Message]:
                 calls_made += len(calls)
             messages.append(message)
             continue
-        responses = _split_responses(_parts(content)) if turn["role"] == "user" else None
+        responses = _split_responses(parts_of(content)) if turn["role"] == "user" else None
         if responses is None:
             messages.append({"role": turn["role"], "content": content})
             continue
@@ -71,13 +87,13 @@ def parse(tagged: Sequence[Message]) -> list[Message]:
     return messages
 
 
-def canonical(messages: Sequence[Message]) -> list[Message]:
-    """The conversation as `parse` writes it: calls numbered in order, neighbouring texts joined."""
+def canonical_messages(messages: Sequence[Message]) -> list[Message]:
+    """The conversation as `parse_tagged` writes it: calls numbered in order, neighbouring texts joined."""
     numbers: dict[str, int] = {}
     result: list[Message] = []
     calls_made = 0
     for message in messages:
-        plain: Message = {"role": message["role"], "content": _joined(_parts(message.get("content")))}
+        plain: Message = {"role": message["role"], "content": _joined(parts_of(message.get("content")))}
         if message["role"] == "tool":
             plain["tool_call_id"] = f"call_{numbers.get(message['tool_call_id'], 0)}"
         calls = message.get("tool_calls") or []
@@ -117,12 +133,6 @@ def _assistant_text(content: str | list[Part], calls: list[dict[str, Any]]) -> s
 
 def _call(number: int, name: str, arguments: str) -> dict[str, Any]:
     return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _parts(content: Any) -> list[Part]:
-    if content is None:
-        return []
-    return [text_part(content)] if isinstance(content, str) else list(content)
 
 
 def _joined(parts: list[Part]) -> str | list[Part]:

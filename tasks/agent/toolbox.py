@@ -1,18 +1,18 @@
-"""The tools of a run, behind one door: a model's call in, a record and what the model is shown out.
+"""The tools of a run behind one function: a model's call in, a record and what the model is shown out.
 
 A call never raises. What the model got wrong and what a service failed to answer both come back as plain text; the
 record tells them apart, so that an outage is a failure for the books and never counts against a model.
 """
 
 import functools
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from schemas.messages import ToolCall
-from tasks.agent import map_tools, tools
+from tasks.agent import tools
 from tasks.agent.picture import Picture
-from tasks.agent.tool_text import as_text
 from tasks.agent.tools import NO_PLACE, NO_POINT, ToolContext, ToolMissing, ToolMistake, ToolOutput
 from tasks.agent.toolspec import BadArguments, ToolSpec, tool_spec
 from tasks.imaging.decode import BadImage
@@ -23,24 +23,15 @@ _FUNCTIONS = (
     tools.image_zoom_in_tool,
     tools.search_web,
     tools.maps_geocode,
-    map_tools.image_zoom_tool,
-    map_tools.poi_input_tips,
-    map_tools.poi_keyword_search,
-    map_tools.poi_detail_query,
-    map_tools.static_map_query,
-    map_tools.satellite_map_query,
+    tools.image_zoom_tool,
+    tools.poi_input_tips,
+    tools.poi_keyword_search,
+    tools.poi_detail_query,
+    tools.static_map_query,
+    tools.satellite_map_query,
 )
 TOOLS: dict[str, ToolSpec] = {function.__name__: tool_spec(function) for function in _FUNCTIONS}
 
-SPOTAGENT = ("image_zoom_in_tool", "maps_geocode", "search_web")
-THINKING_WITH_MAP = (
-    "image_zoom_tool",
-    "poi_detail_query",
-    "poi_input_tips",
-    "poi_keyword_search",
-    "satellite_map_query",
-    "static_map_query",
-)
 _LOCAL = ("image_zoom_in_tool", "image_zoom_tool")  # ask no service: nothing to keep
 RESULT_CHARS = 6000
 
@@ -81,7 +72,7 @@ class CallResult:
     picture: bytes | None = None
 
 
-def schemas(names: Sequence[str]) -> list[dict[str, Any]]:
+def tool_schemas(names: Sequence[str]) -> list[dict[str, Any]]:
     """The tools as an OpenAI request offers them, in the order of their names, which is TRL's."""
     return list(_schemas(tuple(sorted(names))))
 
@@ -167,3 +158,63 @@ class Toolbox:
     def _refused(self, call: ToolCall, why: str, well_formed: bool = True, outage: str = "") -> CallResult:
         record = CallRecord(call.name, well_formed, False, why, outage, call.arguments)
         return CallResult(record, as_text({"error": why}, self.result_chars))
+
+
+SHORTEST = 60  # characters of a text that still tell something
+TOO_LONG = {"error": "the result is too long to show"}
+
+
+def as_text(value: dict[str, Any], max_chars: int) -> str:
+    """A tool's value as JSON of at most `max_chars` characters that cannot be taken for tags.
+
+    Strings are shortened, longest first, until the text fits, so that it stays JSON; before they say nothing any more,
+    the last entries of a list go. `<` is written as its escape: a page that holds `</tool_response>`, `<answer>` or a
+    control token must not become markup in a prompt.
+    """
+    while True:
+        text = _within(value, max_chars, SHORTEST)
+        fewer = _fewer(value) if text is None else None
+        if fewer is None:
+            # What still does not fit has too many parts, not too long ones.
+            return text or _within(value, max_chars, 8) or json.dumps(TOO_LONG)
+        value = fewer
+
+
+def _within(value: dict[str, Any], max_chars: int, shortest: int) -> str | None:
+    """The text with strings cut to one length, the longest at which it fits; None below the shortest."""
+    limits = [max_chars]
+    while limits[-1] >= shortest:
+        limits.append(limits[-1] * 2 // 3)
+    limits.pop()
+    if not limits:
+        return None
+    whole = _written(value, max_chars)
+    if len(whole) <= max_chars:
+        return whole
+    # What does not fit at the shortest fits at no other: a large value is written twice and not at every length.
+    if len(_written(value, limits[-1])) > max_chars:
+        return None
+    texts = (_written(value, limit) for limit in limits[1:])
+    return next(text for text in texts if len(text) <= max_chars)
+
+
+def _written(value: dict[str, Any], limit: int) -> str:
+    return json.dumps(_shorten(value, limit), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _fewer(value: dict[str, Any]) -> dict[str, Any] | None:
+    """Without the last entries of its longest list; None where no list has several."""
+    name, rows = max(
+        ((name, part) for name, part in value.items() if isinstance(part, list)),
+        key=lambda one: len(one[1]),
+        default=("", []),
+    )
+    return {**value, name: rows[: max(1, len(rows) * 3 // 4)]} if len(rows) > 1 else None
+
+
+def _shorten(value: Any, limit: int) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= limit else value[: limit - 1] + "…"
+    if isinstance(value, dict):
+        return {name: _shorten(part, limit) for name, part in value.items()}
+    return [_shorten(part, limit) for part in value] if isinstance(value, list) else value

@@ -1,16 +1,17 @@
-"""SpotAgent's three tools (appendix A.2), and what every tool is: a function of a context and a model's arguments.
+"""The tools: SpotAgent's three (appendix A.2) and the six of Thinking with Map (Table 1).
 
-The signature and docstring of each tool are its whole description; `toolspec` derives schemas and checks from them.
-What a tool returns is data for a model. What the model did wrong is a `ToolMistake`; a service that is down raises
-its own error, which the toolbox notes and turns into plain text.
+A tool is a function of a context and a model's arguments. Its signature and docstring are its whole description;
+`toolspec` derives schemas and checks from them. What a tool returns is data for a model. What the model did wrong is a
+`ToolMistake`; a service that is down raises its own error, which the toolbox notes and turns into plain text.
 """
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
 from tasks.agent.picture import Picture
 from tasks.agent.toolspec import BadArguments
+from tasks.imaging.images import model_view
 from tasks.runtime.computing import computing
 from tasks.services.errors import ServiceError
 from tasks.services.geocoder import GeocodeCandidate
@@ -86,7 +87,7 @@ async def image_zoom_in_tool(context: ToolContext, bbox_2d: list[float]) -> Tool
     x1, y1, x2, y2 = bbox_2d
     if not (x1 < x2 and y1 < y2):
         raise ToolMistake("bbox_2d must have x1 < x2 and y1 < y2")
-    picture = given(context.picture, "a picture")
+    picture = require_part(context.picture, "a picture")
     try:
         region = await computing.run(picture.region, (x1, y1, x2, y2))
     except ValueError as error:
@@ -101,10 +102,10 @@ async def search_web(context: ToolContext, query: str) -> ToolOutput:
     Args:
         query: The specific search string, such as a name read on a sign.
     """
-    search = given(context.search, "a web search")
+    search = require_part(context.search, "a web search")
     if not query.strip():
         raise ToolMistake("query is empty")
-    found = await asking(search.search(query, context.max_results))
+    found = await ask_service(search.search(query, context.max_results))
     return ToolOutput({"results": [{"title": r.title, "url": r.url, "content": r.content} for r in found]})
 
 
@@ -114,23 +115,23 @@ async def maps_geocode(context: ToolContext, address: str) -> ToolOutput:
     Args:
         address: The place name or street address identified during the visual reasoning.
     """
-    geocoder = given(context.geocoder, "a geocoder")
+    geocoder = require_part(context.geocoder, "a geocoder")
     if not address.strip():
         raise ToolMistake("address is empty")
-    found = await asking(geocoder.search(address, context.max_results))
+    found = await ask_service(geocoder.search(address, context.max_results))
     if not found:
         raise ToolMistake(NO_PLACE)
     return ToolOutput({"results": [dict(vars(candidate)) for candidate in found]})
 
 
-def given(part: T | None, what: str) -> T:
+def require_part(part: T | None, what: str) -> T:
     """The part of the context, or ToolMissing where this run has none."""
     if part is None:
         raise ToolMissing(f"there is no {what.removeprefix('a ')} in this run")
     return part
 
 
-async def asking(answer: Awaitable[T]) -> T:
+async def ask_service(answer: Awaitable[T]) -> T:
     """The service's answer; a request it refuses is the model's mistake, an outage stays an outage."""
     try:
         return await answer
@@ -138,3 +139,91 @@ async def asking(answer: Awaitable[T]) -> T:
         if error.kind in _MODEL_MISTAKES:
             raise ToolMistake(f"the service refused the request ({error.kind})") from error
         raise
+
+
+ROAD_ZOOM, SATELLITE_ZOOM = 15, 16
+
+
+async def image_zoom_tool(context: ToolContext, bbox_2d: list[float]) -> ToolOutput:
+    """Zoom into a region of the image.
+
+    Args:
+        bbox_2d: The region as [x1, y1, x2, y2] in pixels of the image, top left and bottom right corner.
+    """
+    return await image_zoom_in_tool(context, bbox_2d)
+
+
+async def poi_input_tips(context: ToolContext, text: str) -> ToolOutput:
+    """Suggest points of interest whose names begin like a text.
+
+    Args:
+        text: The beginning of a name, as far as it can be read.
+    """
+    maps = require_part(context.maps, "a map service")
+    if not text.strip():
+        raise ToolMistake("text is empty")
+    found = await ask_service(maps.tips(text, 2 * context.max_results))
+    return ToolOutput({"tips": [{"id": p.id, "name": p.name, "district": p.district} for p in found]})
+
+
+async def poi_keyword_search(context: ToolContext, keyword: str, city: str = "") -> ToolOutput:
+    """Search points of interest by name or kind.
+
+    Args:
+        keyword: The name of a shop, station, street or other place, or its kind.
+        city: The city to search in; empty for everywhere.
+    """
+    maps = require_part(context.maps, "a map service")
+    if not keyword.strip():
+        raise ToolMistake("keyword is empty")
+    found = await ask_service(maps.find(keyword, city, 2 * context.max_results))
+    return ToolOutput({"pois": [asdict(poi) for poi in found]})
+
+
+async def poi_detail_query(context: ToolContext, id: str) -> ToolOutput:
+    """Show everything the map knows about one point of interest.
+
+    Args:
+        id: The id of the point of interest, from a search or suggestion.
+    """
+    maps = require_part(context.maps, "a map service")
+    if not id.strip():
+        raise ToolMistake("id is empty")
+    poi = await ask_service(maps.detail(id))
+    if poi is None:
+        raise ToolMistake(NO_POINT)
+    return ToolOutput({"poi": asdict(poi)})
+
+
+async def static_map_query(context: ToolContext, center: list[float], zoom: int = ROAD_ZOOM) -> ToolOutput:
+    """Show a road map around a point.
+
+    Args:
+        center: The point as [latitude, longitude] in decimal degrees.
+        zoom: The zoom level, 3 (a continent) to 18 (houses).
+    """
+    return await _map(context, center, zoom, "roadmap")
+
+
+async def satellite_map_query(context: ToolContext, center: list[float], zoom: int = SATELLITE_ZOOM) -> ToolOutput:
+    """Show a satellite picture around a point.
+
+    Args:
+        center: The point as [latitude, longitude] in decimal degrees.
+        zoom: The zoom level, 3 (a continent) to 18 (houses).
+    """
+    return await _map(context, center, zoom, "satellite")
+
+
+async def _map(context: ToolContext, center: list[float], zoom: int, style: str) -> ToolOutput:
+    if len(center) != 2:
+        raise BadArguments("center: two numbers are needed, [latitude, longitude]")
+    lat, lon = center
+    if not (abs(lat) <= 85 and abs(lon) <= 180):
+        raise ToolMistake("center must be a latitude within 85 and a longitude within 180 degrees")
+    if not 3 <= zoom <= 18:
+        raise ToolMistake("zoom must be between 3 and 18")
+    drawn = await ask_service(require_part(context.maps, "a map service").picture(lat, lon, zoom, style))
+    # Through the decoder: what a server sent is shown to no model as it came.
+    shown = (await computing.run(model_view, drawn, 262_144, 40_000))[0]
+    return ToolOutput({"center": [lat, lon], "zoom": zoom, "image": f"{style}, north is up"}, shown)

@@ -1,7 +1,7 @@
 """The environment in the shape TRL's `environment_factory` takes: a class whose public methods are the tools.
 
 TRL renders the prompt itself, from the messages of a row and the methods' schemas, in the order of their names. With
-`Recipe.opening` as the row's messages these are the bytes of a stored sample (tests/tasks/agent/test_byte_equality.py).
+`Prompt.opening` as the row's messages these are the bytes of a stored sample (tests/tasks/agent/test_byte_equality.py).
 """
 
 import io
@@ -13,18 +13,18 @@ from PIL import Image
 
 from schemas.messages import ToolCall, text_part
 from tasks.agent.picture import Picture
-from tasks.agent.recipe import Budgets, Recipe
+from tasks.agent.prompt import Budgets, Prompt
 from tasks.agent.toolbox import TOOLS, CallRecord, Toolbox
 
 OpenRow = Callable[[Mapping[str, Any]], Picture]  # a row of the dataset -> the picture it asks about
 
 
-class Rollout:
+class TrlRollout:
     """One rollout: `reset` with a row, tools by their names, then `calls` and `outage` for the reward."""
 
-    def __init__(self, toolbox: Toolbox, recipe: Recipe, open_row: OpenRow, budgets: Budgets | None = None) -> None:
-        self._toolbox, self._recipe, self._open = toolbox, recipe, open_row
-        self._budgets = budgets or recipe.budgets
+    def __init__(self, toolbox: Toolbox, prompt: Prompt, open_row: OpenRow, budgets: Budgets | None = None) -> None:
+        self._toolbox, self._prompt, self._open = toolbox, prompt, open_row
+        self._budgets = budgets or prompt.budgets
         self._picture: Picture | None = None
         self.calls: list[CallRecord] = []
 
@@ -42,7 +42,7 @@ class Rollout:
             self.calls.append(CallRecord(name, False, False, "no calls are left"))
             return json.dumps({"error": f"no calls are left: at most {self._budgets.calls} may be made"})
         written = json.dumps(arguments, ensure_ascii=False)
-        result = await self._toolbox.call(ToolCall("call", name, written), self._picture, self._recipe.tools)
+        result = await self._toolbox.call(ToolCall("call", name, written), self._picture, self._prompt.tools)
         self.calls.append(result.record)
         if result.picture is None:
             return result.text
@@ -51,13 +51,13 @@ class Rollout:
         return [text_part(result.text), {"type": "image", "image": shown}]
 
 
-def rollout_class(recipe: Recipe) -> type[Rollout]:
-    """The class for a recipe, with a method for each of its tools."""
-    return type("GeofixRollout", (Rollout,), {name: _method(name) for name in recipe.tools})
+def rollout_class(prompt: Prompt) -> type[TrlRollout]:
+    """The class for a prompt, with a method for each of its tools."""
+    return type("GeofixRollout", (TrlRollout,), {name: _method(name) for name in prompt.tools})
 
 
 def _method(name: str) -> Any:
-    async def act(self: Rollout, **arguments: Any) -> Any:
+    async def act(self: TrlRollout, **arguments: Any) -> Any:
         return await self._call(name, arguments)
 
     return TOOLS[name].method(act)

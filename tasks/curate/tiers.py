@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from schemas.settings.curate import TiersSettings
-from tasks.agent.recipes.spotsft import direct_messages
+from tasks.agent.prompt import direct_messages
 from tasks.geo.distance import distance_km
 from tasks.imaging.images import model_view, to_data_uri
 from tasks.lake import Lake

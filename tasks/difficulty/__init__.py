@@ -1,7 +1,7 @@
 """Difficulty: Pass@K of the policy being trained, and the pictures it can learn from."""
 
 from tasks.difficulty.attempts import STAGE as ATTEMPTS
-from tasks.difficulty.passes import STAGE as REGIMES
+from tasks.difficulty.regime import STAGE as REGIMES
 from tasks.difficulty.regime import table8
 from tasks.difficulty.report import report
 

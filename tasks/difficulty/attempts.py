@@ -1,4 +1,4 @@
-"""The stage that tries a policy K times at each training picture: one item is one attempt.
+"""The step that tries a policy K times at each training picture: one item is one attempt.
 
 More trials only add attempts, a killed run goes on where it stopped, and another policy has attempts of its own.
 """
@@ -11,17 +11,14 @@ import polars as pl
 
 from schemas.errors import StageRefused
 from schemas.settings.difficulty import DifficultySettings
-from tasks.agent.attempt import attempt, recipe_with
-from tasks.agent.picture import open_picture
-from tasks.agent.policies import STAGES, TRAINED, policy_role
-from tasks.agent.seeds import stable_seed
+from tasks.agent.attempt import PHASES, TRAINED, policy_role, run_attempt, stable_seed
+from tasks.agent.picture import stored_picture
 from tasks.agent.service_tools import open_toolbox
 from tasks.agent.toolbox import Toolbox
-from tasks.geo.distance import distance_km
 from tasks.lake.image_store import ImageStore
-from tasks.reward.answer import ParseFailure, parse_point
-from tasks.reward.outcome import Excluded
-from tasks.reward.score import Reward, reward_for
+from tasks.recipes.recipe import prompt_with
+from tasks.recipes.rewards import Reward, reward_for
+from tasks.reward.outcome import TRUTH_COLUMNS, Excluded, point_error
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, ServiceError
@@ -38,7 +35,7 @@ class WorkerContext:
     reward: Reward
 
 
-def trying(settings: DifficultySettings) -> dict[str, Any]:
+def attempt_identity(settings: DifficultySettings) -> dict[str, Any]:
     """The settings an attempt depends on: K and the thresholds leave the attempts at hand as they are."""
     wanted = ("tools", "agent_recipe", "temperature", "max_tokens", "view_max_pixels", "view_min_pixels", "recipe")
     return {name: value for name, value in settings.identity().items() if name in (*wanted, "reward")}
@@ -66,7 +63,7 @@ def policy_of(inputs: Inputs, settings: DifficultySettings) -> str:
 
 
 def roles(settings: DifficultySettings) -> tuple[str, ...]:
-    trained = settings.endpoint == "trained" or settings.policy in STAGES or settings.policy.startswith(TRAINED)
+    trained = settings.endpoint == "trained" or settings.policy in PHASES or settings.policy.startswith(TRAINED)
     return ("trained",) if trained else (settings.policy,)
 
 
@@ -82,19 +79,18 @@ def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerCont
 async def work(item: Row, context: WorkerContext) -> Kept:
     """One attempt as a row. A reply that cannot be read is a miss; an outage raises, and it is tried again."""
     settings = context.settings
-    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
-    picture = await asyncio.to_thread(open_picture, original, settings.view_max_pixels, settings.view_min_pixels)
-    tried = await attempt(
+    picture = await stored_picture(context.images, item, settings.view_max_pixels, settings.view_min_pixels)
+    tried = await run_attempt(
         context.chat,
         item["policy"],
         picture,
-        recipe_with(settings.agent_recipe, settings.tools),
+        prompt_with(settings.agent_recipe, settings.tools),
         context.tools,
         temperature=settings.temperature,
         seed=stable_seed("difficulty", item["sha256"], item["policy"], item["trial"]),
         max_tokens=settings.max_tokens,
     )
-    names = {name: item[name] for name in ("lat", "lon", "country", "region", "city")}
+    names = {name: item[name] for name in TRUTH_COLUMNS}
     scored = await asyncio.to_thread(context.reward.many, [tried.text], [names])
     if isinstance(scored[0], Excluded):
         raise ServiceError("reward", "outage", f"the reward's service failed: {scored[0].reason}", retryable=True)
@@ -107,18 +103,9 @@ async def work(item: Row, context: WorkerContext) -> Kept:
         "trial": item["trial"],
         "reward": scored[0].reward,
         **tried.columns(),
-        **_point(tried.text, item["lat"], item["lon"]),
+        **vars(point_error(tried.text, item["lat"], item["lon"])),
     }
     return Kept({"attempts": [row]}, tried.trajectory.usage)
-
-
-def _point(text: str, lat: float, lon: float) -> Row:
-    answer = parse_point(text)
-    if isinstance(answer, ParseFailure) or answer.lat is None or answer.lon is None:
-        reason = answer.reason if isinstance(answer, ParseFailure) else "no_coordinates"
-        return {"lat": None, "lon": None, "error_km": None, "parse_error": reason}
-    error_km = distance_km(answer.lat, answer.lon, lat, lon)
-    return {"lat": answer.lat, "lon": answer.lon, "error_km": error_km, "parse_error": None}
 
 
 STAGE = Stage(
@@ -131,7 +118,7 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=16, chunk=8),
     services=("chat",),
     roles=roles,
-    identity=trying,
+    identity=attempt_identity,
     snapshot=True,
     keeps_history=True,  # attempts of other policies stand beside the new ones
     unhashed=("snapshot_id",),

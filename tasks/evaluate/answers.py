@@ -1,32 +1,85 @@
-"""The stage that asks every policy where every benchmark picture was taken, with or without tools."""
+"""The step that asks every policy where every benchmark picture was taken, and which policy answers which picture."""
 
 import asyncio
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
 
 from schemas.errors import StageRefused
 from schemas.messages import Message, image_references
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.reward import RewardSettings
-from tasks.agent.attempt import Attempt, attempt, recipe_with
-from tasks.agent.derived import derived_rows
-from tasks.agent.picture import Picture, open_picture
-from tasks.agent.policies import STAGES
-from tasks.agent.seeds import stable_seed
+from tasks.agent.attempt import PHASES, TRAINED, Attempt, newest_model, policy_role, run_attempt, stable_seed
+from tasks.agent.picture import Picture, stored_picture
 from tasks.agent.service_tools import open_toolbox
+from tasks.agent.stored import derived_rows
 from tasks.agent.toolbox import Toolbox
-from tasks.evaluate.benchmark import TRAINED, answering, items
 from tasks.geo.distance import distance_km
 from tasks.lake.image_store import ImageStore
-from tasks.reward.answer import Address, ParseFailure, parse_answer, parse_point
-from tasks.reward.asked import AskedServices
-from tasks.reward.geovista import verdicts
-from tasks.reward.levels import level_names
+from tasks.recipes.recipe import prompt_with
+from tasks.reward.answer import Address, parse_answer
+from tasks.reward.levels import level_names, verdicts
 from tasks.reward.metrics import geoscore
-from tasks.runtime.runner import Kept, Resources, Row, Stage, WorkerSetup
+from tasks.reward.outcome import point_error
+from tasks.reward.services import RewardServices
+from tasks.runtime.labelled import labelled_pictures
+from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, Geocoder
 from tasks.services.geocoder import RecallingGeocoder
+
+
+def answer_identity(settings: EvaluateSettings) -> dict[str, Any]:
+    """The settings an answer depends on. Another policy, or other intervals, leave the answers at hand as they are."""
+    wanted = (
+        *("split", "source", "temperature", "max_tokens", "view_max_pixels", "view_min_pixels"),
+        *("tools", "agent_recipe", "verifier", "geocode"),
+    )
+    return {name: value for name, value in settings.identity().items() if name in wanted}
+
+
+def policies(inputs: Inputs, settings: EvaluateSettings) -> list[str]:
+    """The policies to evaluate; a trained one is `trained:` and its model id."""
+    models = inputs.frame("models")
+    names = [policy_role(name, models) for name in settings.policies]
+    newest = newest_model(models, "grpo") or newest_model(models)
+    if settings.trained and newest is not None:
+        names.append(f"{TRAINED}{newest}")
+    return list(dict.fromkeys(names))
+
+
+def evaluation_id(policy: str, settings: EvaluateSettings) -> str:
+    """The name of one policy's evaluation. It stays while the benchmark grows, so that only new pictures are asked."""
+    return digest("evaluation", policy, answer_identity(settings))
+
+
+def benchmark_pictures(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
+    """The pictures to answer with their truth, of the whole split or of one ingested source."""
+    pictures = labelled_pictures(inputs, settings.split, None if settings.source else settings.max_images)
+    if settings.source:
+        own = inputs.frame("images").filter(pl.col("source") == settings.source).select("image_id")
+        pictures = pictures.join(own, on="image_id", how="semi")
+        pictures = pictures.head(settings.max_images) if settings.max_images else pictures
+    levels = inputs.frame("labels").select("image_id", "country", "region", "city")
+    return pictures.join(levels, on="image_id", how="left", maintain_order="left")
+
+
+def items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
+    """One row for each policy and picture."""
+    pictures = benchmark_pictures(inputs, settings)
+    names = policies(inputs, settings)
+    evaluations = pl.DataFrame(
+        {"policy": names, "evaluation_id": [evaluation_id(name, settings) for name in names]},
+        schema={"policy": pl.String, "evaluation_id": pl.String},
+    )
+    return evaluations.join(pictures, how="cross").select(
+        pl.format("{}|{}", "evaluation_id", "image_id").alias("id"),
+        *evaluations.columns,
+        *pictures.columns,
+        pl.lit(inputs.snapshot_id).alias("snapshot_id"),
+    )
 
 
 @dataclass(frozen=True)
@@ -39,11 +92,11 @@ class WorkerContext:
     has_trained: bool
     tools: Toolbox
     geocoder: Geocoder
-    asked: AskedServices
+    asked: RewardServices
 
 
 def roles(settings: EvaluateSettings) -> tuple[str, ...]:
-    named = tuple(name for name in settings.policies if name not in STAGES and not name.startswith(TRAINED))
+    named = tuple(name for name in settings.policies if name not in PHASES and not name.startswith(TRAINED))
     return (*named, settings.verifier) if settings.verifier else named
 
 
@@ -56,7 +109,7 @@ def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContex
         services.trained is not None,
         open_toolbox(services, setup.lake.state),
         RecallingGeocoder(services.geocoder, setup.responses()),
-        AskedServices(services, RewardSettings(verifier=settings.verifier)),
+        RewardServices(services, RewardSettings(verifier=settings.verifier)),
     )
 
 
@@ -65,17 +118,17 @@ async def work(item: Row, context: WorkerContext) -> Kept:
     settings, policy = context.settings, item["policy"]
     require_server(policy, context)
     picture = await picture_of(item, context)
-    tried = await attempt(
+    tried = await run_attempt(
         context.chat,
         policy,
         picture,
-        recipe_with(settings.agent_recipe, settings.tools),
+        prompt_with(settings.agent_recipe, settings.tools),
         context.tools,
         temperature=settings.temperature,
         seed=stable_seed("evaluate", item["sha256"], policy),
         max_tokens=settings.max_tokens,
     )
-    row, files = await prediction(item, policy, item["evaluation_id"], tried, picture, context)
+    row, files = await prediction_row(item, policy, item["evaluation_id"], tried, picture, context)
     return Kept({"derived": files, "predictions": [row]}, tried.trajectory.usage)
 
 
@@ -88,11 +141,10 @@ def require_server(policy: str, context: WorkerContext) -> None:
 async def picture_of(item: Row, context: WorkerContext) -> Picture:
     """The picture in the size policies are shown."""
     settings = context.settings
-    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
-    return await asyncio.to_thread(open_picture, original, settings.view_max_pixels, settings.view_min_pixels)
+    return await stored_picture(context.images, item, settings.view_max_pixels, settings.view_min_pixels)
 
 
-async def prediction(
+async def prediction_row(
     item: Row, policy: str, evaluation: str, tried: Attempt, picture: Picture, context: WorkerContext
 ) -> tuple[Row, list[Row]]:
     """The row of one answer: what was said, at what cost, and what it is worth; and rows of `derived` for crops."""
@@ -110,7 +162,7 @@ async def prediction(
         "view_height": picture.height,
         "levels_json": await asyncio.to_thread(_levels, tried.text, truth, context),
         "address_km": await _address_km(tried.text, item["lat"], item["lon"], context),
-        **judge(tried.text, item["lat"], item["lon"]),
+        **judge_point(tried.text, item["lat"], item["lon"]),
     }
     made = derived_rows(f"{evaluation}|{item['image_id']}", item["image_id"], messages)
     return row, [{**one, "trajectory_id": None} for one in made if one["kind"] == "crop"]
@@ -130,20 +182,10 @@ def _stored(item: Row, tried: Attempt, picture: Picture, images: ImageStore) -> 
     return messages
 
 
-def judge(answer_text: str, true_lat: float, true_lon: float) -> Row:
+def judge_point(answer_text: str, true_lat: float, true_lon: float) -> Row:
     """The point an answer names, its distance from the truth and its GeoScore, or why there is no point."""
-    answer = parse_point(answer_text)
-    if isinstance(answer, ParseFailure) or answer.lat is None or answer.lon is None:
-        reason = answer.reason if isinstance(answer, ParseFailure) else "no_coordinates"
-        return {"lat": None, "lon": None, "parse_error": reason, "error_km": None, "geoscore": 0.0}
-    error_km = distance_km(answer.lat, answer.lon, true_lat, true_lon)
-    return {
-        "lat": answer.lat,
-        "lon": answer.lon,
-        "parse_error": None,
-        "error_km": error_km,
-        "geoscore": float(geoscore(error_km)),
-    }
+    found = point_error(answer_text, true_lat, true_lon)
+    return {**vars(found), "geoscore": 0.0 if found.error_km is None else float(geoscore(found.error_km))}
 
 
 def _levels(text: str, truth: Address, context: WorkerContext) -> str:
@@ -174,7 +216,7 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat",),
     roles=roles,
-    identity=answering,
+    identity=answer_identity,
     snapshot=True,
     keeps_history=True,  # answers of other policies, settings and snapshots stand beside the new ones
     unhashed=("snapshot_id",),

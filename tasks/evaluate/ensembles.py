@@ -1,66 +1,59 @@
-"""Policies made of several answers: parallel scaling of a policy, and a swarm of agents beside its baselines.
+"""The steps that ask several times before they answer, one for each evaluation method that a recipe offers.
 
-Each is a family of evaluations over the same pictures: an item asks once and gives one prediction for each of them.
+Every row of `predictions` they write has a row of `deliberations` with what led to it. Calls are repeated by seed, so
+that what one method asks and another asks too is asked once, and a killed run goes on from the table `calls`.
 """
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import polars as pl
 
+from schemas.messages import image_part
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.agent.policies import policy_role
-from tasks.evaluate.benchmark import answering, benchmark_pictures
-from tasks.runtime.runner import Inputs, digest
+from tasks.agent.attempt import PHASES, TRAINED, policy_role
+from tasks.evaluate.answers import (
+    WorkerContext,
+    answer_identity,
+    benchmark_pictures,
+    open_context,
+    picture_of,
+    prediction_row,
+    require_server,
+)
+from tasks.recipes.evaluation import EvaluationContext, EvaluationMethod, evaluation_methods
+from tasks.recipes.recipe import prompt_with
+from tasks.reward.outcome import point_error
+from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
 
-SWARM, VOTE, DEBATE = "swarm", "swarm vote", "swarm debate"
-
-
-def scaled_names(policy: str, n: int) -> tuple[str, str, str]:
-    """A scaled policy's evaluations: first attempt, verifier's answer, attempt nearest to the truth."""
-    return f"{policy} pass@1", f"{policy} verifier@{n}", f"{policy} best@{n}"
-
-
-def swarm_names(settings: EvaluateSettings) -> tuple[str, ...]:
-    """The evaluations of a swarm: itself, the vote, the debate, and every agent alone."""
-    return SWARM, VOTE, DEBATE, *(alone(agent) for agent in settings.swarm.agents)
-
-
-def alone(agent: str) -> str:
-    return f"swarm agent {agent}"
+METHODS = evaluation_methods()
 
 
-def scaling_identity(settings: EvaluateSettings) -> dict[str, Any]:
-    """The settings the answers of parallel scaling depend on."""
-    return {**answering(settings), "scaling": settings.scaling.model_dump(mode="json", exclude={"policies"})}
+@dataclass(frozen=True)
+class MethodContext:
+    """A worker's context and what the method keeps open."""
+
+    method: EvaluationMethod
+    answers: WorkerContext
+    opened: Any
 
 
-def swarm_identity(settings: EvaluateSettings) -> dict[str, Any]:
-    """The settings the answers of a swarm depend on."""
-    return {**answering(settings), "swarm": settings.swarm.model_dump(mode="json")}
+def method_identity(method: EvaluationMethod, settings: EvaluateSettings) -> dict[str, Any]:
+    """The settings a method's answers depend on."""
+    return {**answer_identity(settings), method.name: method.identity(settings)}
 
 
-def scaling_evaluation(name: str, settings: EvaluateSettings) -> str:
-    return digest("evaluation", name, scaling_identity(settings))
+def method_evaluation(method: EvaluationMethod, name: str, settings: EvaluateSettings) -> str:
+    """The id of one of a method's evaluations."""
+    return digest("evaluation", name, method_identity(method, settings))
 
 
-def swarm_evaluation(name: str, settings: EvaluateSettings) -> str:
-    return digest("evaluation", name, swarm_identity(settings))
-
-
-def scaling_items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
-    """One row for each scaled policy and picture."""
-    models = inputs.frame("models")
-    policies = list(dict.fromkeys(policy_role(name, models) for name in settings.scaling.policies))
-    return _items(inputs, settings, [(one, digest("scaling", one, scaling_identity(settings))) for one in policies])
-
-
-def swarm_items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
-    """One row for each picture, if there is a swarm."""
-    named = [(SWARM, digest("swarm", swarm_identity(settings)))] if settings.swarm.agents else []
-    return _items(inputs, settings, named)
-
-
-def _items(inputs: Inputs, settings: EvaluateSettings, named: list[tuple[str, str]]) -> pl.DataFrame:
+def method_items(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
+    """One row for each policy that the method is applied to, and picture."""
+    identity = method_identity(method, settings)
+    policies = _policies(method, inputs, settings)
+    named = [(one, digest(method.name, *([one] if one != method.name else []), identity)) for one in policies]
     families = pl.DataFrame(named, schema={"policy": pl.String, "family_id": pl.String}, orient="row")
     pictures = benchmark_pictures(inputs, settings)
     return families.join(pictures, how="cross").select(
@@ -71,18 +64,82 @@ def _items(inputs: Inputs, settings: EvaluateSettings, named: list[tuple[str, st
     )
 
 
-def asked(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
-    """evaluation_id, policy, image_id, lat and lon of every prediction that ensembles are to make."""
-    members: list[tuple[str, str, str]] = []
-    for policy in scaling_items(inputs, settings)["policy"].unique(maintain_order=True):
-        names = scaled_names(policy, settings.scaling.n)
-        members += [("scaling", name, scaling_evaluation(name, settings)) for name in names]
-    if settings.swarm.agents:
-        members += [("swarm", name, swarm_evaluation(name, settings)) for name in swarm_names(settings)]
-    evaluations = pl.DataFrame(
-        [(name, evaluation) for _, name, evaluation in members],
-        schema={"policy": pl.String, "evaluation_id": pl.String},
-        orient="row",
-    )
+def expected_predictions(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
+    """evaluation_id, policy, image_id, lat and lon of every prediction that the methods are to make."""
+    members = [
+        (name, method_evaluation(method, name, settings))
+        for method in METHODS.values()
+        for policy in _policies(method, inputs, settings)
+        for name in method.evaluations(policy, settings)
+    ]
+    evaluations = pl.DataFrame(members, schema={"policy": pl.String, "evaluation_id": pl.String}, orient="row")
     pictures = benchmark_pictures(inputs, settings).select("image_id", "lat", "lon")
     return evaluations.join(pictures, how="cross").select("evaluation_id", "policy", "image_id", "lat", "lon")
+
+
+def _policies(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSettings) -> list[str]:
+    models = inputs.frame("models")
+    return list(dict.fromkeys(policy_role(name, models) for name in method.policies(settings)))
+
+
+async def work(item: Row, context: MethodContext) -> Kept:
+    """One picture: a row of `predictions` and one of `deliberations` for each evaluation of the method."""
+    method, answers = context.method, context.answers
+    settings = answers.settings
+    require_server(item["policy"], answers)
+    picture = await picture_of(item, answers)
+    given = EvaluationContext(
+        settings,
+        item["policy"],
+        answers.chat,
+        answers.tools,
+        prompt_with(settings.agent_recipe, settings.tools),
+        picture,
+        image_part(item["sha256"], item["extension"]),
+        item["sha256"],
+        lambda text: point_error(text, item["lat"], item["lon"]).error_km,
+        context.opened,
+    )
+    rows: dict[str, list[Row]] = {"derived": [], "deliberations": [], "predictions": []}
+    deliberated, usage = await method.answer(given)
+    for found in deliberated:
+        evaluation = method_evaluation(method, found.name, settings)
+        row, crops = await prediction_row(item, found.name, evaluation, found.attempt, picture, answers)
+        rows["predictions"].append(row)
+        rows["derived"] += crops
+        key = {name: row[name] for name in ("evaluation_id", "image_id", "snapshot_id", "policy")}
+        rows["deliberations"].append({**key, **_NO_DETAILS, **found.details})
+    return Kept(rows, usage)
+
+
+_NO_DETAILS = dict.fromkeys(("method", "rounds", "answers_json", "verifier_input_json", "verifier_answer"))
+
+
+def _open(method: EvaluationMethod, settings: EvaluateSettings, setup: WorkerSetup) -> MethodContext:
+    return MethodContext(method, open_context(settings, setup), method.open(settings))
+
+
+def _roles(method: EvaluationMethod, settings: EvaluateSettings) -> tuple[str, ...]:
+    return tuple(name for name in method.roles(settings) if name not in PHASES and not name.startswith(TRAINED))
+
+
+def method_stage(method: EvaluationMethod) -> Stage:
+    """The step `evaluate.NAME` of a method."""
+    return Stage(
+        name=f"evaluate.{method.name}",
+        reads=("labels", "images", "models"),
+        writes=("derived", "deliberations", "predictions"),
+        items=partial(method_items, method),
+        work=work,
+        open=partial(_open, method),
+        resources=Resources(cpus=1, concurrency=4, chunk=1),
+        services=("chat",),
+        roles=partial(_roles, method),
+        identity=partial(method_identity, method),
+        snapshot=True,
+        keeps_history=True,
+        unhashed=("snapshot_id",),
+    )
+
+
+ENSEMBLES = {name: method_stage(method) for name, method in METHODS.items()}

@@ -1,7 +1,7 @@
 """Read a predictions file (jsonl, csv or Parquet), or say which row and field is wrong and what to do."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -9,9 +9,67 @@ import numpy as np
 import polars as pl
 
 from schemas.errors import InputError
-from tasks.evaluate.prediction_columns import COORDINATES, FIELDS, renamed, renames
 from tasks.lake.ids import float_can_hold, written_as_float
 from tasks.reward.levels import LEVELS
+
+COORDINATES = ("lat", "lon", "true_lat", "true_lon")
+FIELDS = ("id", "answer", *COORDINATES, *LEVELS)
+# Names in published prediction files, most certain first; compared without case.
+_ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "id": ("id", "image_id", "img_id", "imageid", "img_path", "image", "filename"),
+    "answer": ("answer", "response", "prediction", "output", "model_answer"),
+    "lat": ("lat", "pred_lat", "predicted_lat", "lat_pred", "predicted_latitude", "pred_latitude", "latitude_pred"),
+    "lon": (
+        *("lon", "pred_lon", "predicted_lon", "lon_pred", "pred_lng", "predicted_lng", "predicted_longitude"),
+        *("pred_longitude", "lng", "longitude_pred"),
+    ),
+    "true_lat": ("true_lat", "gt_lat", "lat_true", "gt_latitude", "true_latitude", "lat_gt", "real_lat"),
+    "true_lon": ("true_lon", "gt_lon", "lon_true", "gt_lng", "gt_longitude", "true_longitude", "lon_gt", "real_lon"),
+    "province_or_state": ("province_or_state", "region", "state", "province"),
+}
+
+
+def parse_columns(text: str | None) -> dict[str, str]:
+    """`lat=pred_lat,true_lat=gt_lat` as field -> column of the file."""
+    found: dict[str, str] = {}
+    for part in (text or "").split(","):
+        field, mark, column = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            continue
+        if not mark or not column:
+            raise InputError(f"--columns {part.strip()!r}: write field=column, such as true_lat=gt_lat")
+        if field not in FIELDS:
+            raise InputError(f"--columns {part.strip()!r}: there is no field {field}; there are {', '.join(FIELDS)}")
+        found[field] = column
+    return found
+
+
+def column_fields(columns: Sequence[str], given: Mapping[str, str], path: str) -> dict[str, str]:
+    """Column of the file -> field, by what was given and by usual names; a column stands for one field."""
+    missing = [column for column in given.values() if column not in columns]
+    if missing:
+        raise InputError(f"{path}: --columns names {missing[0]}, which it has not; it has {', '.join(columns)}")
+    found = {column: field for field, column in given.items()}
+    folded = {column.casefold(): column for column in reversed(columns)}
+    for field in FIELDS:
+        if field in given:
+            continue
+        for name in _ELSEWHERE.get(field, (field,)):
+            column = field if name == field and field in columns else folded.get(name)
+            if column is not None and column not in found:
+                found[column] = field
+                break
+    return found
+
+
+def rename_columns(table: pl.DataFrame, given: Mapping[str, str], path: str) -> pl.DataFrame:
+    """The table with its columns under our names; a column in the way of one keeps its name with `_file`."""
+    names = column_fields(table.columns, given, path)
+    taken = set(names.values())
+    aside = {column: f"{column}_file" for column in table.columns if column in taken and names.get(column) != column}
+    aside = {column: name for column, name in aside.items() if column not in names}
+    return table.rename({**aside, **names})
+
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 _FIRST_ROWS = 1000  # whose fields are taken for those of all rows, until one differs
@@ -38,7 +96,7 @@ def read_predictions(path: Path, columns: Mapping[str, str] | None = None) -> tu
     table = _read(path, kind, columns or {})
     if table.height == 0:
         raise PredictionsError(f"{path}: the file holds no predictions")
-    table = renamed(table, columns or {}, str(path))
+    table = rename_columns(table, columns or {}, str(path))
     reader = _Checks(path, kind)
     reader.fields(table)
     ids, warnings = reader.ids(table["id"])
@@ -81,10 +139,10 @@ def _read(path: Path, kind: str, given: Mapping[str, str]) -> pl.DataFrame:
 def _read_csv(path: Path, separator: str, given: Mapping[str, str]) -> pl.DataFrame:
     """All columns as text, since a reader that guesses types turns long ids into floats; coordinates as numbers.
 
-    Where one coordinate is no finite number all are text, so that a miss can say why it is one.
+    Where one coordinate is not a finite number, all are text, so that a miss can say why it is one.
     """
     columns = pl.read_csv(path, separator=separator, infer_schema=False, n_rows=0).columns
-    fields = renames(columns, given, str(path)).items()
+    fields = column_fields(columns, given, str(path)).items()
     numbers: dict[str, Any] = {column: pl.Float64 for column, field in fields if field in COORDINATES}
     try:
         table = pl.read_csv(path, separator=separator, infer_schema=False, schema_overrides=numbers)

@@ -15,15 +15,14 @@ from schemas.errors import InputError
 from tasks.evaluate.prediction_file import PredictionsError, has_levels, read_predictions
 from tasks.evaluate.slices import slice_values
 from tasks.geo.distance import distance_km, swapped_km
-from tasks.reward.angles import LIMIT, Axis, check
 from tasks.reward.answer import Address, ParsedAnswer, ParseFailure, parse_answer, require_point
-from tasks.reward.compare import Difference, compare
+from tasks.reward.coordinates import LIMIT, Axis, check_degrees
 from tasks.reward.levels import LEVELS, levels_by_rule
-from tasks.reward.metrics import RESAMPLES, Metric, geoscore, summarize
+from tasks.reward.metrics import RESAMPLES, Difference, Metric, compare, geoscore, summarize
 
 Answers = Sequence[ParsedAnswer | ParseFailure]
 
-SWAP_KM = 500.0  # a median error under this is no sign of swapped columns
+SWAP_KM = 500.0  # a median error under this is not a sign of swapped columns
 SWAP_GAIN = 5.0  # how many times nearer the swapped truth must be to be worth a warning
 _ENOUGH_FOR_SWAP = 20_000  # rows that show whether columns are swapped; of more an even part is looked at
 MANY_ANSWERS = 20_000  # from here on answers are parsed in several processes
@@ -201,9 +200,9 @@ def _why(axis: Axis, named: Sequence[str]) -> pl.Expr:
         .when(value.is_null())
         .then(pl.lit("not_a_number"))
         .when(~value.is_finite())
-        .then(pl.lit(check(math.nan, axis)))
+        .then(pl.lit(check_degrees(math.nan, axis)))
         .when(value.abs() > LIMIT[axis])
-        .then(pl.lit(check(2 * LIMIT[axis], axis)))
+        .then(pl.lit(check_degrees(2 * LIMIT[axis], axis)))
     )
 
 

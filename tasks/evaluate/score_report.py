@@ -1,18 +1,24 @@
-"""Reports of prediction files as plain text."""
+"""Reports of scores: of prediction files as plain text, and of the evaluation with every policy beside the others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import polars as pl
 
+from schemas.settings.evaluate import EvaluateSettings
+from tasks.agent.attempt import PHASES, TRAINED
 from tasks.evaluate.predictions import Report
-from tasks.reward.compare import Difference
-from tasks.reward.metrics import Metric
+from tasks.lake import Lake
+from tasks.reward.metrics import Difference, Metric
+from tasks.runtime.report import MADE_FROM, markdown_table, report_folder, write_files
+from tasks.runtime.report import Report as StageReport
+from tasks.runtime.runner import digest
 
 _SHOWN = ("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean")
 _EXAMPLES = 3
 
 
-def figure(name: str, number: float) -> str:
+def format_metric(name: str, number: float) -> str:
     """A metric as a person reads it: kilometres, points or per cent."""
     if np.isnan(number):
         return "-"
@@ -26,7 +32,7 @@ def render_report(report: Report) -> str:
     lines = [f"{report.file}: {report.rows:,} predictions, scored by {report.scored_by}", ""]
     lines.append(f"{'metric':<28}{'value':>12}   {'95 % interval':<23}{'n':>10}")
     for metric in report.metrics:
-        value, low, high = (figure(metric.name, number) for number in (metric.value, metric.low, metric.high))
+        value, low, high = (format_metric(metric.name, number) for number in (metric.value, metric.low, metric.high))
         lines.append(f"{metric.name:<28}{value:>12}   {f'{low} .. {high}':<23}{metric.n:>10,}")
     lines += _slices(report)
     if report.parse_failures:
@@ -49,7 +55,7 @@ def render_side_by_side(reports: Sequence[Report], differences: Sequence[tuple[s
     by_name = [{metric.name: metric for metric in one.metrics} for one in reports]
     names = dict.fromkeys(name for one in by_name for name in one)
     for name in names:
-        cells = [figure(name, one[name].value) if name in one else "-" for one in by_name]
+        cells = [format_metric(name, one[name].value) if name in one else "-" for one in by_name]
         lines.append(f"{name:<26}" + "".join(f"{cell:>{width}}" for cell in cells))
     for first, second, found in differences:
         lines += ["", f"{second} less {first}, paired by id, {found[0].n:,} predictions"]
@@ -57,7 +63,7 @@ def render_side_by_side(reports: Sequence[Report], differences: Sequence[tuple[s
             f"{'metric':<16}{'difference':>12}   {'95 % interval':<26}{'McNemar p':>10}{'only 1st':>10}{'only 2nd':>10}"
         )
         for one in found:
-            value, low, high = (figure(one.metric, number) for number in (one.difference, one.low, one.high))
+            value, low, high = (format_metric(one.metric, number) for number in (one.difference, one.low, one.high))
             tail = "" if one.p is None else f"{one.p:>10.4g}{one.only_first:>10,}{one.only_second:>10,}"
             lines.append(f"{one.metric:<16}{value:>12}   {f'{low} .. {high}':<26}{tail}")
     lines += [f"warning: {_stem(one)}: {warning}" for one in reports for warning in one.warnings]
@@ -70,7 +76,7 @@ def _slices(report: Report) -> list[str]:
     lines = ["", f"{'slice':<28}{'n':>9}" + "".join(f"{name:>15}" for name in _SHOWN)]
     for slice_name, metrics in report.slices.items():
         known: dict[str, Metric] = {metric.name: metric for metric in metrics}
-        cells = "".join(f"{figure(name, known[name].value):>15}" for name in _SHOWN)
+        cells = "".join(f"{format_metric(name, known[name].value):>15}" for name in _SHOWN)
         lines.append(f"{_cut(slice_name, 26):<28}{known['acc@1km'].n:>9,}{cells}")
     return lines
 
@@ -82,3 +88,65 @@ def _stem(report: Report) -> str:
 def _cut(text: str, length: int) -> str:
     flat = " ".join(str(text).split())
     return flat if len(flat) <= length else flat[: length - 1] + "…"
+
+
+VERSION = 1
+SHOWN = (
+    "acc@1km",
+    "acc@25km",
+    "acc@200km",
+    "acc@750km",
+    "acc@2500km",
+    "median_km",
+    "geoscore_mean",
+    "country_accuracy",
+)
+
+
+def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
+    """The newest snapshot's scores as Markdown and CSV."""
+    scores = lake.read("scores")
+    if scores.is_empty():
+        return StageReport("# Evaluation\n\nNo policy has been scored.\n", {})
+    snapshot = scores.sort("written_at")["snapshot_id"][-1]
+    mine = scores.filter(pl.col("snapshot_id") == snapshot)
+    table = side_by_side(mine, lake.read("models"))
+    pairs = lake.read("score_pairs").filter(pl.col("snapshot_id") == snapshot)
+    pairs = pairs.sort("policy", "other_policy", "metric").select(
+        "policy", "other_policy", "metric", "first", "second", "difference", "low", "high", "p", "n"
+    )
+    text = [f"# Evaluation on snapshot {snapshot}", markdown_table(table)]
+    named = pairs.filter(pl.col("metric").is_in(["acc@25km", "acc@750km", "median_km"]))
+    if named.height:
+        rounded = named.with_columns(pl.col(pl.Float64).round(4))
+        text += ["## Paired comparisons", markdown_table(rounded)]
+    make: dict[str, Callable[[], bytes]] = {
+        "policies.csv": lambda: table.write_csv().encode(),
+        "pairs.csv": lambda: pairs.write_csv().encode(),
+    }
+    key = digest("evaluation report", VERSION, snapshot, table.rows(), pairs.rows())
+    files = write_files(report_folder(lake, "evaluate"), key, make)
+    lake.blobs.push("reports/evaluate", last=MADE_FROM)
+    return StageReport("\n\n".join(text) + "\n", files)
+
+
+def side_by_side(scores: pl.DataFrame, models: pl.DataFrame) -> pl.DataFrame:
+    """One row a policy: base models, then SFT, cold start and GRPO."""
+    phase_of = dict(models.select("model_id", "training_stage").iter_rows())
+    newest = scores.sort("written_at").group_by("policy", maintain_order=True).agg(pl.col("evaluation_id").last())
+    rows = []
+    for policy, evaluation in newest.iter_rows():
+        known = {row["metric"]: row for row in scores.filter(pl.col("evaluation_id") == evaluation).to_dicts()}
+        phase = phase_of.get(policy.removeprefix(TRAINED), "") if policy.startswith(TRAINED) else ""
+        cells = {name: _cell(name, known.get(name)) for name in SHOWN}
+        rows.append({"policy": policy, "training_stage": phase or "base", "n": known["acc@1km"]["n"], **cells})
+    order = {name: number for number, name in enumerate(("base", *PHASES))}
+    rows.sort(key=lambda row: (order.get(row["training_stage"], len(order)), row["policy"]))
+    return pl.DataFrame(rows)
+
+
+def _cell(name: str, row: dict[str, float] | None) -> str:
+    if row is None or row["value"] is None:
+        return "-"
+    bounds = [format_metric(name, row[side]) if row[side] is not None else "-" for side in ("low", "high")]
+    return f"{format_metric(name, row['value'])} ({bounds[0]} .. {bounds[1]})"

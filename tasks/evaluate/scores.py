@@ -1,4 +1,4 @@
-"""The stages that turn answers into metrics with intervals: overall, by slices, and policies against each other."""
+"""The steps that turn answers into metrics with intervals: overall, by slices, and policies against each other."""
 
 import json
 from collections.abc import Callable
@@ -8,14 +8,13 @@ import numpy as np
 import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.evaluate import ensembles
-from tasks.evaluate.benchmark import items
+from tasks.evaluate.answers import answer_identity, items
+from tasks.evaluate.ensembles import METHODS, expected_predictions
 from tasks.evaluate.slices import continents
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
-from tasks.reward.compare import compare
 from tasks.reward.levels import LEVELS, levels_by_rule
-from tasks.reward.metrics import Metric, share, summarize
+from tasks.reward.metrics import Metric, compare, share, summarize
 from tasks.runtime.labelled import empty_rows
 from tasks.runtime.runner import ColumnStage, Inputs, Row
 
@@ -29,14 +28,14 @@ _ANSWERED = (
 _SLICED = ("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS)
 
 
-def answered(inputs: Inputs, settings: EvaluateSettings) -> tuple[dict[str, pl.DataFrame], list[Row]]:
+def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[dict[str, pl.DataFrame], list[Row]]:
     """The rows of every evaluation whose pictures are all answered, and a reject for each that is not.
 
     An evaluation with pictures still to ask has no score: over the answered ones alone the denominator would be
     another. It is rejected as `incomplete` until a later run has the rest.
     """
     asked = items(inputs, settings).select("evaluation_id", "policy", "image_id", "lat", "lon")
-    asked = pl.concat([asked, ensembles.asked(inputs, settings)])
+    asked = pl.concat([asked, expected_predictions(inputs, settings)])
     said = inputs.frame("predictions").select(
         *_ANSWERED, pl.col("lat").alias("said_lat"), pl.col("lon").alias("said_lon"), pl.lit(True).alias("found")
     )
@@ -67,7 +66,7 @@ def errors(rows: pl.DataFrame) -> np.ndarray:
 
 def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Every metric of every evaluation. Scores belong to the snapshot whose pictures were answered."""
-    whole, rejects = answered(inputs, settings)
+    whole, rejects = answered_evaluations(inputs, settings)
     kept: list[Row] = []
     for evaluation, rows in whole.items():
         head = {"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "policy": rows["policy"][0]}
@@ -127,7 +126,7 @@ def _mean(name: str, values: np.ndarray, settings: EvaluateSettings) -> Metric:
 def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The main metrics by kind, tier, localizability, scene category, continent and tool pattern."""
     kept: list[Row] = []
-    for evaluation, rows in answered(inputs, settings)[0].items():
+    for evaluation, rows in answered_evaluations(inputs, settings)[0].items():
         km = errors(rows)
         head = {"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "policy": rows["policy"][0]}
         for by, name, mask in _groups(rows):
@@ -165,7 +164,7 @@ def _groups(rows: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
 
 def pairs(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Every two evaluations of the same pictures, compared picture by picture."""
-    whole = list(answered(inputs, settings)[0].items())
+    whole = list(answered_evaluations(inputs, settings)[0].items())
     kept: list[Row] = []
     for number, (first_id, first) in enumerate(whole):
         for second_id, second in whole[number + 1 :]:
@@ -203,8 +202,8 @@ def _frame(rows: list[Row], table: str, *floats: str) -> pl.DataFrame:
 def identity(settings: EvaluateSettings) -> dict[str, Any]:
     """The settings scores depend on, beside the answers themselves."""
     return {
-        **ensembles.scaling_identity(settings),
-        **ensembles.swarm_identity(settings),
+        **answer_identity(settings),
+        **{name: method.identity(settings) for name, method in METHODS.items()},
         "resamples": settings.resamples,
         "seed": settings.seed,
     }

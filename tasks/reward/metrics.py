@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
+from scipy.stats import binomtest
 
 # SpotAgent and GeoAgent 1, 25, 200, 750, 2500; Thinking with Map 0.5, 2, 10, 25, 200, 750; GeoVista 3; smileGeo 50
 THRESHOLDS_KM = (0.5, 1.0, 2.0, 3.0, 10.0, 25.0, 50.0, 200.0, 750.0, 2500.0)
 GEOSCORE_SCALE_KM = 18050.0
 RESAMPLES = 1000
-# Above so many rows that many equal-count bins stand for the rows when means are resampled.
+# Above _MOST_ROWS rows, _BINS bins of equal counts stand for the rows when means are resampled.
 _MOST_ROWS, _BINS = 2000, 200
 
 Floats = NDArray[np.float64]
@@ -158,3 +159,91 @@ def _binned(values: Floats, edges: NDArray[np.int64]) -> tuple[Floats, Floats]:
 def _interval(draws: Floats) -> tuple[float, float]:
     low, high = np.quantile(draws, [0.025, 0.975])
     return float(low), float(high)
+
+
+MOST_ROWS = 20_000  # above, a seeded sample of the queries is resampled: the interval of more would take minutes
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much the second set is better than the first; `p` is McNemar's, two-sided, where the metric is a share."""
+
+    metric: str
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+    p: float | None
+    only_first: int | None = None  # queries that only the first set has right
+    only_second: int | None = None
+    n: int = 0
+
+    def as_row(self) -> dict[str, object]:
+        """The difference with None for what is not finite."""
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
+
+
+def compare(
+    first_km: ArrayLike, second_km: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[Difference, ...]:
+    """Differences of the accuracies, of the median distance and of the mean GeoScore, with 95 % intervals."""
+    first, second = (_far(values) for values in (first_km, second_km))
+    if first.shape != second.shape:
+        raise ValueError(f"{len(first)} and {len(second)} answers cannot be paired")
+    if not len(first):
+        return ()
+    rng = np.random.default_rng(seed)
+    n = len(first)
+    found = [_shares(f"acc@{edge:g}km", first <= edge, second <= edge) for edge in THRESHOLDS_KM]
+    medians = float(np.median(first)), float(np.median(second))
+    # Of more rows a sample is resampled, and its interval narrowed to the size of the whole.
+    rows = rng.choice(n, MOST_ROWS, replace=False) if n > MOST_ROWS else np.arange(n)
+    below, above = _median_interval(first[rows], second[rows], resamples, rng)
+    narrower = math.sqrt(len(rows) / n)
+    middle = medians[1] - medians[0]
+    found.append(
+        Difference("median_km", *medians, middle, middle + below * narrower, middle + above * narrower, None, n=n)
+    )
+    gain = geoscore(np.where(np.isinf(second), np.nan, second)) - geoscore(np.where(np.isinf(first), np.nan, first))
+    firsts = float(geoscore(np.where(np.isinf(first), np.nan, first)).mean())
+    mean = float(gain.mean())
+    if n <= MOST_ROWS:
+        drawn = np.array([gain[rng.integers(0, n, n)].mean() for _ in range(resamples)])
+        low, high = (float(value) for value in np.quantile(drawn, [0.025, 0.975]))
+    else:  # of that many rows the mean is normal, and so is the bootstrap's interval
+        width = 1.96 * float(gain.std(ddof=1)) / math.sqrt(n)
+        low, high = mean - width, mean + width
+    found.append(Difference("geoscore_mean", firsts, firsts + mean, mean, low, high, None, n=n))
+    return tuple(found)
+
+
+def _shares(name: str, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Difference:
+    n = len(first)
+    gained, lost = int((second & ~first).sum()), int((first & ~second).sum())
+    p = float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
+    difference = (gained - lost) / n
+    # The interval of a difference of paired shares (Newcombe's plain form, with the 1/n of a continuity correction).
+    spread = math.sqrt(max(0.0, (gained + lost) / n - difference**2) / n)
+    width = 1.96 * spread + 1 / n
+    low, high = max(-1.0, difference - width), min(1.0, difference + width)
+    return Difference(name, float(first.mean()), float(second.mean()), difference, low, high, p, lost, gained, n)
+
+
+def _median_interval(a: Floats, b: Floats, resamples: int, rng: np.random.Generator) -> tuple[float, float]:
+    """The bootstrap interval of the difference of medians of paired rows, as distances from its middle."""
+    values = np.empty(resamples)
+    for number in range(resamples):
+        rows = rng.integers(0, len(a), len(a))
+        values[number] = np.median(b[rows]) - np.median(a[rows])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return math.nan, math.nan
+    low, middle, high = np.quantile(values, [0.025, 0.5, 0.975])
+    return float(low - middle), float(high - middle)
+
+
+def _far(values: ArrayLike) -> NDArray[np.float64]:
+    """Distances with infinity for a missing answer: it is a miss, and farther than every other."""
+    distance = np.asarray(values, dtype=np.float64).ravel()
+    return np.where(np.isfinite(distance), distance, np.inf)

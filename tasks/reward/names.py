@@ -159,7 +159,7 @@ def _cities(code: str) -> dict[str, frozenset[str]]:
     """Folded city name -> its folded other names, for one country."""
     index: dict[str, set[str]] = {}
     for main, *others in _gazetteer().get(code, ()):
-        # Codes such as MUC are no names, and would be found in any sentence.
+        # Codes such as MUC are not names, and would be found in any sentence.
         names = {fold(name) for name in (main, *others) if len(name) > 3 or not name.isascii()}
         names.discard("")
         for form in spellings(main):

@@ -48,7 +48,7 @@ _RULE = re.compile(_FIRST + "(?:" + "|".join(f"(?P<r{i}>{pattern})" for i, (patt
 _COORDINATE_TAGS = re.compile(r"(?:lat|latitude|lon|lng|long|longitude|coordinates?|coords?|location|point|gps)", re.I)
 
 
-def plain(text: str) -> str:
+def plain_spelling(text: str) -> str:
     """The text with one spelling of digits, signs, quotes, spaces and compass words, without markup."""
     return _RULE.sub(_spell, text.translate(_CHARACTERS))
 

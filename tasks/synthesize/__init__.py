@@ -1,9 +1,9 @@
 """Trajectories: agents try to locate pictures, and rejection sampling keeps what is worth learning from."""
 
 from schemas.settings.synthesize import SynthesizeSettings
-from tasks.synthesize.notes import read_notes
+from tasks.recipes.recipe import RECIPES
 from tasks.synthesize.report import report
-from tasks.synthesize.trajectories import STAGE
+from tasks.synthesize.trajectories import STAGE, chosen_recipes
 
 __all__ = ["STAGE", "STAGES", "check", "report"]
 
@@ -12,5 +12,5 @@ STAGES = [STAGE]
 
 def check(settings: SynthesizeSettings) -> None:
     """Refuse a file of notes that cannot be read before anything is asked."""
-    if settings.notes is not None:
-        read_notes(settings.notes)
+    for recipe in chosen_recipes(settings):
+        RECIPES[recipe].notes(settings)

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.errors import InputError
-from schemas.messages import Message, image_reference, image_references
+from schemas.messages import Message, image_reference, image_references, parts_of
 from tasks.agent.render import tools_block, training_messages
-from tasks.agent.tagged import parse
+from tasks.agent.tagged import parse_tagged
 from tasks.lake import Lake
 
 Row = dict[str, Any]
@@ -55,7 +55,7 @@ def read_tagged(row: Row) -> list[Message]:
     tagged = [dict(turn) for turn in row["messages"]]
     if row["tools"]:
         tagged[0]["content"] = tagged[0]["content"].removesuffix("\n\n" + tools_block(row["tools"]))
-    return parse(tagged)
+    return parse_tagged(tagged)
 
 
 def _kept(lake: Lake, recipe: str) -> Iterator[Row]:
@@ -97,8 +97,7 @@ def _write_tagged(rows: Sequence[Row], lake: Lake, path: Path) -> None:
 
 def _parts(content: Any) -> list[dict[str, str]]:
     """Parts with the same keys each: Arrow would fill a missing one with null, which TRL takes for a picture."""
-    listed = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return [{"type": "image", "text": ""} if image_reference(part) else part for part in listed]
+    return [{"type": "image", "text": ""} if image_reference(part) else part for part in parts_of(content)]
 
 
 def _images(lake: Lake, turns: Sequence[Message]) -> list[dict[str, Any]]:

@@ -1,41 +1,103 @@
 """Rejection sampling (SpotAgent 3.2.1): which trajectories are worth learning from, and why the others are not."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+from schemas.messages import Message, image_references, texts_of
 from schemas.settings.synthesize import SynthesizeSettings
-from tasks.agent.answer_form import form_error, read_levels
 from tasks.agent.environment import ANSWERED, CALL_BUDGET, Trajectory
-from tasks.agent.recipe import Recipe
 from tasks.agent.render import training_messages
-from tasks.agent.tagged import NotTaggable
-from tasks.geo.distance import distance_km
-from tasks.reward.answer import Address, ParsedAnswer, parse_answer
-from tasks.reward.names import country_code
-from tasks.synthesize.grounding import named_in_question, unfounded_coordinates, unseen_signs
+from tasks.agent.tagged import NotTaggable, split_thought
+from tasks.recipes.recipe import Judged, Recipe
+from tasks.reward.answer import parse_answer
+from tasks.reward.outcome import Truth
 
-# Said by the parser where there is no answer at all, rather than one it cannot use.
-_NOTHING_SAID = ("empty", "no_answer")
+# Writing that is quoted. A straight single quote counts only at the edge of a word: the rest are apostrophes.
+_QUOTED = re.compile(r"\"([^\"\n]{2,80})\"|“([^”\n]{2,80})”|«([^»\n]{2,80})»|(?<!\w)'([^'\n]{2,80})'(?!\w)")
+_COORDINATE = re.compile(r"(?<![\w.])-?\d{1,3}\.(\d{3,})(?![\w.])")
+
+
+def unseen_signs(trajectory: Trajectory) -> list[str]:
+    """What thoughts quote that stands in no message the model could see by then.
+
+    A thought may quote what the picture right before it shows: it is where the picture is read. Where an Observer did
+    the reading, its words are the measure.
+    """
+    seen: list[str] = []
+    observed = iter(trajectory.observations)
+    unseen: list[str] = []
+    after_picture = False
+    for message in trajectory.messages:
+        texts, pictures = _visible(message)
+        if message["role"] != "assistant":
+            after_picture = (after_picture and message["role"] == "tool") or bool(pictures)
+            seen += [fold(text) for text in texts]
+            seen += [fold(words) for _, words in zip(range(pictures), observed, strict=False)]
+            continue
+        thought, _ = split_thought(texts[0] if texts else "")
+        is_reading = after_picture and not trajectory.observations
+        known = "\n".join(seen)
+        unseen += [quoted for quoted in quotes(thought) if not is_reading and fold(quoted) not in known]
+        # What it asked a tool for is a message it can see as well.
+        seen += [fold(text) for text in (*texts, *_arguments(message))]
+        after_picture = False
+    return unseen
+
+
+def unfounded_coordinates(trajectory: Trajectory) -> list[str]:
+    """Coordinates in thoughts, calls and the answer that no tool had given by then, to the decimals written."""
+    given: list[float] = []
+    unfounded: list[str] = []
+    for message in trajectory.messages:
+        texts, _ = _visible(message)
+        numbers = [match for text in (*texts, *_arguments(message)) for match in _COORDINATE.finditer(text)]
+        if message["role"] != "assistant":
+            given += [float(match.group()) for match in numbers] if message["role"] == "tool" else []
+            continue
+        for match in numbers:
+            half = 0.5 * 10.0 ** -len(match.group(1)) * 1.001
+            if not any(abs(float(match.group()) - value) <= half for value in given):
+                unfounded.append(match.group())
+    return unfounded
+
+
+def named_in_question(trajectory: Trajectory, names: Sequence[str | None]) -> list[str]:
+    """Names of the answer that the system prompt or the question holds already."""
+    asked = " ".join(
+        fold(text)
+        for message in trajectory.messages
+        if message["role"] in ("system", "user")
+        for text in texts_of(message)
+    )
+    return [name for name in names if name and re.search(rf"\b{re.escape(fold(name))}\b", asked)]
+
+
+def fold(text: str) -> str:
+    """Letters without accents and case, blanks as one: the same sign is written in several ways."""
+    parts = unicodedata.normalize("NFKD", text.casefold().replace("ı", "i"))
+    return " ".join("".join(char for char in parts if not unicodedata.combining(char)).split())
+
+
+def quotes(text: str) -> Iterator[str]:
+    """Everything a text puts in quotation marks."""
+    for match in _QUOTED.finditer(text):
+        yield next(group for group in match.groups() if group is not None)
+
+
+def _visible(message: Message) -> tuple[list[str], int]:
+    return texts_of(message), len(image_references([message]))
+
+
+def _arguments(message: Message) -> list[str]:
+    return [call["function"]["arguments"] for call in message.get("tool_calls") or []]
 
 
 @dataclass(frozen=True)
-class Truth:
-    """Where a picture was really taken."""
-
-    lat: float
-    lon: float
-    address: Address = field(default_factory=Address)
-
-
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Judged):
     """Whether a trajectory is kept; if not, every reason that applies, in a fixed order, with what was found."""
 
-    reasons: tuple[str, ...]
-    answer: str | None = None
-    lat: float | None = None
-    lon: float | None = None
-    error_km: float | None = None
     evidence: tuple[str, ...] = ()
 
     @property
@@ -43,14 +105,14 @@ class Verdict:
         return not self.reasons
 
 
-def verdict(trajectory: Trajectory, recipe: Recipe, truth: Truth, settings: SynthesizeSettings) -> Verdict:
+def judge_trajectory(trajectory: Trajectory, recipe: Recipe, truth: Truth, settings: SynthesizeSettings) -> Verdict:
     """Kept iff every call was well-formed and answered, and the answer has the prompt's form and is near the truth.
 
-    How near is `max_error_km`, for recipes that answer with a point and filter by it; GeoAgent's answer has to name
-    the right country. Rules beyond the paper apply where `require` names them.
+    The recipe judges its answer; `max_error_km` is how near a point has to be. Rules beyond the paper apply where
+    `require` names them.
     """
     reasons = _process_reasons(trajectory)
-    judged = _judge_answer(trajectory, recipe, truth, settings)
+    judged = recipe.judge(trajectory.final_text, truth, settings.max_error_km)
     reasons += [reason for reason in judged.reasons if reason not in reasons]
     evidence: list[str] = []
     for rule, (reason, offending_in) in _RULES.items():
@@ -76,40 +138,6 @@ def _process_reasons(trajectory: Trajectory) -> list[str]:
     except NotTaggable:
         reasons.append("foreign_markup")
     return reasons
-
-
-def _judge_answer(trajectory: Trajectory, recipe: Recipe, truth: Truth, settings: SynthesizeSettings) -> Verdict:
-    """What is wrong with what it answered."""
-    text = trajectory.final_text
-    if recipe.answer_form == "levels":
-        return _judge_levels(text, truth)
-    reasons = []
-    answer = parse_answer(text)
-    if not isinstance(answer, ParsedAnswer):
-        reason = "no_answer" if answer.reason in _NOTHING_SAID else "unparsable_answer"
-        return Verdict((reason,), answer.text.strip() or None)
-    if form_error(recipe.answer_form, text) is not None:
-        reasons.append("wrong_form")
-    if answer.lat is None or answer.lon is None:
-        return Verdict((*reasons, "missing_field"), answer.text.strip())
-    if not answer.address.country or not answer.address.city:
-        reasons.append("missing_field")
-    error_km = distance_km(answer.lat, answer.lon, truth.lat, truth.lon)
-    # Strictly nearer, eq. 7; written so that an error that is not a number is not kept.
-    if recipe.judged_by_distance and not error_km < settings.max_error_km:
-        reasons.append("too_far")
-    return Verdict(tuple(reasons), answer.text.strip(), answer.lat, answer.lon, error_km)
-
-
-def _judge_levels(text: str, truth: Truth) -> Verdict:
-    if not text.strip():
-        return Verdict(("no_answer",))
-    value = read_levels(text)
-    if value is None:
-        return Verdict(("wrong_form",), text[:300])
-    final = str(value["FinalAnswer"])
-    said, true = country_code(final.split(";")[0].strip()), country_code(truth.address.country or "")
-    return Verdict(() if said is not None and said == true else ("wrong_country",), final)
 
 
 def _named(trajectory: Trajectory) -> list[str]:

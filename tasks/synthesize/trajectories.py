@@ -1,34 +1,76 @@
-"""The stage that makes trajectories: labelled pictures in, kept and rejected conversations out.
+"""The step that makes trajectories: labelled pictures in, kept and rejected conversations out.
 
 An item is a picture under a recipe. Attempts at it are made one after the other until enough are kept or all are
 used; every attempt is a row, whatever its verdict.
 """
 
-import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
-from schemas.messages import Usage
+from schemas.messages import ChatReply, Message, Usage
 from schemas.settings.synthesize import SynthesizeSettings
-from tasks.agent.derived import derived_rows
-from tasks.agent.environment import Environment, Trajectory, run_agent
-from tasks.agent.picture import Picture, open_picture
-from tasks.agent.recipe import Recipe
-from tasks.agent.recipes import RECIPES
-from tasks.agent.seeds import stable_seed
+from tasks.agent.attempt import Sampling, SingleAgent, stable_seed
+from tasks.agent.environment import Ask, Environment, Trajectory, run_agent
+from tasks.agent.picture import Picture, stored_picture
+from tasks.agent.prompt import Budgets
 from tasks.agent.service_tools import open_toolbox
+from tasks.agent.stored import derived_rows
 from tasks.agent.toolbox import Toolbox
 from tasks.lake.image_store import ImageStore
-from tasks.reward.answer import Address
+from tasks.recipes.recipe import RECIPES, Recipe, WriterContext
+from tasks.reward.outcome import Truth, truth_of
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, ServiceError
-from tasks.synthesize.attempt import attempt, limits
-from tasks.synthesize.notes import read_notes
-from tasks.synthesize.rejection import Truth, Verdict, verdict
+from tasks.synthesize.rejection import Verdict, judge_trajectory
+
+
+def limits(recipe: Recipe, settings: SynthesizeSettings) -> Budgets:
+    """The recipe's budgets with what the settings change."""
+    given: dict[str, Any] = {
+        "calls": settings.max_tool_calls,
+        "turns": settings.max_turns,
+        "tokens": settings.max_total_tokens,
+        "seconds": settings.max_seconds,
+        "cost_usd": settings.max_cost_usd,
+    }
+    changed = replace(recipe.prompt.budgets, **{name: value for name, value in given.items() if value is not None})
+    # More calls than the recipe's need more turns to be made in, unless the settings say how many.
+    if settings.max_turns is None and settings.max_tool_calls is not None:
+        changed = replace(changed, turns=max(changed.turns, changed.calls + 1))
+    return changed
+
+
+def open_writer(
+    recipe: Recipe,
+    settings: SynthesizeSettings,
+    chat: Chat,
+    picture: Picture,
+    truth: Truth,
+    notes: str | None,
+    seed: int,
+) -> tuple[str, Ask]:
+    """The writer's name and the writer. Only a recipe whose samples are labels is given the truth; it asks no model."""
+    sampling = Sampling(settings.temperature, seed, settings.max_tokens)
+    if settings.single_agent or (recipe.writer is None and recipe.label_answer is None):
+        return "agent", SingleAgent(chat, settings.agent, sampling)
+    if recipe.label_answer is not None:
+        return "truth", LabelWriter(recipe.label_answer(truth, settings.answer_decimals))
+    assert recipe.writer is not None
+    return recipe.writer.open(WriterContext(chat, recipe.prompt, picture, settings, sampling, notes))
+
+
+class LabelWriter:
+    """One reply: the label in the form the prompt asks for."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def __call__(self, messages: list[Message], tools: object) -> ChatReply:
+        return ChatReply(self._text)
 
 
 @dataclass(frozen=True)
@@ -44,9 +86,7 @@ class WorkerContext:
 def items(inputs: Inputs, settings: SynthesizeSettings) -> pl.DataFrame:
     """One row for each recipe and picture meant for training, with the truth it is judged by."""
     frames = [_items_of(inputs, settings, settings.recipe, settings.max_images)]
-    for recipe in settings.also:
-        if recipe != settings.recipe:
-            frames.append(_items_of(inputs, settings, recipe, settings.also_images))
+    frames += [_items_of(inputs, settings, recipe, settings.also_images) for recipe in settings.further_recipes]
     return pl.concat(frames)
 
 
@@ -54,22 +94,28 @@ def _items_of(inputs: Inputs, settings: SynthesizeSettings, recipe: str, max_ima
     chosen = labelled_pictures(inputs, "train", max_images)
     addresses = inputs.frame("labels").select("image_id", "country", "region", "city")
     chosen = chosen.join(addresses, on="image_id", how="left")
-    if recipe == "geoagent" and settings.notes is not None:
-        chosen = chosen.join(read_notes(settings.notes), on="image_id", how="inner")
+    notes = RECIPES[recipe].notes(settings)
+    if notes is not None:
+        chosen = chosen.join(notes, on="image_id", how="inner")
     else:
         chosen = chosen.with_columns(notes=pl.lit(None, pl.String))
     return chosen.select(
         pl.format("{}:{}", pl.lit(recipe), "image_id").alias("id"),
         *("image_id", "sha256", "extension", "lat", "lon", "country", "region", "city", "notes"),
         pl.lit(recipe).alias("recipe"),
-        pl.lit(RECIPES[recipe].prompt_hash).alias("prompt_hash"),  # other words make another trajectory
+        pl.lit(RECIPES[recipe].prompt.digest).alias("prompt_hash"),  # other words make another trajectory
         pl.lit(inputs.snapshot_id).alias("snapshot_id"),
     ).sort("sha256", "image_id")
 
 
+def chosen_recipes(settings: SynthesizeSettings) -> tuple[str, ...]:
+    """The recipes whose trajectories a run makes."""
+    return (settings.recipe, *settings.further_recipes)
+
+
 def scope(settings: SynthesizeSettings) -> tuple[str, ...]:
     """The recipes a run is about; trajectories of others stand."""
-    return tuple(f"{recipe}:" for recipe in dict.fromkeys((settings.recipe, *settings.also)))
+    return tuple(f"{recipe}:" for recipe in chosen_recipes(settings))
 
 
 def identity(settings: SynthesizeSettings) -> Any:
@@ -81,14 +127,11 @@ def identity(settings: SynthesizeSettings) -> Any:
 def roles(settings: SynthesizeSettings) -> tuple[str, ...]:
     """The models that the chosen recipes ask."""
     found: list[str] = []
-    for recipe in (settings.recipe, *settings.also):
-        writer = "agent" if settings.single_agent else RECIPES[recipe].writers[0]
-        if writer == "pair":
-            found += [settings.observer, settings.planner]
-        elif writer == "levels" and settings.notes is not None:
-            found.append(settings.normalizer)
-        elif writer != "truth":
+    for recipe in (RECIPES[name] for name in chosen_recipes(settings)):
+        if settings.single_agent or (recipe.writer is None and recipe.label_answer is None):
             found.append(settings.agent)
+        elif recipe.writer is not None:
+            found += recipe.writer.roles(settings)
     return tuple(dict.fromkeys(found))
 
 
@@ -101,16 +144,15 @@ def open_context(settings: SynthesizeSettings, setup: WorkerSetup) -> WorkerCont
 async def work(item: Row, context: WorkerContext) -> Outcome:
     """The attempts at one picture, kept or rejected; all are stored. An outage raises, and is tried again."""
     settings, recipe = context.settings, RECIPES[item["recipe"]]
-    original = await asyncio.to_thread(context.images.read, item["sha256"], item["extension"])
-    picture = await asyncio.to_thread(open_picture, original, settings.view_max_pixels, settings.view_min_pixels)
-    truth = Truth(item["lat"], item["lon"], Address(item["country"], item["region"], item["city"]))
+    picture = await stored_picture(context.images, item, settings.view_max_pixels, settings.view_min_pixels)
+    truth = truth_of(item)
     rows: list[Row] = []
     files: list[Row] = []
     judged: list[Verdict] = []
     usage = Usage()
-    for number in range(settings.samples if recipe.writers[0] != "truth" else 1):
+    for number in range(settings.samples if recipe.label_answer is None else 1):
         writer, trajectory = await _try(item, recipe, picture, truth, number, context)
-        judged.append(verdict(trajectory, recipe, truth, settings))
+        judged.append(judge_trajectory(trajectory, recipe, truth, settings))
         rows.append(_row(item, recipe, writer, number, picture, trajectory, judged[-1]))
         files += derived_rows(rows[-1]["trajectory_id"], item["image_id"], trajectory.messages)
         usage += trajectory.usage
@@ -134,20 +176,20 @@ async def _try(
 ) -> tuple[str, Trajectory]:
     """One attempt. The environment is not given the item: it can leak neither the truth nor a name into a prompt."""
     seed = stable_seed(recipe.name, item["sha256"], number)
-    made = attempt(recipe, context.settings, context.chat, picture, truth, item["notes"], seed)
+    writer, ask = open_writer(recipe, context.settings, context.chat, picture, truth, item["notes"], seed)
     environment = Environment(
         picture,
         context.tools,
-        recipe,
+        recipe.prompt,
         limits(recipe, context.settings),
         lambda jpeg: context.images.put(jpeg, "jpg"),
         stop_at_outage=True,
     )
-    trajectory = await run_agent(environment, made.ask)
+    trajectory = await run_agent(environment, ask)
     if trajectory.outage:
         failed = next(call for call in trajectory.calls if call.outage)
         raise ServiceError(failed.name, "outage", f"{failed.name}: {failed.error}", retryable=True)
-    return made.writer, trajectory
+    return writer, trajectory
 
 
 def _row(
@@ -159,7 +201,7 @@ def _row(
         "snapshot_id": item["snapshot_id"],
         "recipe": recipe.name,
         "prompt_version": recipe.version,
-        "prompt_hash": recipe.prompt_hash,
+        "prompt_hash": recipe.prompt.digest,
         "writer": writer,
         "sample": number,
         "messages_json": json.dumps(trajectory.messages, ensure_ascii=False),

@@ -7,12 +7,12 @@ import json
 import polars as pl
 
 from schemas.settings.train import TrainSettings
-from tasks.train.chain import Link, stage_identity
+from tasks.train.chain import Link, phase_identity
 from tasks.train.result import Result
 
 
 def model_card(link: Link, samples: pl.DataFrame, snapshot_id: str, settings: TrainSettings, result: Result) -> str:
-    """Markdown with the front matter that model hubs read; `samples` are the stage's own."""
+    """Markdown with the front matter that model hubs read; `samples` are the phase's own."""
     licences = samples.group_by("licence").len().sort("len", "licence", descending=[True, False])
     first, last = (result.validations[n] if result.validations else {} for n in (0, -1))
     shown = [name for name in last if name not in ("step", "images") and name in first]
@@ -21,12 +21,12 @@ def model_card(link: Link, samples: pl.DataFrame, snapshot_id: str, settings: Tr
             "---",
             "pipeline_tag: image-text-to-text",
             "library_name: transformers",
-            f"tags: [geo-localization, {settings.recipe}, {link.training_stage}]",
+            f"tags: [geo-localization, {settings.recipe}, {link.phase}]",
             "---",
             "",
             f"# {link.model_id}",
             "",
-            f"Stage `{link.training_stage}` of the recipe `{settings.recipe}`: tells where a picture was taken.",
+            f"Phase `{link.phase}` of the recipe `{settings.recipe}`: tells where a picture was taken.",
             f"Starts from {f'model `{link.parent_id}`' if link.parent_id else f'base `{settings.base}`'}.",
             "",
             "## Data",
@@ -55,7 +55,7 @@ def model_card(link: Link, samples: pl.DataFrame, snapshot_id: str, settings: Tr
             f"`geofix train --snapshot {snapshot_id}` with these settings of `train` ({result.steps:,} steps):",
             "",
             "```json",
-            json.dumps(stage_identity(settings, link.training_stage), indent=2, sort_keys=True),
+            json.dumps(phase_identity(settings, link.phase), indent=2, sort_keys=True),
             "```",
             "",
         ]

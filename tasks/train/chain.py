@@ -1,6 +1,6 @@
-"""The chain of models: which one each training stage makes, from which parent and which samples.
+"""The chain of models: which one each phase makes, from which parent and which samples.
 
-A model's id follows from its stage, settings, samples and parent, so the whole chain is known before any of it is
+A model's id follows from its phase, settings, samples and parent, so the whole chain is known before any of it is
 trained, and the same inputs name the same models on every machine.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import polars as pl
 
-from schemas.settings.train import TrainingStage, TrainSettings
+from schemas.settings.train import TrainingPhase, TrainSettings
 from tasks.runtime.runner import digest
 
-# Every field but the per-stage sections, which are added for the stage alone: another GRPO rate must not retrain SFT.
-_SECTIONS = {"sft", "cold_start", "grpo", "tiny", "stages"}
+# Every field but the per-phase sections, which are added for the phase alone: another GRPO rate must not retrain SFT.
+_SECTIONS = {"sft", "cold_start", "grpo", "tiny", "phases"}
 VERSION = 2  # raise it when the same settings and samples make another model
 # Training order: by the pictures' bytes, which are the same in every lake, where ids are keyed by the lake.
 BY_BYTES = ("sha256", "training_stage", "sample_id")
@@ -25,43 +25,41 @@ BY_BYTES = ("sha256", "training_stage", "sample_id")
 class Link:
     """One model of the chain."""
 
-    training_stage: TrainingStage
+    phase: TrainingPhase
     model_id: str
     parent_id: str | None  # none: the base model itself
     samples: int
     samples_digest: str
 
 
-def stage_identity(settings: TrainSettings, training_stage: TrainingStage) -> dict[str, Any]:
-    """Of the settings, what decides the outcome of one training stage, given its parent."""
+def phase_identity(settings: TrainSettings, phase: TrainingPhase) -> dict[str, Any]:
+    """Of the settings, what decides the outcome of one phase, given its parent."""
     whole = settings.identity()
     shared = {name: value for name, value in whole.items() if name not in _SECTIONS}
     tiny = {"tiny": whole["tiny"]} if settings.base == "tiny" else {}
-    return {**shared, **tiny, "training_stage": training_stage, training_stage: whole[training_stage]}
+    return {**shared, **tiny, "training_stage": phase, phase: whole[phase]}
 
 
 def chain(samples: pl.DataFrame, settings: TrainSettings) -> list[Link]:
-    """The models to be made, in order. A stage without samples has a link too, but is no parent."""
+    """The models to be made, in order. A phase without samples has a link too, but is not a parent."""
     links: list[Link] = []
     parent: str | None = None
     # The tiny base learns its tokenizer from the text of all samples, so all of them decide what it is.
     vocabulary = _digest(samples) if settings.base == "tiny" else None
-    for training_stage in settings.stages:
-        mine = samples_of(samples, training_stage, settings)
+    for phase in settings.phases:
+        mine = samples_of(samples, phase, settings)
         samples_digest = _digest(mine)
-        model_id = digest(
-            "model", VERSION, stage_identity(settings, training_stage), samples_digest, parent or vocabulary
-        )
-        links.append(Link(training_stage, model_id, parent, mine.height, samples_digest))
+        model_id = digest("model", VERSION, phase_identity(settings, phase), samples_digest, parent or vocabulary)
+        links.append(Link(phase, model_id, parent, mine.height, samples_digest))
         if mine.height:
             parent = model_id
     return links
 
 
-def samples_of(samples: pl.DataFrame, training_stage: TrainingStage, settings: TrainSettings) -> pl.DataFrame:
-    """The samples of one training stage, in training order: cold start with its replayed SFT samples among them."""
-    mine = samples.filter(pl.col("training_stage") == training_stage).sort("phase", *BY_BYTES)
-    if training_stage == "cold_start" and mine.height:
+def samples_of(samples: pl.DataFrame, phase: TrainingPhase, settings: TrainSettings) -> pl.DataFrame:
+    """The samples of one phase, in training order: cold start with its replayed SFT samples among them."""
+    mine = samples.filter(pl.col("training_stage") == phase).sort("phase", *BY_BYTES)
+    if phase == "cold_start" and mine.height:
         replayed = samples.filter(pl.col("training_stage") == "sft").sort(*BY_BYTES)
         count = min(replayed.height, round(mine.height * settings.cold_start.replay))
         mine = pl.concat([mine, replayed.head(count)]).sort(*BY_BYTES)

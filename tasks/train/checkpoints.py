@@ -1,4 +1,4 @@
-"""Resumable checkpoints: written beside, synchronized to disk, then renamed, so that a kill leaves none by halves."""
+"""Resumable checkpoints: written beside, synchronized to disk, then renamed, so that a kill leaves no partial one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from schemas.errors import GeofixError
 from tasks.train.fast.adapters import merged_state
 from tasks.train.fast.padding import plain_state
 from tasks.train.fast.parts import local, part_like
-from tasks.train.ranks import ALONE, Ranks
-from tasks.train.sharding import whole_state
+from tasks.train.ranks import ALONE, Ranks, whole_state
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +32,14 @@ FULL_TEXTS = tuple(os.strerror(number) for number in FULL)
 
 @dataclass
 class Progress:
-    """What a training stage knows beside weights and optimizer."""
+    """What a phase knows beside weights and optimizer."""
 
     step: int = 0  # optimizer steps done
     history: list[dict[str, float]] = field(default_factory=list)  # one entry for each step
     validations: list[dict[str, float]] = field(default_factory=list)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     best_step: int | None = None
-    phase_end: int | None = None  # GRPO: the step at which phase I was found to have converged
+    phase_end: int | None = None  # GRPO: the step at which the curriculum's phase I was found to have converged
 
 
 def save_checkpoint(folder: Path, model: Any, optimizer: Any, progress: Progress, ranks: Ranks = ALONE) -> Path:
@@ -71,7 +70,7 @@ def _write_checkpoint(
                 with (fresh / name).open("wb") as file:
                     torch.save(value, file)
             (fresh / "progress.json").write_text(json.dumps(vars(progress)), encoding="utf-8")
-            sync(fresh)
+            sync_folder(fresh)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
@@ -99,7 +98,7 @@ def load_checkpoint(path: Path, model: Any, optimizer: Any) -> Progress:
     return progress
 
 
-def resume(folder: Path, model: Any, optimizer: Any) -> Progress:
+def resume_checkpoint(folder: Path, model: Any, optimizer: Any) -> Progress:
     """Go on from the newest checkpoint that can be read; from the start where there is none."""
     whole = checkpoints(folder)
     for path in reversed(whole):
@@ -147,7 +146,7 @@ def _write_model(folder: Path, model: Any, processor: Any, state: dict[str, torc
         try:
             model.save_pretrained(folder, state_dict=state)
             processor.save_pretrained(folder)
-            sync(folder)
+            sync_folder(folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -198,7 +197,7 @@ def _size(count: int) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

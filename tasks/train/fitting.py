@@ -1,4 +1,4 @@
-"""What a training run would take: samples, steps and memory of each stage, before anything is loaded."""
+"""What a training run would take: samples, steps and memory of each phase, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from schemas.settings.train import TrainingStage, TrainSettings
+from schemas.messages import parts_of, texts_of
+from schemas.settings.train import TrainingPhase, TrainSettings
 from tasks.train.chain import samples_of
-from tasks.train.memory import PADDED, Gpu, Needed, Shape, advice, load_of, needed
+from tasks.train.memory import PADDED, Gpu, Needed, Shape, load_of, memory_advice, memory_needed
 from tasks.train.opening import base_folder, check_folder
 from tasks.train.schedule import steps_of
 
@@ -19,9 +20,9 @@ LOOKED_AT = 2000  # samples whose length is looked at
 
 @dataclass(frozen=True)
 class Forecast:
-    """One stage of a run."""
+    """One phase of a run."""
 
-    training_stage: TrainingStage
+    phase: TrainingPhase
     samples: int
     steps: int
     text_tokens: int  # of the longest sample that was looked at
@@ -34,24 +35,24 @@ class Forecast:
 
 
 def forecast(samples: pl.DataFrame, settings: TrainSettings) -> list[Forecast]:
-    """Every stage that has samples."""
+    """Every phase that has samples."""
     found = []
-    for training_stage in settings.stages:
-        mine = samples_of(samples, training_stage, settings)
+    for phase in settings.phases:
+        mine = samples_of(samples, phase, settings)
         if not mine.is_empty():
-            found.append(forecast_stage(mine, training_stage, settings))
+            found.append(forecast_phase(mine, phase, settings))
     return found
 
 
-def forecast_stage(samples: pl.DataFrame, training_stage: TrainingStage, settings: TrainSettings) -> Forecast:
-    """One stage over its samples."""
+def forecast_phase(samples: pl.DataFrame, phase: TrainingPhase, settings: TrainSettings) -> Forecast:
+    """One phase over its samples."""
     chars, pictures = zip(*(size_of(one) for one in samples.head(LOOKED_AT)["messages_json"]), strict=True)
     tokens = max(1, round(max(chars) / CHARS_A_TOKEN))
-    load = load_of(settings, training_stage, tokens, max(pictures), samples.height)
-    memory = needed(shape_of(settings), settings, training_stage, load)
+    load = load_of(settings, phase, tokens, max(pictures), samples.height)
+    memory = memory_needed(shape_of(settings), settings, phase, load)
     return Forecast(
-        training_stage, samples.height, _steps(training_stage, samples.height, settings), tokens, max(pictures),
-        memory, advice(settings, training_stage, memory),
+        phase, samples.height, _steps(phase, samples.height, settings), tokens, max(pictures),
+        memory, memory_advice(settings, phase, memory),
     )  # fmt: skip
 
 
@@ -67,9 +68,9 @@ def shape_of(settings: TrainSettings) -> Shape:
     )  # fmt: skip
 
 
-def _steps(training_stage: TrainingStage, samples: int, settings: TrainSettings) -> int:
-    if training_stage != "grpo":
-        tuner = settings.sft if training_stage == "sft" else settings.cold_start
+def _steps(phase: TrainingPhase, samples: int, settings: TrainSettings) -> int:
+    if phase != "grpo":
+        tuner = settings.sft if phase == "sft" else settings.cold_start
         return steps_of(samples, tuner.batch_size, tuner.epochs, tuner.max_steps)
     grpo = settings.grpo
     return steps_of(samples, min(grpo.prompts_per_step, samples), grpo.epochs, grpo.max_steps)
@@ -79,8 +80,7 @@ def size_of(messages_json: str) -> tuple[int, int]:
     """Characters of text and pictures of a conversation."""
     chars = pictures = 0
     for message in json.loads(messages_json):
-        content = message["content"]
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-        chars += sum(len(part["text"]) for part in parts if part["type"] == "text")
-        pictures += sum(part["type"] != "text" for part in parts)
+        texts = texts_of(message)
+        chars += sum(len(text) for text in texts)
+        pictures += len(parts_of(message["content"])) - len(texts)
     return chars, pictures

@@ -15,20 +15,19 @@ from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.reward.advantage import group_advantages
 from tasks.train.checkpoints import Progress
-from tasks.train.dataset import CACHE_BYTES, Ahead
+from tasks.train.encoding import CACHE_BYTES, Ahead
 from tasks.train.fast.grouped import Completion, Group, pack_groups
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Packed, Sample
 from tasks.train.loop import Figures, Pending
 from tasks.train.policy_loss import objective, token_weights
-from tasks.train.ranks import ALONE, Ranks
+from tasks.train.ranks import ALONE, Ranks, gathered
 from tasks.train.rollouts.source import Episode, Judged, Rollouts, Scorer
 from tasks.train.schedule import rate_share
-from tasks.train.sharding import gathered
 from tasks.train.supervised import BYTES_A_PIXEL, blank_sample, on_device
 
 
-class Mark(NamedTuple):
+class RolloutStats(NamedTuple):
     """Of one rollout, what the figures of a generation are made of."""
 
     group: int
@@ -39,7 +38,7 @@ class Mark(NamedTuple):
 
 
 @dataclass
-class Drawn:
+class RolloutSample:
     """One rollout with everything its loss needs."""
 
     prompt: Sample
@@ -59,12 +58,12 @@ class Drawn:
         return sum(self.completion.is_policy)
 
     @property
-    def mark(self) -> Mark:
-        return Mark(self.group, self.judged, self.tokens, self.episode.is_finished, self.episode.tool_calls)
+    def stats(self) -> RolloutStats:
+        return RolloutStats(self.group, self.judged, self.tokens, self.episode.is_finished, self.episode.tool_calls)
 
 
 class Reference:
-    """The stage's starting model: the policy without its adapters, or a copy that lies on the device or beside it."""
+    """The phase's starting model: the policy without its adapters, or a copy that lies on the device or beside it."""
 
     def __init__(self, fast: FastModel, has_adapters: bool, is_offloaded: bool) -> None:
         self._device, self._is_offloaded = fast.device, is_offloaded and not has_adapters
@@ -77,7 +76,9 @@ class Reference:
         if self._is_offloaded:
             model.to("cpu")
 
-    def log_probs(self, passes: Iterator[list[Drawn]], compute: Callable[[FastModel, list[Drawn]], None]) -> None:
+    def log_probs(
+        self, passes: Iterator[list[RolloutSample]], compute: Callable[[FastModel, list[RolloutSample]], None]
+    ) -> None:
         if self._is_offloaded:
             self.fast.model.to(self._device)
         for some in passes:
@@ -113,7 +114,7 @@ class Grpo:
         self._ahead = Ahead(
             on_device(encode, fast), settings.loader_threads, CACHE_BYTES // (BYTES_A_PIXEL * settings.image_max_pixels)
         )
-        self._drawn: list[Drawn] = []
+        self._drawn: list[RolloutSample] = []
         self._generation = -1  # that was drawn; with several processes this one may have no part in it
         self._figures: Figures = {}
 
@@ -121,7 +122,7 @@ class Grpo:
         return self.grpo.learning_rate * rate_share(step, self.steps, 0.0, self.grpo.schedule)
 
     def prompts(self, generation: int, progress: Progress) -> list[int]:
-        """The samples of a generation: in their order, phase I first; phase II at once when phase I has converged."""
+        """The samples of a generation, the curriculum's phase I first; phase II at once when phase I has converged."""
         first = [n for n, row in enumerate(self.rows) if row.get("phase") in (None, 1)]
         if progress.phase_end is not None and len(first) < len(self.rows):
             second = [n for n in range(len(self.rows)) if n not in set(first)]
@@ -186,20 +187,20 @@ class Grpo:
             groups = self.rollouts.draw(prompts, rows) if mine else []
         drawn = []
         judged = self.scorer([(one, row) for group, row in zip(groups, rows, strict=True) for one in group])
-        marks = iter(judged)
+        worth = iter(judged)
         numbers = self.ranks.part(range(len(chosen)))
         for number, prompt, group in zip(numbers, prompts, groups, strict=True):
-            drawn += [Drawn(prompt, one, next(marks), number) for one in group]
+            drawn += [RolloutSample(prompt, one, next(worth), number) for one in group]
         rewards = np.array([math.nan if one.judged.reward is None else one.judged.reward for one in drawn])
         for one, advantage in zip(drawn, group_advantages(rewards, [one.group for one in drawn]).values, strict=True):
             one.advantage = float(advantage)
         self._drawn = drawn
-        marks_of_all = self.ranks.of_all([one.mark for one in drawn])
-        refuse_outage(marks_of_all)
-        self._figures = figures_of(marks_of_all)
+        stats = self.ranks.of_all([one.stats for one in drawn])
+        refuse_outage(stats)
+        self._figures = figures_of(stats)
 
-        def keep(name: str) -> Callable[[FastModel, list[Drawn]], None]:
-            def compute(fast: FastModel, some: list[Drawn]) -> None:
+        def keep(name: str) -> Callable[[FastModel, list[RolloutSample]], None]:
+            def compute(fast: FastModel, some: list[RolloutSample]) -> None:
                 found, _ = fast.log_probs(self._packed(some), self.grpo.temperature)
                 parts = found.split([one.tokens for one in some])
                 for one, part in zip(some, parts, strict=True):
@@ -214,7 +215,7 @@ class Grpo:
             self.reference.log_probs(self._even_passes(drawn), keep("reference"))
         self.fast.model.train()
 
-    def _even_passes(self, drawn: Sequence[Drawn]) -> Iterator[list[Drawn]]:
+    def _even_passes(self, drawn: Sequence[RolloutSample]) -> Iterator[list[RolloutSample]]:
         """The passes, and as many empty ones as the process with the most has more."""
         passes = list(self._passes(drawn))
         missing = self.ranks.most(len(passes)) - len(passes)  # asked before the first pass: all processes are here then
@@ -222,16 +223,16 @@ class Grpo:
         for _ in range(missing):
             yield []
 
-    def _packed(self, some: Sequence[Drawn]) -> Packed:
+    def _packed(self, some: Sequence[RolloutSample]) -> Packed:
         groups = groups_of(some)
         has_picture = any(group.prompt.grids or any(one.grids for one in group.completions) for group in groups)
         if self.ranks.count > 1 and not has_picture:
             groups.append(Group(blank_sample(self.fast), ()))
         return pack_groups(groups, self.fast.image_token, self.fast.merge).to(self.fast.device)
 
-    def _passes(self, drawn: Sequence[Drawn]) -> Iterator[list[Drawn]]:
+    def _passes(self, drawn: Sequence[RolloutSample]) -> Iterator[list[RolloutSample]]:
         """Rollouts of each forward pass, in order: a group's rollouts together as far as they fit."""
-        some: list[Drawn] = []
+        some: list[RolloutSample] = []
         tokens = 0
         for one in drawn:
             is_new = not some or some[-1].group != one.group
@@ -248,13 +249,13 @@ class Grpo:
     def _joined(self, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
         return torch.cat([part for part in parts if part is not None])
 
-    def _spread(self, some: Sequence[Drawn], values: Sequence[float]) -> torch.Tensor:
+    def _spread(self, some: Sequence[RolloutSample], values: Sequence[float]) -> torch.Tensor:
         """A value of each rollout, for each of its tokens."""
         counts = torch.tensor([one.tokens for one in some])
         return torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), counts).to(self.fast.device)
 
 
-def groups_of(some: Sequence[Drawn]) -> list[Group]:
+def groups_of(some: Sequence[RolloutSample]) -> list[Group]:
     """Rollouts in order, those of one prompt together."""
     found: list[Group] = []
     last = -1
@@ -278,7 +279,7 @@ def has_converged(validations: Sequence[dict[str, float]], grpo: GrpoSettings) -
     return max(rewards[-grpo.patience :]) < before + grpo.least_rise
 
 
-def refuse_outage(drawn: Sequence[Mark]) -> None:
+def refuse_outage(drawn: Sequence[RolloutStats]) -> None:
     """Stop where tools or services failed every rollout: a step would have nothing to learn from."""
     if drawn and all(one.judged.reward is None for one in drawn):
         reasons = ", ".join(sorted({one.judged.reason or "outage" for one in drawn}))
@@ -288,7 +289,7 @@ def refuse_outage(drawn: Sequence[Mark]) -> None:
         )
 
 
-def figures_of(drawn: Sequence[Mark]) -> Figures:
+def figures_of(drawn: Sequence[RolloutStats]) -> Figures:
     """What the rollouts of a generation look like."""
     used = [one for one in drawn if one.judged.reward is not None]
     rewards = np.array([one.judged.reward for one in used], dtype=np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,33 @@ from typing import Any
 from schemas.settings.train import TrainSettings
 from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.runtime.steps import Steps
-from tasks.train.checkpoints import Progress, full_disk_named, save_model, sync
-from tasks.train.curves import Curves
+from tasks.train.checkpoints import Progress, full_disk_named, save_model, sync_folder
 from tasks.train.loop import Loop, Program, Validate
 from tasks.train.ranks import ALONE, Ranks
-from tasks.train.result import RESULT, Result, finished, partial_folder
+from tasks.train.result import RESULT, Result, finished_result, partial_folder
+
+
+class Curves:
+    """A writer that opens its file with the first figure; tensorboardX comes with Ray Train."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def add(self, step: int, figures: Mapping[str, float]) -> None:
+        if self._writer is None:
+            from tensorboardX import SummaryWriter
+
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # What a killed run wrote after its last checkpoint is shown no more.
+            self._writer = SummaryWriter(str(self._folder), purge_step=step)
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
 
 BEST = "best"  # folder of the weights with the best validation, where they are not the last ones
 
@@ -44,7 +66,7 @@ def run_job(
 
     `finish` may add files beside the weights.
     """
-    done = finished(folder)
+    done = finished_result(folder)
     if done is not None:
         return done
     partial = partial_folder(folder)
@@ -87,8 +109,8 @@ def _run(
     shutil.copytree(partial / "tensorboard", final / "tensorboard", dirs_exist_ok=True)
     finish(final, result)
     (final / RESULT).write_text(result.as_json, encoding="utf-8")
-    sync(final)
-    shutil.rmtree(folder, ignore_errors=True)  # a folder without a result is no finished job
+    sync_folder(final)
+    shutil.rmtree(folder, ignore_errors=True)  # a folder without a result is not a finished job
     final.rename(folder)
     shutil.rmtree(partial, ignore_errors=True)
     ranks.wait()

@@ -1,4 +1,4 @@
-"""The training loop of every stage: steps, rates, validation, checkpoints, figures, warnings.
+"""The training loop of every phase: steps, rates, validation, checkpoints, figures, warnings.
 
 A program (supervised.py, grpo.py) computes the gradients of one optimizer step. What is drawn at random is drawn from
 the seed and the step's number, so a resumed run needs no generator's state and takes the same steps.
@@ -20,8 +20,11 @@ from torch.distributed.tensor import DTensor
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
 from tasks.runtime.steps import Steps
-from tasks.train.checkpoints import Progress, resume, save_checkpoint
+from tasks.train.checkpoints import Progress, resume_checkpoint, save_checkpoint
+from tasks.train.fast.adapters import add_adapters
+from tasks.train.fast.model import FastModel
 from tasks.train.fast.optimizer import StochasticAdamW
+from tasks.train.fast.padding import pad_vision
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.signs import Signs
 
@@ -34,7 +37,7 @@ Validate = Callable[[], Figures]
 
 
 class Program(Protocol):
-    """What a training stage does in one optimizer step."""
+    """What a phase does in one optimizer step."""
 
     steps: int
     save_every: int  # a multiple of the steps between which nothing is carried over
@@ -64,7 +67,7 @@ class Loop:
     def run(self) -> Progress:
         """Train; returns the figures of all steps, those before a kill included."""
         optimizer = self._optimizer()
-        progress = resume(self.output, self.model, optimizer)
+        progress = resume_checkpoint(self.output, self.model, optimizer)
         program, steps = self.program, self.program.steps
         signs = Signs(self.settings)
         signs.replay(progress.history)
@@ -163,3 +166,17 @@ def _note(figures: Figures, left_s: float) -> str:
     found.append(f"{figures['tokens_per_s']:,.0f} tokens/s")
     left = f"{left_s:.0f} s" if left_s < 90 else f"{left_s / 60:.0f} min" if left_s < 5400 else f"{left_s / 3600:.1f} h"
     return ", ".join([*found, f"{left} left"])
+
+
+ADAPTERS_STEP = -1  # of the seed that new adapters are drawn with
+
+
+def prepare_model(model: Any, settings: TrainSettings) -> FastModel:
+    """The model made ready in place: on its device, padded, with adapters where they are wanted."""
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    pad_vision(model)
+    if settings.lora is not None:
+        seed_step(settings.seed, ADAPTERS_STEP)
+        add_adapters(model, settings.lora)
+    kept = settings.gradient_checkpointing
+    return FastModel(model, checkpoint_vision=kept != "none", checkpoint_text=kept == "all")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from schemas.settings.train import TrainingStage, TrainSettings
+from schemas.settings.train import TrainingPhase, TrainSettings
 
 GIB = 2**30
 HEAD_CHUNK = 4096  # tokens through the head at once (fast/loss.py)
@@ -72,7 +72,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Load:
-    """The largest forward pass of a stage."""
+    """The largest forward pass of a phase."""
 
     tokens: int
     patches: int
@@ -97,7 +97,7 @@ class Needed:
         return float(sum(asdict(self).values())) * FRAGMENTS + OVERHEAD_GIB * GIB
 
 
-def needed(shape: Shape, settings: TrainSettings, training_stage: TrainingStage, load: Load) -> Needed:
+def memory_needed(shape: Shape, settings: TrainSettings, phase: TrainingPhase, load: Load) -> Needed:
     """The peak of a training step."""
     width = 2 if settings.precision == "bf16" else 4
     parameters = shape.parameters
@@ -113,7 +113,7 @@ def needed(shape: Shape, settings: TrainSettings, training_stage: TrainingStage,
     if load.passes == 1:
         # Activations go as gradients come: only the larger of the two counts.
         kept = max(kept - gradients, 0.05 * kept)
-    is_copied = training_stage == "grpo" and settings.grpo.kl > 0 and settings.lora is None
+    is_copied = phase == "grpo" and settings.grpo.kl > 0 and settings.lora is None
     reference = parameters * width if is_copied and settings.grpo.reference == "device" else 0
     cache = load.cached * shape.layers * 2 * shape.key_width * width
     return Needed(weights, gradients, states, reference, kept, cache)
@@ -137,15 +137,13 @@ def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -
     return (text + vision + head) * width
 
 
-def load_of(
-    settings: TrainSettings, training_stage: TrainingStage, text_tokens: int, pictures: int, samples: int
-) -> Load:
+def load_of(settings: TrainSettings, phase: TrainingPhase, text_tokens: int, pictures: int, samples: int) -> Load:
     """The largest pass over samples of this many text tokens and pictures each."""
     picture_tokens = pictures * settings.image_max_pixels // TOKEN_PIXELS
     patches = pictures * settings.image_max_pixels // PATCH_PIXELS
     sample = text_tokens + picture_tokens
-    if training_stage != "grpo":
-        tuner = settings.sft if training_stage == "sft" else settings.cold_start
+    if phase != "grpo":
+        tuner = settings.sft if phase == "sft" else settings.cold_start
         together = max(1, min(tuner.micro_batch, tuner.batch_size, settings.pack_tokens // max(1, sample), samples))
         passes = -(-min(tuner.batch_size, samples) // together)
         return Load(together * sample, together * patches, together * text_tokens, passes=passes)
@@ -186,8 +184,8 @@ def gpus() -> list[Gpu]:
     return [Gpu(int(number), name, float(total) * 2**20, float(free) * 2**20) for number, name, total, free in rows]
 
 
-def advice(settings: TrainSettings, training_stage: TrainingStage, parts: Needed) -> str:
-    """The setting whose change saves most, for a stage that does not fit."""
+def memory_advice(settings: TrainSettings, phase: TrainingPhase, parts: Needed) -> str:
+    """The setting whose change saves most, for a phase that does not fit."""
     largest = max(asdict(parts), key=lambda name: float(getattr(parts, name)))
     if largest == "key_cache":
         return f"train.grpo.rollout_groups={max(1, settings.grpo.rollout_groups // 2)}"

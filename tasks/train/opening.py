@@ -1,4 +1,4 @@
-"""Opening the model that a stage starts from; what is wrong with it is said before anything heavy is loaded."""
+"""Opening the model that a phase starts from; what is wrong with it is said before anything heavy is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def check_base(settings: TrainSettings) -> None:
-    """Raise what is wrong with `train.base`: missing, of another kind, or copied by halves; or no `train` extra."""
+    """Raise what is wrong with `train.base`: missing, of another kind, or incomplete; or no `train` extra."""
     require_extras("training", "train")
     if settings.base == "tiny":
         return

@@ -35,7 +35,7 @@ class Result:
         return curves | {"validations": self.validations, "warnings": self.warnings, "best_step": self.best_step}
 
 
-def finished(folder: Path) -> Result | None:
+def finished_result(folder: Path) -> Result | None:
     """The result of a job that was renamed into place, or nothing."""
     path = folder / RESULT
     if not path.exists():

@@ -6,6 +6,8 @@ trainer shows; GRPO has the question alone for every picture that Pass@K calls l
 levels beside the point, so each row carries them.
 """
 
+from __future__ import annotations
+
 import json
 from typing import Any
 
@@ -14,10 +16,12 @@ import polars as pl
 from schemas.messages import Message, image_part
 from schemas.settings.train import TrainSettings
 from schemas.tables import TABLES
-from tasks.agent.boxes import shown_size, with_size
-from tasks.agent.recipes.spotsft import answer_lines, direct_messages
+from tasks.agent.prompt import answer_lines, direct_messages
 from tasks.agent.render import training_messages
+from tasks.agent.stored import shown_size, with_size
 from tasks.agent.tagged import NotTaggable
+from tasks.lake import Lake
+from tasks.reward.outcome import TRUTH_COLUMNS
 from tasks.runtime.runner import ColumnStage, Inputs, digest
 
 Row = dict[str, Any]
@@ -27,7 +31,7 @@ REJECTS_SCHEMA = {"id": pl.String, "reason": pl.String, "evidence_json": pl.Stri
 
 
 def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The samples of all training stages, and what cannot be one, with the reason."""
+    """The samples of all phases, and what cannot be one, with the reason."""
     images = inputs.frame("images").select("image_id", "kind", "extension", "licence", "attribution")
     labels = (
         inputs.frame("labels")
@@ -38,29 +42,29 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
         .sort("image_id")
     )
     known = {row["image_id"]: row for row in labels.to_dicts()}
-    # The snapshot holds what was approved; a picture that has ended since is not trained on all the same.
+    # The snapshot holds what was approved; a picture that has ended since is left out.
     live = set(inputs.lake.read("images", columns=["image_id"])["image_id"])
 
     kept: list[Row] = []
     rejects: list[Row] = []
-    for training_stage, found in (
+    for phase, found in (
         ("sft", [{"image_id": image_id} for image_id in known]),
         ("cold_start", _kept_trajectories(inputs, settings)),
         ("grpo", _learnable(inputs)),
     ):
         for row in found:
-            sample_id = digest(training_stage, row["image_id"], row.get("trajectory_id"))
+            sample_id = digest(phase, row["image_id"], row.get("trajectory_id"))
             label = known.get(row["image_id"])
             reason = "not_in_snapshot" if label is None else "image_withdrawn" if row["image_id"] not in live else None
-            if reason is None and training_stage == "sft" and not (label and label["country"] and label["city"]):
+            if reason is None and phase == "sft" and not (label and label["country"] and label["city"]):
                 reason = "missing_address"  # the prompt asks for four lines; fewer would teach another form
             try:
-                messages = [] if label is None or reason else _messages(training_stage, row, label, settings)
+                messages = [] if label is None or reason else _messages(phase, row, label, settings)
             except NotTaggable as error:
                 reason, messages = "not_taggable", []
                 row = {**row, "error": str(error)}
             if label is None or reason is not None:
-                evidence = {"training_stage": training_stage, "snapshot_id": inputs.snapshot_id}
+                evidence = {"training_stage": phase, "snapshot_id": inputs.snapshot_id}
                 evidence |= {name: row[name] for name in ("image_id", "trajectory_id", "error") if name in row}
                 rejects.append(
                     {"id": sample_id, "reason": reason, "evidence_json": json.dumps(evidence, sort_keys=True)}
@@ -70,7 +74,7 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
                 {
                     "id": sample_id,
                     "sample_id": sample_id,
-                    "training_stage": training_stage,
+                    "training_stage": phase,
                     "snapshot_id": inputs.snapshot_id,
                     "image_id": row["image_id"],
                     "trajectory_id": row.get("trajectory_id"),
@@ -86,14 +90,14 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
     return pl.DataFrame(kept, schema=texts), pl.DataFrame(rejects, schema=REJECTS_SCHEMA)
 
 
-def _messages(training_stage: str, row: Row, label: Row, settings: TrainSettings) -> list[Message]:
-    if training_stage == "cold_start":
+def _messages(phase: str, row: Row, label: Row, settings: TrainSettings) -> list[Message]:
+    if phase == "cold_start":
         view = row["view_width"], row["view_height"]
         trained = shown_size(view, settings.image_max_pixels, settings.image_min_pixels)
         stored = with_size(json.loads(row["messages_json"]), view, trained)
         return training_messages(stored, json.loads(row["tools_json"]))
     question = direct_messages(image_part(label["sha256"], label["extension"]))
-    if training_stage == "grpo":
+    if phase == "grpo":
         return question
     point = label["lat"], label["lon"]
     answer = answer_lines(label["country"], label["city"], *point, settings.answer_decimals)
@@ -143,3 +147,24 @@ STAGE = ColumnStage(
     snapshot=True,
     unhashed=("snapshot_id",),
 )
+
+
+SPLIT = "validation"
+
+
+def held_out(lake: Lake, settings: TrainSettings) -> list[dict[str, Any]]:
+    """Pictures of the validation split, the same ones in every lake that holds them, as many as are asked about."""
+    images = lake.read("images", columns=["image_id", "extension"])
+    labels = (
+        lake.read("labels").filter(pl.col("split") == SPLIT).drop_nulls(["country", "city"]).join(images, on="image_id")
+    )
+    rows = []
+    for label in labels.sort("sha256", "image_id").head(settings.validation_images).to_dicts():
+        prompt = direct_messages(image_part(label["sha256"], label["extension"]))
+        answer = answer_lines(label["country"], label["city"], label["lat"], label["lon"], settings.answer_decimals)
+        gold = [*prompt, {"role": "assistant", "content": answer}]
+        truth = {name: label.get(name) for name in TRUTH_COLUMNS}
+        rows.append(
+            {**truth, "image_id": label["image_id"], "prompt_json": json.dumps(prompt), "gold_json": json.dumps(gold)}
+        )
+    return rows

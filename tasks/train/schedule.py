@@ -22,7 +22,7 @@ def rate_share(step: int, steps: int, warmup_share: float, schedule: Schedule) -
 
 
 def steps_of(samples: int, batch_size: int, epochs: float, max_steps: int | None) -> int:
-    """Optimizer steps of a stage: the last batch of an epoch may be smaller."""
+    """Optimizer steps of a phase: the last batch of an epoch may be smaller."""
     if max_steps is not None:
         return max_steps
     return max(1, math.ceil(math.ceil(samples / batch_size) * epochs))

@@ -1,4 +1,4 @@
-"""The three training stages: each has one item, the model it is to make."""
+"""The three phases of training: each has one item, the model it is to make."""
 
 import functools
 import json
@@ -12,14 +12,14 @@ from typing import Any
 import polars as pl
 
 from schemas.errors import GeofixError
-from schemas.settings.train import TrainingStage, TrainSettings
+from schemas.settings.train import TrainingPhase, TrainSettings
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
 from tasks.runtime.steps import StepFile
 from tasks.services import Connections
-from tasks.train.chain import Link, chain, samples_of, stage_identity
-from tasks.train.held_out import held_out
-from tasks.train.result import RESULT, Result, finished
+from tasks.train.chain import Link, chain, phase_identity, samples_of
+from tasks.train.result import RESULT, Result, finished_result
+from tasks.train.samples import held_out
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ class WorkerContext:
     connections: Connections | None = None
 
 
-def items(training_stage: TrainingStage, inputs: Inputs, settings: TrainSettings) -> pl.DataFrame:
-    """One item: the model this stage is to make of the samples as they are; none if the stage is not configured."""
-    links = [link for link in chain(inputs.frame("samples"), settings) if link.training_stage == training_stage]
+def items(phase: TrainingPhase, inputs: Inputs, settings: TrainSettings) -> pl.DataFrame:
+    """One item: the model this phase is to make of the samples as they are; none if the phase is not configured."""
+    links = [link for link in chain(inputs.frame("samples"), settings) if link.phase == phase]
     return pl.DataFrame(
         [_item(link, inputs.snapshot_id) for link in links],
         schema={
@@ -66,7 +66,7 @@ def work(item: Row, context: WorkerContext) -> Outcome:
         return Rejected("no_samples", {"training_stage": item["training_stage"], "snapshot_id": item["snapshot_id"]})
     settings = context.settings
     all_samples = context.lake.read("samples")
-    [link] = [link for link in chain(all_samples, settings) if link.training_stage == item["training_stage"]]
+    [link] = [link for link in chain(all_samples, settings) if link.phase == item["training_stage"]]
     if link.model_id != item["id"]:
         raise GeofixError("the samples were changed while training was starting; run train again")
     started = time.monotonic()
@@ -74,8 +74,8 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     for model_id in (link.model_id, link.parent_id):
         if model_id is not None:
             blobs.pull(f"{MODELS}/{model_id}")
-    steps = StepFile(context.lake.state, f"train.{link.training_stage}")
-    mine = samples_of(all_samples, link.training_stage, settings)
+    steps = StepFile(context.lake.state, f"train.{link.phase}")
+    mine = samples_of(all_samples, link.phase, settings)
 
     def finish(folder: Path, result: Result) -> None:
         from tasks.train.card import model_card
@@ -89,20 +89,20 @@ def work(item: Row, context: WorkerContext) -> Outcome:
         "connections": context.connections, "report": steps.write, "finish": finish,
     }  # fmt: skip
     folder = blobs.local(MODELS) / link.model_id
-    if settings.workers > 1 and finished(folder) is None:
+    if settings.workers > 1 and finished_result(folder) is None:
         from tasks.train.on_workers import run_on_workers
 
         run_on_workers(arguments, settings)
-    result = finished(folder)
+    result = finished_result(folder)
     if result is None:
         from tasks.train.training import train_model  # torch takes seconds to import: not where workers train
 
         result = train_model(**arguments)
     blobs.push(f"{MODELS}/{link.model_id}", last=RESULT)
-    logger.info("%s: %d steps in %.1f s", link.training_stage, result.steps, time.monotonic() - started)
+    logger.info("%s: %d steps in %.1f s", link.phase, result.steps, time.monotonic() - started)
     row = {
         "model_id": link.model_id,
-        "training_stage": link.training_stage,
+        "training_stage": link.phase,
         "parent_id": link.parent_id,
         "snapshot_id": item["snapshot_id"],
         "recipe": settings.recipe,
@@ -110,7 +110,7 @@ def work(item: Row, context: WorkerContext) -> Outcome:
         "samples": link.samples,
         "samples_digest": link.samples_digest,
         "steps": result.steps,
-        "config_json": json.dumps(stage_identity(settings, link.training_stage), sort_keys=True),
+        "config_json": json.dumps(phase_identity(settings, link.phase), sort_keys=True),
         "metrics_json": json.dumps(result.metrics, sort_keys=True),
         "checkpoint": f"{MODELS}/{link.model_id}",
     }
@@ -130,7 +130,7 @@ def step_rows(link: Link, result: Result) -> list[Row]:
             rows.append(
                 {
                     "model_id": link.model_id,
-                    "training_stage": link.training_stage,
+                    "training_stage": link.phase,
                     "kind": kind,
                     "number": number,
                     "step": int(entry["step"]),
@@ -146,7 +146,7 @@ def step_rows(link: Link, result: Result) -> list[Row]:
 def _item(link: Link, snapshot_id: str) -> Row:
     return {
         "id": link.model_id,
-        "training_stage": link.training_stage,
+        "training_stage": link.phase,
         "parent_id": link.parent_id,
         "snapshot_id": snapshot_id,
         "samples": link.samples,
@@ -154,8 +154,8 @@ def _item(link: Link, snapshot_id: str) -> Row:
     }
 
 
-def sized(settings: TrainSettings, declared: Resources) -> Resources:
-    """With several workers the stage's own process only waits for them: CPUs and GPUs are theirs."""
+def phase_resources(settings: TrainSettings, declared: Resources) -> Resources:
+    """With several workers the phase's own process only waits for them: CPUs and GPUs are theirs."""
     return declared if settings.workers == 1 else replace(declared, cpus=0.0, gpus=0.0)
 
 
@@ -164,20 +164,20 @@ def _has_gpu() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
-def _stage(training_stage: TrainingStage) -> Stage:
+def _stage(phase: TrainingPhase) -> Stage:
     return Stage(
-        name=f"train.{training_stage}",
+        name=f"train.{phase}",
         reads=("samples",),
         writes=("training_steps", "models"),
-        items=functools.partial(items, training_stage),
+        items=functools.partial(items, phase),
         work=work,
         open=open_context,
         resources=Resources(cpus=2, gpus=float(_has_gpu()), workers=1, chunk=1),
-        sized=sized,
+        sized=phase_resources,
         keeps_history=True,
         snapshot=True,
         unhashed=("snapshot_id",),
-        identity=functools.partial(stage_identity, training_stage=training_stage),
+        identity=functools.partial(phase_identity, phase=phase),
     )
 
 

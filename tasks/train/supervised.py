@@ -12,7 +12,7 @@ import torch
 
 from schemas.settings.train import TrainSettings, TunerSettings
 from tasks.train.checkpoints import Progress
-from tasks.train.dataset import CACHE_BYTES, Ahead
+from tasks.train.encoding import CACHE_BYTES, Ahead
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import IGNORED, Packed, Sample, bins, pack
 from tasks.train.loop import Figures, Pending

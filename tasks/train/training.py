@@ -1,4 +1,4 @@
-"""From a link of the chain to its model: base or parent opened, the stage's program run, the result put in place."""
+"""From a link of the chain to its model: base or parent opened, the phase's program run, the result put in place."""
 
 from __future__ import annotations
 
@@ -19,26 +19,21 @@ from tasks.lake.image_store import ImageStore
 from tasks.runtime.steps import Steps
 from tasks.services import Connections
 from tasks.train.chain import Link, samples_of
-from tasks.train.dataset import Pictures, texts_of
-from tasks.train.encoding import Encoder
+from tasks.train.encoding import Encoder, Pictures, conversation_texts
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
-from tasks.train.fitting import forecast_stage
-from tasks.train.gpu import check_room, too_large
+from tasks.train.fitting import Forecast, forecast_phase
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.job import Job, run_job
-from tasks.train.loop import Figures, Program, Validate
+from tasks.train.loop import Figures, Program, Validate, prepare_model
 from tasks.train.opening import base_folder, check_folder
-from tasks.train.preparing import prepare
-from tasks.train.ranks import ALONE, Ranks
-from tasks.train.result import Result, finished, partial_folder
-from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer
-from tasks.train.scoring import recipe_scorer
-from tasks.train.sharding import gathered, shard
+from tasks.train.ranks import ALONE, Ranks, gathered, shard
+from tasks.train.result import Result, finished_result, partial_folder
+from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer, recipe_scorer
 from tasks.train.supervised import Supervised
 from tasks.train.tiny import build_model, build_processor
 from tasks.train.validation import validator
-from tasks.train.with_tools import ToolRollouts, environments, opening_prompt
+from tasks.train.with_tools import ToolRollouts, environment_maker, opening_prompt
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -61,19 +56,19 @@ def train_model(
     torch.set_num_threads(settings.threads)
 
     def make_job() -> Job:
-        rows = samples_of(all_samples, link.training_stage, settings).to_dicts()
-        texts = (text for one in all_samples["messages_json"] for text in texts_of(one))
+        rows = samples_of(all_samples, link.phase, settings).to_dicts()
+        texts = (text for one in all_samples["messages_json"] for text in conversation_texts(one))
         if torch.cuda.is_available():
-            check_room(forecast_stage(pl.DataFrame(rows, infer_schema_length=None), link.training_stage, settings))
+            check_room(forecast_phase(pl.DataFrame(rows, infer_schema_length=None), link.phase, settings))
         processor, model = _open(link, texts, settings, models, ranks)
         encoder = Encoder(processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
-        fast = prepare(model, settings)
-        if link.training_stage == "grpo":
+        fast = prepare_model(model, settings)
+        if link.phase == "grpo":
             program: Program = grpo_program(fast, encoder, rows, settings, scorer, store, connections, ranks)
             weight_decay = 0.0
         else:
-            tuner = settings.sft if link.training_stage == "sft" else settings.cold_start
+            tuner = settings.sft if link.phase == "sft" else settings.cold_start
             weight_decay = tuner.weight_decay
             program = Supervised(
                 fast, lambda n: encoder.conversation(rows[n]["messages_json"]), len(rows), settings, tuner, ranks
@@ -110,7 +105,7 @@ def grpo_program(
     engines = Engines(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)
     rollouts: Rollouts
     if grpo.max_turns:
-        make = environments(settings, store, connections)
+        make = environment_maker(settings, store, connections)
         rollouts = ToolRollouts(
             engines, encoder, make, grpo.group_size, grpo.max_completion_tokens, grpo.max_turns, grpo.temperature,
             grpo.max_reply_tokens,
@@ -151,8 +146,8 @@ def _open(
 ) -> tuple[ImageOnlyProcessor, Any]:
     """The model to start from: the parent's checkpoint, a named base, or a new tiny one."""
     if link.parent_id is not None:
-        if finished(models / link.parent_id) is None:
-            raise GeofixError(f"{link.training_stage} starts from model {link.parent_id}, which is not trained yet")
+        if finished_result(models / link.parent_id) is None:
+            raise GeofixError(f"{link.phase} starts from model {link.parent_id}, which is not trained yet")
         start = models / link.parent_id
         check_folder(start, f"model {link.parent_id}")
     elif settings.base == "tiny":
@@ -181,3 +176,59 @@ def _tiny_base(texts: Iterable[str], settings: TrainSettings, folder: Path) -> P
     build_model(processor, settings.tiny, settings.seed).save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
+
+
+def check_room(found: Forecast) -> None:
+    """Refuse a GPU that is too small, or that other processes hold, before weights are loaded to it."""
+    free, total = gpu_memory()
+    wanted = found.memory.total
+    if wanted > total:
+        raise GeofixError(
+            f"{found.phase} takes about {wanted / 2**30:.0f} GiB and the GPU has {total / 2**30:.0f}: set "
+            f"{found.advice}; `geofix train --dry-run` says what fits"
+        )
+    if wanted > free:
+        raise GeofixError(
+            f"{found.phase} takes about {wanted / 2**30:.0f} GiB and other processes left "
+            f"{free / 2**30:.0f} of the GPU's {total / 2**30:.0f} GiB free: end them, or name another GPU in "
+            "CUDA_VISIBLE_DEVICES"
+        )
+
+
+def gpu_memory() -> tuple[int, int]:
+    """Free and all bytes of the GPU."""
+    try:
+        return torch.cuda.mem_get_info()
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # a GPU for one process alone that has one, or a driver in trouble
+        said = str(error).splitlines()[0]
+        raise GeofixError(
+            f"the GPU cannot be used ({said}): end the process that holds it, or name another GPU in "
+            "CUDA_VISIBLE_DEVICES"
+        ) from error
+
+
+def too_large(settings: TrainSettings, error: BaseException) -> str:
+    """What to change when a GPU's memory is full, cheapest first."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    if any(name.endswith(("engine.py", "cache.py", "source.py")) for name in frames):
+        advice = f"lower train.grpo.rollout_groups (now {settings.grpo.rollout_groups}): it decides the key cache"
+    elif any(name.endswith("optimizer.py") for name in frames) and settings.lora is None:
+        advice = f"set train.states=int8 (now {settings.states}) or train adapters (train.lora.rank=64)"
+    elif settings.gradient_checkpointing != "all":
+        advice = (
+            f"lower train.pack_tokens (now {settings.pack_tokens}) or set train.gradient_checkpointing=all (now "
+            f"{settings.gradient_checkpointing})"
+        )
+    else:
+        advice = f"lower train.pack_tokens (now {settings.pack_tokens}) or train.image_max_pixels"
+    free, total = gpu_memory()
+    return (
+        f"the GPU's memory is full ({free / 2**30:.0f} of {total / 2**30:.0f} GiB free): {advice}; `geofix train "
+        "--dry-run` says what fits. Training goes on from its last checkpoint"
+    )

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from tasks.geo.distance import distance_km
-from tasks.reward.answer import ParseFailure, parse_point
 from tasks.reward.metrics import THRESHOLDS_KM
+from tasks.reward.outcome import point_error
 from tasks.train.encoding import Encoder
 from tasks.train.fast.grouped import Completion
 from tasks.train.fast.model import FastModel
@@ -57,17 +56,13 @@ def validator(
         figures: Figures = {"loss": float(total), "images": float(len(rows))}
         figures["reward"] = sum(rewards) / max(1, len(rewards))
         figures["unread"] = sum(one.reason is not None for one in judged) / len(judged)
-        errors = [_error_km(episode.answer, row) for episode, row in zip(episodes, rows, strict=True)]
+        errors = [
+            point_error(episode.answer, row["lat"], row["lon"]).error_km
+            for episode, row in zip(episodes, rows, strict=True)
+        ]
         for limit_km in THRESHOLDS_KM:
             near = [error is not None and error < limit_km for error in errors]
             figures[f"acc@{limit_km:g}km"] = sum(near) / len(near)
         return figures
 
     return validate
-
-
-def _error_km(answer: str, row: Mapping[str, Any]) -> float | None:
-    found = parse_point(answer)
-    if isinstance(found, ParseFailure) or found.lat is None or found.lon is None:
-        return None
-    return float(distance_km(found.lat, found.lon, row["lat"], row["lon"]))

@@ -1,4 +1,4 @@
-"""A folder that verl trains from: questions, tools, reward hook and launch configuration of the GRPO stage.
+"""A folder that verl trains from: questions, tools, reward hook and launch configuration of the GRPO phase.
 
 | file | what it is |
 |---|---|
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,23 +28,26 @@ from schemas.errors import InputError
 from schemas.messages import image_references
 from schemas.settings.train import TrainSettings
 from tasks.agent.picture import open_picture
-from tasks.agent.recipes import RECIPES
+from tasks.agent.render import chat_template
+from tasks.agent.toolbox import RESULT_CHARS
 from tasks.lake import Lake
-from tasks.reward.score import SCORERS, TRUTH_COLUMNS
+from tasks.recipes.recipe import RECIPES
+from tasks.recipes.rewards import rewarded_recipes
+from tasks.reward.outcome import TRUTH_COLUMNS
 from tasks.runtime.snapshots import Snapshot
 from tasks.runtime.stage import open_inputs
 from tasks.train.chain import chain, samples_of
-from tasks.train.held_out import held_out
+from tasks.train.fitting import CHARS_A_TOKEN, size_of
+from tasks.train.memory import TOKEN_PIXELS
 from tasks.train.opening import base_folder
-from tasks.train.result import finished
-from tasks.train.samples import STAGE, compute
+from tasks.train.result import finished_result
+from tasks.train.samples import STAGE, compute, held_out
 from tasks.train.stage import MODELS
-from tasks.train.verl_launch import launch_configuration
 from tasks.train.with_tools import budgets_of
 
 Row = dict[str, Any]
 TOOL = "tasks.agent.verl_tools.GeofixTool"
-ESTIMATOR = "tasks.reward.verl_estimator"
+ESTIMATOR = "tasks.train.verl_estimator"
 _TEXT = pa.string()
 _PICTURES = pa.list_(pa.struct([("bytes", pa.binary()), ("path", _TEXT)]))
 _CREDIT = ("image_id", "licence", "attribution")
@@ -63,7 +66,7 @@ class Written:
 def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapshot: Snapshot | None = None) -> Written:
     """Write the folder `out`, which must not be there yet; `model` is the path verl starts from."""
     settings = config.train
-    if settings.recipe not in SCORERS:
+    if settings.recipe not in rewarded_recipes():
         raise InputError(f"recipe '{settings.recipe}' has no reward to train with; give another --recipe")
     if out.exists():
         raise InputError(f"--out: '{out}' is there already; name a new folder")
@@ -72,7 +75,7 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
     if not rows:
         raise InputError("there are no GRPO samples: run `geofix difficulty` on the approved snapshot first")
     shown = [{**row, "messages_json": row["prompt_json"]} for row in held_out(lake, settings)]
-    tools = RECIPES[settings.recipe].tools if settings.grpo.max_turns else ()
+    tools = RECIPES[settings.recipe].prompt.tools if settings.grpo.max_turns else ()
     out.parent.mkdir(parents=True, exist_ok=True)
     final, part = out.resolve(), out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -85,7 +88,7 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
         kept = {name: getattr(config, name).model_dump(mode="json") for name in ("train", "services", "models")}
         _yaml(part / "settings.yaml", {"recipe": settings.recipe, "profile": config.profile, **kept})
         (part / "reward.py").write_text(
-            "from tasks.reward.verl_hook import compute_score\n\n__all__ = ['compute_score']\n", encoding="utf-8"
+            "from tasks.train.verl_hook import compute_score\n\n__all__ = ['compute_score']\n", encoding="utf-8"
         )
         _yaml(part / "launch.yaml", launch_configuration(settings, final, model, rows, bool(tools), ESTIMATOR))
         script = part / "launch.sh"
@@ -99,15 +102,15 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
 
 
 def start_of(lake: Lake, settings: TrainSettings, snapshot: Snapshot | None = None) -> str:
-    """The folder of the model that the GRPO stage starts from: its parent where one is trained, else the base."""
+    """The folder of the model that the GRPO phase starts from: its parent where one is trained, else the base."""
     samples, _ = compute(open_inputs(STAGE, lake, snapshot), settings)
-    parents = [link.parent_id for link in chain(samples, settings) if link.training_stage == "grpo"]
+    parents = [link.parent_id for link in chain(samples, settings) if link.phase == "grpo"]
     parent = parents[0] if parents else None
     if parent is None:
         if settings.base == "tiny":
             raise InputError("train.base=tiny has no folder that verl could open: name one with --model")
         return str(base_folder(settings.base))
-    if finished(lake.blobs.pull(f"{MODELS}/{parent}")) is None:
+    if finished_result(lake.blobs.pull(f"{MODELS}/{parent}")) is None:
         raise InputError(
             f"GRPO starts from model {parent}, which is not trained yet: train it, or name one with --model"
         )
@@ -134,7 +137,7 @@ def _row(
     picture = open_picture(lake.images.read(*reference), settings.image_max_pixels, settings.image_min_pixels)
     given: Row = {}
     if tools:
-        messages = RECIPES[settings.recipe].opening({"type": "image"}, budgets_of(settings))
+        messages = RECIPES[settings.recipe].prompt.opening({"type": "image"}, budgets_of(settings))
         name = f"pictures/{reference[0]}.{reference[1]}"
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -201,3 +204,120 @@ exec python -m verl.trainer.main_ppo --config-path '{folder}' --config-name laun
 
 def _yaml(path: Path, value: Row) -> None:
     path.write_text(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+# How token losses are averaged, in verl's words.
+AVERAGED = {"grpo": "seq-mean-token-mean", "dapo": "token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
+SCHEDULES = {"constant": "constant", "cosine": "cosine"}
+PROMPT_TOKENS = 4096  # SpotAgent's Table 7; longer where a question needs it
+ROUND = 256
+
+
+def launch_configuration(
+    settings: TrainSettings,
+    folder: Path,
+    model: str,
+    rows: Sequence[Mapping[str, Any]],
+    has_tools: bool,
+    estimator: str,
+) -> dict[str, Any]:
+    """A Hydra file over verl's own `ppo_trainer`."""
+    grpo = settings.grpo
+    if grpo.schedule not in SCHEDULES:
+        raise InputError(f"train.grpo.schedule={grpo.schedule}: verl knows {' and '.join(SCHEDULES)}")
+    multi_turn: dict[str, Any] = {"enable": has_tools, "format": "hermes"}
+    if has_tools:
+        multi_turn |= {
+            "tool_config_path": str(folder / "tools.yaml"),
+            "max_assistant_turns": grpo.max_turns,
+            "max_parallel_calls": budgets_of(settings).calls,
+            "max_tool_response_length": RESULT_CHARS,
+        }
+    adapters = {} if settings.lora is None else {"lora_rank": settings.lora.rank, "lora_alpha": settings.lora.alpha}
+    passes = {"log_prob_micro_batch_size_per_gpu": grpo.micro_batch}
+    return {
+        "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
+        "defaults": ["ppo_trainer", "_self_"],
+        "data": {
+            "train_files": str(folder / "train.parquet"),
+            "val_files": str(folder / "validation.parquet"),
+            "train_batch_size": min(grpo.prompts_per_generation, len(rows)),
+            "max_prompt_length": prompt_tokens(settings, rows),
+            "max_response_length": grpo.max_completion_tokens,
+            "shuffle": False,  # the rows lie in the order of the curriculum
+            "seed": settings.seed,
+            "truncation": "error",
+        },
+        "algorithm": {"adv_estimator": "geofix_grpo", "use_kl_in_reward": False, "norm_adv_by_std_in_grpo": True},
+        "actor_rollout_ref": {
+            "model": {
+                "path": model,
+                "custom_chat_template": chat_template(),  # Qwen2.5-VL's own has no tools
+                "enable_gradient_checkpointing": settings.gradient_checkpointing != "none",
+                **adapters,
+            },
+            "actor": {
+                "ppo_mini_batch_size": min(grpo.prompts_per_step, len(rows)),
+                "ppo_micro_batch_size_per_gpu": grpo.micro_batch,
+                "ppo_epochs": 1,
+                "clip_ratio": grpo.clip,
+                "clip_ratio_low": grpo.clip,
+                "clip_ratio_high": grpo.clip,
+                "clip_ratio_c": 1e9,  # the recipes' objective has no second bound for negative advantages
+                "loss_agg_mode": AVERAGED[grpo.loss],
+                "loss_scale_factor": grpo.max_completion_tokens if grpo.loss == "dr_grpo" else None,
+                "use_kl_loss": grpo.kl > 0,
+                "kl_loss_coef": grpo.kl,
+                "kl_loss_type": "low_var_kl",
+                "entropy_coeff": 0,
+                "optim": {
+                    "lr": grpo.learning_rate,
+                    "weight_decay": 0.0,
+                    "lr_scheduler_type": SCHEDULES[grpo.schedule],
+                    "clip_grad": 1.0,
+                },
+            },
+            "ref": passes,
+            "rollout": {
+                "name": "vllm",
+                "n": grpo.group_size,
+                "temperature": grpo.temperature,
+                "tensor_model_parallel_size": 1,
+                "multi_turn": multi_turn,
+                "agent": {"default_agent_loop": "tool_agent" if has_tools else "single_turn_agent"},
+                **passes,
+            },
+        },
+        "reward": {
+            "custom_reward_function": {
+                "path": str(folder / "reward.py"),
+                "name": "compute_score",
+                "reward_kwargs": {"config": str(folder / "settings.yaml")},
+            }
+        },
+        "trainer": {
+            "total_epochs": max(1, round(grpo.epochs)),
+            "total_training_steps": grpo.max_steps,
+            "save_freq": settings.save_steps,
+            "test_freq": settings.validation_steps,
+            "logger": ["console", "tensorboard"],
+            "project_name": "geofix",
+            "experiment_name": f"{settings.recipe}-grpo",
+            "default_local_dir": str(folder / "checkpoints"),
+        },
+        "ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": {"VERL_USE_EXTERNAL_MODULES": estimator}}}},
+    }
+
+
+def prompt_tokens(settings: TrainSettings, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Room for the longest question with its picture."""
+    text = max(size_of(row["messages_json"])[0] for row in rows) / CHARS_A_TOKEN
+    if settings.grpo.max_turns:  # words and tools of the recipe stand in place of the question
+        text = len(str(_words(settings))) / CHARS_A_TOKEN
+    needed = text + settings.image_max_pixels / TOKEN_PIXELS
+    return max(PROMPT_TOKENS, round(-(-needed // ROUND) * ROUND))
+
+
+def _words(settings: TrainSettings) -> list[Any]:
+    prompt = RECIPES[settings.recipe].prompt
+    return [prompt.opening({"type": "image"}), prompt.tool_schemas()]

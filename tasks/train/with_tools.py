@@ -26,18 +26,18 @@ import torch
 from PIL import Image
 
 from schemas.errors import GeofixError
-from schemas.messages import ChatReply, ToolCall, Usage, image_reference
+from schemas.messages import ChatReply, ToolCall, Usage, image_reference, parts_of
 from schemas.settings.train import TrainSettings
 from tasks.agent.environment import TOOL_OUTAGE, TURN_BUDGET, Environment
 from tasks.agent.picture import open_picture
-from tasks.agent.recipe import Budgets
-from tasks.agent.recipes import RECIPES
+from tasks.agent.prompt import Budgets
 from tasks.agent.render import CONTROL, render_text
 from tasks.agent.service_tools import open_toolbox
 from tasks.agent.tagged import split_calls
 from tasks.lake.image_store import ImageStore
+from tasks.recipes.recipe import RECIPES
 from tasks.services import Connections
-from tasks.train.encoding import Encoder, parts_of
+from tasks.train.encoding import Encoder
 from tasks.train.fast.grouped import Completion
 from tasks.train.fast.layout import Grid
 from tasks.train.fast.packing import IGNORED, Sample
@@ -50,12 +50,12 @@ ASKED = {
 }  # fmt: skip
 GATHER_S = 0.05  # a step of the engine costs the same for one rollout as for many: few are not started alone
 SLACK = 4  # a quarter more than the longest: an engine is made anew, and emptied before, for what does not fit
-FOUL = "control_token"  # a tool's answer that would steer the model is no answer
+CONTROL_TOKEN = "control_token"  # why a rollout ended: a tool's answer holds a token that steers the model
 
 
 @dataclass(eq=False)
-class Course:
-    """One rollout on its way."""
+class Rollout:
+    """One rollout that is being written."""
 
     environment: Environment
     prompt: Sample
@@ -89,17 +89,17 @@ class Course:
         )  # fmt: skip
 
 
-class Underway:
+class RolloutQueue:
     """Rollouts of one draw: those whose tools run, and those that are ready for their next reply."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_turns: int) -> None:
         self._loop, self._max_turns = loop, max_turns
-        self._running: dict[Course, Future[None]] = {}
-        self._answered: SimpleQueue[Course] = SimpleQueue()
-        self.ready: deque[Course] = deque()
+        self._running: dict[Rollout, Future[None]] = {}
+        self._answered: SimpleQueue[Rollout] = SimpleQueue()
+        self.ready: deque[Rollout] = deque()
         self.waited_s = 0.0  # in which there was nothing to decode
 
-    def __enter__(self) -> Underway:
+    def __enter__(self) -> RolloutQueue:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,25 +110,25 @@ class Underway:
     def count(self) -> int:
         return len(self._running) + len(self.ready)
 
-    def start(self, course: Course, step: Coroutine[Any, Any, None]) -> None:
+    def start(self, rollout: Rollout, step: Coroutine[Any, Any, None]) -> None:
         """Take a reply and run its tools, while the caller goes on."""
-        course.turns += 1
+        rollout.turns += 1
         future = asyncio.run_coroutine_threadsafe(step, self._loop)
-        self._running[course] = future
-        future.add_done_callback(lambda _: self._answered.put(course))
+        self._running[rollout] = future
+        future.add_done_callback(lambda _: self._answered.put(rollout))
 
     def wait(self) -> bool:
         """Until a rollout is ready; False if none will be."""
         self._collect(waits=True)
         return bool(self.ready)
 
-    def next(self, longest: int, waits: bool) -> Course | None:
+    def next(self, longest: int, waits: bool) -> Rollout | None:
         """A rollout that is ready and no longer than this."""
         self._collect(waits)
-        for course in self.ready:
-            if course.length <= longest:
-                self.ready.remove(course)
-                return course
+        for rollout in self.ready:
+            if rollout.length <= longest:
+                self.ready.remove(rollout)
+                return rollout
         return None
 
     def _collect(self, waits: bool) -> None:
@@ -136,16 +136,16 @@ class Underway:
         while self._running:
             began = time.monotonic()
             try:
-                course = self._answered.get(waits, GATHER_S if self.ready else None)
+                rollout = self._answered.get(waits, GATHER_S if self.ready else None)
             except Empty:
                 return
             finally:
                 self.waited_s += time.monotonic() - began
-            self._running.pop(course).result()  # raises what its step raised
-            if course.turns >= self._max_turns:
-                course.environment.end(TURN_BUDGET)
-            if not course.environment.done:
-                self.ready.append(course)
+            self._running.pop(rollout).result()  # raises what its step raised
+            if rollout.turns >= self._max_turns:
+                rollout.environment.end(TURN_BUDGET)
+            if not rollout.environment.done:
+                self.ready.append(rollout)
 
 
 class ToolRollouts:
@@ -174,35 +174,35 @@ class ToolRollouts:
 
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
         groups = [
-            [Course(self._make(row), prompt) for _ in range(self._size)]
+            [Rollout(self._make(row), prompt) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)
         ]
-        with Underway(self._loop(), self._max_turns) as underway:
+        with RolloutQueue(self._loop(), self._max_turns) as queue:
             # The first replies: a group's prompt is computed once.
             for number, found in self._engines.stream(prompts, self._size, self._reply_tokens, self._sampling):
-                for course, one in zip(groups[number], found, strict=True):
-                    underway.start(course, self._take(course, one.ids))
-            while underway.wait():
-                self._go_on(underway)
-        self.waited_s = underway.waited_s
-        return [[course.episode() for course in group] for group in groups]
+                for rollout, one in zip(groups[number], found, strict=True):
+                    queue.start(rollout, self._reply(rollout, one.ids))
+            while queue.wait():
+                self._continue(queue)
+        self.waited_s = queue.waited_s
+        return [[rollout.episode() for rollout in group] for group in groups]
 
-    def _go_on(self, underway: Underway) -> None:
+    def _continue(self, queue: RolloutQueue) -> None:
         """Replies of rollouts whose tools have answered, until none is left that fits the engine."""
-        longest = max(course.length for course in underway.ready)
+        longest = max(rollout.length for rollout in queue.ready)
         room = longest + longest // SLACK
-        engine = self._engines.engine(room, underway.count, 1, self._reply_tokens, self._sampling)
-        taken: list[Course] = []
+        engine = self._engines.engine(room, queue.count, 1, self._reply_tokens, self._sampling)
+        taken: list[Rollout] = []
 
         def take(waits: bool) -> Sample | None:
-            course = underway.next(engine.cache.prompt, waits)
-            if course is None:
+            rollout = queue.next(engine.cache.prompt, waits)
+            if rollout is None:
                 return None
-            taken.append(course)
-            return course.so_far
+            taken.append(rollout)
+            return rollout.so_far
 
         for number, [one] in engine.serve(take):
-            underway.start(taken[number], self._take(taken[number], one.ids))
+            queue.start(taken[number], self._reply(taken[number], one.ids))
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the tools, in a thread of its own; services keep their connections in it between two draws."""
@@ -211,43 +211,43 @@ class ToolRollouts:
             threading.Thread(target=self._tools.run_forever, name="tools", daemon=True).start()
         return self._tools
 
-    async def _take(self, course: Course, ids: list[int]) -> None:
-        ids = ids[: max(1, self._max_tokens - len(course.ids))]
+    async def _reply(self, rollout: Rollout, ids: list[int]) -> None:
+        ids = ids[: max(1, self._max_tokens - len(rollout.ids))]
         is_whole = ids[-1] in self._encoder.end_tokens
-        course.ids += ids
-        course.is_policy += [True] * len(ids)
-        environment = course.environment
+        rollout.ids += ids
+        rollout.is_policy += [True] * len(ids)
+        environment = rollout.environment
         before = len(environment.messages)
         text = self._encoder.decode(ids)
-        said, calls = self._calls(course, text)
+        said, calls = self._calls(rollout, text)
         reply = ChatReply(
             text=said if calls else text,
             tool_calls=tuple(ToolCall(f"call_{n}", name, arguments) for n, (name, arguments) in enumerate(calls)),
-            usage=Usage(prompt_tokens=len(course.prompt.ids), completion_tokens=len(ids)),
+            usage=Usage(prompt_tokens=len(rollout.prompt.ids), completion_tokens=len(ids)),
             finish_reason="stop" if is_whole else "length",
         )
         await environment.step(reply)
-        course.is_finished = is_whole
+        rollout.is_finished = is_whole
         if environment.done:
             if environment.end_reason == TOOL_OUTAGE:
-                course.outage = environment.trajectory().outage or "tool_outage"
+                rollout.outage = environment.trajectory().outage or "tool_outage"
             return
-        self._add_responses(course, environment.messages[before + 1 :])
-        if len(course.ids) >= self._max_tokens:
-            course.is_finished = False
+        self._add_responses(rollout, environment.messages[before + 1 :])
+        if len(rollout.ids) >= self._max_tokens:
+            rollout.is_finished = False
             environment.end("token_budget")
 
-    def _calls(self, course: Course, text: str) -> tuple[str, list[tuple[str, str]]]:
+    def _calls(self, rollout: Rollout, text: str) -> tuple[str, list[tuple[str, str]]]:
         """A reply's words, and the names and arguments of its calls."""
         return split_calls(text.rstrip("\n"))
 
-    def _add_responses(self, course: Course, responses: Sequence[dict[str, Any]]) -> None:
+    def _add_responses(self, rollout: Rollout, responses: Sequence[dict[str, Any]]) -> None:
         """What the tools answered, as the chat template writes it after the reply."""
-        environment = course.environment
+        environment = rollout.environment
         texts = [part.get("text", "") for message in responses for part in parts_of(message["content"])]
         if any(token in text for text in texts for token in CONTROL):
-            course.outage = FOUL
-            environment.end(FOUL)
+            rollout.outage = CONTROL_TOKEN
+            environment.end(CONTROL_TOKEN)
             return
         head: list[dict[str, Any]] = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
         start = render_text(head)
@@ -259,25 +259,25 @@ class ToolRollouts:
             if (reference := image_reference(part)) is not None
         ]
         added = self._encoder.tail("\n" + tail, pictures)
-        course.ids += list(added.ids)
-        course.is_policy += [False] * len(added.ids)
-        course.grids += added.grids
+        rollout.ids += list(added.ids)
+        rollout.is_policy += [False] * len(added.ids)
+        rollout.grids += added.grids
         if added.pixels is not None:
-            course.pixels.append(added.pixels)
+            rollout.pixels.append(added.pixels)
 
 
-def environments(
+def environment_maker(
     settings: TrainSettings, store: ImageStore, connections: Connections | None
 ) -> Callable[[Mapping[str, Any]], Environment]:
     """Makes the environment of a sample: its picture, the recipe's words and tools, the turns of the settings."""
-    if settings.recipe not in RECIPES or not RECIPES[settings.recipe].tools:
+    if settings.recipe not in RECIPES or not RECIPES[settings.recipe].prompt.tools:
         raise GeofixError(
             f"train.grpo.max_turns is {settings.grpo.max_turns}, but '{settings.recipe}' has no tools; set it to 0"
         )
     if connections is None:
         raise GeofixError("tools in training ask services: run it through `geofix train`")
-    recipe = RECIPES[settings.recipe]
-    for service in sorted({ASKED[name] for name in recipe.tools if name in ASKED}):
+    prompt = RECIPES[settings.recipe].prompt
+    for service in sorted({ASKED[name] for name in prompt.tools if name in ASKED}):
         connection = getattr(connections, service)
         if connection.endpoint.key_env and connection.key is None:
             raise GeofixError(
@@ -295,14 +295,14 @@ def environments(
         ]
         original = store.read(*references[0])
         picture = open_picture(original, settings.image_max_pixels, settings.image_min_pixels)
-        return Environment(picture, tools, recipe, budgets, stop_at_outage=True)
+        return Environment(picture, tools, prompt, budgets, stop_at_outage=True)
 
     return make
 
 
 def budgets_of(settings: TrainSettings) -> Budgets:
     """The recipe's, with the turns of the settings."""
-    return replace(RECIPES[settings.recipe].budgets, turns=settings.grpo.max_turns)
+    return replace(RECIPES[settings.recipe].prompt.budgets, turns=settings.grpo.max_turns)
 
 
 def opening_prompt(environment: Environment, encoder: Encoder) -> Sample:

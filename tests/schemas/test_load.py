@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.config import Config
-from schemas.load import ConfigError, load_config, names
+from schemas.load import ConfigError, load_config, profile_names
+from schemas.recipes import recipe_folders
 
 
 def test_every_shipped_recipe_and_profile_loads() -> None:
-    for recipe in names("recipes"):
-        for profile in names("profiles"):
+    for recipe in recipe_folders():
+        for profile in profile_names():
             config = load_config(recipe=recipe, profile=profile)
             assert (config.recipe, config.profile) == (recipe, profile)
 

@@ -8,24 +8,24 @@ from schemas.load import load_config
 
 TABLE: dict[str, dict[str, Any]] = {
     "spotagent": {
-        "stages": ("sft", "cold_start", "grpo"), "precision": "bf16", "validation_steps": 10, "save_steps": 100,
+        "phases": ("sft", "cold_start", "grpo"), "precision": "bf16", "validation_steps": 10, "save_steps": 100,
         "lora": None, "grpo.group_size": 8, "grpo.prompts_per_generation": 256, "grpo.prompts_per_step": 128,
         "grpo.learning_rate": 1e-6, "grpo.kl": 0.001, "grpo.max_completion_tokens": 4096, "grpo.epochs": 1,
         "grpo.max_turns": 0,
     },
     "geovista": {
-        "stages": ("cold_start", "grpo"), "cold_start.epochs": 1, "cold_start.learning_rate": 1e-5,
+        "phases": ("cold_start", "grpo"), "cold_start.epochs": 1, "cold_start.learning_rate": 1e-5,
         "cold_start.batch_size": 32, "cold_start.max_tokens": 32768, "grpo.prompts_per_generation": 64,
         "grpo.prompts_per_step": 32, "grpo.learning_rate": 1e-6, "grpo.kl": 0.0, "grpo.max_turns": 6,
         "grpo.max_completion_tokens": 32768,
     },
     "geoagent": {
-        "stages": ("cold_start", "grpo"), "lora.rank": 64, "lora.alpha": 128, "cold_start.epochs": 2,
+        "phases": ("cold_start", "grpo"), "lora.rank": 64, "lora.alpha": 128, "cold_start.epochs": 2,
         "cold_start.learning_rate": 1e-5, "grpo.group_size": 8, "grpo.temperature": 0.7, "grpo.kl": 0.001,
         "grpo.epochs": 1, "grpo.max_turns": 0,
     },
     "thinking-with-map": {
-        "stages": ("grpo",), "grpo.group_size": 16, "grpo.prompts_per_generation": 64, "grpo.prompts_per_step": 16,
+        "phases": ("grpo",), "grpo.group_size": 16, "grpo.prompts_per_generation": 64, "grpo.prompts_per_step": 16,
         "grpo.learning_rate": 1e-6, "grpo.kl": 0.001, "grpo.epochs": 2, "grpo.max_turns": 8,
     },
 }  # fmt: skip

@@ -92,7 +92,7 @@ class FastModel:
         self.compile_layers = self.device.type == "cuda" if compile_layers is None else compile_layers
         self.checkpoint_vision, self.checkpoint_text = checkpoint_vision, checkpoint_text
         self.wide = wide  # sums of layers in float32: bf16 would round them after every layer
-        self.is_sharded = False  # over processes (tasks/train/sharding.py)
+        self.is_sharded = False  # over processes (tasks/train/ranks.py)
         self.use_adapters = use_adapters  # False: the model as it was before its adapters, GRPO's reference
         self.image_token: int = model.config.image_token_id
         self.merge: int = vision.spatial_merge_size

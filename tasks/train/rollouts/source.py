@@ -1,4 +1,4 @@
-"""Where GRPO's rollouts come from: one interface over engines, and the embedded engine behind it."""
+"""Where GRPO's rollouts come from and what they earn: one interface over engines, and the embedded engine behind it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from schemas.settings.reward import RewardSettings
+from tasks.recipes.rewards import reward_for
+from tasks.reward.outcome import Excluded
+from tasks.services import Connections
 from tasks.train.fast.grouped import Completion
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
@@ -107,3 +111,20 @@ class EmbeddedRollouts:
             ]
             for group in groups
         ]
+
+
+def recipe_scorer(
+    recipe: str, settings: RewardSettings | None = None, connections: Connections | None = None
+) -> Scorer:
+    """The recipe's reward with the services it asks; refused at once where it has none."""
+    reward = reward_for(recipe, settings, connections)
+
+    def scorer(pairs: Sequence[tuple[Episode, Mapping[str, Any]]]) -> list[Judged]:
+        episodes, rows = [episode for episode, _ in pairs], [row for _, row in pairs]
+        found = reward.many([one.answer for one in episodes], rows, [one.outage for one in episodes])
+        return [
+            Judged(None, one.reason) if isinstance(one, Excluded) else Judged(one.reward, one.reason, one.parts)
+            for one in found
+        ]
+
+    return scorer

@@ -5,7 +5,7 @@ import json
 from flows.cli.locating import result_lines
 from tasks.agent.page import _message
 from tasks.agent.readable import answer_of, arguments_of
-from tasks.agent.tool_text import as_text
+from tasks.agent.toolbox import as_text
 
 SEARCH = '{"results": [{"title": "A", "url": "http://a", "content": "words"}, {"title": "B"}]}'
 PLACES = '{"results": [{"lat": 48.85661, "lon": 2.3522, "name": "Paris", "display_name": "Paris, France"}]}'

@@ -10,14 +10,14 @@ import pytest
 from PIL import Image, ImageDraw
 
 from schemas.messages import ChatReply, ToolCall, Usage
-from tasks.agent.asking import Sampling
+from tasks.agent.attempt import Sampling
 from tasks.agent.environment import Environment, Trajectory, run_agent
-from tasks.agent.observer_pair import ObserverPair
 from tasks.agent.picture import Picture, open_picture
-from tasks.agent.recipe import Budgets
-from tasks.agent.recipes.spotagent import RECIPE
+from tasks.agent.prompt import Budgets
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
+from tasks.recipes.spotagent import RECIPE
+from tasks.recipes.spotagent.observer_pair import ObserverPair
 from tasks.services.geocoder import GeocodeCandidate
 from tasks.services.search import SearchResult
 
@@ -105,10 +105,12 @@ class Studio:
     ) -> Trajectory:
         """SpotAgent's pair on the picture, the planner saying the script."""
         self.models.script = list(script)
-        recipe = RECIPE if tools is None else RECIPE.with_tools(*tools)
+        recipe = RECIPE.prompt if tools is None else RECIPE.prompt.with_tools(*tools)
         toolbox = Toolbox(ToolContext(search=self.web, geocoder=self.maps), result_chars)
         self.environment = Environment(self.picture, toolbox, recipe, budgets, self.keep, **options)
-        return await run_agent(self.environment, ObserverPair(self.models, recipe, "observer", "planner", Sampling()))
+        return await run_agent(
+            self.environment, ObserverPair(self.models, recipe.helpers, "observer", "planner", Sampling())
+        )
 
 
 @pytest.fixture(scope="module")

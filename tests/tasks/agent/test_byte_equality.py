@@ -17,12 +17,12 @@ from schemas.messages import ChatReply, ToolCall, image_reference
 from schemas.settings.train import TinySettings
 from tasks.agent.environment import Environment
 from tasks.agent.picture import open_picture
-from tasks.agent.recipe import Budgets
-from tasks.agent.recipes import RECIPES
+from tasks.agent.prompt import Budgets
 from tasks.agent.render import render_text, training_messages
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
 from tasks.agent.trl_environment import rollout_class
+from tasks.recipes.recipe import RECIPES
 from tasks.train.tiny import build_processor
 
 PIXELS = (784, 28 * 28 * 4)
@@ -66,13 +66,13 @@ async def play(environment: Environment, draw: random.Random) -> None:
     for _ in range(draw.randint(0, 4)):
         calls = []
         for _ in range(draw.randint(1, 2)):
-            name = draw.choice(environment.recipe.tools)
+            name = draw.choice(environment.prompt.tools)
             if "zoom" in name:
                 calls.append(ToolCall("x", name, json.dumps({"bbox_2d": [0, 0, draw.randint(5, 40), 30]})))
             elif "map_query" in name:
                 calls.append(ToolCall("x", name, '{"center":[1.5,2.5]}'))
             else:
-                field = next(iter(environment.recipe.schemas()[0]["function"]["parameters"]["properties"]))
+                field = next(iter(environment.prompt.tool_schemas()[0]["function"]["parameters"]["properties"]))
                 calls.append(ToolCall("x", name, json.dumps({field: words()}, ensure_ascii=draw.random() < 0.5)))
         if (await environment.step(ChatReply(f"<think>{words()}</think>", tuple(calls)))).done:
             return
@@ -105,7 +105,7 @@ def test_sample_rollout_and_request_are_byte_equal(studio, processor, picture, t
     toolbox = Toolbox(ToolContext(search=studio.web, geocoder=studio.maps))
     for number in trajectories:
         draw = random.Random(number)
-        recipe = RECIPES[draw.choice(["spotagent", "geovista", "thinking-with-map"])]
+        recipe = RECIPES[draw.choice(["spotagent", "geovista", "thinking-with-map"])].prompt
         environment = Environment(picture, toolbox, recipe, Budgets(calls=20, turns=20))
         asyncio.run(play(environment, draw))
         stored, tools = environment.messages, environment.offered()

@@ -1,7 +1,7 @@
 """Files made of a picture have rows; pictures of maps do not."""
 
 from schemas.messages import Message, image_part, text_part
-from tasks.agent.derived import derived_rows
+from tasks.agent.stored import derived_rows
 
 VIEW, CROP, MAP = "a" * 64, "b" * 64, "c" * 64
 

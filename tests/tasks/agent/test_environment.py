@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from schemas.messages import ChatReply, Usage, image_references
+from tasks.agent.attempt import stable_seed
 from tasks.agent.environment import Environment, run_agent
-from tasks.agent.recipe import Budgets
-from tasks.agent.recipes.spotagent import RECIPE
+from tasks.agent.prompt import Budgets
 from tasks.agent.render import training_messages
-from tasks.agent.seeds import stable_seed
-from tasks.agent.thought import split_thought, without_tags
-from tasks.agent.tool_text import as_text
-from tasks.agent.toolbox import Toolbox
+from tasks.agent.tagged import split_thought, without_tags
+from tasks.agent.toolbox import Toolbox, as_text
+from tasks.recipes.spotagent import RECIPE
 from tasks.services.errors import ServiceError
 from tasks.services.search import SearchResult
 
@@ -66,7 +65,7 @@ async def test_a_whole_conversation_is_stored_as_one_agent_had_it(studio, call, 
 
 
 async def test_only_new_messages_are_written_for_the_next_request(studio, call):
-    environment = Environment(studio.picture, Toolbox(), RECIPE)
+    environment = Environment(studio.picture, Toolbox(), RECIPE.prompt)
     first = environment.request()
     await environment.step(call("image_zoom_in_tool", '{"bbox_2d": [0, 0, 500, 500]}'))
     second = environment.request()
@@ -143,7 +142,7 @@ async def test_a_reply_that_takes_too_long_ends_it(studio):
     async def slow(messages, tools):
         await asyncio.sleep(30)
 
-    environment = Environment(studio.picture, Toolbox(), RECIPE, Budgets(seconds=0.05))
+    environment = Environment(studio.picture, Toolbox(), RECIPE.prompt, Budgets(seconds=0.05))
     assert (await run_agent(environment, slow)).end_reason == "time_budget"
 
 
@@ -153,7 +152,7 @@ async def test_a_reply_cut_by_length_is_no_answer(studio):
 
 
 async def test_an_ended_environment_takes_no_reply_until_reset(studio, answer):
-    environment = Environment(studio.picture, Toolbox(), RECIPE)
+    environment = Environment(studio.picture, Toolbox(), RECIPE.prompt)
     assert (await environment.step(answer)).done
     with pytest.raises(ValueError, match="reset"):
         await environment.step(answer)

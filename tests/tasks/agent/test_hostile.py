@@ -15,12 +15,12 @@ from schemas.messages import ChatReply, ToolCall, Usage
 from tasks.agent import environment as ends
 from tasks.agent.environment import Environment
 from tasks.agent.picture import open_picture
-from tasks.agent.recipe import Budgets
-from tasks.agent.recipes import RECIPES
+from tasks.agent.prompt import Budgets
 from tasks.agent.render import training_messages
 from tasks.agent.tagged import NotTaggable
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
+from tasks.recipes.recipe import RECIPES
 from tasks.services.errors import ServiceError
 from tasks.services.geocoder import GeocodeCandidate
 from tasks.services.maps import Poi
@@ -111,6 +111,7 @@ def reply(draw: random.Random) -> ChatReply:
     return ChatReply(text, calls, draw.choice(["stop", "tool_calls", "length", "weird"]), Usage(10, 5, 0.01, 1))
 
 
+PROMPTS = [RECIPES[name].prompt for name in ("spotagent", "geovista", "thinking-with-map", "geoagent")]
 reached: list[str] = []
 watching = False
 
@@ -124,9 +125,9 @@ async def one(number: int, picture) -> Environment:
     draw = random.Random(number)
     hostile = Hostile(draw)
     toolbox = Toolbox(ToolContext(search=hostile, geocoder=hostile, maps=hostile), result_chars=3000)
-    recipe = RECIPES[draw.choice(["spotagent", "geovista", "thinking-with-map", "geoagent"])]
+    prompt = draw.choice(PROMPTS)
     budgets = Budgets(calls=draw.randint(0, 8), turns=draw.randint(1, 6), tokens=draw.choice([None, 40]))
-    environment = Environment(picture, toolbox, recipe, budgets, stop_at_outage=draw.random() < 0.2)
+    environment = Environment(picture, toolbox, prompt, budgets, stop_at_outage=draw.random() < 0.2)
     while not environment.done:
         await environment.step(reply(draw))
     return environment

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.agent.toolbox import SPOTAGENT, THINKING_WITH_MAP, TOOLS, schemas
+from tasks.agent.toolbox import TOOLS, tool_schemas
 from tasks.agent.toolspec import BadArguments, json_type, tool_spec
+from tasks.recipes.spotagent import TOOLS as SPOTAGENT
+from tasks.recipes.thinking_with_map import TOOLS as THINKING_WITH_MAP
 
 
 def test_the_tools_of_the_papers_with_their_parameters():
@@ -45,7 +47,7 @@ def test_trl_derives_the_same_schema_from_a_method(name):
 def test_mcp_and_openai_describe_the_same_arguments():
     for spec in TOOLS.values():
         assert spec.openai()["function"]["parameters"] == spec.input_schema()
-    assert [one["function"]["name"] for one in schemas(THINKING_WITH_MAP)] == sorted(THINKING_WITH_MAP)
+    assert [one["function"]["name"] for one in tool_schemas(THINKING_WITH_MAP)] == sorted(THINKING_WITH_MAP)
 
 
 def test_openai_schema():

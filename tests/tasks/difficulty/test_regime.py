@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas.settings.difficulty import DifficultySettings
-from tasks.difficulty.passes import _row as row_of
-from tasks.difficulty.regime import measure, regime, table8
+from tasks.difficulty.regime import _row as row_of
+from tasks.difficulty.regime import measure_difficulty, regime, table8
 from tasks.difficulty.report import without_variance
 from tasks.geo.distance import distance_km
 from tasks.train.fast.grouped import Completion
-from tasks.train.rollouts.source import Episode
-from tasks.train.scoring import recipe_scorer
+from tasks.train.rollouts.source import Episode, recipe_scorer
 
 THRESHOLDS = (1.0, 25.0, 200.0, 750.0)
 errors = st.lists(st.none() | st.floats(0, 20_000), min_size=8, max_size=8)
@@ -39,7 +38,7 @@ def test_the_paper_s_regimes():
     ],
 )
 def test_measure(errors_km, passes, phase, reason):
-    found = measure(errors_km, THRESHOLDS, (1.0, 25.0))
+    found = measure_difficulty(errors_km, THRESHOLDS, (1.0, 25.0))
     assert (found.passes, found.phase, found.kept) == (passes, phase, phase is not None)
     if reason:
         assert found.reason == reason
@@ -47,7 +46,7 @@ def test_measure(errors_km, passes, phase, reason):
 
 @given(errors)
 def test_passes_rise_with_the_threshold_and_decide_the_regime(errors_km):
-    found = measure(errors_km, THRESHOLDS, (1.0, 25.0))
+    found = measure_difficulty(errors_km, THRESHOLDS, (1.0, 25.0))
     assert list(found.passes) == sorted(found.passes)
     assert all((kind == "learnable") == (0 < n < 8) for n, kind in zip(found.passes, found.regimes, strict=True))
     assert found.kept == ("learnable" in found.regimes)
@@ -56,7 +55,7 @@ def test_passes_rise_with_the_threshold_and_decide_the_regime(errors_km):
 
 @given(st.lists(errors, min_size=1, max_size=30))
 def test_table8_accounts_for_every_picture(pictures):
-    found = [measure(e, THRESHOLDS, (1.0, 25.0)) for e in pictures]
+    found = [measure_difficulty(e, THRESHOLDS, (1.0, 25.0)) for e in pictures]
     frame = pl.DataFrame({"threshold_km": [list(THRESHOLDS)] * len(found), "regimes": [list(f.regimes) for f in found]})
     table = table8(frame)
     assert table["threshold"].to_list() == ["Street (1km)", "City (25km)", "Region (200km)", "Country (750km)"]

@@ -17,13 +17,12 @@ from pydantic import ValidationError
 from schemas.errors import InputError
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.services import ChatEndpoint, ServicesSettings
-from tasks.agent.seeds import stable_seed
-from tasks.evaluate import ensembles
-from tasks.evaluate.deliberations import SCALING, SWARM
+from tasks.agent.attempt import stable_seed
+from tasks.evaluate.ensembles import ENSEMBLES, METHODS, method_evaluation
 from tasks.evaluate.scores import PAIRS
 from tasks.evaluate.scores import STAGE as SCORES
-from tasks.evaluate.swarm_outcomes import learn
 from tasks.lake import Commit, Lake
+from tasks.recipes.smilegeo.outcomes import agent_alone, learn
 from tasks.runtime.runner import Context, WorkerSetup, run
 from tasks.runtime.stage import open_inputs
 from tasks.services import connect
@@ -131,9 +130,9 @@ async def test_scaling_gives_three_policies_and_no_request_holds_the_truth(lake:
     settings = EvaluateSettings.model_validate(
         {"policies": [], "trained": False, "scaling": {"policies": ["policy"], "n": 4}}
     )
-    rows = await ask_all(SCALING, lake, settings, url)
+    rows = await ask_all(ENSEMBLES["scaling"], lake, settings, url)
     by_policy = {row["policy"]: row for row in rows["predictions"]}
-    first, verified, best = ensembles.scaled_names("policy", 4)
+    first, verified, best = METHODS["scaling"].evaluations("policy", settings)
     assert list(by_policy) == [first, verified, best]
     assert by_policy[first]["error_km"] > 3000 > by_policy[verified]["error_km"] > by_policy[best]["error_km"]
     tokens = {name: row["prompt_tokens"] + row["completion_tokens"] for name, row in by_policy.items()}
@@ -166,9 +165,9 @@ async def test_the_swarm_stands_beside_its_baselines_and_is_learned_from_outcome
     plain: dict[str, Any] = {"policies": [], "trained": False, "swarm": {"agents": AGENTS, "rounds": 2}}
     with pytest.raises(InputError, match="geofix swarm a b c"):
         learn(lake, AGENTS, "train", 50.0, tmp_path / "none.pt")
-    rows = await ask_all(SWARM, lake, EvaluateSettings.model_validate({**plain, "split": "train"}), url)
+    rows = await ask_all(ENSEMBLES["swarm"], lake, EvaluateSettings.model_validate({**plain, "split": "train"}), url)
     by_policy = {(row["policy"], row["image_id"]): row for row in rows["predictions"]}
-    assert {policy for policy, _ in by_policy} == {"swarm", "swarm vote", "swarm debate", *map(ensembles.alone, AGENTS)}
+    assert {policy for policy, _ in by_policy} == {"swarm", "swarm vote", "swarm debate", *map(agent_alone, AGENTS)}
     assert by_policy["swarm", "i1"]["error_km"] > 1000, "the first elected agent is wrong, and the two do not agree"
     assert by_policy["swarm vote", "i1"]["error_km"] < 50
     debate, swarm = (by_policy[name, "i1"]["prompt_tokens"] for name in ("swarm debate", "swarm"))
@@ -179,14 +178,14 @@ async def test_the_swarm_stands_beside_its_baselines_and_is_learned_from_outcome
     assert found.last_loss < found.first_loss
     learned = {**plain, "swarm": {**plain["swarm"], "network": str(tmp_path / "election.pt")}}
     settings = EvaluateSettings.model_validate(learned)
-    rows = await ask_all(SWARM, lake, settings, url)
+    rows = await ask_all(ENSEMBLES["swarm"], lake, settings, url)
     by_policy = {(row["policy"], row["image_id"]): row for row in rows["predictions"]}
     assert by_policy["swarm", "i0"]["error_km"] < 50, "the learned election leaves the wrong agent out"
     assert "a (answer)" not in by_policy["swarm", "i0"]["messages_json"]
     assert scored(lake, settings, url)["swarm", "acc@50km"]["value"] == 1
     two = {**plain, "swarm": {"agents": AGENTS[:2], "network": str(tmp_path / "election.pt")}}
     with pytest.raises(InputError, match="learned with 3 agents"):
-        await ask_all(SWARM, lake, EvaluateSettings.model_validate(two), url)
+        await ask_all(ENSEMBLES["swarm"], lake, EvaluateSettings.model_validate(two), url)
     assert not [word for word in PLANTED if word in requests()]
 
 
@@ -198,8 +197,9 @@ def test_settings_say_what_is_wrong() -> None:
 
 
 def test_evaluations_of_other_settings_have_other_names() -> None:
+    scaling = METHODS["scaling"]
     four, eight = (EvaluateSettings.model_validate({"scaling": {"policies": ["p"], "n": n}}) for n in (4, 8))
-    name = ensembles.scaled_names("p", 4)[0]
-    assert ensembles.scaling_evaluation(name, four) != ensembles.scaling_evaluation(name, eight)
+    name = scaling.evaluations("p", four)[0]
+    assert method_evaluation(scaling, name, four) != method_evaluation(scaling, name, eight)
     more = EvaluateSettings.model_validate({"scaling": {"policies": ["p", "q"], "n": 4}})
-    assert ensembles.scaling_evaluation(name, four) == ensembles.scaling_evaluation(name, more)
+    assert method_evaluation(scaling, name, four) == method_evaluation(scaling, name, more)

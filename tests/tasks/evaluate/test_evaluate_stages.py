@@ -20,8 +20,7 @@ from schemas.settings.review import ReviewSettings
 from schemas.settings.services import ChatEndpoint, ServicesSettings, TrainedEndpoint
 from tasks.evaluate import STAGES, report
 from tasks.evaluate.answers import STAGE as ANSWERS
-from tasks.evaluate.answers import judge
-from tasks.evaluate.benchmark import evaluation_id, items
+from tasks.evaluate.answers import evaluation_id, items, judge_point
 from tasks.evaluate.scores import STAGE as SCORES
 from tasks.lake import Commit, Lake
 from tasks.lake.verify import verify
@@ -208,14 +207,14 @@ async def test_a_service_that_fails_is_no_answer(lake: Lake, model: tuple[type[M
 
 
 def test_judge() -> None:
-    assert judge("<answer>1.0, 2.0</answer>", 1.0, 2.0) == {
+    assert judge_point("<answer>1.0, 2.0</answer>", 1.0, 2.0) == {
         "lat": 1.0,
         "lon": 2.0,
         "parse_error": None,
         "error_km": 0.0,
         "geoscore": 5000.0,
     }
-    lost = judge("no idea", 1.0, 2.0)
+    lost = judge_point("no idea", 1.0, 2.0)
     assert (lost["lat"], lost["error_km"], lost["geoscore"], lost["parse_error"]) == (None, None, 0.0, "no_answer")
 
 

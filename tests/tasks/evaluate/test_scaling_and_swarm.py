@@ -13,10 +13,11 @@ from PIL import Image
 
 from schemas.messages import ChatReply, Message, Usage
 from tasks.agent.picture import Picture, open_picture
-from tasks.agent.recipes import RECIPES
+from tasks.agent.prompt import DIRECT
 from tasks.agent.toolbox import Toolbox
-from tasks.evaluate import scaling
-from tasks.evaluate.swarm import Said, Swarm, agree, conclude, elect, walk
+from tasks.recipes.smilegeo.swarm import Said, Swarm, conclude, elect, group_answers, walk_reviewers
+from tasks.recipes.thinking_with_map import scaling
+from tasks.reward.outcome import point_error
 
 TRUTH = (48.123456, 2.654321)
 
@@ -41,12 +42,9 @@ def picture() -> Picture:
 
 async def test_the_verifier_is_sent_neither_label_nor_reward(picture: Picture) -> None:
     chat = Models({"policy": "<answer>48.0, 2.5</answer>", "verifier": '{"lat": 48.1, "lon": 2.6}'})
-    found = await scaling.scale(chat, "policy", "verifier", picture, RECIPES["spotsft"], Toolbox(), 4, seed="p")
-    tried = [scaling.error_of(one.text, *TRUTH) for one in found.attempts]
-    errors = scaling.Errors(
-        tried[0], scaling.error_of(found.verifier_answer, *TRUTH), min(tried, key=lambda km: km or 0)
-    )
-    assert errors.verifier is not None and errors.best == errors.first and errors.verifier < (errors.first or 0)
+    found = await scaling.run_scaling(chat, "policy", "verifier", picture, DIRECT, Toolbox(), 4, seed="p")
+    first, verifier = (point_error(one, *TRUTH).error_km for one in (found.attempts[0].text, found.verifier_answer))
+    assert first is not None and verifier is not None and verifier < first
     options = [options for role, _, options in chat.asked if role == "policy"]
     assert len(options) == 4 and len({one["seed"] for one in options}) == 4
     assert {(one["temperature"], one["top_p"], one["top_k"]) for one in options} == {(1.0, 0.95, 60)}
@@ -56,11 +54,8 @@ async def test_the_verifier_is_sent_neither_label_nor_reward(picture: Picture) -
     for planted in ("48.123", "2.654", "error_km", "reward", "geoscore", "truth"):
         assert planted not in text
     assert text.count("Candidate ") == 4 and "data:image/jpeg" in text
-    figures = {(name, metric.name): metric for name, metric in scaling.table([errors] * 3, 4, (25, 200))}
-    assert figures["best@4", "acc@25km"].value == 1 and figures["pass@1", "acc@25km"].n == 3
-    assert figures["verifier@4", "acc@25km"].low < 1
     with pytest.raises(ValueError, match="2 trajectories"):
-        await scaling.scale(chat, "policy", "verifier", picture, RECIPES["spotsft"], Toolbox(), 1)
+        await scaling.run_scaling(chat, "policy", "verifier", picture, DIRECT, Toolbox(), 1)
 
 
 def said(agent: int, lat: float | None) -> Said:
@@ -72,7 +67,7 @@ def test_consensus_majority_and_the_first_elected() -> None:
     assert conclude([said(0, 9.0), said(1, 1.0), said(2, 1.1)]) == (said(1, 1.0).text, "majority")
     assert conclude([said(0, 9.0), said(1, 1.0)]) == (said(0, 9.0).text, "first_elected")
     assert conclude([said(0, None), said(1, None)])[1] == "first_elected"
-    assert [len(group) for group in agree([said(0, None), said(1, None), said(2, 1.0)])] == [1, 1, 1]
+    assert [len(group) for group in group_answers([said(0, None), said(1, None), said(2, 1.0)])] == [1, 1, 1]
 
 
 def test_election_and_random_walk() -> None:
@@ -80,9 +75,9 @@ def test_election_and_random_walk() -> None:
     links = np.ones((4, 4)) - np.eye(4)
     links[0] = [0, 0, 5, 0]  # from the first agent only the third is reached at once
     rng = random.Random(1)
-    seen = [walk(links, 0, 2, rng) for _ in range(50)]
+    seen = [walk_reviewers(links, 0, 2, rng) for _ in range(50)]
     assert all(one[0] == 2 and len(set(one)) == 2 and 0 not in one for one in seen)
-    assert walk(np.zeros((3, 3)), 0, 2, rng), "without links any other agent may review"
+    assert walk_reviewers(np.zeros((3, 3)), 0, 2, rng), "without links any other agent may review"
 
 
 async def test_a_swarm_asks_less_than_a_debate_and_stops_at_consensus(picture: Picture) -> None:
@@ -104,7 +99,7 @@ async def test_a_swarm_asks_less_than_a_debate_and_stops_at_consensus(picture: P
 
 
 def test_links_and_election_are_learned_from_outcomes(tmp_path: Path) -> None:
-    from tasks.evaluate.swarm_learning import ElectionNetwork, Estimate, link_factor, load, save, train
+    from tasks.recipes.smilegeo.learning import ElectionNetwork, Estimate, link_factor, load, save, train
 
     assert [link_factor(True, tt, printed=True) for tt in (1, 2, 4)] == [1.0, 0.75, 0.625]
     assert link_factor(False, 2, printed=True) == 0.75

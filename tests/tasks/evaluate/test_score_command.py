@@ -9,12 +9,10 @@ import pytest
 from scipy.stats import beta
 
 from schemas.errors import InputError
-from tasks.evaluate.prediction_columns import parse_columns
-from tasks.evaluate.prediction_file import PredictionsError
+from tasks.evaluate.prediction_file import PredictionsError, parse_columns
 from tasks.evaluate.predictions import compare_reports, score_file, write_rows
 from tasks.evaluate.score_report import render_report, render_side_by_side
-from tasks.reward.compare import compare
-from tasks.reward.metrics import summarize
+from tasks.reward.metrics import compare, summarize
 
 
 def table(rows: int, shift: float, seed: int = 0) -> pl.DataFrame:

@@ -67,6 +67,6 @@ def test_wrong_shapes_are_refused() -> None:
 
 def test_rewards_come_without_torch_and_prefect() -> None:
     # Rollout workers score answers; they must not load a trainer or an orchestrator for it.
-    code = "import sys, tasks.reward.score, tasks.reward.advantage, tasks.reward.metrics; "
+    code = "import sys, tasks.reward.services, tasks.reward.outcome, tasks.reward.advantage, tasks.reward.metrics; "
     code += "sys.exit(bool({'torch', 'prefect', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

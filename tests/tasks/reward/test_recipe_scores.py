@@ -8,14 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import GeofixError
-from tasks.reward import geoagent, geovista, spotagent, thinking_with_map, verl_hook
+from tasks.recipes.geoagent import reward as geoagent
+from tasks.recipes.geoagent.reward import Consistency
+from tasks.recipes.geovista import reward as geovista
+from tasks.recipes.rewards import reward_for, rewarded_recipes, score
+from tasks.recipes.spotagent import reward as spotagent
+from tasks.recipes.thinking_with_map import reward as thinking_with_map
 from tasks.reward.advantage import group_advantages
 from tasks.reward.answer import Address, ParsedAnswer
-from tasks.reward.geoagent import Consistency
-from tasks.reward.levels import Level, levels_by_rule
+from tasks.reward.levels import Level, LevelVerdict, levels_by_rule, verdicts
 from tasks.reward.outcome import Excluded, Scored, Truth
-from tasks.reward.score import SCORERS, Aids, reward_for, score
+from tasks.reward.services import RewardDeps
 from tasks.services.errors import ServiceError
+from tasks.train import verl_hook
 
 PARIS = Truth(48.8566, 2.3522, Address("France", "Île-de-France", "Paris"))
 LOS_ANGELES = Truth(34.05, -118.24, Address("United States", "California", "Los Angeles"))
@@ -81,10 +86,10 @@ def test_point_recipes_on_answers(recipe: str) -> None:
 
 
 def test_geovista_values() -> None:
-    assert [geovista.reward_for(*levels) for levels in [(1, 1, 1), (1, 1, 0), (1, 0, 0), (0, 0, 0)]] == [4, 2, 1, 0]
-    assert geovista.reward_for(True, True, True, beta=3) == 9
+    assert [geovista.level_reward(*levels) for levels in [(1, 1, 1), (1, 1, 0), (1, 0, 0), (0, 0, 0)]] == [4, 2, 1, 0]
+    assert geovista.level_reward(True, True, True, beta=3) == 9
     with pytest.raises(ValueError, match="above 1"):
-        geovista.reward_for(True, False, False, beta=1)
+        geovista.level_reward(True, False, False, beta=1)
 
 
 def test_geovista_own_example() -> None:
@@ -136,10 +141,10 @@ def test_geovista_verifier_is_asked_where_the_rule_says_no_and_both_verdicts_sta
         return level == "city"
 
     answer = ParsedAnswer(None, None, Address("France", "around the capital", "where the tower stands"), "France; ...")
-    found = geovista.verdicts(answer, PARIS.address, verifier)
+    found = verdicts(answer, PARIS.address, verifier)
     assert asked == ["province_or_state", "city"]
-    assert found["country"] == geovista.LevelVerdict(True, None)
-    assert found["city"] == geovista.LevelVerdict(False, True) and found["city"].right
+    assert found["country"] == LevelVerdict(True, None)
+    assert found["city"] == LevelVerdict(False, True) and found["city"].right
     assert geovista.score("<answer>the City of Light</answer>", PARIS, aliases={"Paris": ("City of Light",)}) == Scored(
         4.0, None, None, {"country": 1.0, "province_or_state": 1.0, "city": 1.0}
     )
@@ -242,12 +247,12 @@ OTHERS = st.one_of(
 )
 
 
-@pytest.mark.parametrize("recipe", sorted(SCORERS))
+@pytest.mark.parametrize("recipe", rewarded_recipes())
 @given(other=OTHERS)
 def test_the_gold_answer_is_the_maximum(recipe: str, other: str) -> None:
-    aids = Aids(geocode=geocode, embed=embed, consistent=Consistency(PARIS.address, REASONING))
-    best = score(recipe, f"<answer>{GOLD}</answer>", PARIS, aids)
-    rival = score(recipe, f"<answer>{other}</answer>", PARIS, aids)
+    deps = RewardDeps(geocode=geocode, embed=embed)
+    best = score(recipe, f"<answer>{GOLD}</answer>", PARIS, deps)
+    rival = score(recipe, f"<answer>{other}</answer>", PARIS, deps)
     assert isinstance(best, Scored) and isinstance(rival, Scored)
     assert best.reward >= rival.reward - 1e-12
     assert best.reward >= {"geovista": 4, "geoagent": 2.5}.get(recipe, 1)
@@ -263,17 +268,17 @@ def missing(*_: object) -> None:
 
 def test_an_outage_excludes_and_never_scores_zero() -> None:
     answer = "<answer>France; Rhône; Lyon</answer>"
-    assert score("geoagent", answer, PARIS, Aids(geocode=broken, embed=embed)) == Excluded("geocoder_outage")
-    assert score("geovista", answer, PARIS, Aids(verifier=broken)) == Excluded("geocoder_outage")  # type: ignore[arg-type]
-    for recipe in SCORERS:
-        aids = Aids(geocode=geocode, embed=embed)
-        assert score(recipe, answer, PARIS, aids, tool_outage="search_outage") == Excluded("search_outage")
-    found = score("geoagent", answer, PARIS, Aids(geocode=missing, embed=embed))
+    assert score("geoagent", answer, PARIS, RewardDeps(geocode=broken, embed=embed)) == Excluded("geocoder_outage")
+    assert score("geovista", answer, PARIS, RewardDeps(verifier=broken)) == Excluded("geocoder_outage")  # type: ignore[arg-type]
+    for recipe in rewarded_recipes():
+        deps = RewardDeps(geocode=geocode, embed=embed)
+        assert score(recipe, answer, PARIS, deps, tool_outage="search_outage") == Excluded("search_outage")
+    found = score("geoagent", answer, PARIS, RewardDeps(geocode=missing, embed=embed))
     assert isinstance(found, Scored) and found.parts["spatial"] == 0  # a place that is not there is a wrong answer
 
 
 def test_wrong_use_is_said() -> None:
-    with pytest.raises(ValueError, match=r"smilegeo.*geoagent, geovista, spotagent, thinking-with-map"):
+    with pytest.raises(GeofixError, match=r"smilegeo.*geoagent, geovista, spotagent, thinking-with-map"):
         score("smilegeo", "", PARIS)
     with pytest.raises(ValueError, match="geocode and an embed"):
         score("geoagent", "", PARIS)
@@ -288,12 +293,12 @@ CONTINENTS = "48.85, 2.35; 1.3, 103.8; 40.7, -74.0; -33.9, 151.2; -22.9, -43.2; 
 PROMPT = 'Country: …\nCity: …\nLatitude: …\nLongitude: …\n{"lat": latitude, "lon": longitude, "city": city}'
 
 
-@pytest.mark.parametrize("recipe", sorted(SCORERS))
+@pytest.mark.parametrize("recipe", rewarded_recipes())
 @pytest.mark.parametrize("hack", ["", CITIES, f"It is one of {CITIES}.", CONTINENTS, PROMPT, "word " * 10_000])
 def test_reward_hacking_earns_nothing(recipe: str, hack: str) -> None:
-    aids = Aids(geocode=geocode, embed=embed)
+    deps = RewardDeps(geocode=geocode, embed=embed)
     for text in (hack, f"<answer>{hack}</answer>", f"<answer>{GOLD}</answer><answer>{hack}</answer>"):
-        found = score(recipe, text, PARIS, aids)
+        found = score(recipe, text, PARIS, deps)
         assert isinstance(found, Scored) and found.reward == 0, (recipe, text[:80], found)
 
 

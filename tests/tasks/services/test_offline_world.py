@@ -19,14 +19,14 @@ import pytest
 
 from schemas.messages import image_references
 from schemas.settings.services import ServicesSettings
-from tasks.agent.asking import Sampling
+from tasks.agent.attempt import Sampling
 from tasks.agent.environment import Environment, run_agent
-from tasks.agent.observer_pair import ObserverPair
 from tasks.agent.picture import open_picture
-from tasks.agent.recipes.spotagent import RECIPE
 from tasks.agent.render import training_messages
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
+from tasks.recipes.spotagent import RECIPE
+from tasks.recipes.spotagent.observer_pair import ObserverPair
 from tasks.reward.answer import ParsedAnswer, parse_answer
 from tasks.services import Chat, Connections, Geocoder, Mapillary, Search, ServiceError, connect
 
@@ -217,8 +217,8 @@ async def test_the_agent_locates_a_picture_with_real_models(offline, whole):
     services = ToolContext(search=Search(connections.search), geocoder=Geocoder(connections.geocoder))
 
     async def locate():
-        pair = ObserverPair(chat, RECIPE, "observer", "planner", Sampling(seed=1))
-        return await run_agent(Environment(picture, Toolbox(services), RECIPE, keep_picture=keep), pair)
+        pair = ObserverPair(chat, RECIPE.prompt.helpers, "observer", "planner", Sampling(seed=1))
+        return await run_agent(Environment(picture, Toolbox(services), RECIPE.prompt, keep_picture=keep), pair)
 
     trajectory = await locate()
     assert 1 <= len(trajectory.calls) <= 6 and trajectory.end_reason == "answered"

@@ -18,7 +18,8 @@ from schemas.messages import ToolCall
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
 from tasks.agent.service_tools import open_toolbox
-from tasks.agent.toolbox import SPOTAGENT, CallResult, Toolbox
+from tasks.agent.toolbox import CallResult, Toolbox
+from tasks.recipes.spotagent import TOOLS as SPOTAGENT
 from tasks.services import Chat, connect, response_store
 from tasks.services.call_store import Begin, CallStore, process_owner
 from tasks.services.calls import CallLog

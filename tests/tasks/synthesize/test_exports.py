@@ -13,9 +13,9 @@ from schemas.errors import InputError
 from schemas.messages import image_part, text_part
 from schemas.settings.synthesize import SynthesizeSettings
 from schemas.settings.train import TinySettings
-from tasks.agent.recipes.spotagent import RECIPE
-from tasks.agent.tagged import canonical
+from tasks.agent.tagged import canonical_messages
 from tasks.lake import Commit, Lake
+from tasks.recipes.spotagent import RECIPE
 from tasks.synthesize import report
 from tasks.synthesize.exports import export, read_tagged
 from tasks.train.tiny import build_processor
@@ -31,14 +31,15 @@ def lake(tmp_path):
     call = {"id": "call_1", "type": "function", "function": function}
     zoomed = [text_part('{"bbox_2d": [0, 0, 50, 50]}'), image_part(sha256)]
     messages = [
-        *RECIPE.opening(image_part(sha256)),
+        *RECIPE.prompt.opening(image_part(sha256)),
         {"role": "assistant", "content": "<think>東京?</think>", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": zoomed},
         {"role": "assistant", "content": "<think>x</think><answer>\\nCountry: Japan\\n</answer>"},
     ]
     row = {
         "trajectory_id": "t1", "image_id": "i1", "recipe": "spotagent", "verdict": "kept", "end_reason": "answered",
-        "messages_json": json.dumps(messages, ensure_ascii=False), "tools_json": json.dumps(RECIPE.schemas()),
+        "messages_json": json.dumps(messages, ensure_ascii=False),
+        "tools_json": json.dumps(RECIPE.prompt.tool_schemas()),
         "calls_json": json.dumps([{"name": "image_zoom_in_tool", "succeeded": True}]), "reasons": [], "error_km": 0.5,
         "tool_pattern": "image_zoom_in_tool",
     }  # fmt: skip
@@ -69,7 +70,7 @@ def test_the_tagged_form_goes_back_without_loss(lake, tmp_path):
     file = tmp_path / "tagged.jsonl"
     export(lake, "spotagent", "tagged", file)
     stored = json.loads(lake.read("trajectories").filter(pl.col("trajectory_id") == "t1")["messages_json"][0])
-    assert read_tagged(json.loads(file.read_text())) == canonical(stored)
+    assert read_tagged(json.loads(file.read_text())) == canonical_messages(stored)
 
 
 def test_what_cannot_be_exported_is_said_in_one_line(lake, tmp_path):

@@ -38,8 +38,7 @@ from tasks.runtime.snapshots import approved_snapshot
 from tasks.services import connect
 from tasks.synthesize import STAGE as SYNTHESIZE
 from tasks.train.fast.grouped import Completion
-from tasks.train.rollouts.source import Episode
-from tasks.train.scoring import recipe_scorer
+from tasks.train.rollouts.source import Episode, recipe_scorer
 
 pytestmark = pytest.mark.usefixtures("in_process")
 

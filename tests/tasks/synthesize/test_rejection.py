@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.agent.environment import Trajectory
-from tasks.agent.recipes import RECIPES
 from tasks.agent.toolbox import CallRecord
 from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
+from tasks.recipes.recipe import RECIPES
 from tasks.reward.answer import Address
-from tasks.synthesize.rejection import Truth, verdict
+from tasks.synthesize.rejection import Truth, judge_trajectory
 
 SETTINGS = SynthesizeSettings()
 TRUTH = Truth(48.8566, 2.3522, Address("France", "Île-de-France", "Paris"))
@@ -36,7 +36,9 @@ def judge(
     text = answer() if final_text is None else final_text
     messages = messages or [{"role": "assistant", "content": text}]
     ended = "call_budget" if over_budget else "answered"
-    return verdict(Trajectory(tuple(messages), (), tuple(calls), text, ended), RECIPES[recipe], truth, settings)
+    return judge_trajectory(
+        Trajectory(tuple(messages), (), tuple(calls), text, ended), RECIPES[recipe], truth, settings
+    )
 
 
 def test_the_gold_trajectory_is_kept():
@@ -149,5 +151,6 @@ def test_no_text_is_ever_kept_without_a_point(text):
     assert judged.kept <= (judged.error_km is not None)
 
 
-def test_an_error_that_is_no_number_is_not_kept():
-    assert "too_far" in judge(truth=Truth(math.nan, 0.0)).reasons
+def test_a_truth_that_is_not_a_number_is_refused():
+    with pytest.raises(ValueError, match="not on Earth"):
+        judge(truth=Truth(math.nan, 0.0))

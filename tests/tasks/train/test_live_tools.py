@@ -23,7 +23,7 @@ from tasks.train import samples, training
 from tasks.train.chain import chain
 from tasks.train.rollouts.source import Episode, Judged
 from tasks.train.stage import WorkerContext, work
-from tasks.train.with_tools import environments
+from tasks.train.with_tools import environment_maker
 
 ZOOM: Call = ("image_zoom_in_tool", {"bbox_2d": [0, 0, 20, 20]})
 
@@ -145,6 +145,6 @@ def test_training_stops_where_services_fail_every_rollout(
 def test_a_missing_key_of_a_tools_service_is_said_at_once(lake: Lake) -> None:
     needs = ServicesSettings.model_validate({"search": {"base_url": "https://search.example", "key_env": "SEARCH_KEY"}})
     with pytest.raises(GeofixError, match="ask search: put its key into SEARCH_KEY"):
-        environments(settings_of(), lake.images, connect(needs, {}, ()))
+        environment_maker(settings_of(), lake.images, connect(needs, {}, ()))
     with pytest.raises(GeofixError, match="'geoagent' has no tools; set it to 0"):
-        environments(settings_of("geoagent", grpo=GrpoSettings(max_turns=2)), lake.images, None)
+        environment_maker(settings_of("geoagent", grpo=GrpoSettings(max_turns=2)), lake.images, None)

@@ -21,7 +21,7 @@ from tasks.lake import Lake
 from tasks.runtime.runner import Kept
 from tasks.train import checkpoints, training
 from tasks.train.chain import chain
-from tasks.train.checkpoints import Progress, resume, save_checkpoint
+from tasks.train.checkpoints import Progress, resume_checkpoint, save_checkpoint
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.stage import WorkerContext, work
 
@@ -33,7 +33,7 @@ FULL = "CUDA out of memory. Tried to allocate 130.00 MiB. GPU 0 has a total capa
 
 def settings() -> TrainSettings:
     return small_settings(
-        stages=("sft",), save_steps=1, validation_images=0,
+        phases=("sft",), save_steps=1, validation_images=0,
         sft=TunerSettings(max_steps=2, batch_size=2, micro_batch=2, learning_rate=1e-3),
     )  # fmt: skip
 
@@ -112,11 +112,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, build_
     older, newer = (save_checkpoint(tmp_path, model, optimizer, Progress(step=step)) for step in (1, 2))
     weights = newer / "weights.pt"
     weights.write_bytes(weights.read_bytes()[:1000])
-    assert resume(tmp_path, model, optimizer).step == 1
+    assert resume_checkpoint(tmp_path, model, optimizer).step == 1
     (older / "optimizer.pt").write_bytes(b"")
     with pytest.raises(GeofixError, match=r"none of the checkpoints in .* can be read; delete the folder"):
-        resume(tmp_path, model, optimizer)
-    assert resume(tmp_path / "empty", model, optimizer).step == 0
+        resume_checkpoint(tmp_path, model, optimizer)
+    assert resume_checkpoint(tmp_path / "empty", model, optimizer).step == 0
 
 
 def test_a_gpu_that_is_taken(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,13 @@ import pytest
 from schemas.settings.train import TrainSettings
 from tasks.agent.environment import Environment
 from tasks.agent.picture import open_picture
-from tasks.agent.recipes import RECIPES
 from tasks.agent.render import render_text
 from tasks.agent.toolbox import Toolbox
 from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.lake import Lake
+from tasks.recipes.recipe import RECIPES
 from tasks.runtime.stage import open_inputs
-from tasks.train.dataset import Pictures, texts_of
-from tasks.train.encoding import Encoder
+from tasks.train.encoding import Encoder, Pictures, conversation_texts
 from tasks.train.fast.packing import Sample
 from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
@@ -72,7 +71,7 @@ def parts(
     filled(lake)
     small = settings()
     samples = compute(open_inputs(STAGE, lake), small)[0]
-    texts = [text for one in samples["messages_json"] for text in texts_of(one)]
+    texts = [text for one in samples["messages_json"] for text in conversation_texts(one)]
     processor = build_processor([*texts, CALL, ANSWER], small.tiny, small.image_min_pixels, small.image_max_pixels)
     encoder = Encoder(processor, Pictures(lake.images, small.image_min_pixels, small.image_max_pixels))
     return processor, encoder, samples.row(0, named=True)
@@ -86,7 +85,7 @@ def test_tokens_of_a_rollout_are_those_of_its_conversation(
 
     def make(row: Any) -> Environment:
         picture = open_picture(lake.images.read(row["sha256"], "jpg"), 28 * 28 * 6, 28 * 28 * 2)
-        made.append(Environment(picture, Toolbox(), RECIPES["spotagent"]))
+        made.append(Environment(picture, Toolbox(), RECIPES["spotagent"].prompt))
         return made[-1]
 
     prompt = opening_prompt(make(row), encoder)
@@ -118,7 +117,7 @@ def test_a_rollout_ends_at_its_budgets_and_at_text_that_steers(
 
     def make(row: Any) -> Environment:
         picture = open_picture(lake.images.read(row["sha256"], "jpg"), 28 * 28 * 6, 28 * 28 * 2)
-        return Environment(picture, Toolbox(), RECIPES["spotagent"])
+        return Environment(picture, Toolbox(), RECIPES["spotagent"].prompt)
 
     prompt = opening_prompt(make(row), encoder)
     engine = Scripted(processor, [[CALL], [CALL]])

@@ -13,15 +13,14 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from trl.chat_template_utils import get_training_chat_template
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
-from schemas.messages import image_reference
+from schemas.messages import image_reference, parts_of
 from schemas.settings.train import TinySettings, TrainSettings
-from tasks.agent.recipes.spotagent import RECIPE
 from tasks.agent.render import render_text, training_messages
 from tasks.imaging.processor import ImageOnlyProcessor, load_processor
 from tasks.lake import Lake
+from tasks.recipes.spotagent import RECIPE
 from tasks.runtime.stage import open_inputs
-from tasks.train.dataset import Pictures, texts_of
-from tasks.train.encoding import Encoder, parts_of
+from tasks.train.encoding import Encoder, Pictures, conversation_texts
 from tasks.train.fast.packing import IGNORED
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor, train_tokenizer
@@ -35,7 +34,7 @@ def samples(lake: Lake, filled: Callable[..., str], settings: Callable[..., Trai
 
 @pytest.fixture
 def processor(samples: pl.DataFrame, settings: Callable[..., TrainSettings]) -> ImageOnlyProcessor:
-    texts = [text for one in samples["messages_json"] for text in texts_of(one)]
+    texts = [text for one in samples["messages_json"] for text in conversation_texts(one)]
     small = settings()
     return build_processor(texts, small.tiny, small.image_min_pixels, small.image_max_pixels)
 
@@ -130,7 +129,7 @@ def test_tagged_text_is_what_the_template_makes_of_the_openai_messages(
     lake: Lake, samples: pl.DataFrame, processor: ImageOnlyProcessor
 ) -> None:
     stored = json.loads(lake.read("trajectories")["messages_json"][0])
-    tools = RECIPE.schemas()
+    tools = RECIPE.prompt.tool_schemas()
     expected = processor.apply_chat_template(stored, tools=tools, tokenize=False)
     assert processor.apply_chat_template(training_messages(stored, tools), tokenize=False) == expected
     assert render_text(stored, tools) == render_text(training_messages(stored, tools)) == expected

@@ -4,8 +4,7 @@ import pytest
 
 from schemas.errors import GeofixError
 from tasks.train.fast.grouped import Completion
-from tasks.train.rollouts.source import Episode, Judged
-from tasks.train.scoring import recipe_scorer
+from tasks.train.rollouts.source import Episode, Judged, recipe_scorer
 
 ROW = {"lat": 48.0, "lon": 2.0, "country": "France", "region": "Île-de-France", "city": "Paris"}
 

@@ -91,7 +91,7 @@ def test_a_stage_without_samples_is_rejected_not_broken(
 ) -> None:
     filled(lake)
     lake.tombstone("regimes", lake.read("regimes").select("image_id", "policy"), "none", Commit("later", 1))
-    quick = settings(stages=("grpo",))
+    quick = settings(phases=("grpo",))
     results = train(lake, quick)
     assert [result.rejected for result in results] == [0, 0, 0, 1]
     assert results[1].total == 0, "a stage that is not configured has nothing to do"
@@ -105,7 +105,7 @@ def test_adapters_are_trained_and_merged(
     from safetensors.torch import load_file
 
     filled(lake)
-    chosen = settings(stages=(stage,), lora=LoraSettings(rank=4, alpha=8))
+    chosen = settings(phases=(stage,), lora=LoraSettings(rank=4, alpha=8))
     run(STAGES[0], chosen, context(lake))
     [link] = chain(lake.read("samples"), chosen)
     item = {"id": link.model_id, "training_stage": stage, "snapshot_id": "s", "samples": link.samples}
@@ -140,7 +140,7 @@ def write(self, steps):
 
 StepFile.write = write
 [link] = chain(lake.read("samples"), settings)
-item = {"id": link.model_id, "training_stage": link.training_stage, "snapshot_id": "s", "samples": link.samples}
+item = {"id": link.model_id, "training_stage": link.phase, "snapshot_id": "s", "samples": link.samples}
 stage.work(item, stage.WorkerContext(lake, settings))
 """
 
@@ -155,7 +155,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(
 ) -> None:
     monkeypatch.setattr("tasks.train.training.recipe_scorer", by_text)  # or GRPO would have nothing to learn from
     chosen = settings(
-        stages=(stage,),
+        phases=(stage,),
         save_steps=2,
         sft=TunerSettings(epochs=3, batch_size=4, micro_batch=2, learning_rate=3e-3),
         grpo=GrpoSettings(

@@ -8,12 +8,12 @@ import polars as pl
 
 from schemas.messages import image_references
 from schemas.settings.train import TrainSettings
-from tasks.agent.recipes.spotagent import RECIPE
 from tasks.agent.render import tools_block
-from tasks.agent.tagged import canonical, parse
+from tasks.agent.tagged import canonical_messages, parse_tagged
 from tasks.lake import Commit, Lake
+from tasks.recipes.rewards import score
+from tasks.recipes.spotagent import RECIPE
 from tasks.reward.outcome import Truth
-from tasks.reward.spotagent import score
 from tasks.runtime.runner import Inputs
 from tasks.runtime.stage import open_inputs
 from tasks.train.samples import STAGE, compute
@@ -57,7 +57,7 @@ def test_the_sft_answer_is_worth_everything_and_the_grpo_prompt_holds_none(
     kept, _ = compute(inputs(lake), settings(answer_decimals=4))
     for row in kept.filter(pl.col("training_stage") == "sft").to_dicts():
         system, user, assistant = json.loads(row["messages_json"])
-        assert score(assistant["content"], Truth(row["lat"], row["lon"])).reward == 1.0
+        assert score("spotagent", assistant["content"], Truth(row["lat"], row["lon"])).reward == 1.0
         assert image_references([user]) == [(row["sha256"], "jpg")]
         assert system["role"] == "system"
     for row in kept.filter(pl.col("training_stage") == "grpo").to_dicts():
@@ -73,10 +73,10 @@ def test_a_cold_start_sample_reads_back_as_its_trajectory(
     kept, _ = compute(inputs(lake), settings(image_max_pixels=160 * 120))
     stored = dict(lake.read("trajectories").select("trajectory_id", "messages_json").iter_rows())
     for row in kept.filter(pl.col("training_stage") == "cold_start").to_dicts():
-        written = parse(json.loads(row["messages_json"]))
-        assert written[0]["content"].endswith(tools_block(RECIPE.schemas()))
-        written[0]["content"] = written[0]["content"].removesuffix("\n\n" + tools_block(RECIPE.schemas()))
-        assert written == canonical(json.loads(stored[row["trajectory_id"]]))
+        written = parse_tagged(json.loads(row["messages_json"]))
+        assert written[0]["content"].endswith(tools_block(RECIPE.prompt.tool_schemas()))
+        written[0]["content"] = written[0]["content"].removesuffix("\n\n" + tools_block(RECIPE.prompt.tool_schemas()))
+        assert written == canonical_messages(json.loads(stored[row["trajectory_id"]]))
 
 
 def test_boxes_are_in_pixels_of_the_size_that_is_trained(

@@ -20,7 +20,7 @@ from tasks.lake import Commit, Lake
 from tasks.train import checkpoints
 from tasks.train.checkpoints import Progress, load_checkpoint, save_checkpoint
 from tasks.train.fast.optimizer import StochasticAdamW
-from tasks.train.memory import Load, Shape, load_of, needed
+from tasks.train.memory import Load, Shape, load_of, memory_needed
 from tasks.train.opening import check_base
 from tasks.train.signs import Signs
 
@@ -182,9 +182,9 @@ def test_memory_of_the_7b_shape_is_what_an_h200_showed() -> None:
     load = Load(6124, 20_400, 768)
     for kept, gib in (("none", 99.9), ("vision", 75.8)):
         settings = TrainSettings(gradient_checkpointing=kept)
-        assert needed(SEVEN, settings, "sft", load).total / 2**30 == pytest.approx(gib, rel=0.1)
-    assert needed(SEVEN, TrainSettings(lora=LoraSettings()), "sft", load).states < 4e9
-    int8 = needed(SEVEN, TrainSettings(states="int8"), "sft", load)
+        assert memory_needed(SEVEN, settings, "sft", load).total / 2**30 == pytest.approx(gib, rel=0.1)
+    assert memory_needed(SEVEN, TrainSettings(lora=LoraSettings()), "sft", load).states < 4e9
+    int8 = memory_needed(SEVEN, TrainSettings(states="int8"), "sft", load)
     assert int8.states == pytest.approx(2 * SEVEN.parameters * (1 + 4 / 256))
 
 
@@ -192,10 +192,10 @@ def test_the_papers_grpo_fits_one_h200() -> None:
     """2,048 sequences in one `generate` took 770 GiB of key cache; here groups follow one another."""
     settings = TrainSettings(grpo=GrpoSettings())
     load = load_of(settings, "grpo", text_tokens=400, pictures=1, samples=10_000)
-    found = needed(SEVEN, settings, "grpo", load)
+    found = memory_needed(SEVEN, settings, "grpo", load)
     assert found.key_cache / 2**30 < 20
     assert found.total / 2**30 < 139
-    offloaded = needed(SEVEN, TrainSettings(grpo=GrpoSettings(reference="offload")), "grpo", load)
+    offloaded = memory_needed(SEVEN, TrainSettings(grpo=GrpoSettings(reference="offload")), "grpo", load)
     assert found.total - offloaded.total == pytest.approx(2 * SEVEN.parameters * 1.02, rel=0.01)
 
 

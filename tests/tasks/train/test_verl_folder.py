@@ -15,8 +15,8 @@ from flows.cli import app
 from schemas.errors import InputError
 from schemas.load import load_config
 from tasks.lake import Lake
-from tasks.reward.verl_hook import compute_score
 from tasks.train.verl_folder import write_verl_folder
+from tasks.train.verl_hook import compute_score
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_questions_tools_reward_and_launch_lie_in_one_folder(filled_lake: Lake, 
     assert read.train == config.train and read.services == config.services, "what reward and tools are given"
     tools = yaml.safe_load((done.folder / "tools.yaml").read_text())["tools"]
     assert [tool["config"]["tool"] for tool in tools] == ["image_zoom_in_tool", "search_web"]
-    assert "VERL_USE_EXTERNAL_MODULES=tasks.reward.verl_estimator" in (done.folder / "launch.sh").read_text()
+    assert "VERL_USE_EXTERNAL_MODULES=tasks.train.verl_estimator" in (done.folder / "launch.sh").read_text()
 
 
 def test_recipes_without_tools_have_no_tool_files(filled_lake: Lake, tmp_path: Path) -> None:

@@ -4,20 +4,13 @@ from typing import Any
 
 import polars as pl
 
+from tasks.recipes.recipe import RECIPES
 from tasks.review.site.blocks import Block, figure, figures, table
 from tasks.review.site.page import Files, Page, Source, chunk_of
 from tasks.review.site.transcript import conversation
 from tasks.review.site.words import meaning, place_name
 
 PER_FILE = 100
-# Why two recipes show few rejected ones or none: their papers do not filter by the answer.
-DECIDES = {
-    "spotagent": "every call well formed and answered, the answer in its form and under 5 km off",
-    "thinking-with-map": "every call well formed and answered, the answer in its form and under 5 km off",
-    "geoagent": "the form, and the right country",
-    "geovista": "calls and form only: the paper has no filter by the answer, so few or none are rejected",
-    "spotsft": "the label itself is the answer: the paper rejects none, only a label without country or city is",
-}
 
 
 def make(source: Source) -> list[Block]:
@@ -33,7 +26,7 @@ def make(source: Source) -> list[Block]:
         ),
         table(
             ["recipe", "trajectories", "kept", "what decides"],
-            [(name, all_, kept_, DECIDES.get(name, "")) for name, all_, kept_ in _by_recipe(rows).iter_rows()],
+            [(name, all_, kept_, _kept_when(name)) for name, all_, kept_ in _by_recipe(rows).iter_rows()],
             ["code", "number", "number", "text"],
             [f"trajectories?recipe={name}" for name in _by_recipe(rows)["recipe"]],
         ),
@@ -46,6 +39,11 @@ def make(source: Source) -> list[Block]:
         ),
         {"block": "trajectories", "rows": [_line(row) for row in rows.to_dicts()], "chunks": _chunks(rows)},
     ]
+
+
+def _kept_when(recipe: str) -> str:
+    """Which trajectories a recipe keeps; empty for a recipe that is not installed."""
+    return RECIPES[recipe].kept_when if recipe in RECIPES else ""
 
 
 def _by_recipe(rows: pl.DataFrame) -> pl.DataFrame:

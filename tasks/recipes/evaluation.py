@@ -1,0 +1,85 @@
+"""Evaluations that ask about a picture several times before they answer; a folder offers one as `EVALUATION`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.messages import Message, Usage
+from schemas.recipes import package_places
+from schemas.settings.evaluate import EvaluateSettings
+from tasks.agent.attempt import Attempt
+from tasks.agent.environment import Trajectory
+from tasks.agent.picture import Picture
+from tasks.agent.prompt import Prompt
+from tasks.agent.toolbox import Toolbox
+from tasks.recipes.recipe import recipe_module
+from tasks.services.chat import Chat
+
+
+@dataclass(frozen=True)
+class EvaluationContext:
+    """What a method is given for one picture. `error_of` is for figures about finished answers, never for a prompt."""
+
+    settings: EvaluateSettings
+    policy: str
+    chat: Chat
+    tools: Toolbox
+    prompt: Prompt
+    picture: Picture
+    reference: dict[str, Any]  # the picture as stored messages name it
+    seed: str
+    error_of: Callable[[str], float | None]  # kilometres of an answer from the truth; None: it names no point
+    opened: Any = None  # what the method's `open` gave
+
+
+@dataclass(frozen=True)
+class Deliberated:
+    """One evaluation's answer, and what the table of deliberations keeps of how it came about."""
+
+    name: str
+    attempt: Attempt
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class EvaluationMethod(ABC):
+    """A family of evaluations over the same pictures: asked once, it gives one prediction for each of them."""
+
+    name: str  # of its step, `evaluate.NAME`, and of its section of the settings
+
+    @abstractmethod
+    def policies(self, settings: EvaluateSettings) -> tuple[str, ...]:
+        """The policies it is applied to, as the settings name them; none: it is not run."""
+
+    @abstractmethod
+    def evaluations(self, policy: str, settings: EvaluateSettings) -> tuple[str, ...]:
+        """The names of its predictions for one policy."""
+
+    @abstractmethod
+    def identity(self, settings: EvaluateSettings) -> dict[str, Any]:
+        """The settings of its own that its answers depend on."""
+
+    @abstractmethod
+    def roles(self, settings: EvaluateSettings) -> tuple[str, ...]:
+        """The models it asks."""
+
+    def open(self, settings: EvaluateSettings) -> Any:
+        """What a worker keeps open for it."""
+        return None
+
+    @abstractmethod
+    async def answer(self, context: EvaluationContext) -> tuple[list[Deliberated], Usage]:
+        """The answers to one picture, one for each of its evaluations, and what all of it used."""
+
+
+def answered(messages: list[Message], text: str, usage: Usage, seconds: float) -> Attempt:
+    """An answer that came out of a conversation, as predictions store one."""
+    return Attempt(text, Trajectory(tuple(messages), final_text=text, usage=usage), seconds)
+
+
+def evaluation_methods() -> dict[str, EvaluationMethod]:
+    """The methods of all recipes by name, in the order of their names."""
+    folders = {path.name for place in package_places() for path in place.iterdir() if path.is_dir()}
+    modules = (recipe_module(folder) for folder in sorted(folders))
+    found = [module.EVALUATION for module in modules if hasattr(module, "EVALUATION")]
+    return {method.name: method for method in sorted(found, key=lambda one: str(one.name))}
