@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import polars as pl
 import psutil
 import pytest
 
@@ -204,8 +205,7 @@ def test_the_pipeline_suspends_at_review_and_goes_on_when_a_person_approves(up: 
     # Nothing was done twice: the stages before review ran in this flow run once, but for the retry.
     runs = up.lake.read("runs")["stage"].to_list()
     assert (runs.count("plan"), runs.count("collect"), runs.count("collect.satellite")) == (1, 1, 2)
-    [went_on] = up.lake.read("runs").filter(stage="synthesize").rows(named=True)
-    assert went_on["kept"] + went_on["rejected"] == 1
+    assert up.lake.read("runs").filter(pl.col("stage") == "synthesize")["items_in"].sum() > 0
     assert "collect.satellite" in {one["name"] for one in up.tasks(run).values()}
 
 
