@@ -80,8 +80,6 @@ def test_a_room_imports_only_those_below(number: int) -> None:
     assert offenders(f"tasks/{ROOMS[number]}", tuple(f"tasks.{name}" for name in above)) == []
 
 
-
-
 @pytest.mark.parametrize("folder", OURS)
 def test_no_circle_between_files(folder: str) -> None:
     """Imports inside functions and for type checkers only count like those at the top."""

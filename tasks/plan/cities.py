@@ -15,12 +15,11 @@ from schemas.settings.plan import PlanSettings
 from tasks.geo.atlas import DATA, PER_DEGREE, countries
 from tasks.geo.boundaries import country_codes, country_number, country_of, wrap
 from tasks.geo.cell_split import keeps_clear, split_of_cells
-from tasks.geo.distance import EARTH_RADIUS_KM
+from tasks.geo.distance import EARTH_RADIUS_KM, on_sphere
 from tasks.geo.seeded_random import key, uniform
 from tasks.plan.cells import cell_number
 from tasks.plan.quota import chosen_countries, shares, whole_quotas
 from tasks.plan.rounds import Floats, Ints, Slots, empty_slots, fill
-from tasks.plan.spacing import on_sphere
 
 # Built-up land holds a few thousand people a square kilometre on every continent, so a city's side follows from them.
 PEOPLE_PER_KM2 = 4_000
