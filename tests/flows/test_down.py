@@ -88,6 +88,7 @@ def test_an_unknown_start_time_ends_nothing(lake: Lake, processes: Processes) ->
     "text",
     ['{"api": "http://127.0.0.1:4200/api", "processes": {"prefect-se', "", "[1, 2]", '{"api": 1, "other": 2}',
      json.dumps({"api": "http://127.0.0.1:1/api", "processes": {"server": os.getpid()}})],
+    ids=["truncated", "empty", "list", "other", "old"],  # the last one's text differs between processes
 )  # fmt: skip
 def test_a_truncated_or_foreign_file_is_one_line(lake: Lake, text: str) -> None:
     file = background.state_file(lake)
