@@ -141,6 +141,6 @@ def test_a_gpu_that_fills_up_while_weights_are_loaded(lake: Lake, monkeypatch: p
     def full(*_: Any) -> None:
         raise torch.cuda.OutOfMemoryError(FULL)
 
-    monkeypatch.setattr(training, "prepare", full)
+    monkeypatch.setattr(training, "prepare_model", full)
     found = refused(lake)
     assert "the GPU's memory is full (0 of 140 GiB free): lower train.pack_tokens" in found
