@@ -84,10 +84,7 @@ class SharedFile:
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._opened, "connection", None)
         if connection is None:
-            path = Path(self.path)
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Originals of pictures and replies are the user's alone; SQLite gives its other files the same mode.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            _create(Path(self.path))
             connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
             self._prepare(connection)
             self._opened.connection = connection
@@ -110,6 +107,21 @@ class SharedFile:
                 if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
+
+
+_creating = threading.Lock()
+
+
+def _create(path: Path) -> None:
+    """Make the file for its owner alone: it holds originals of pictures and replies. SQLite's other files follow it.
+
+    An existing file is never opened here: to close any handle of a file ends all locks that this process holds on it,
+    SQLite's included, and the next two writers would damage it.
+    """
+    with _creating:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import os
 import signal
 import sqlite3
 import stat
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,16 @@ from tasks.services.call_store import Begin, CallStore, process_owner
 from tasks.services.calls import CallLog
 from tasks.services.geocoder import Address, RecallingGeocoder
 from tasks.services.rate_budget import PROCESS_BUDGET, ProcessRateBudget
-from tasks.services.response_store import Keep, Response, ResponseStore, ask_once, pack, unpack, writer_of
+from tasks.services.response_store import (
+    Keep,
+    Response,
+    ResponseStore,
+    SharedFile,
+    ask_once,
+    pack,
+    unpack,
+    writer_of,
+)
 
 HELLO = [{"role": "user", "content": "hi"}]
 ANSWER = {
@@ -177,6 +188,25 @@ async def test_what_expires_goes_and_so_does_the_oldest_of_what_is_too_much(file
     assert store.find("tool", "for ever") and not store.find("picture", "expired")
     with sqlite3.connect(file) as raw:
         assert raw.execute("SELECT count(*) FROM responses").fetchone() == (6,)
+
+
+def test_another_process_that_ends_leaves_the_log_to_those_still_connected(tmp_path):
+    """A handle of the file that is closed ends this process's locks; another one would then delete the log in use."""
+    path = tmp_path / "shared.sqlite"
+    shared = SharedFile(path, ["CREATE TABLE IF NOT EXISTS rows (name TEXT)"], "rows", "delete it")
+    with shared.transaction() as file:
+        file.execute("INSERT INTO rows VALUES ('first')")
+    other = threading.Thread(target=lambda: shared.reading().__enter__().execute("SELECT * FROM rows").fetchall())
+    other.start()
+    other.join()
+    script = (
+        "import sqlite3, sys; f = sqlite3.connect(sys.argv[1]); f.execute('INSERT INTO rows VALUES (1)'); f.commit()"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    assert path.with_name("shared.sqlite-wal").exists()
+    with shared.transaction() as file:
+        file.execute("INSERT INTO rows VALUES ('last')")
+    assert sqlite3.connect(path).execute("SELECT name FROM rows").fetchall() == [("first",), ("1",), ("last",)]
 
 
 def test_what_is_deleted_frees_the_disk(file, monkeypatch):
