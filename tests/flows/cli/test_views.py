@@ -115,7 +115,7 @@ def test_a_bearing_is_looked_at_by_the_recorded_compass_angle(lake: Lake) -> Non
         ("photo", "image photo is a photo, views are cut from panoramas"),
         ("nothing", "no image has the id 'nothing'"),
         ("gone", "image gone is gone: deleted upstream"),
-        ("narrow", "image narrow cannot be cut: .*600 x 512 is no full panorama"),
+        ("narrow", "image narrow cannot be cut: .*600 x 512 is not a full panorama"),
     ],
 )
 def test_what_is_no_panorama_is_refused(lake: Lake, image_id: str, words: str) -> None:

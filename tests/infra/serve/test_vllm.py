@@ -17,7 +17,7 @@ def test_a_missing_vllm_is_said_in_one_line(checkpoint: Path, tmp_path: Path, mo
     done = CliRunner().invoke(app, ["serve", str(checkpoint), "--engine", "vllm"])
     assert done.exit_code == 1
     [line] = done.stderr.splitlines()
-    assert "there is no `vllm` command here; install vLLM in an environment of its own" in line
+    assert "there is no `vllm` command here; install it in an environment of its own" in line
 
 
 def test_vllm_is_started_with_the_models_files(checkpoint: Path, tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ def test_rows_of_every_table_can_be_exchanged_and_revived(tmp_path: Path) -> Non
         made = {digest: items_of([rows(table, digest)]) for digest in "ab"}
         for digest, items in made.items():
             run = StageTable(lake, name, "s", digest)
-            run.look(items.rename({"item_id": "id"}))
+            run.read_rows(items.rename({"item_id": "id"}))
             run.write(rows(table, digest), items.filter(run.holds(items["item_id"])), Commit(digest, 1, "s"))
         assert (lake.scan(name).collect().height, lake.read(name).height) == (6, 3), name
         run = StageTable(lake, name, "s", "c")
-        run.look(made["a"].rename({"item_id": "id"}))
+        run.read_rows(made["a"].rename({"item_id": "id"}))
         run.revive(made["a"], Commit("c", 1, "s"))
         assert lake.read(name).sort("item_id").equals(pl.DataFrame(rows(table, "a"))), name

@@ -571,7 +571,7 @@ def test_what_makes_a_picture_another_one() -> None:
         ({"viewports": [{"name": "a"}, {"name": "a"}]}, "named 'a'"),
         ({"viewports": [{"name": "A b"}]}, "small letters"),
         ({"viewports": []}, "at least 1"),
-        ({"masked_classes": [0, 12]}, "no scene class"),
+        ({"masked_classes": [0, 12]}, "not a scene class"),
         ({"masked_classes": [8]}, "no data"),
         ({"assets": "b04"}, "bands"),
     ],
