@@ -14,7 +14,7 @@ import torch
 
 from bench.goals import Goal, judge
 from bench.qwen_gpu import NOT_RUN, config_7b, no_gpu, plain_batch, random_model, random_sample
-from tasks.train.fast.model import FastModel
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.fast.padding import pad_vision
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
@@ -63,7 +63,7 @@ def main() -> int:
     pad_vision(model)
     length = -(-len(group_prompts[0].ids) // 64) * 64
     start = time.perf_counter()
-    engine = RolloutEngine(FastModel(model), SIZE, GROUPS, length, NEW_TOKENS, end_tokens=[])
+    engine = RolloutEngine(fast_model(model), SIZE, GROUPS, length, NEW_TOKENS, end_tokens=[])
     list(engine.generate(group_prompts))
     print(f"   geofix engine: {time.perf_counter() - start:.0f} s to compile and capture", flush=True)
     seconds = []

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bench.goals import Goal, judge
-from tasks.train.fast.model import FastModel
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.packing import IGNORED, Sample, pack
 from tasks.train.fast.padding import pad_vision
 
@@ -102,7 +102,7 @@ def plain_loss(model: Any, batches: list[list[Sample]]) -> torch.Tensor:
 
 
 def packed_loss(model: Any, batches: list[list[Sample]], wide: bool = False) -> torch.Tensor:
-    fast = FastModel(model, wide=wide)
+    fast = fast_model(model, wide=wide)
     divisor = sum(trained_tokens(samples) for samples in batches)
     total = torch.zeros(())
     for samples in batches:
@@ -131,7 +131,7 @@ def trained(samples: list[Sample]) -> Any:
     """Weights with which the samples' loss is near 0.08, as bf16 numbers in float32."""
     model = deep_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
-    fast = FastModel(model)
+    fast = fast_model(model)
     batch = pack(samples, IMAGE, 2)
     for step in range(STEPS):
         for group in optimizer.param_groups:

@@ -28,6 +28,7 @@ from tasks.agent.toolbox import Toolbox
 from tasks.imaging.processor import load_processor
 from tasks.recipes.spotmini import MAX_PIXELS, MIN_PIXELS, PROMPT, REPLY_TOKENS
 from tasks.train.checkpoints import Progress
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Packed, Sample, pack
 from tasks.train.grpo import Grpo, Reference
@@ -57,7 +58,7 @@ def open_agent(folder: Path) -> Agent:
     model: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(
         folder, dtype=torch.bfloat16 if cuda else torch.float32
     )
-    fast = FastModel(model.to("cuda" if cuda else "cpu"), compile_layers=False)
+    fast = fast_model(model.to("cuda" if cuda else "cpu"), compile_layers=False)
     processor = load_processor(str(folder), MIN_PIXELS, MAX_PIXELS)
     processor.chat_template = chat_template()
     return Agent(fast, SeeingEncoder(processor, None, freeze_sight(fast)), Tokens(folder / "tokenizer.json"), folder)

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from infra.pretrain.tokens import IGNORED
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.layout import VisionLayout
-from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Packed, positions_of
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -47,7 +47,7 @@ class Learner:
         if cuda:
             self.model = self.model.to(torch.bfloat16)
         self.weights = list(self.model.parameters())
-        self.fast = FastModel(self.model)
+        self.fast = fast_model(self.model)
         width = self.model.config.text_config.hidden_size
         self.letters = torch.nn.Linear(width, letters).to(self.device)
         torch.nn.init.constant_(self.letters.bias, -5.0)

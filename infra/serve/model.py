@@ -12,7 +12,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from infra.serve.request import Refused
 from tasks.imaging.processor import load_processor
-from tasks.train.fast.model import FastModel
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.fast.padding import pad_vision
 from tasks.train.rollouts.sampling import Sampling
@@ -56,7 +56,7 @@ class Model:
         self._context = min(max_context, model.config.text_config.max_position_embeddings)
         self._ends = _listed(model.generation_config.eos_token_id)
         pad_vision(model)
-        self._engines = Engines(FastModel(model), self._ends, BATCH)
+        self._engines = Engines(fast_model(model), self._ends, BATCH)
         size = self._processor.image_processor.size
         self.min_pixels, self.max_pixels = int(size["shortest_edge"]), int(size["longest_edge"])
 

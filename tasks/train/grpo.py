@@ -16,6 +16,7 @@ from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.reward.advantage import group_advantages
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.grouped import Completion, Group, pack_groups
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Packed, Sample
@@ -69,10 +70,10 @@ class Reference:
         self._device, self._is_offloaded = fast.device, is_offloaded and not has_adapters
         options: dict[str, Any] = {"compile_layers": fast.compile_layers}
         if has_adapters:
-            self.fast = FastModel(fast.model, use_adapters=False, **options)
+            self.fast = fast_model(fast.model, use_adapters=False, **options)
             return
         model = copy.deepcopy(fast.model).requires_grad_(False)
-        self.fast = FastModel(model, **options)
+        self.fast = fast_model(model, **options)
         if self._is_offloaded:
             model.to("cpu")
 

@@ -22,6 +22,7 @@ from schemas.settings.train import TrainSettings
 from tasks.runtime.steps import Steps
 from tasks.train.checkpoints import Progress, resume_checkpoint, save_checkpoint
 from tasks.train.fast.adapters import add_adapters
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.fast.padding import pad_vision
@@ -179,4 +180,4 @@ def prepare_model(model: Any, settings: TrainSettings) -> FastModel:
         seed_step(settings.seed, ADAPTERS_STEP)
         add_adapters(model, settings.lora)
     kept = settings.gradient_checkpointing
-    return FastModel(model, checkpoint_vision=kept != "none", checkpoint_text=kept == "all")
+    return fast_model(model, checkpoint_vision=kept != "none", checkpoint_text=kept == "all")

@@ -1,14 +1,15 @@
-"""Qwen2.5-VL's forward pass over packed samples, with the weights of a plain transformers model.
+"""The forward pass of a vision-language model over packed samples, with the weights of a plain transformers model.
 
-Each layer is two compiled functions with attention between them. They take tensors, so all layers share one compiled
-graph. Adapters (LoRA) of PEFT in the language model are read from where it puts them (adapters.py).
+`FastModel` is what the families (qwen2_5_vl.py, qwen3_vl.py) share; `families.fast_model` chooses one. A layer is two
+compiled functions with attention between them. They take tensors, so all layers share one compiled graph. Adapters
+(LoRA) of PEFT in the language model are read from where it puts them (adapters.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +17,22 @@ from torch.utils.checkpoint import checkpoint
 
 from schemas.errors import GeofixError
 from tasks.train.fast.adapters import Weight, linear, weight_of
-from tasks.train.fast.attention import attend, attend_windows, rotate, rotate_vision
-from tasks.train.fast.layout import Segments, VisionLayout, VisionShape, vision_layout
+from tasks.train.fast.attention import attend, rotate
+from tasks.train.fast.layout import Grid, Segments, VisionLayout, VisionShape
 from tasks.train.fast.loss import cross_entropy, token_log_probs
 from tasks.train.fast.packing import Packed
 
 GRAPHS = 64  # compiled versions of one function, at most
 Weights = tuple[torch.Tensor, ...]
-Layer = tuple[Weight, ...]
+Layer = tuple[Weight | None, ...]
+
+
+class Pictures(NamedTuple):
+    """What the vision tower gives: the pictures' tokens, and what it adds to the first layers of the language model."""
+
+    tokens: torch.Tensor
+    order: torch.Tensor | None = None  # the picture token that stands at each place; None: as they came
+    deep: tuple[torch.Tensor, ...] = ()  # one tensor like `tokens` for each of the first layers
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -36,9 +45,11 @@ def text_before(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, weights: Any, epsilon: float, head_dim: int
 ) -> Weights:
     """Rotated query and key, and value (tokens x heads x head_dim)."""
-    norm, wq, bq, wk, bk, wv, bv = weights
+    norm, wq, bq, wk, bk, wv, bv, q_norm, k_norm = weights
     y = rms_norm(x, norm, epsilon)
     q, k, v = (linear(y, w, b).view(len(x), -1, head_dim) for w, b in ((wq, bq), (wk, bk), (wv, bv)))
+    if q_norm is not None:
+        q, k = rms_norm(q, q_norm, epsilon), rms_norm(k, k_norm, epsilon)
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
@@ -47,18 +58,6 @@ def text_after(x: torch.Tensor, attended: torch.Tensor, weights: Any, epsilon: f
     x = x + linear(attended, out)
     y = rms_norm(x, norm, epsilon)
     return x + linear(F.silu(linear(y, gate)) * linear(y, up), down)
-
-
-def vision_before(x: torch.Tensor, weights: Weights, epsilon: float) -> torch.Tensor:
-    norm, qkv, bias = weights
-    return F.linear(rms_norm(x, norm, epsilon), qkv, bias)
-
-
-def vision_after(x: torch.Tensor, attended: torch.Tensor, weights: Weights, epsilon: float) -> torch.Tensor:
-    out, out_bias, norm, gate, gate_bias, up, up_bias, down, down_bias = weights
-    x = x + F.linear(attended, out, out_bias)
-    y = rms_norm(x, norm, epsilon)
-    return x + F.linear(F.silu(F.linear(y, gate, gate_bias)) * F.linear(y, up, up_bias), down, down_bias)
 
 
 @cache
@@ -86,8 +85,6 @@ class FastModel:
         parts = model.model
         self.model, self.text, self.vision = model, parts.language_model, parts.visual
         text, vision = self.text.config, self.vision.config
-        if text.use_sliding_window:
-            raise GeofixError("fast training knows no sliding-window attention; set use_sliding_window to false")
         self.device = self.text.embed_tokens.weight.device
         self.compile_layers = self.device.type == "cuda" if compile_layers is None else compile_layers
         self.checkpoint_vision, self.checkpoint_text = checkpoint_vision, checkpoint_text
@@ -96,22 +93,29 @@ class FastModel:
         self.use_adapters = use_adapters  # False: the model as it was before its adapters, GRPO's reference
         self.image_token: int = model.config.image_token_id
         self.merge: int = vision.spatial_merge_size
-        self.head_dim: int = text.hidden_size // text.num_attention_heads
         self.heads: int = vision.num_heads
-        self.full_blocks = frozenset(vision.fullatt_block_indexes)
-        self.shape = VisionShape(
-            self.merge, vision.window_size // self.merge // vision.patch_size, vision.hidden_size // vision.num_heads
-        )
-        theta, sections = text.rope_parameters["rope_theta"], text.rope_parameters["mrope_section"]
-        if text.rope_parameters.get("rope_type", "default") not in ("default", "mrope"):
-            raise GeofixError(f"fast training knows rope type 'default', not '{text.rope_parameters['rope_type']}'")
-        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
-        self.frequency = (1.0 / theta**exponents).to(self.device)
-        # Which of time, height and width turns each pair of a head.
-        self.axis = torch.repeat_interleave(torch.arange(len(sections)) % 3, torch.tensor(sections)).to(self.device)
+        self.head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self.epsilon: float = text.rms_norm_eps
-        if any(abs(block.norm1.variance_epsilon - 1e-6) > 1e-12 for block in self.vision.blocks):
-            raise GeofixError("fast training expects the vision tower's norms to use epsilon 1e-6")
+        self.has_experts = bool(getattr(text, "num_experts", 0))
+        rope = text.rope_parameters
+        if rope.get("rope_type", "default") not in ("default", "mrope"):
+            raise GeofixError(f"fast training knows rope type 'default', not '{rope['rope_type']}'")
+        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
+        self.frequency = (1.0 / rope["rope_theta"] ** exponents).to(self.device)
+        self.axis = self.rotary_axis(rope["mrope_section"]).to(self.device)
+        self.shape = self.vision_shape()
+
+    def vision_shape(self) -> VisionShape:
+        """The numbers that decide where patches go."""
+        raise NotImplementedError
+
+    def rotary_axis(self, sections: list[int]) -> torch.Tensor:
+        """Which of time, height and width turns each pair of a head."""
+        raise NotImplementedError
+
+    def pictures(self, pixels: torch.Tensor, grids: tuple[Grid, ...]) -> Pictures:
+        """The pictures' tokens."""
+        raise NotImplementedError
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return (compiled(function) if self.compile_layers else function)(*arguments)
@@ -126,52 +130,34 @@ class FastModel:
         kind = self.text.embed_tokens.weight.dtype
         return angles.cos().to(kind), angles.sin().to(kind)
 
-    def pictures(self, pixels: torch.Tensor, layout: VisionLayout) -> torch.Tensor:
-        """The pictures' tokens in window order (`layout.order`)."""
-        vision = self.vision
-        unit = self.merge**2
-        kernel = vision.patch_embed.proj.weight
-        patches = pixels.view(-1, unit, pixels.shape[1])[layout.order].view(pixels.shape).to(kernel.dtype)
-        x = F.linear(patches, kernel.flatten(1))  # the convolution's stride is its size: a matrix product
-        if self.wide:
-            x = x.float()
-        for number, block in enumerate(vision.blocks):
-            is_full = number in self.full_blocks
+    def through_blocks(self, x: torch.Tensor, layout: VisionLayout) -> Iterator[tuple[int, torch.Tensor]]:
+        """The vision tower's hidden states after each block."""
+        for number, block in enumerate(self.vision.blocks):
             if self.checkpoint_vision and torch.is_grad_enabled():
-                x = checkpoint(self.call, block, self._block, x, block, layout, is_full, use_reentrant=False)
+                x = checkpoint(self.call, block, self.vision_block, x, number, layout, use_reentrant=False)
             else:
-                x = self.call(block, self._block, x, block, layout, is_full)
-        merger = vision.merger
-        y = rms_norm(x, merger.ln_q.weight, 1e-6).view(-1, unit * x.shape[1])
-        merged: torch.Tensor = merger.mlp(y)
-        return merged
+                x = self.call(block, self.vision_block, x, number, layout)
+            yield number, x
 
-    def _block(self, x: torch.Tensor, block: Any, layout: VisionLayout, is_full: bool) -> torch.Tensor:
-        attention, mlp = block.attn, block.mlp
-        gate, up, down = mlp.gate_proj, mlp.up_proj, mlp.down_proj
-        qkv = self.run(vision_before, x, (block.norm1.weight, attention.qkv.weight, attention.qkv.bias), 1e-6)
-        if is_full:
-            q, k, v = self.run(rotate_vision, qkv, layout.cos, layout.sin, self.heads)
-            attended = attend(q, k, v, layout.pictures, causal=False).flatten(1)
-        else:
-            attended = attend_windows(qkv, layout, self.heads)
-        weights = (attention.proj.weight, attention.proj.bias, block.norm2.weight, gate.weight, gate.bias, up.weight,
-                   up.bias, down.weight, down.bias)  # fmt: skip
-        result: torch.Tensor = self.run(vision_after, x, attended, weights, 1e-6)
-        return result
+    def vision_block(self, x: torch.Tensor, number: int, layout: VisionLayout) -> torch.Tensor:
+        """One block of the vision tower."""
+        raise NotImplementedError
 
-    def embed(self, batch: Packed) -> torch.Tensor:
-        """The tokens' embeddings, the pictures' in place."""
+    def embed(self, batch: Packed) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
+        """The tokens' embeddings, the pictures' in place; where those are, and what is added there after layers."""
         x: torch.Tensor = self.text.embed_tokens(batch.ids)
+        at, deep = batch.picture_at, ()
         if batch.pixels is not None:
-            layout = vision_layout(batch.grids, self.shape, self.device)
-            x = x.index_copy(0, batch.picture_at[layout.order], self.pictures(batch.pixels, layout).to(x.dtype))
-        return x.float() if self.wide else x
+            tokens, order, deep = self.pictures(batch.pixels, batch.grids)
+            at = at if order is None else at[order]
+            x = x.index_copy(0, at, tokens.to(x.dtype))
+        return x.float() if self.wide else x, at, deep
 
     def before_weights(self, layer: Any) -> Layer:
         a = layer.self_attn
         q, k, v = (weight_of(one, self.use_adapters) for one in (a.q_proj, a.k_proj, a.v_proj))
-        return (layer.input_layernorm.weight, q, a.q_proj.bias, k, a.k_proj.bias, v, a.v_proj.bias)
+        norms = (a.q_norm.weight, a.k_norm.weight) if hasattr(a, "q_norm") else (None, None)
+        return (layer.input_layernorm.weight, q, a.q_proj.bias, k, a.k_proj.bias, v, a.v_proj.bias, *norms)
 
     def after_weights(self, layer: Any) -> Layer:
         m = layer.mlp
@@ -180,11 +166,25 @@ class FastModel:
         )
         return (out, layer.post_attention_layernorm.weight, gate, up, down)
 
+    def before_attention(
+        self, layer: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, function: Any = text_before
+    ) -> Weights:
+        """Query, key and value of a layer. torch.compile keeps graphs by function: decoding gives its own."""
+        found: Weights = self.run(function, x, cos, sin, self.before_weights(layer), self.epsilon, self.head_dim)
+        return found
+
+    def after_attention(
+        self, layer: Any, x: torch.Tensor, attended: torch.Tensor, function: Any = text_after
+    ) -> torch.Tensor:
+        """The rest of a layer."""
+        result: torch.Tensor = self.run(function, x, attended, self.after_weights(layer), self.epsilon)
+        return result
+
     def hidden(
         self, batch: Packed, keep: Callable[[int, torch.Tensor, torch.Tensor], None] | None = None
     ) -> torch.Tensor:
         """Last hidden states before the final norm; `keep(layer, k, v)` sees every layer's keys and values."""
-        x = self.embed(batch)
+        x, picture_at, deep = self.embed(batch)
         cos, sin = self.rotary(batch.positions)
         for number, layer in enumerate(self.text.layers):
             if self.checkpoint_text and torch.is_grad_enabled():
@@ -192,6 +192,8 @@ class FastModel:
             else:
                 seen = None if keep is None else partial(keep, number)
                 x = self.call(layer, self._layer, x, cos, sin, layer, batch, seen)
+            if number < len(deep):
+                x = x.index_add(0, picture_at, deep[number].to(x.dtype))
         return x
 
     def _layer(
@@ -203,7 +205,7 @@ class FastModel:
         batch: Packed,
         keep: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
-        q, k, v = self.run(text_before, x, cos, sin, self.before_weights(layer), self.epsilon, self.head_dim)
+        q, k, v = self.before_attention(layer, x, cos, sin)
         if keep is not None:
             keep(k, v)
         segments, keys = Segments.of(batch.lengths, self.device), None
@@ -211,8 +213,7 @@ class FastModel:
             keys = Segments.of(batch.key_lengths, self.device)
             k, v = k[batch.keys_at], v[batch.keys_at]
         attended = attend(q, k, v, segments, causal=True, keys=keys).flatten(1)
-        result: torch.Tensor = self.run(text_after, x, attended, self.after_weights(layer), self.epsilon)
-        return result
+        return self.after_attention(layer, x, attended)
 
     def norm(self, x: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, self.text.norm.weight, self.epsilon)

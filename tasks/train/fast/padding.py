@@ -19,6 +19,8 @@ def pad_vision(model: Any) -> None:
     """Pad the vision MLPs of a model in place. Call it before the optimizer is made."""
     for block in model.model.visual.blocks:
         mlp = block.mlp
+        if not hasattr(mlp, "gate_proj"):  # Qwen3-VL's is 4,304 wide, which is aligned
+            return
         missing = -mlp.gate_proj.weight.shape[0] % MULTIPLE
         if not missing:
             continue

@@ -76,7 +76,8 @@ class RolloutEngine:
         self.model, self.sampling = model, sampling or Sampling()
         self.groups, self.size, self.new_tokens = groups, group_size, new_tokens
         self.device = model.device
-        self.use_graph = self.device.type == "cuda" if use_graph is None else use_graph
+        # Which experts a token goes to is decided on the device: their work cannot be recorded.
+        self.use_graph = self.device.type == "cuda" and not model.has_experts if use_graph is None else use_graph
         self.cache = GroupCache.make(
             len(model.text.layers), text.num_key_value_heads, model.head_dim, groups, group_size, prompt_tokens,
             new_tokens, model.text.embed_tokens.weight.detach(),
@@ -179,10 +180,10 @@ class RolloutEngine:
         cos, sin = model.rotary(self.position.expand(3, -1))
         place, used = cache.now()
         for number, layer in enumerate(model.text.layers):
-            q, k, v = model.run(_before, x, cos, sin, model.before_weights(layer), model.epsilon, model.head_dim)
+            q, k, v = model.before_attention(layer, x, cos, sin, _before)
             cache.append(number, k, v, place)
             attended = cache.attend(number, q, used).flatten(1)
-            x = model.run(_after, x, attended, model.after_weights(layer), model.epsilon)
+            x = model.after_attention(layer, x, attended, _after)
         tokens, log_probs = draw(self.logits(x), self.sampling, self.banned)
         at = self.written.clamp(max=self.new_tokens - 1)[:, None]
         goes_on = ~self.is_over

@@ -21,8 +21,8 @@ from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
 from tasks.services.geocoder import GeocodeCandidate
 from tasks.train.encoding import Encoder
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.grouped import Completion
-from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Packed, pack
 from tasks.train.packaged import packaged_folder
 
@@ -121,7 +121,7 @@ def test_seen_pictures_give_the_loss_of_patches(agent: Agent, taught: teacher.Ta
     from tasks.agent.render import training_messages
 
     lesson = lesson_of(taught, agent.encoder, agent.tokens)
-    plain = FastModel(agent.fast.model)
+    plain = fast_model(agent.fast.model)
     encoder = Encoder(agent.encoder._processor, None)  # type: ignore[arg-type]
     shown = [Image.open(io.BytesIO(one)).convert("RGB") for one in taught.pictures]
     whole = encoder._encode(training_messages(taught.messages, taught.tools), True, None, shown)

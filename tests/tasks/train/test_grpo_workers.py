@@ -15,8 +15,8 @@ import torch
 
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.train.checkpoints import Progress
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.grouped import Completion
-from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.ranks import Ranks, T
@@ -104,7 +104,7 @@ def steps_of(model: Any, make_sample: Callable[..., Sample]) -> Callable[..., tu
 
     def train(settings: TrainSettings, rows: list[dict[str, Any]], ranks: Ranks) -> tuple[Gradients, list[Any]]:
         mine = copy.deepcopy(model)
-        fast = FastModel(mine)
+        fast = fast_model(mine)
         reference = Reference(fast, False, False)
         with torch.no_grad():  # away from the reference, so that the KL has a gradient
             for p in mine.parameters():

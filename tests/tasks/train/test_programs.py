@@ -12,8 +12,8 @@ from transformers import Qwen2_5_VLForConditionalGeneration, get_scheduler
 from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings, TunerSettings
 from tasks.train.checkpoints import Progress
 from tasks.train.fast.adapters import add_adapters, merged_state
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.grouped import Completion
-from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
 from tasks.train.grpo import Grpo, Reference, has_converged
 from tasks.train.loop import Loop
@@ -35,7 +35,7 @@ def test_supervised_steps_are_those_of_transformers_and_torchs_adamw(
     tuner = TunerSettings(epochs=2, batch_size=3, micro_batch=2, learning_rate=3e-3, warmup_share=0.3, weight_decay=0.1)
     settings = TrainSettings(sft=tuner, loader_threads=2, pack_tokens=64, gradient_checkpointing=kept)
     ours, theirs = build_tiny(), build_tiny()
-    fast = FastModel(ours, checkpoint_vision=kept == "all", checkpoint_text=kept == "all")
+    fast = fast_model(ours, checkpoint_vision=kept == "all", checkpoint_text=kept == "all")
     program = Supervised(fast, samples.__getitem__, len(samples), settings, tuner)
     assert program.steps == 4
     progress = Loop(ours, program, settings, tmp_path, weight_decay=0.1).run()
@@ -80,7 +80,7 @@ def test_rates_are_those_of_transformers(schedule: Any) -> None:
 
 def test_every_epoch_sees_every_sample_once_in_another_order(build_tiny: Build) -> None:
     tuner = TunerSettings(epochs=2, batch_size=4)
-    program = Supervised(FastModel(build_tiny()), lambda n: Sample([], []), 10, TrainSettings(loader_threads=0), tuner)
+    program = Supervised(fast_model(build_tiny()), lambda n: Sample([], []), 10, TrainSettings(loader_threads=0), tuner)
     epochs = [[n for step in range(3 * e, 3 * e + 3) for n in program.batch(step)] for e in range(2)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(10))
     assert epochs[0] != epochs[1]
@@ -135,7 +135,7 @@ def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, mak
     prompts = [Sample(one.ids, [-100] * len(one.ids), one.pixels, one.grids) for one in prompts]
     episodes = fixed_episodes(4, 4)
     model, start = build_tiny(3), build_tiny(3)
-    fast = FastModel(model)
+    fast = fast_model(model)
     rows = [{"number": n, "phase": None} for n in range(4)]
     program = Grpo(
         fast, prompts.__getitem__, rows, settings, Fixed(episodes), fixed_scorer, Reference(fast, False, False)
@@ -202,7 +202,7 @@ def test_adapters_start_as_the_base_and_are_merged_as_they_compute(
     from tasks.train.fast.packing import pack
 
     batch = pack([sample], 5, 2)
-    fast = FastModel(model)
+    fast = fast_model(model)
     assert fast.loss(batch).item() == pytest.approx(
         base(**plain(sample), labels=torch.tensor([sample.labels])).loss.item()
     )
@@ -212,12 +212,12 @@ def test_adapters_start_as_the_base_and_are_merged_as_they_compute(
                 parameter.normal_(0, 0.1)
     assert sum(p.requires_grad for p in model.parameters()) == 2 * 7 * 2
     adapted = fast.loss(batch).item()
-    assert FastModel(model, use_adapters=False).loss(batch).item() == pytest.approx(
-        FastModel(base).loss(batch).item(), abs=1e-6
+    assert fast_model(model, use_adapters=False).loss(batch).item() == pytest.approx(
+        fast_model(base).loss(batch).item(), abs=1e-6
     ), "GRPO's reference is the model without its adapters"
     state = merged_state(model, model.state_dict())
     base.load_state_dict(state)
-    assert FastModel(base).loss(batch).item() == pytest.approx(adapted, abs=1e-5)
+    assert fast_model(base).loss(batch).item() == pytest.approx(adapted, abs=1e-5)
 
 
 def test_phase_two_begins_when_the_validation_reward_no_longer_rises() -> None:

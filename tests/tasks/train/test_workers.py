@@ -14,7 +14,7 @@ from bench.training_lake import small_settings
 from schemas.settings.train import TrainSettings, TunerSettings
 from tasks.train import STAGES, checkpoints
 from tasks.train.checkpoints import save_model
-from tasks.train.fast.model import FastModel
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.packing import Sample
 from tasks.train.policy_loss import token_weights
 from tasks.train.ranks import Ranks
@@ -39,7 +39,7 @@ def test_every_sample_is_seen_once_an_epoch_over_all_processes(count: int, model
     tuner = TunerSettings(epochs=2, batch_size=5, micro_batch=2)
     settings = TrainSettings(sft=tuner, loader_threads=0)
     programs = [
-        Supervised(FastModel(model), lambda n: make_sample(n, ()), 13, settings, tuner, Apart(rank, count))
+        Supervised(fast_model(model), lambda n: make_sample(n, ()), 13, settings, tuner, Apart(rank, count))
         for rank in range(count)
     ]
     assert programs[0].steps == 6
@@ -60,7 +60,7 @@ def test_losses_of_the_processes_add_up_to_that_of_one(model: Any, make_sample: 
 
     def gradients(ranks: Ranks) -> tuple[float, dict[str, torch.Tensor]]:
         model.zero_grad()
-        found = Supervised(FastModel(model), encode, 5, settings, tuner, ranks).gradients(0, None)  # type: ignore[arg-type]
+        found = Supervised(fast_model(model), encode, 5, settings, tuner, ranks).gradients(0, None)  # type: ignore[arg-type]
         return float(found["loss"]), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
     class Known(Apart):
@@ -77,7 +77,7 @@ def test_losses_of_the_processes_add_up_to_that_of_one(model: Any, make_sample: 
 
 
 def test_a_blank_picture_stands_in_only_where_the_tower_is_shared(model: Any, make_sample: Make) -> None:
-    fast = FastModel(model)
+    fast = fast_model(model)
     text, picture = make_sample(1, ()), make_sample(2, ((1, 4, 4),))
     assert with_picture([text], fast, Ranks()) == [text]
     assert with_picture([text, picture], fast, Apart(0, 2)) == [text, picture]

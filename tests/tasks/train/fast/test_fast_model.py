@@ -9,9 +9,9 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
 from schemas.errors import GeofixError
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.flops import forward_flops
 from tasks.train.fast.layout import VisionShape, vision_layout
-from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample, bins, pack, positions_of
 from tasks.train.fast.padding import pad_vision, plain_state
 
@@ -42,7 +42,7 @@ def test_packed_loss_and_gradients_are_those_of_single_samples(
 ) -> None:
     loss = plain_loss(model, samples, plain)
     expected = gradients(model, loss)
-    fast = FastModel(model, checkpoint_vision=checkpointed)
+    fast = fast_model(model, checkpoint_vision=checkpointed)
     packed = fast.loss(pack(samples, IMAGE, 2, length=160))
     assert packed.item() == pytest.approx(loss.item(), abs=1e-5)
     found = gradients(model, packed)
@@ -58,7 +58,7 @@ def test_padded_vision_computes_the_same_and_saves_as_it_was(
     loss = plain_loss(model, samples, plain)
     pad_vision(model)
     assert model.model.visual.blocks[0].mlp.gate_proj.weight.shape[0] == 64
-    packed = FastModel(model).loss(pack(samples, IMAGE, 2))
+    packed = fast_model(model).loss(pack(samples, IMAGE, 2))
     assert packed.item() == pytest.approx(loss.item(), abs=1e-5)
     found = gradients(model, packed)
     assert not found["model.visual.blocks.0.mlp.gate_proj.weight"][50:].any()

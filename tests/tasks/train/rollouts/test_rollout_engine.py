@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from schemas.errors import GeofixError
-from tasks.train.fast.model import FastModel
+from tasks.train.fast.families import fast_model
 from tasks.train.fast.packing import Sample
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
 from tasks.train.rollouts.sampling import Sampling, draw, restrict
@@ -31,7 +31,7 @@ def prompts(make_sample: Callable[..., Sample]) -> list[Sample]:
 
 def rollouts(model: Any, prompts: list[Sample], **changes: Any) -> list[list[Rollout]]:
     values = {"group_size": 3, "groups": 2, "prompt_tokens": 64, "new_tokens": 24, "end_tokens": [END], **changes}
-    found = dict(RolloutEngine(FastModel(model), **values).generate(prompts))
+    found = dict(RolloutEngine(fast_model(model), **values).generate(prompts))
     assert sorted(found) == list(range(len(prompts))), "every prompt is answered once"
     return [found[index] for index in range(len(prompts))]
 
@@ -73,7 +73,7 @@ def test_log_probs_are_those_of_a_plain_forward(
 
 
 def test_a_step_of_training_is_seen(model: Qwen2_5_VLForConditionalGeneration, prompts: list[Sample]) -> None:
-    engine = RolloutEngine(FastModel(model), 2, 2, 64, 6, [END], Sampling(temperature=0))
+    engine = RolloutEngine(fast_model(model), 2, 2, 64, 6, [END], Sampling(temperature=0))
     first = dict(engine.generate(prompts))
     with torch.no_grad():
         model.lm_head.weight.copy_(model.lm_head.weight.flip(0))
