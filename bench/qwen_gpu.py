@@ -1,7 +1,9 @@
-"""The Qwen2.5-VL-7B shape with random weights, and random samples of one picture and text, for the GPU benchmarks."""
+"""The shapes of Qwen2.5-VL-7B and Qwen3-VL-8B with random weights, and random samples, for the GPU benchmarks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -62,22 +64,89 @@ def config_7b() -> Any:
     )
 
 
+def config_8b() -> Any:
+    """Qwen/Qwen3-VL-8B-Instruct's published sizes."""
+    from transformers import Qwen3VLConfig
+
+    text = {
+        "vocab_size": 151_936,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 262_144,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5e6,
+            "mrope_section": [24, 20, 20],
+            "mrope_interleaved": True,
+        },
+        "tie_word_embeddings": False,
+        "bos_token_id": PAD,
+        "eos_token_id": 151_645,
+        "pad_token_id": PAD,
+    }
+    vision = {
+        "depth": 27,
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_heads": 16,
+        "out_hidden_size": 4096,
+        "patch_size": 16,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": [8, 16, 24],
+    }
+    return Qwen3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=IMAGE,
+        video_token_id=151_656,
+        vision_start_token_id=VISION_START,
+        vision_end_token_id=VISION_END,
+        tie_word_embeddings=False,
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model to measure: its configuration, and the patches of a picture of 2 megapixels."""
+
+    config: Callable[[], Any]
+    grid: tuple[int, int, int]
+    patch: int
+
+    @property
+    def patch_values(self) -> int:
+        return 3 * 2 * self.patch**2
+
+
+SHAPES = {
+    "qwen2.5-vl-7b": Shape(config_7b, GRID, 14),
+    "qwen3-vl-8b": Shape(config_8b, (1, 88, 88), 16),  # 1408 x 1408 pixels, 1,936 text tokens
+}
+
+
 def random_model(config: Any, seed: int = 0) -> Any:
     """bf16 weights, made on the GPU, the same for the same seed."""
-    from transformers import Qwen2_5_VLForConditionalGeneration
+    from transformers import AutoModelForImageTextToText
 
     torch.manual_seed(seed)
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("cuda"):
-            model = Qwen2_5_VLForConditionalGeneration(config)
+            model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
     finally:
         torch.set_default_dtype(default)
     return model
 
 
-def random_sample(seed: int, text: int = 512, prompt: int = 128, grid: tuple[int, int, int] = GRID) -> Sample:
+def random_sample(
+    seed: int, text: int = 512, prompt: int = 128, grid: tuple[int, int, int] = GRID, values: int = 1176
+) -> Sample:
     """A picture and `text` tokens with its two marks among them; all but the first `prompt` are the assistant's."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -87,7 +156,7 @@ def random_sample(seed: int, text: int = 512, prompt: int = 128, grid: tuple[int
     picture = [IMAGE] * (grid[0] * grid[1] * grid[2] // 4)
     ids = [*words(8), VISION_START, *picture, VISION_END, *words(prompt - 10)]
     answer = words(text - prompt)
-    pixels = torch.randn(grid[0] * grid[1] * grid[2], 1176, generator=generator).to(torch.bfloat16)
+    pixels = torch.randn(grid[0] * grid[1] * grid[2], values, generator=generator).to(torch.bfloat16)
     return Sample([*ids, *answer], [IGNORED] * len(ids) + answer, pixels, (grid,))
 
 

@@ -160,5 +160,5 @@ def test_an_unknown_architecture_is_refused_by_name() -> None:
         class config:
             model_type = "llava"
 
-    with pytest.raises(GeofixError, match="'llava'.*qwen3_vl"):
+    with pytest.raises(GeofixError, match=r"'llava'.*qwen3_vl"):
         fast_model(Other())
