@@ -56,6 +56,7 @@ PLAIN_STEPS, FAST_STEPS = 20, 50
 LOSS_TOLERANCE = 0.01  # relative, at every one of the first 20 steps: bf16 keeps three digits
 GROUPS, SIZE, NEW_TOKENS = 4, 8, 128
 MIXED_STEPS, MIXED_SAMPLES, MIXED_SETTLED = 40, 48, 12
+MIXED_BATCH, MIXED_TOKENS = 3, 8192
 GIB = 2**30
 
 
@@ -224,9 +225,10 @@ def mixed_sample(number: int, shape: Shape) -> Sample:
 def mixed_run(config: Any, shape: Shape) -> tuple[Run, float]:
     """Samples of mixed length; model FLOPs utilization once shapes stop being compiled."""
     tuner = TunerSettings(
-        max_steps=MIXED_STEPS, batch_size=4, micro_batch=4, learning_rate=RATE, warmup_share=0.0, schedule="constant"
-    )
-    settings = settings_of(sft=tuner)
+        max_steps=MIXED_STEPS, batch_size=MIXED_BATCH, micro_batch=MIXED_BATCH, learning_rate=RATE, warmup_share=0.0,
+        schedule="constant", max_tokens=MIXED_TOKENS,
+    )  # fmt: skip
+    settings = settings_of(sft=tuner, pack_tokens=MIXED_TOKENS * MIXED_BATCH)
     samples = [mixed_sample(number, shape) for number in range(MIXED_SAMPLES)]
     model = random_model(config)
     program = Supervised(prepare_model(model, settings), samples.__getitem__, len(samples), settings, tuner)
