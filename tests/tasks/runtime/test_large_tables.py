@@ -78,9 +78,7 @@ def test_a_part_that_gets_lost_is_an_error(context: Context, monkeypatch: pytest
         return list(parts(self, *given))[1:]
 
     monkeypatch.setattr(tasks.runtime.ledger.Ledger, "column_results", all_but_one)
-    with pytest.raises(
-        AccountingError, match="47 in, 25 kept, 12 rejected, 0 failed: 10 lost, 0 unexpected, 0 twice"
-    ):
+    with pytest.raises(AccountingError, match="47 in, 25 kept, 12 rejected, 0 failed: 10 lost, 0 unexpected, 0 twice"):
         run(STAGE, Rows(), context)
 
 
