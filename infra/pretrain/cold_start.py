@@ -27,8 +27,8 @@ from tasks.agent.prompt import answer_lines, direct_messages
 from tasks.agent.render import training_messages
 from tasks.train.encoding import Encoder, Messages
 from tasks.train.fast.grouped import Completion, Group, pack_groups
-from tasks.train.fast.layout import Grid, VisionLayout, vision_layout
-from tasks.train.fast.model import FastModel
+from tasks.train.fast.layout import Grid
+from tasks.train.fast.model import FastModel, Pictures
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.fast.packing import Packed, Sample
 
@@ -42,16 +42,15 @@ def freeze_sight(fast: FastModel) -> Callable[[torch.Tensor, tuple[Grid, ...]], 
     plain = fast.pictures
     width = fast.text.config.hidden_size
 
-    def pictures(given: torch.Tensor, layout: VisionLayout) -> torch.Tensor:
-        return given[layout.order] if given.shape[1] == width else plain(given, layout)
+    def pictures(given: torch.Tensor, grids: tuple[Grid, ...]) -> Pictures:
+        return Pictures(given) if given.shape[1] == width else plain(given, grids)
 
     fast.pictures = pictures  # type: ignore[method-assign, assignment]
 
     @torch.no_grad()
     def seen(patches: torch.Tensor, grids: tuple[Grid, ...]) -> torch.Tensor:
-        layout = vision_layout(grids, fast.shape, fast.device)
-        merged = plain(patches.to(fast.device), layout)
-        return torch.empty_like(merged).index_copy(0, layout.order, merged)
+        merged, order, _ = plain(patches.to(fast.device), grids)
+        return merged if order is None else torch.empty_like(merged).index_copy(0, order, merged)
 
     return seen
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import torch.nn.functional as F
 
 from infra.pretrain.tokens import IGNORED
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.layout import VisionLayout
+from tasks.train.fast.layout import vision_layout
+from tasks.train.fast.model import Pictures
 from tasks.train.fast.packing import Packed, positions_of
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -61,12 +61,13 @@ class Learner:
         self._kept: dict[str, Any] = {}
         self.seen: torch.Tensor | None = None  # the pictures' tokens while the same pictures are asked again and again
         self._mean, self._std = (torch.tensor(v, device=self.device) * 255 for v in (MEAN, STD))
-        plain: Callable[[torch.Tensor, VisionLayout], torch.Tensor] = self.fast.pictures
+        plain = self.fast.pictures
 
-        def pictures(pixels: torch.Tensor, layout: VisionLayout) -> torch.Tensor:
-            merged = plain(pixels, layout) if self.seen is None else self.seen
-            self._kept = {"merged": merged, "order": layout.order}
-            return merged
+        def pictures(pixels: torch.Tensor, grids: tuple[tuple[int, int, int], ...]) -> Pictures:
+            order = vision_layout(grids, self.fast.shape, self.fast.device).order
+            merged = plain(pixels, grids).tokens if self.seen is None else self.seen
+            self._kept = {"merged": merged, "order": order}
+            return Pictures(merged, order)
 
         self.fast.pictures = pictures  # type: ignore[method-assign]
 

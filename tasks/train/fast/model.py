@@ -146,7 +146,8 @@ class FastModel:
     def embed(self, batch: Packed) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         """The tokens' embeddings, the pictures' in place; where those are, and what is added there after layers."""
         x: torch.Tensor = self.text.embed_tokens(batch.ids)
-        at, deep = batch.picture_at, ()
+        at = batch.picture_at
+        deep: tuple[torch.Tensor, ...] = ()
         if batch.pixels is not None:
             tokens, order, deep = self.pictures(batch.pixels, batch.grids)
             at = at if order is None else at[order]
