@@ -64,7 +64,7 @@ class Growing:
         """What a run pays once: which items are finished, and, with the first commit, which keys are there."""
         items = pl.concat([batch.select("made_from", id="item_id") for batch in self._batches])
         start = time.perf_counter()
-        assert self._ledger.look(items).todo.height == COMMITS * NEW
+        assert self._ledger.plan_run(items).todo.height == COMMITS * NEW
         self.commit(0)
         self.once_s = time.perf_counter() - start
         self.cpu, self.wall = [], []
