@@ -7,6 +7,7 @@ compiled functions with attention between them. They take tensors, so all layers
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -70,7 +71,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function)
 
 
-class FastModel:
+class FastModel(ABC):
     """Computes with `model`'s parameters: whatever trains or loads the model trains or loads this."""
 
     def __init__(
@@ -105,17 +106,17 @@ class FastModel:
         self.axis = self.rotary_axis(rope["mrope_section"]).to(self.device)
         self.shape = self.vision_shape()
 
+    @abstractmethod
     def vision_shape(self) -> VisionShape:
         """The numbers that decide where patches go."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rotary_axis(self, sections: list[int]) -> torch.Tensor:
         """Which of time, height and width turns each pair of a head."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pictures(self, pixels: torch.Tensor, grids: tuple[Grid, ...]) -> Pictures:
         """The pictures' tokens."""
-        raise NotImplementedError
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return (compiled(function) if self.compile_layers else function)(*arguments)
@@ -139,9 +140,9 @@ class FastModel:
                 x = self.call(block, self.vision_block, x, number, layout)
             yield number, x
 
+    @abstractmethod
     def vision_block(self, x: torch.Tensor, number: int, layout: VisionLayout) -> torch.Tensor:
         """One block of the vision tower."""
-        raise NotImplementedError
 
     def embed(self, batch: Packed) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         """The tokens' embeddings, the pictures' in place; where those are, and what is added there after layers."""
