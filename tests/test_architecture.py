@@ -140,8 +140,6 @@ def test_a_circle_would_be_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
-# To be emptied: what still uses parts of other projects that these do not offer.
-PRIVATE_LEFT = {"tasks/plan/raster_file.py"}  # GDAL's errors
 # Kernels that torch offers under no other name, each behind a test of its result.
 PRIVATE_ALLOWED = "tasks/train/fast/"
 
@@ -154,7 +152,7 @@ def test_no_private_parts_of_other_projects() -> None:
     }
     own = set().union(*map(own_names, trees.values()))
     found = {name: uses for name, tree in trees.items() if (uses := private_uses(tree, own))}
-    assert {n: uses for n, uses in found.items() if n not in PRIVATE_LEFT and not n.startswith(PRIVATE_ALLOWED)} == {}
+    assert {n: uses for n, uses in found.items() if not n.startswith(PRIVATE_ALLOWED)} == {}
 
 
 def own_names(tree: ast.AST) -> set[str]:
