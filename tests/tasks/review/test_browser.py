@@ -7,9 +7,12 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -84,7 +87,7 @@ def no_wider_than_the_window(page: Page) -> None:
 
 
 def test_a_stranger_finds_rejected_pictures_and_a_history(page: Page) -> None:
-    expect(page.get_by_text("All 1 checks pass")).to_be_visible()
+    expect(page.get_by_text(f"snapshot {SNAPSHOT} passes all 1 checks; it is pending")).to_be_visible()
     no_wider_than_the_window(page)
     page.get_by_role("link", name="The judge sees too few clues to tell where this is.").click()
     expect(page.get_by_text("3 of 16 pictures")).to_be_visible()
@@ -202,3 +205,25 @@ def test_a_panorama_can_be_looked_around_in(browser: Browser, lake: Lake) -> Non
     expect(opened.locator(".panorama canvas")).to_be_visible()
     expect(opened.locator(".pnlm-error-msg")).to_be_hidden()
     opened.close()
+
+
+def test_keys_pressed_faster_than_marks_are_stored_lose_none(
+    browser: Browser, lake: Lake, serving: Callable[[Lake, str], AbstractContextManager[str]]
+) -> None:
+    before = lake.version("marks")
+    with serving(lake, SNAPSHOT) as address:
+        opened = browser.new_page()
+        opened.goto(f"{address}/?token=t#/sample")
+        opened.goto(f"{address}/#/sample")
+        expect(opened.get_by_text("Picture 1 of 5")).to_be_visible()
+        for key in "rwrRw":
+            opened.keyboard.press(key)
+        expect(opened.get_by_text("Marked here: 5, right: 3. Stored: 5. All are marked.")).to_be_visible()
+        shown = opened.evaluate(
+            "JSON.parse(localStorage.getItem(`geofix-marks-${geofix.values.get('site').snapshot}`))"
+        )
+        opened.close()
+    assert lake.version("marks") > before
+    stored = lake.read("marks").filter(pl.col("marked_at") > pl.lit(datetime.now(UTC) - timedelta(minutes=5)))
+    assert dict(stored.select("image_id", "mark").iter_rows()) == {id_: one["mark"] for id_, one in shown.items()}
+    assert len(shown) == 5 and all(one["stored"] for one in shown.values())
