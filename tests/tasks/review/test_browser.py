@@ -35,7 +35,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory, reviewed_rows: Callable[[Lake
         (found.append if table == "runs" else found.upsert)(table, rows, Commit(f"test-{table}", 1))
     versions = {name: found.version(name) for name in ("places", "images", "labels", "rejects")}
     reasons = {"non_localizable": 3, "no_imagery_near": 1}
-    counts = {"places": 9, "images": 16, "labels": 13, "countries": 8, "rejects_by_reason": reasons, "stages": []}
+    stages = [{"stage": "curate.judge", "items_in": 16, "kept": 12, "rejected": 3, "failed": 1, "rows": 12}]
+    counts = {"places": 9, "images": 16, "labels": 13, "countries": 8, "rejects_by_reason": reasons, "stages": stages}
+    distances = (0.5, 1, 2, 3, 10, 25, 50, 200, 750, 2500)
+    shown = [{"step": n, "loss": 4.0, "reward": 0.1, **{f"acc@{d:g}km": 0.5 for d in distances}} for n in (0, 60, 120)]
+    model = {"model_id": "m" * 24, "training_stage": "sft", "checkpoint": "models/m", "base": "tiny", "stage": "train",
+             "metrics_json": json.dumps({"loss": [4.0, 3.0], "validations": shown})}  # fmt: skip
+    found.upsert("models", [model], Commit("model", 1))
     checks = [{"table": "labels", "says": "there is at least one row", "passed": True, "checked": 13, "unexpected": 0}]
     row = {
         **{"snapshot_id": SNAPSHOT, "table_versions_json": json.dumps(versions), "counts_json": json.dumps(counts)},
@@ -178,7 +184,32 @@ def test_every_page_opens_at_every_width(page: Page) -> None:
         page.evaluate(f"location.hash = '/{name}'")
         expect(page.locator(f"main[data-page='{name}'] h1")).to_be_visible()
         expect(page.locator("main .words.bad")).to_have_count(0)
+        assert "[object" not in page.locator("main").inner_text()
         no_wider_than_the_window(page)
+
+
+def test_funnel_training_and_first_page_show_what_they_hold(page: Page) -> None:
+    expect(page.locator("main .grid .card img").first).to_have_js_property("complete", True)
+    expect(page.locator("main .grid .card")).to_have_count(8)  # one of each country
+    go(page, "Funnel")
+    expect(page.locator(".shares .label")).to_have_text(["curate.judge"])
+    expect(page.locator(".shares .bar i")).to_have_count(3)
+    go(page, "Training")
+    expect(page.get_by_role("row", name="acc@2500km 0.5 0.5 0.5")).to_be_visible()
+    cut = page.locator("main .scroll").nth(1).evaluate("(one) => one.scrollWidth - one.clientWidth")
+    assert cut <= 1, "the table of validations is seen whole"
+
+
+def test_the_map_names_countries_and_counts_what_it_gathers(page: Page) -> None:
+    go(page, "Map")
+    expect(page.locator(".map .country", has_text="Brazil")).to_be_visible()
+    expect(page.locator(".map .cluster", has_text=re.compile(r"^2$")).first).to_be_visible()
+    counted = sum(int(text) for text in page.locator(".map .cluster").all_inner_texts())
+    assert counted + page.locator(".map .leaflet-overlay-pane svg path.leaflet-interactive").count() <= 17
+    for _ in range(3):
+        page.get_by_role("button", name="Zoom in").click()
+        page.wait_for_timeout(400)
+    expect(page.locator(".map .country").first).to_be_visible()
 
 
 def test_leaving_the_gallery_while_it_loads_is_not_undone(page: Page) -> None:

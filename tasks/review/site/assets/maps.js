@@ -41,7 +41,7 @@
         const { x, y } = map.latLngToContainerPoint([lat, lon]);
         if (taken.some((one) => Math.abs(one.x - x) < (one.width + width) / 2 && Math.abs(one.y - y) < 14)) continue;
         taken.push({ x, y, width });
-        L.marker([lat, lon], { interactive: false, keyboard: false, icon: L.divIcon({ className: "country", html: el("span", {}, name) }) }).addTo(layer);
+        L.marker([lat, lon], { interactive: false, keyboard: false, zIndexOffset: -10000, icon: L.divIcon({ className: "country", html: el("span", {}, name) }) }).addTo(layer);
       }
     };
     map.on("zoomend moveend resize", paint);

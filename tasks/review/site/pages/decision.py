@@ -43,8 +43,9 @@ def start_page(source: Source) -> list[Block]:
 
 
 def _glance(source: Source) -> list[Block]:
-    """A few kept pictures, of as many countries as there are."""
-    rows = source.read("labels").sort("country", "image_id", nulls_last=True)
+    """A few kept pictures, of as many countries as there are; what was taken from a street first."""
+    kinds = source.read("images").select("image_id", is_scene=pl.col("kind") == "satellite")
+    rows = source.read("labels").join(kinds, on="image_id", how="left").sort("is_scene", "image_id", nulls_last=True)
     # One of every country, then a second of each, and so on.
     turn = pl.int_range(pl.len()).over("country")
     shown = rows.with_columns(turn=turn).sort("turn", "country", nulls_last=True).head(AT_A_GLANCE)
