@@ -89,9 +89,16 @@ def reviewed_stages(runs: pl.DataFrame) -> dict[str, tuple[str, ...]]:
 
 def unfinished(runs: pl.DataFrame) -> list[str]:
     """Work before the review that is missing: a stage without a finished run, or one that has not seen its input."""
-    stages = reviewed_stages(runs)
-    newest = runs.sort("started_at").group_by("stage", maintain_order=True).last()
-    last = {row["stage"]: row for row in newest.to_dicts() if row["stage"] in stages}
+    written = reviewed_stages(runs)
+    newest = runs.sort("started_at").group_by("stage", maintain_order=True).last().sort("started_at")
+    last = {row["stage"]: row for row in newest.to_dicts() if row["stage"] in written}
+    # A table has one writer: of two stages the later one has taken the other's place, as after a change of names.
+    own = {table: stage for stage in last for table in written[stage] if not CONTRACTS[table].shared}
+    stages = {
+        stage: tables
+        for stage, tables in written.items()
+        if tables and all(own.get(table, stage) == stage for table in tables)
+    }
     found = [
         f"{stage}: its last run was {last[stage]['status']}"
         for stage in stages
@@ -103,8 +110,8 @@ def unfinished(runs: pl.DataFrame) -> list[str]:
         reads = set(json.loads(last[stage]["input_versions_json"] or "{}")) - set(tables)
         found += [
             f"{stage} has not seen what {other} made"
-            for other, written in stages.items()
-            if reads & set(written)
+            for other, others in stages.items()
+            if reads & set(others)
             and last[other]["kept"] + last[other]["rejected"]
             and last[other]["finished_at"] > last[stage]["started_at"]
         ]

@@ -157,6 +157,8 @@ def test_failed_rows_and_missing_stages_fail_the_review(make_lake: MakeLake) -> 
             for run in other.read("runs").unique("stage").to_dicts()]  # fmt: skip
     other.append("runs", runs, Commit("finished", 1))
     assert item_of(other) != before, "the review looks again"
+    old = {**runs[0], "stage": "curate.old", "run_id": "old", "status": "failed", "started_at": NOW}
+    other.append("runs", [{**old, "output_versions_json": '{"labels": 0}'}], Commit("renamed", 1))
     assert failing(review(other)) == set()
 
 
