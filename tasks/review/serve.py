@@ -73,6 +73,7 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str) -> Starlet
         return Response(data, media_type="image/png" if name.suffix == ".png" else "image/jpeg")
 
     storing, renewing = asyncio.Lock(), asyncio.Lock()
+    renewals = 0
 
     async def renew() -> None:
         """Renew the site after marks; those that come meanwhile are in the next renewal, which waits for this one."""
@@ -82,8 +83,6 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str) -> Starlet
         async with renewing:
             if mine == renewals:  # else a later one does it
                 await run_in_threadpool(lambda: renew_site(lake, find_snapshot(lake, snapshot_id)))
-
-    renewals = 0
 
     async def marks(request: Request) -> Response:
         denied = refused(request)

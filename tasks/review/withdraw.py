@@ -166,10 +166,10 @@ def _end_rows(lake: Lake, image_ids: list[str], why: str, commit: Commit) -> dic
 
     for name in _OF_ITEMS:
         keys = lake.read(name, columns=list(TABLES[name].key))
-        mine = keys.filter(pl.Series([is_about(item_id) for item_id in keys["item_id"]], dtype=pl.Boolean))
-        if mine.height:
-            lake.tombstone(name, mine, why, commit)
-            ended[name] = mine.height
+        about = keys.filter(pl.Series([is_about(item_id) for item_id in keys["item_id"]], dtype=pl.Boolean))
+        if about.height:
+            lake.tombstone(name, about, why, commit)
+            ended[name] = about.height
     ended["calls"] = forget_calls(lake, is_about, why, commit)
     return {name: count for name, count in ended.items() if count}
 
