@@ -15,7 +15,7 @@ from tasks.recipes.recipe import RECIPES
 from tasks.reward.answer import Address
 from tasks.synthesize.rejection import Truth, judge_trajectory
 
-SETTINGS = SynthesizeSettings()
+SETTINGS = SynthesizeSettings(require=())  # the papers' own rejection sampling
 TRUTH = Truth(48.8566, 2.3522, Address("France", "Île-de-France", "Paris"))
 GOLD_JSON = '<answer>{"lat": 48.8566, "lon": 2.3522, "city": "Paris", "country": "France"}</answer>'
 LEVEL = {"Clues": ["a tower"], "Reasoning": "It is known.", "Conclusion": "France", "Uncertainty": "Low"}
