@@ -56,7 +56,7 @@ _READ = re.compile(
 _HEDGED = re.compile(
     r"\b(?:if|would|could|might|may|maybe|perhaps|possibly|unclear|cannot|can't|not|n't|neither|nor|or|either|whether|"
     r"countries|unlike|rather|instead|exclud\w+|rul\w+ out|wenn|falls|oder|vielleicht|nicht|ob|länder\w*|si|peut-être|"
-    r"ou|pas|pays|quizás?|tal vez|no|o|países|talvez|não|se|forse|non|paesi|если|или|не|стран\w*)\b|n't\b"
+    r"ou|pas|pays|quizás?|tal vez|no|o|países|talvez|não|forse|non|paesi|если|или|не|стран\w*)\b|n't\b"
     r"|如果|可能|或|不|国家|かもしれ|ない|もし",
     re.IGNORECASE,
 )
@@ -92,6 +92,8 @@ _NOTHING = re.compile(
     r"|(?:没有(?:找到)?(?:任何)?结果|未找到(?:任何结果)?|結果はありません|見つかりませんでした)()",
     re.IGNORECASE,
 )
+_AFTER_NAME = re.compile(r"\(|\b(?:but|so|and then|(?:on|in|among) (?:the|any|this|its))\b", re.IGNORECASE)
+_SUPPOSED = re.compile(r"\b(?:if|would|could|might|may|should|wenn|würde|si|se|если)\b|如果", re.IGNORECASE)
 _FOUND = re.compile(
     r"\b(?:geocoder|map|search|results?|pages?|tool|lookup|website|article)\b[^.!?]{0,60}?\b(?:lists?|listed|shows?|showed|"
     r"says?|said|places?|placed|gives?|gave|confirm\w*|returned|found|reads?|mentions?|puts?|locates?|proves?)\b"
@@ -283,11 +285,11 @@ def _filled(sentence: str, quoted: Sequence[str]) -> str:
 def denied_result(sentence: str, results: Sequence[Result]) -> str:
     """Why a sentence that says a tool gave nothing is false; empty where it is not."""
     rows = [row for result in results if result.rows for row in result.rows]
-    if not rows or any(not result.rows for result in results):
+    if not rows or any(not result.rows for result in results) or _SUPPOSED.search(sentence):
         return ""
     for match in _NOTHING.finditer(sentence):
         wanted = next((group for group in match.groups() if group), "")
-        words = [word for word in plain(re.split(r"\bbut\b|\(", wanted)[0]).split() if len(word) > 2]
+        words = [word for word in plain(_AFTER_NAME.split(wanted)[0]).split() if len(word) > 2]
         if not words:
             if _names_tool(sentence) and not wanted:
                 return f"there were {len(rows)} results"
