@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.messages import json_object
 from tasks.geo.named_places import nearest_named_km
-from tasks.geo.names import city_names, country_code, region_names, same_region, spellings
+from tasks.geo.names import city_names, country_code, is_region, region_names, same_region
 from tasks.recipes.recipe import Judged
 from tasks.reward.names import countries_in, fold_text, mentions
 from tasks.reward.outcome import Truth
@@ -112,8 +112,7 @@ def _is_other_region(region: str, truth: Truth, country: str) -> bool:
     true = truth.address.region
     if not region or not true or same_region(region, true, country):
         return False
-    is_known = region_names(region, country) != spellings(region)
-    return is_known and not mentions(fold_text(region), region_names(true, country))
+    return is_region(region, country) and not mentions(fold_text(region), region_names(true, country))
 
 
 def _is_other_place(place: str, truth: Truth, country: str) -> bool:

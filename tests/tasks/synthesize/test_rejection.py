@@ -70,7 +70,7 @@ def test_the_gold_trajectory_is_kept():
         (judge(GOLD_JSON.replace("lat", "latitude"), recipe="thinking-with-map"), ("wrong_form",)),
         (judge("<answer>Country: France</answer>", recipe="geoagent"), ("wrong_form",)),
         (judge(LEVELS.replace("France", "Chile"), recipe="geoagent"), ("wrong_country",)),
-        (judge(LEVELS.replace("Île-de-France", "Bretagne"), recipe="geoagent"), ("wrong_region",)),
+        (judge(LEVELS.replace("Île-de-France", "Brittany"), recipe="geoagent"), ("wrong_region",)),
         (judge(LEVELS.replace("; Paris", "; Rue Basse, Lyon"), recipe="geoagent"), ("wrong_place",)),
         (
             judge(LEVELS.replace('"Conclusion": "France"', '"Conclusion": "Belgium"'), recipe="geoagent"),
