@@ -27,9 +27,9 @@ from infra.offline.chat.placenames import place_names
 from infra.offline.chat.protocol import ChatRequest, Message, Picture
 from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, TextLine, look_at_picture
 
-MISREAD_RATE = 0.02  # letters read wrong at temperature 1, in a line that is not very clear
+MISREAD_RATE = 0.004  # letters read wrong at temperature 1, in a line that is not very clear
 MISS_RATE = 0.10  # lines overlooked at temperature 1
-HALLUCINATION_RATE = 0.05  # looks that show writing which is not there, at temperature 1
+HALLUCINATION_RATE = 0.01  # looks that show writing which is not there, at temperature 1
 READ_IN_PICTURE, READ_IN_CROP, READ_ON_MAP = "I read in the picture:", "The zoom shows:", "The map shows:"
 _READING = re.compile(rf"(?:{READ_IN_PICTURE}|(?P<crop>{READ_IN_CROP})|(?P<map>{READ_ON_MAP}))(?P<lines>[^\n]*)")
 _LINE = re.compile(r'"([^"\n]{1,80})"')

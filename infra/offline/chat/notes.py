@@ -210,6 +210,7 @@ class Notes:
     searches: list[tuple[str, list[str]]] = field(default_factory=list)  # query, passages
     geocodes: list[tuple[str, list[Candidate]]] = field(default_factory=list)  # lookups of any kind: asked, found
     tips: list[tuple[str, str]] = field(default_factory=list)  # (id, name) of points a map suggested without a place
+    listed: list[str] = field(default_factory=list)  # what the last lookup lists, as it names it
     asked: set[tuple[str, str]] = field(default_factory=set)  # (purpose, value) of every call so far
     map_words: list[str] = field(default_factory=list)  # read on maps that were looked at
     results: list[tuple[Tool, str]] = field(default_factory=list)  # tool texts since its last words
@@ -320,8 +321,12 @@ def note_result(notes: Notes, tool: Tool, arguments: dict[str, Any], text: str) 
         notes.searches.append((str(value or ""), clean))
     elif tool.purpose in (GEOCODE, KEYWORD, TIPS, DETAIL):
         asked = str(value or "")
-        notes.geocodes.append((asked, _candidates(parsed, asked)))
-        notes.tips += _tips(parsed)
+        found = _candidates(parsed, asked)
+        if tool.purpose == DETAIL and found:  # by its name: an id says nothing to a reader
+            asked = found[0].label.partition(",")[0]
+        notes.geocodes.append((asked, found))
+        notes.tips += (suggested := _tips(parsed))
+        notes.listed = [candidate.label for candidate in found] or [name for _, name in suggested]
 
 
 def _parse(text: str) -> Any:
