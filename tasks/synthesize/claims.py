@@ -95,7 +95,8 @@ _NOTHING = re.compile(
 _AFTER_NAME = re.compile(r"\(|\b(?:but|so|and then|(?:on|in|among) (?:the|any|this|its))\b", re.IGNORECASE)
 _SUPPOSED = re.compile(r"\b(?:if|would|could|might|may|should|wenn|würde|si|se|если)\b|如果", re.IGNORECASE)
 _FOUND = re.compile(
-    r"\b(?:geocoder|map|search|results?|pages?|tool|lookup|website|article)\b[^.!?]{0,60}?\b(?:lists?|listed|shows?|showed|"
+    r"(?:(?<!\ba )(?<!\bany )\b(?:geocoder|map|search|tool|lookup)|\b(?:results?|pages?|website|article))\b"
+    r"[^.!?]{0,60}?\b(?:lists?|listed|shows?|showed|"
     r"says?|said|places?|placed|gives?|gave|confirm\w*|returned|found|reads?|mentions?|puts?|locates?|proves?)\b"
     r"|\b(?:karte|suche|ergebnis\w*|seite)\b[^.!?]{0,60}?\b(?:zeigt|bestätigt|nennt|liefert|ergab|sagt)\b"
     r"|\b(?:carte|recherche|résultats?|page)\b[^.!?]{0,60}?\b(?:montre\w*|confirme\w*|indique\w*|donne\w*)\b"
@@ -104,7 +105,8 @@ _FOUND = re.compile(
 )
 _DENIED = re.compile(
     r"\b(?:no|not|nothing|none|never|fail\w*|empty|without|error\w*|cannot|unknown|should|would|will|could|may|might|can|"
-    r"let|if|hope|expect\w*|nichts|kein\w*|nicht|aucun\w*|rien|pas|nada|ning\w+|sin|will|wird|soll\w*)\b|n't\b",
+    r"let|if|hope|expect\w*|next|I (?:now |then )?(?:look|search|ask|need|want|call|use|check|try|zoom)|"
+    r"nichts|kein\w*|nicht|aucun\w*|rien|pas|nada|ning\w+|sin|will|wird|soll\w*)\b|n't\b",
     re.IGNORECASE,
 )
 _CONCLUDED = re.compile(

@@ -42,7 +42,7 @@ def unfounded_coordinates(trajectory: Trajectory) -> list[str]:
 
 
 def misplaced_answer(trajectory: Trajectory) -> list[str]:
-    """The answer's point where it lies outside the country, or far from every place of the town, that the answer names.
+    """The answer's point where it is far from every place of the town, or outside the country, that the answer names.
 
     For recipes whose tools give no coordinates: a point then comes from the model's own knowledge of the map.
     """
@@ -51,17 +51,16 @@ def misplaced_answer(trajectory: Trajectory) -> list[str]:
     if code is None or answer.lat is None or answer.lon is None:
         return []
     lat, lon = answer.lat, answer.lon
+    away_km = nearest_named_km(answer.address.city, code, lat, lon) if answer.address.city else None
+    if away_km is not None:
+        return [f"{lat}, {lon} is {away_km:.0f} km from {answer.address.city}"] if away_km > TOWN_KM else []
     north = math.degrees(BORDER_KM / EARTH_RADIUS_KM)
     east = north / max(0.1, math.cos(math.radians(lat)))
     steps = [(up, right) for up in (0, -1, 1) for right in (0, -1, 1)]
     lats = [max(-90.0, min(90.0, lat + up * north)) for up, _ in steps]
     lons = [(lon + right * east + 180) % 360 - 180 for _, right in steps]
-    if code not in set(country_codes_of(lats, lons)):
-        return [f"{lat}, {lon} is not in {answer.address.country}"]
-    away_km = nearest_named_km(answer.address.city, code, lat, lon) if answer.address.city else None
-    if away_km is not None and away_km > TOWN_KM:
-        return [f"{lat}, {lon} is {away_km:.0f} km from {answer.address.city}"]
-    return []
+    is_there = code in set(country_codes_of(lats, lons))
+    return [] if is_there else [f"{lat}, {lon} is not in {answer.address.country}"]
 
 
 def named_in_question(trajectory: Trajectory, names: Sequence[str | None]) -> list[str]:

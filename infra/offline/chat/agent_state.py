@@ -80,7 +80,9 @@ def read_state(request: ChatRequest, dice: random.Random) -> State:
                 unread.append(("", picture))
             else:
                 unread.append((last or ZOOM, picture))
-    _look_at(state, unread, dice, request.temperature)
+    # A whole picture's very small lines are left to a zoom, where there is one; a crop is read as far as the eyes go.
+    can_zoom = any(tool.purpose == ZOOM for tool in tools.values())
+    _look_at(state, unread, dice, request.temperature, can_zoom)
     if state.whole is not None:
         state.notes.description = describe(state.whole)
         state.notes.texts += [_unread(line) for line in state.whole.lines]
@@ -105,13 +107,15 @@ def _recall(message: Message, state: State) -> bool:
     return found
 
 
-def _look_at(state: State, unread: list[tuple[str, Picture]], dice: random.Random, temperature: float) -> None:
+def _look_at(
+    state: State, unread: list[tuple[str, Picture]], dice: random.Random, temperature: float, can_zoom: bool
+) -> None:
     for purpose, picture in unread:
         seen = look_at_picture(picture)
         on_map = purpose in (MAP, SATELLITE)
         lead = READ_ON_MAP if on_map else READ_IN_CROP if purpose else READ_IN_PICTURE
-        # A whole picture's very small lines are left to a zoom; a crop is read as far as the eyes go.
-        lines = read_lines(seen, dice, temperature, smallest=0 if purpose else round(9 * seen.width / 1024))
+        smallest = 0 if purpose or not can_zoom else round(9 * seen.width / 1024)
+        lines = read_lines(seen, dice, temperature, smallest)
         for text in lines:
             if on_map:
                 state.notes.map_words.append(text)

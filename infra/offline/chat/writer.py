@@ -46,8 +46,8 @@ def level_thoughts(answer: Answer, state: State, belief: Belief) -> dict[str, An
     )
     second = _level(
         [*(f"the sign '{word}'" for word in named[:3]), *nature],
-        f"{_named(named)} {_why_town(guess, city, country)} {city or 'The town'} lies in {region}, so within {country} "
-        f"I take {region}. The surroundings ({'; '.join(nature)}) alone would not decide it.",
+        f"{_named(named, guess)} {_why_town(guess, city, country)} {city or 'The town'} lies in {region}, so "
+        f"within {country} I take {region}. The surroundings ({'; '.join(nature)}) alone would not decide it.",
         region,
         f"{grade(doubt * 0.8)} ({doubt * 0.8:.2f}): a namesake in another division cannot be excluded",
     )
@@ -133,15 +133,17 @@ def _why_town(guess: Guess | None, city: str, country: str) -> str:
     return f"{guess.why[0].upper()}{guess.why[1:]}, which points to {city}."
 
 
-def _named(named: list[str]) -> str:
-    return f"The writing '{named[0]}' holds a place's name." if named else "No sign names a place outright."
+def _named(named: list[str], guess: Guess | None) -> str:
+    if named:
+        return f"The writing '{named[0]}' holds a place's name."
+    return "" if guess is not None and guess.why != LARGEST else "No sign names a place outright."
 
 
 def _precise(streets: list[str], words: list[str]) -> str:
     if streets:
         return f"A sign gives the street: '{streets[0]}'."
     if words:
-        return f"The largest writing is '{words[0]}'."
+        return f"What can be read is '{words[0]}'."
     return "There is no writing that could name the street."
 
 
@@ -230,7 +232,7 @@ def _boxes(state: State, dice: random.Random, temperature: float) -> list[dict[s
     if state.whole is not None and not found:
         width, height = state.whole.width, state.whole.height
         middle = [width // 3, height // 3, 2 * width // 3, 2 * height // 3]
-        found = [(middle, "the middle of the street, where signs and fronts are largest")]
+        found = [(middle, "the middle of the street, where the road leads to")]
     return [
         {
             "bbox_2d": box,
@@ -250,6 +252,9 @@ def _queries(belief: Belief, answer: Answer, state: State) -> list[dict[str, Any
     # What was newly read is said once, with the first proposal.
     read = [" ".join(state.told), *[""] * MOST_PROPOSALS]
     queries = belief.queries[:MOST_PROPOSALS] or [f"{answer.value('location')} streets and shops"]
+    hope = "names as rare as these should point to one place"
+    if not belief.queries:
+        hope = "no name could be read, so I compare with what its streets are like"
     return [
         {
             "query": query,
@@ -257,7 +262,7 @@ def _queries(belief: Belief, answer: Answer, state: State) -> list[dict[str, Any
             "keywords": query,
             "rationale": f"Pages on {query} would say in which town these names are.",
             "reason": f"Pages on {query} would say in which town these names are.",
-            "thought": f"{seen} I search for {query}: names as rare as these should point to one place.".strip(),
+            "thought": f"{seen} I search for {query}: {hope}.".strip(),
         }
         for query, seen in zip(queries, read, strict=False)
     ]

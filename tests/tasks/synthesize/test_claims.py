@@ -76,6 +76,8 @@ TRUE_OF_RESULTS = [
     ("The call failed, so it tells me nothing.", {"error": "rate limit"}),
     ("I will search the map, which hopefully shows the bakery.", NONE),
     ("The map might show it; I could look for the street next.", NONE),
+    ("A geocoder gives coordinates, so I look up Marand, Iran.", NONE),
+    ("A geocoder gives coordinates, so I look up São Paulo, Brazil.", POINTS),
     ("The geocoder places Paris, France at 48.8566, 2.3522.", POINTS),
     ("The map shows a French city, unlike Germany.", POINTS),
     ("The results point to Lyon, not to Belgium.", POINTS),
@@ -209,7 +211,8 @@ def test_a_sign_invented_once_stays_invented():
         (48.80, 2.13, "Versailles", False),
         (48.8566, 2.3522, "Nowhere-les-Bains", False),  # a name that is not known says nothing
         (43.30, 5.37, "Paris", True),
-        (50.85, 4.35, "Paris", True),  # in Belgium
+        (50.85, 4.35, "Paris", True),
+        (50.85, 4.35, "Nowhere-les-Bains", True),  # in Belgium
         (0.0, 0.0, "Paris", True),
     ],
 )
