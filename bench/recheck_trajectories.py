@@ -26,6 +26,7 @@ NEAR_KM, ALIKE = 5.0, 0.6
 ANSWER = re.compile(
     r"<answer>\s*Country: [^\n<]+\nCity: [^\n<]+\nLatitude: (-?\d+(?:\.\d+)?)\nLongitude: (-?\d+(?:\.\d+)?)\s*</answer>"
 )
+JSON = re.compile(r'<answer>\{"lat": [^<]+, "lon": [^<]+, "city": "[^<]+", "country": "[^<]+"\}</answer>')
 THOUGHT = re.compile(r"<think>([^<]*(?:<(?!/?think>)[^<]*)*)</think>(.*)", re.DOTALL)
 QUOTED = re.compile(r'"([^"\n]{2,80})"|“([^”\n]{2,80})”|«([^»\n]{2,80})»|(?<!\w)\'([^\'\n]{2,80})\'(?!\w)')
 DECIMAL = re.compile(r"(?<![\w.])-?\d{1,3}\.\d{3,}(?![\w.])")
@@ -34,7 +35,7 @@ EMPTY = re.compile(r"The map has nothing for|does not know|There is no entry for
 LISTED = re.compile(
     r"The map lists for [^\n]*?: ([^,;\n]+)|(?:says|pages reads): ([^\n]{10,40})|entry on the map is ([^,\n]+)"
 )
-MAP_READING = re.compile(r"^The map shows:.*$", re.MULTILINE)  # a map's own names, which nobody painted
+MAP_READING = re.compile(r"The map shows:.*")  # a map's own names, which nobody painted
 TYPES = {"string": str, "number": (int, float), "integer": int, "boolean": bool, "array": list, "object": dict}
 
 
@@ -81,7 +82,7 @@ def contradictions(row: dict[str, Any]) -> list[str]:
         if EMPTY.search(text) and results and not is_empty:
             found.append(f"denies a result: {EMPTY.search(text)[0]}")  # type: ignore[index]
         for match in LISTED.finditer(text):
-            told = next(group for group in match.groups() if group)
+            told = next(group for group in match.groups() if group).split(". ")[0]  # a title stands before its text
             if not any(plain(told)[:30] in plain(result.replace('"', "")) for result in results) and results:
                 found.append(f"tells of no result: {told}")
         sides = {side.lower() for groups in SIDE.findall(text) for side in groups if side}
@@ -128,6 +129,7 @@ def statements(text: str) -> str:
 
 def resembles(quoted: str, line: str) -> bool:
     """Whether a quotation is a line, or a part of it, as it may be misread from afar."""
+    quoted, line = (re.sub(r"\W", "", text) for text in (quoted, line))
     size = min(len(quoted), len(line))
     windows = {line[at : at + size] for at in range(len(line) - size + 1)}
     return any(difflib.SequenceMatcher(None, quoted, part, autojunk=False).ratio() >= ALIKE for part in windows)
@@ -159,7 +161,9 @@ def form_problems(messages: list[dict[str, Any]]) -> list[str]:
         matched = THOUGHT.fullmatch(message["content"])
         if matched is None:
             found.append("no thought before a call or the answer")
-        elif message is messages[-1] and not ANSWER.fullmatch(matched[2]):
+        elif message is messages[-1] and not (ANSWER if "Latitude:" in text_of(messages[0]) else JSON).fullmatch(
+            matched[2]
+        ):
             found.append("the answer is not in the prompt's form")
         elif message is not messages[-1] and matched[2].strip():
             found.append("words between the thought and the call")

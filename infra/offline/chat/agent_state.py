@@ -30,6 +30,7 @@ from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, TextLine, look
 MISREAD_RATE = 0.004  # letters read wrong at temperature 1, in a line that is not very clear
 MISS_RATE = 0.10  # lines overlooked at temperature 1
 HALLUCINATION_RATE = 0.01  # looks that show writing which is not there, at temperature 1
+SURE_SCORE = 0.75  # what it quotes is read this well; the rest is writing to look closer at
 READ_IN_PICTURE, READ_IN_CROP, READ_ON_MAP = "I read in the picture:", "The zoom shows:", "The map shows:"
 _READING = re.compile(rf"(?:{READ_IN_PICTURE}|(?P<crop>{READ_IN_CROP})|(?P<map>{READ_ON_MAP}))(?P<lines>[^\n]*)")
 _LINE = re.compile(r'"([^"\n]{1,80})"')
@@ -129,7 +130,7 @@ def read_lines(seen: SeenPicture, dice: random.Random, temperature: float, small
     """The lines these eyes read: slips, misses and writing that is not there come with temperature."""
     found = []
     for line in seen.readable:
-        if line.height < smallest or dice.random() < MISS_RATE * temperature:
+        if line.height < smallest or line.score < SURE_SCORE or dice.random() < MISS_RATE * temperature:
             continue
         rate = MISREAD_RATE * temperature * (2.0 if line.score < 0.9 else 1.0)
         found.append(misread(line.text.replace('"', "'"), rate, dice))
