@@ -97,7 +97,10 @@ def contradictions(row: dict[str, Any]) -> list[str]:
 
 
 def unseen_signs(row: dict[str, Any]) -> list[str]:
-    """Quotations in thoughts that resemble nothing painted in the picture and nothing a tool or the question says."""
+    """Quotations in thoughts that resemble nothing painted in the picture and nothing a tool or the question says.
+
+    Of four letters and more: telephone numbers lose digits from afar, which invents no sign.
+    """
     painted = [plain(line) for line in row["painted"]]
     found, said = [], ""
     for message in json.loads(row["messages_json"]):
@@ -105,7 +108,8 @@ def unseen_signs(row: dict[str, Any]) -> list[str]:
         if message["role"] == "assistant":
             for groups in QUOTED.findall(statements(MAP_READING.sub("", text))):
                 quoted = plain(next(part for part in groups if part))
-                if len(quoted) >= 4 and quoted not in said and not any(resembles(quoted, line) for line in painted):
+                is_name = sum(letter.isalpha() for letter in quoted) >= 4
+                if is_name and quoted not in said and not any(resembles(quoted, line) for line in painted):
                     found.append(f"no sign reads {quoted!r}")
         else:
             said += "\n" + plain(text)
