@@ -1,15 +1,21 @@
 """What thoughts claim, held against results, pictures and the answer: planted false statements are named, true ones,
 hedged ones and other uses of quotation marks are not."""
 
+import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
+from schemas.messages import ChatReply, Usage
+from schemas.settings.synthesize import SynthesizeSettings
 from tasks.agent.environment import Trajectory
+from tasks.recipes.recipe import RECIPES
 from tasks.reward.answer import Address
 from tasks.reward.outcome import Truth
 from tasks.synthesize.claims import contradictions, quoted_signs, unseen_signs
 from tasks.synthesize.rejection import misplaced_answer
+from tasks.synthesize.trajectories import WorkerContext, _judge
 
 FRANCE = Truth(48.8566, 2.3522, Address("France", "Île-de-France", "Paris"))
 BRITAIN = Truth(51.5, -0.12, Address("United Kingdom", "England", "London"))
@@ -219,3 +225,32 @@ def test_a_sign_invented_once_stays_invented():
 def test_the_answers_point_lies_in_its_country_and_town(lat, lon, city, misplaced):
     text = f"<answer>Country: France\nCity: {city}\nLatitude: {lat}\nLongitude: {lon}</answer>"
     assert bool(misplaced_answer(after("So.", answer=text))) == misplaced
+
+
+class Reader:
+    """A chat client whose model reads a given text in every picture."""
+
+    def __init__(self, text):
+        self.text, self.asked = text, []
+
+    async def complete(self, role, messages, max_tokens):
+        self.asked.append((role, messages))
+        return ChatReply(self.text, usage=Usage(prompt_tokens=5))
+
+
+def test_pictures_are_read_again_by_a_model_that_is_shown_nothing_else():
+    quoting = after("A sign reads 'Wiesbaden'.")
+    trajectory = replace(quoting, pictures={"0" * 64: b"jpeg"})
+    settings = SynthesizeSettings(recipe="geovista", observer="reader")
+
+    def judged(text, shown=trajectory):
+        reader = Reader(text)
+        context = WorkerContext(settings, None, reader, None)
+        return *asyncio.run(_judge(shown, RECIPES["geovista"], FRANCE, context)), reader.asked
+
+    verdict, usage, asked = judged('"Rue Basse"')
+    assert verdict.reasons == ("unseen_sign",) and verdict.evidence == ('unseen_sign: "Wiesbaden"',)
+    assert usage.prompt_tokens == 5 and [role for role, _ in asked] == ["reader"]
+    assert "Wiesbaden" not in str(asked) and "Paris" not in str(asked)  # neither the claim nor the truth
+    assert judged('"Wiesbaden 5 km"')[0].kept
+    assert judged("", replace(trajectory, messages=after("Nothing is quoted.").messages))[2] == []
