@@ -16,7 +16,7 @@ import polars as pl
 
 from schemas.recipes import PACKAGES, recipe_folders
 from schemas.settings.reward import RewardSettings
-from schemas.settings.synthesize import SynthesizeSettings
+from schemas.settings.synthesize import Rule, SynthesizeSettings
 from tasks.agent.attempt import Sampling
 from tasks.agent.environment import Ask
 from tasks.agent.picture import Picture
@@ -86,6 +86,8 @@ class Recipe:
     prompt: Prompt
     judge: Judge
     kept_when: str  # in one line, for reports: which trajectories are kept
+    # What they are held to beyond the paper, unless `synthesize.require` says otherwise: no false thing is learned
+    rules: tuple[Rule, ...] = ("visible_signs", "true_statements", "unnamed_answer")
     writer: Writer | None = None  # None: a single agent writes, as it is also where the settings say so
     reward: RecipeReward | None = None
     # A text made of the truth, with n decimals, in place of a model's: samples that are labels

@@ -94,7 +94,7 @@ RECIPE = Recipe(
     version=1,
     prompt=Prompt(SYSTEM, QUESTION, budgets=Budgets(calls=0, turns=1), helpers={"normalise": NORMALISE}),
     judge=judge,
-    kept_when="the form, and the right country",
+    kept_when="the form, and the right country, region and place",
     writer=Writer(_writer, _roles),
     reward=REWARD,
     notes=_notes,

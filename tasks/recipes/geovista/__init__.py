@@ -48,6 +48,8 @@ RECIPE = Recipe(
     ),
     judge=point_judge(lines_error, by_distance=False),
     kept_when="calls and form only: the paper has no filter by the answer, so few or none are rejected",
+    # No tool of this recipe gives coordinates: an answer's point is held to the town the answer names.
+    rules=("visible_signs", "true_statements", "placed_answer", "unnamed_answer"),
     writer=Writer(_proposals, _roles),
     reward=REWARD,
 )

@@ -16,5 +16,6 @@ RECIPE = Recipe(
     prompt=DIRECT,
     judge=point_judge(lines_error),
     kept_when="the label itself is the answer: the paper rejects none, only a label without country or city is",
+    rules=(),
     label_answer=_label,
 )

@@ -62,5 +62,6 @@ RECIPE = Recipe(
     prompt=Prompt(SYSTEM, QUESTION, TOOLS, Budgets(calls=7, turns=8)),
     judge=point_judge(json_error),
     kept_when="every call well formed and answered, the answer in its form and under 5 km off",
+    rules=("visible_signs", "true_statements", "given_coordinates", "placed_answer", "unnamed_answer"),
     reward=RecipeReward(lambda text, truth, deps: score_point(text, truth, reward_at)),
 )
