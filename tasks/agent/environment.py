@@ -96,8 +96,9 @@ class Environment:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`keep_picture` stores a JPEG and returns its sha256, by which the stored messages name it."""
-        self.picture, self.tools, self.prompt = picture, tools, prompt
+        self.picture, self.prompt = picture, prompt
         self.budgets = budgets or prompt.budgets
+        self.tools = tools if self.budgets.results is None else tools.showing(self.budgets.results)
         self._keep, self._clock, self._stop_at_outage = keep_picture or _digest, clock, stop_at_outage
         self._offered = prompt.tool_schemas() or None
         self._view_sha256 = keep_picture(picture.view) if keep_picture else picture.view_sha256

@@ -21,6 +21,7 @@ class Budgets:
     tokens: int | None = None  # of all requests and replies together
     seconds: float | None = None
     cost_usd: float | None = None
+    results: int | None = None  # of one search or lookup that a model is shown; None: as many as the tool gives
 
 
 @dataclass(frozen=True)
