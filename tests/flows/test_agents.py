@@ -8,6 +8,7 @@ from flows.agents import _checkpoint
 from flows.cli.locating import PACKAGED, read_picture
 from schemas.config import Config
 from schemas.errors import InputError
+from tasks.agent.environment import Environment
 from tasks.agent.toolbox import Toolbox
 from tasks.lake import Lake
 from tasks.recipes import spotmini
@@ -30,5 +31,6 @@ def test_it_is_shown_what_it_was_taught_with(tmp_path: Path) -> None:
     assert (picture.width, picture.height) == (448, 224)
     assert picture.width * picture.height <= spotmini.MAX_PIXELS
     tools = Toolbox()
-    assert tools.showing(1).context.max_results == 1 and tools.context.max_results == 5
+    environment = Environment(picture, tools, spotmini.PROMPT)
+    assert environment.tools.context.max_results == 1 and tools.context.max_results == 5
     assert set(spotmini.PROMPT.tools) == {"image_zoom_in_tool", "maps_geocode"}
