@@ -29,6 +29,17 @@ class DuplicatesSettings(Settings):
         0.98, ge=0, le=1, description="and are near-duplicates if their embeddings are at least that alike"
     )
     mirrored: bool = Field(True, description="also compare each picture with the mirrored ones")
+    by_parts: bool = Field(
+        True,
+        description="also find copies that were cropped, turned a little, framed or shifted over their seam, by hashes "
+        "of parts",
+    )
+    least_correlation: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="two pictures that share a part are copies if they correlate, aligned, at least so",
+    )
     spatial_m: float = Field(
         2.0, ge=0, description="pictures of one sequence and split closer than that are one place; 0 keeps all"
     )
