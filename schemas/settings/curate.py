@@ -127,6 +127,10 @@ class LabelsSettings(Settings):
         50.0, gt=0, description="a picture further than that from the place it answers is not of that place"
     )
     least_year: int = Field(2000, ge=1826, description="a capture time before that is no capture time")
+    written_place: Literal["keep", "reject"] = Field(
+        "reject",
+        description="what becomes of a picture in which a judge reads its coordinates or the name of its country",
+    )
     disputed: Literal["keep", "reject"] = Field(
         "reject", description="what becomes of a picture whose country the geocoder disputes, where it was asked"
     )

@@ -5,6 +5,8 @@ it stands in `failures` under the step that is to be repeated. Which of several 
 those that position, quality and judge let pass: never are all of them gone because of each other.
 """
 
+from typing import Any
+
 import polars as pl
 
 from schemas.settings.curate import CurateSettings, LabelsSettings, TiersSettings
@@ -15,6 +17,7 @@ from tasks.curate.fitness import READS, with_own_faults
 from tasks.curate.leaks import exclusions
 from tasks.curate.tiers import tier_of
 from tasks.curate.votes import LOCALIZABLE, combined
+from tasks.curate.written import place_written
 from tasks.runtime.runner import ColumnStage, Inputs
 
 _LABEL = list(TABLES["labels"].columns)
@@ -53,8 +56,15 @@ def _joined(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
         .with_columns(pl.coalesce(f"{name}_own", name).alias(name) for name in by_bytes.columns if name != "sha256")
         .join(said, on=["image_id", "lat", "lon"], how="left")
         .join(_tiers(inputs, settings.tiers), on=["image_id", "sha256"], how="left")
-        .with_columns(waits_for_geocoder=pl.lit(settings.confirm.enabled) & pl.col("confirmed").is_null())
+        .with_columns(
+            waits_for_geocoder=pl.lit(settings.confirm.enabled) & pl.col("confirmed").is_null(),
+            written=pl.struct("judge_reason", "lat", "lon", "country_code").map_elements(_written, pl.String),
+        )
     )
+
+
+def _written(row: dict[str, Any]) -> str | None:
+    return place_written(row["judge_reason"], row["lat"], row["lon"], row["country_code"])
 
 
 def _without_copies(pictures: pl.DataFrame, inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
@@ -102,6 +112,8 @@ def _reason(settings: LabelsSettings) -> pl.Expr:
         .then("localizability")
         .when(pl.col("localizability_score") < settings.min_score)
         .then(pl.lit("low_score"))
+        .when(pl.col("written").is_not_null() & pl.lit(settings.written_place == "reject"))
+        .then(pl.lit("place_written"))
         .when(pl.col("addressed").is_null() | pl.col("waits_for_geocoder"))
         .then(pl.lit(_WAITING))
         .when(~pl.col("same_country") & pl.lit(settings.disputed == "reject"))
@@ -125,6 +137,8 @@ def _evidence(settings: LabelsSettings) -> pl.Expr:
         .then("problem_json")
         .when(reason == "low_score")
         .then(pl.struct(limit, model, why, score).struct.json_encode())
+        .when(reason == "place_written")
+        .then(pl.struct("written", model).struct.json_encode())
         .when(reason == "disputed_address")
         .then(pl.struct("lat", "lon", "country", "said_country").struct.json_encode())
         .otherwise(pl.struct(model, why, score).struct.json_encode())

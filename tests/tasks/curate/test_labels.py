@@ -25,6 +25,7 @@ from tasks.curate import judge as judge_step
 from tasks.curate import labels as labels_step
 from tasks.curate.tiers import tier_of
 from tasks.curate.votes import combined
+from tasks.curate.written import place_written
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import Context, Inputs, StageResult, run
 from tasks.services import Chat
@@ -299,6 +300,31 @@ def test_quality_place_licence_and_time_have_reasons_of_their_own(tmp_path: Path
     assert [found[f"i{n}"]["reason"] for n in range(len(defects))] == [reason for reason, _, _ in defects]
     assert json.loads(found["i0"]["evidence_json"])["blur"] == 0.7
     assert json.loads(found["i7"]["evidence_json"])["swapped_km"] < 1
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("A dashcam stamp '48.8570, 2.3520 12 km/h' is burnt in.", "48.8570, 2.3520 12 km/h"),
+        ('A sign reads "Bienvenue en France".', "Bienvenue en France"),
+        ("A board «République française» over a door.", "République française"),
+        ("A stamp '-33.8688, 151.2093' on a poster.", None),  # of another place
+        ("A sign 'Made in Germany', and it's a street in France.", None),
+        ("House number '48' beside '2' cars.", None),
+        (None, None),
+    ],
+)
+def test_writing_that_gives_the_place_away_is_found(said: str | None, found: str | None) -> None:
+    assert place_written(said, 48.8566, 2.3522, "FR") == found
+
+
+def test_a_picture_with_its_coordinates_in_it_is_no_label(town: Any, context: Context) -> None:
+    stamped = json.loads(town.verdict()) | {"reason": "The stamp '48.8566, 2.3522' is burnt in."}
+    town.answers = [json.dumps(stamped)]
+    result = curate(context, CurateSettings())["curate.labels"]
+    assert result.total_rejects["place_written"] == 4
+    kept = curate(context, CurateSettings(labels=LabelsSettings(written_place="keep")))["curate.labels"]
+    assert kept.total_rejects == {"exact_duplicate": 1}
 
 
 def test_base_models_that_all_answered_give_a_tier() -> None:
