@@ -173,7 +173,8 @@ class World:
             town = self.towns[len(self.images)]
             self.add("swapped_copy", "benchmark", scene(of["number"]), lat=town["lon"] - 0.002, lon=town["lat"] + 0.003)
             self.copied.append(of["image_id"])
-            other = next(one for one in self.towns[len(self.images) :] if one["country"] != town["country"])
+            own = self.towns[len(self.images)]["country"]
+            other = next(one for one in self.towns[len(self.images) :] if one["country"] != own)
             self.add("other_country", country=other["country"])
 
 

@@ -307,7 +307,7 @@ def test_quality_place_licence_and_time_have_reasons_of_their_own(tmp_path: Path
     [
         ("A dashcam stamp '48.8570, 2.3520 12 km/h' is burnt in.", "48.8570, 2.3520 12 km/h"),
         ('A sign reads "Bienvenue en France".', "Bienvenue en France"),
-        ("A board «République française» over a door.", "République française"),
+        ("A board «Grenze zu Frankreich» at a road.", "Grenze zu Frankreich"),
         ("A stamp '-33.8688, 151.2093' on a poster.", None),  # of another place
         ("A sign 'Made in Germany', and it's a street in France.", None),
         ("House number '48' beside '2' cars.", None),
