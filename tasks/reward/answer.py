@@ -227,7 +227,7 @@ _AFTER = {
 
 def _labelled_after(text: str) -> Point | str | None:
     """The point in `48.85 latitude, 2.29 longitude`; None if the text labels nothing that way."""
-    if not re.search(r"\d[^\n]{0,12}lat", text, re.IGNORECASE):
+    if not re.search(r"\d[^\n]{0,30}lat", text, re.IGNORECASE):
         return None
     found: dict[str, float | str] = {}
     numbers = list(islice(find_angles(text), MOST_ANGLES + 1))
