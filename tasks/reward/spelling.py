@@ -45,7 +45,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"(?:(?<=\d)|(?<=\d\s))(?:度|도)", "° "),
     (r"(?:(?<=\d)|(?<=\d\s))(?:分|분)", "' "),
     (r"(?:(?<=\d)|(?<=\d\s))(?:秒|초)", '" '),
-    *((rf"(?<=[\d°'\"\s])(?:{words})(?!\w)", f" {letter}") for letter, words in _COMPASS.items()),
+    *((rf"(?:(?<=[\d°'\"])|(?<=[\d°'\"]\s))(?:{words})(?!\w)", f" {letter}") for letter, words in _COMPASS.items()),
     (r"(?:(?<=[^\d\s°'\"])|(?<=[^\d\s°'\"]\s))—\s?", " : "),
     (r"—", "-"),
     (_TAG, "tag"),
