@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from schemas.messages import json_object
+from tasks.geo.names import country_code
 from tasks.recipes.recipe import Judged
-from tasks.reward.names import country_code
 from tasks.reward.outcome import Truth
 
 QUESTION = "Where was this picture taken? Reason from the country to the region to the precise place."

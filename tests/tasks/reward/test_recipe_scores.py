@@ -394,6 +394,61 @@ def test_what_only_looks_like_a_call_is_read(text: str) -> None:
     assert isinstance(answer, ParsedAnswer) and (answer.lat, answer.lon) == (48.8566, 2.3522)
 
 
+ATHENS = Truth(37.98, 23.73, Address("Greece", "Attica", "Athens"))
+MEXICO_CITY = Truth(19.43, -99.13, Address("Mexico", "Mexico City", "Mexico City"))
+SEVILLE = Truth(37.39, -5.99, Address("Spain", "Andalusia", "Seville"))
+CAPITAL = Truth(38.9, -77.04, Address("United States", "District of Columbia", "Washington"))
+SEATTLE = Truth(47.61, -122.33, Address("United States", "Washington", "Seattle"))
+BRUSSELS = Truth(50.85, 4.35, Address("Belgium", "Brussels Capital", "Brussels"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "reward"),
+    [
+        ("Αθήνα", ATHENS, 4),
+        ("Ελλάδα; Αττική; Αθήνα", ATHENS, 4),
+        ("Athens, Greece", Truth(37.98, 23.73, Address("Ελλάδα", "Αττική", "Αθήνα")), 4),
+        ("CDMX", MEXICO_CITY, 4),
+        ("Mexico; CDMX; Coyoacán", Truth(19.43, -99.13, Address("México", "Ciudad de México", "Ciudad de México")), 2),
+        ("A town in Andalucía", SEVILLE, 2),
+        ("Spain; Andalucía; Sevilla", SEVILLE, 4),
+        ("Sevilla, Andalucía, España", SEVILLE, 4),
+        ("Washington, D.C.", CAPITAL, 4),
+        ("Washington, D.C.", SEATTLE, 0),
+        ("Washington, DC, USA", SEATTLE, 1),
+        ("United States; Washington, D.C.; Washington", SEATTLE, 1),
+        ("United States; District of Columbia; Washington", SEATTLE, 1),
+        ("Washington State, USA", CAPITAL, 1),
+        ("Seattle, Washington", SEATTLE, 4),
+        ("not France, rather Belgium", PARIS, 0),
+        ("not France, rather Belgium", BRUSSELS, 1),
+        ("Belgium rather than France", PARIS, 0),
+        ("This isn't France, it is Belgium", BRUSSELS, 1),
+        ("Not in Paris but in Brussels", BRUSSELS, 4),
+        ("I could not read the sign, but it is Paris", PARIS, 4),
+        ("France or Belgium", PARIS, 0),
+        # Several cities are not the first one.
+        ("Paris. London. Berlin.", PARIS, 0),
+        ("Paris\nLondon\nBerlin", PARIS, 0),
+        ("Paris, Versailles or Rouen", PARIS, 0),
+        ("Paris, Lyon, Marseille, France", PARIS, 1),
+        ("Country: France\nCity: Paris, Lyon, Marseille", PARIS, 1),
+        ("France; Île-de-France; Paris, Lyon, Nice", PARIS, 2),
+        ('{"city": "Paris or Lyon", "country": "France"}', PARIS, 1),
+        ("City: Los Angeles, San Francisco\nCountry: USA", LOS_ANGELES, 1),
+        ("Los Angeles, San Francisco, San Diego, California", LOS_ANGELES, 2),
+        # A place near it, or what it lies in, is no second city.
+        ("Versailles, Paris", PARIS, 4),
+        ("Country: United States\nCity: Los Angeles, California", LOS_ANGELES, 4),
+        ("Paris, France. Its boulevards are wider than those of London.", PARIS, 4),
+    ],
+)
+def test_names_in_other_languages_denied_ones_and_lists(answer: str, truth: Truth, reward: float) -> None:
+    for text in (answer, f"<answer>{answer}</answer>"):
+        found = geovista.score(text, truth)
+        assert isinstance(found, Scored) and found.reward == reward, (text, found)
+
+
 def test_names_both_ways_through_the_one_table() -> None:
     for said, name in [
         ("Republic of Ireland", "Ireland"),
