@@ -119,8 +119,11 @@ def _made(lake: Lake) -> list[str]:
     lines += [f"    {line}" for line in _coverage(lake)]
     trajectories = lake.read("trajectories", columns=["verdict"])["verdict"]
     lines.append(f"  {(trajectories == 'kept').sum():,} trajectories kept of {trajectories.len():,} sampled")
-    regimes = lake.read("regimes", columns=["kept"])["kept"]
-    lines.append(f"  {regimes.sum():,} of {regimes.len():,} images to learn from: learnable, with rewards that differ")
+    regimes = lake.read("regimes", columns=["policy", "kept"]).group_by("policy").agg(pl.col("kept").sum(), pl.len())
+    for policy, kept, measured in regimes.sort("policy").iter_rows():
+        lines.append(
+            f"  {kept:,} of {measured:,} images to learn from for {policy}: learnable, with rewards that differ"
+        )
     return lines + _models(lake) + _score_lines(lake)
 
 

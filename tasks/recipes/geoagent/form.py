@@ -7,8 +7,8 @@ from schemas.messages import json_object
 from tasks.geo.named_places import nearest_named_km
 from tasks.geo.names import city_names, country_code, is_region, region_names, same_region
 from tasks.recipes.recipe import Judged
-from tasks.reward.names import countries_in, fold_text, mentions
 from tasks.reward.outcome import Truth
+from tasks.reward.prose import countries_in, fold_text, mentions
 
 QUESTION = "Where was this picture taken? Reason from the country to the region to the precise place."
 
