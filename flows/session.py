@@ -100,8 +100,13 @@ def check_snapshot(config: Config, stages: Sequence[str], wanted: str | None) ->
 @contextlib.contextmanager
 def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session]:
     """Configuration checked, keys there, lake writable, services reachable; a failure is told to the webhook."""
-    from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
+    # Both import prefect, whose settings a command has to make first.
+    from prefect.runtime import deployment
 
+    from flows.run_log import run_log
+
+    if deployment.id:
+        options = options.on_top_of(deployment.parameters.get("options") or {})
     config = options.resolve()
     results: list[StageResult] = []
     with run_log(display.get()) as log:
