@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from flows.display import Display, display
 from flows.notify import notify
@@ -70,6 +71,11 @@ class Session:
             config_json=config.model_dump_json(),
             snapshot=self.snapshot,
         )
+
+    def report_address(self, key: str) -> str:
+        """Where people open a file of the lake's `reports`: on the configured web server, else where it lies."""
+        url = self.config.flows.reports_url
+        return f"{url.rstrip('/')}/{quote(key.removeprefix('reports/'))}" if url else self.lake.blobs.uri(key)
 
     def notify(self, event: Event, message: str, snapshot_id: str | None = None) -> None:
         """Tell the webhook, with the counts so far."""

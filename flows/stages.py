@@ -47,7 +47,7 @@ def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
                 _run_step(session, step, section_of(config, step.section or stage), context)
             report = report_of(stage)
             if report is not None:
-                publish_report(stage, report(session.lake, getattr(config, stage)))
+                publish_report(stage, report(session.lake, getattr(config, stage)), session.report_address)
         if stage == REVIEW:
             _tell_pending(session)
         _renew_site(session, stage)
@@ -128,6 +128,6 @@ def _tell_pending(session: Session) -> None:
     if snapshot is not None and snapshot["status"] == "pending":
         session.notify(
             "waiting_snapshot",
-            f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.blobs.uri(snapshot['report'])}",
+            f"snapshot {snapshot['snapshot_id']} waits for review: {session.report_address(snapshot['report'])}",
             snapshot["snapshot_id"],
         )

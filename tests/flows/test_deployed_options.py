@@ -37,7 +37,9 @@ def test_options_of_a_flow_run_add_to_those_of_its_deployment() -> None:
 
 
 def test_the_lake_of_a_deployment_is_fixed() -> None:
-    with pytest.raises(ConfigError, match="options.lake: given 'elsewhere', but this deployment works on '/data/lake'"):
+    with pytest.raises(
+        ConfigError, match=r"options\.lake: given 'elsewhere', but this deployment works on '/data/lake'"
+    ):
         RunOptions(lake="elsewhere").on_top_of({"lake": "/data/lake"})
     assert RunOptions(lake="/data/lake").on_top_of({"lake": "/data/lake"}).lake == "/data/lake"
     # Neither a setting nor a file of a run leads elsewhere.

@@ -17,6 +17,7 @@ import polars as pl
 import psutil
 import pytest
 
+from flows.prefect_auth import secret_file
 from tasks.curate import STAGES as CURATE
 from tasks.lake import Lake
 
@@ -63,8 +64,17 @@ class Up:
     told: list[dict[str, Any]] = field(default_factory=list)  # by the webhook
 
     @property
+    def secret(self) -> str:
+        return secret_file(self.lake).read_text().strip()
+
+    @property
     def api(self) -> httpx.Client:
-        return httpx.Client(base_url=self.state["api"], transport=Patient(), trust_env=False, timeout=120)
+        user, _, password = self.secret.partition(":")
+        return self.stranger(auth=(user, password))
+
+    def stranger(self, **options: Any) -> httpx.Client:
+        """A client without the secret."""
+        return httpx.Client(base_url=self.state["api"], transport=Patient(), trust_env=False, timeout=120, **options)
 
     def start(self, deployment: str, *overrides: str, **parameters: Any) -> str:
         found = self.api.get(f"/deployments/name/{deployment}").json()
