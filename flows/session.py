@@ -106,13 +106,9 @@ def check_snapshot(config: Config, stages: Sequence[str], wanted: str | None) ->
 @contextlib.contextmanager
 def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session]:
     """Configuration checked, keys there, lake writable, services reachable; a failure is told to the webhook."""
-    # Both import prefect, whose settings a command has to make first.
-    from prefect.runtime import deployment
+    from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
 
-    from flows.run_log import run_log
-
-    if deployment.id:
-        options = options.on_top_of(deployment.parameters.get("options") or {})
+    options = _over_deployment(options)
     config = options.resolve()
     results: list[StageResult] = []
     with run_log(display.get()) as log:
@@ -124,6 +120,18 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)
             raise
+
+
+def _over_deployment(options: RunOptions) -> RunOptions:
+    """The options of a flow run over those of its deployment, if it has one."""
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import deployment
+
+    if not deployment.id:
+        return options
+    with get_client(sync_client=True) as client:  # `deployment.parameters` are the flow run's own
+        deployed = client.read_deployment(deployment.id).parameters
+    return options.on_top_of(deployed.get("options") or {})
 
 
 def _notify(
