@@ -216,10 +216,17 @@ def _refuse_unknown_parameters(api: str, secret: str, deployments: Iterable[str]
     """Let the server refuse a flow run with an unknown parameter; Prefect would start it, and it would crash."""
     user, _, password = secret.partition(":")
     with httpx.Client(base_url=api, auth=(user, password), trust_env=False, timeout=60) as client:
+
+        def ask(method: str, path: str, body: Any = None) -> httpx.Response:
+            end_s = time.monotonic() + START_S
+            while (response := client.request(method, path, json=body)).status_code == 503 and time.monotonic() < end_s:
+                time.sleep(0.5)  # its database is busy
+            return response.raise_for_status()
+
         for name in deployments:
-            found = client.get(f"/deployments/name/{name}").raise_for_status().json()
+            found = ask("GET", f"/deployments/name/{name}").json()
             schema = {**found["parameter_openapi_schema"], "additionalProperties": False}
-            client.patch(f"/deployments/{found['id']}", json={"parameter_openapi_schema": schema}).raise_for_status()
+            ask("PATCH", f"/deployments/{found['id']}", {"parameter_openapi_schema": schema})
 
 
 def _say(command: list[str], environment: dict[str, str]) -> None:

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
-from flows.background import deployed_options
+from flows.background import ROOT, deployed_options
 from flows.options import RunOptions
 from schemas.load import ConfigError
 from tasks.lake import Lake
@@ -45,3 +46,11 @@ def test_the_lake_of_a_deployment_is_fixed() -> None:
     # Neither a setting nor a file of a run leads elsewhere.
     assert RunOptions(overrides=["lake=elsewhere"]).on_top_of({"lake": "/data/lake"}).resolve().lake == "/data/lake"
     assert RunOptions(lake="mine").on_top_of({}).lake == "mine"
+
+
+def test_what_is_documented_for_a_fresh_server_makes_the_work_pool_first() -> None:
+    project = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+    [pool] = {one["work_pool"]["name"] for one in project["deployments"]}
+    for file in ("prefect.yaml", "docs/flows.md"):
+        text = (ROOT / file).read_text()
+        assert 0 < text.index(f"prefect work-pool create {pool} --type process") < text.index("deploy --all"), file
