@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from flows.display import Display, display
 from flows.notify import notify
@@ -71,6 +72,11 @@ class Session:
             snapshot=self.snapshot,
         )
 
+    def report_address(self, key: str) -> str:
+        """Where people open a file of the lake's `reports`: on the configured web server, else where it lies."""
+        url = self.config.flows.reports_url
+        return f"{url.rstrip('/')}/{quote(key.removeprefix('reports/'))}" if url else self.lake.blobs.uri(key)
+
     def notify(self, event: Event, message: str, snapshot_id: str | None = None) -> None:
         """Tell the webhook, with the counts so far."""
         _notify(self.config, event, message, self.results, snapshot_id)
@@ -102,6 +108,7 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
     """Configuration checked, keys there, lake writable, services reachable; a failure is told to the webhook."""
     from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
 
+    options = _over_deployment(options)
     config = options.resolve()
     results: list[StageResult] = []
     with run_log(display.get()) as log:
@@ -113,6 +120,18 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)
             raise
+
+
+def _over_deployment(options: RunOptions) -> RunOptions:
+    """The options of a flow run over those of its deployment, if it has one."""
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import deployment
+
+    if not deployment.id:
+        return options
+    with get_client(sync_client=True) as client:  # `deployment.parameters` are the flow run's own
+        deployed = client.read_deployment(deployment.id).parameters
+    return options.on_top_of(deployed.get("options") or {})
 
 
 def _notify(

@@ -48,7 +48,7 @@ def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
                 _run_step(session, step, section_of(config, step.section or stage), context)
             report = report_of(stage)
             if report is not None:
-                publish_report(stage, report(session.lake, getattr(config, stage)))
+                publish_report(stage, report(session.lake, getattr(config, stage)), session.report_address)
         if stage == REVIEW:
             conclude_review(session)
         _renew_site(session, stage)

@@ -92,5 +92,6 @@ def _vllm(folder: Path, port: int, max_context: int) -> int:
             *("--served-model-name", folder.name, "--max-model-len", str(max_context)),
             *("--chat-template", str(folder / "chat_template.jinja"), "--limit-mm-per-prompt", '{"image": 16}'),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+            *("--allowed-origins", "[]"),  # no page of a browser
         ],
     )

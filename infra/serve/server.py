@@ -22,6 +22,7 @@ from infra.lifeline import exit_when_stdin_closes, serve_at
 from infra.serve.batcher import Batcher, Waiting
 from infra.serve.request import ChatRequest, Refused, conversation, read_request
 from schemas.extras import MissingExtra, require_extras
+from schemas.settings.endpoint import is_loopback
 from tasks.agent.tagged import split_calls
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Service:
         )
 
     async def health(self, request: Request) -> JSONResponse:
+        _check_sender(request)
         return JSONResponse({"service": "geofix-serve", "model": self._name})
 
     async def models(self, request: Request) -> JSONResponse:
@@ -83,9 +85,19 @@ class Service:
         return Waiting(read, Sampling(asked.temperature, asked.top_k, asked.top_p), asked.seed)
 
     def _check_key(self, request: Request) -> None:
+        _check_sender(request)
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
         if self._key is not None and not hmac.compare_digest(given, self._key.encode()):
             raise Refused(401, "Incorrect API key provided", "invalid_api_key")
+
+
+def _check_sender(request: Request) -> None:
+    """Refuse what a page of another address makes a browser send, also one whose name was led to this machine."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if not is_loopback(f"http://{host}"):
+        raise Refused(403, f"asked for as '{host[:100]}'; it answers as 127.0.0.1 and localhost only", "wrong_host")
+    if origin not in (None, f"http://{host}"):
+        raise Refused(403, "pages of other addresses are not answered", "wrong_origin")
 
 
 async def _body(request: Request) -> bytes:

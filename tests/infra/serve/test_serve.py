@@ -155,6 +155,25 @@ def test_a_broken_body_a_wrong_key_and_an_unknown_address(
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Host": "evil.example"}, "wrong_host"),  # a name that its owner leads to 127.0.0.1
+        ({"Host": "evil.example:8761"}, "wrong_host"),
+        ({"Origin": "http://evil.example"}, "wrong_origin"),
+        ({"Origin": "null"}, "wrong_origin"),
+    ],
+)
+def test_a_page_of_another_address_is_not_answered(client: httpx.Client, headers: dict[str, str], code: str) -> None:
+    body = {"model": "tiny-model", "messages": question(), "max_tokens": 1}
+    for reply in (client.get("/models", headers=headers), client.post("/chat/completions", json=body, headers=headers)):
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, code)
+        assert "access-control-allow-origin" not in reply.headers
+    own = str(client.base_url).removesuffix("/v1/")
+    assert client.get("/models", headers={"Origin": own}).status_code == 200
+    assert client.get("/models", headers={"Host": "localhost"}).status_code == 200
+
+
 def test_tool_calls_come_back_as_tool_calls() -> None:
     from infra.serve.model import Answer
     from infra.serve.request import ChatRequest
