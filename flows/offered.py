@@ -78,11 +78,11 @@ def _refusal(config: Config, wanted: _Wanted, offered: Sequence[str]) -> str:
 
 
 def _wanted(config: Config, stages: Sequence[str]) -> list[_Wanted]:
-    """The models that servers have to offer; a trained one is served by ourselves, or by its user."""
+    """The models that servers have to offer; a trained one, or that of a pool, is served by ourselves, or its user."""
     found = []
     for section, name in roles_of(config, stages):
         role = config.models.role(name)
-        if role.endpoint != TRAINED:
+        if role.endpoint != TRAINED and role.endpoint not in config.models.pools:
             named = name in config.models.roles and role.model is not None
             setting = f"models.roles.{name}.model" if named else _setting(config, section, name)
             found.append(_Wanted(setting, role.endpoint, role.model or name))

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -16,6 +16,7 @@ from flows.order import roles_of, steps_of
 from flows.servers import free_port
 from schemas.config import Config
 from schemas.errors import GeofixError, InputError
+from schemas.settings.endpoint import is_loopback
 from schemas.settings.models import TRAINED, pool_endpoint
 from schemas.settings.pools import Pool
 from tasks.lake import Lake
@@ -50,13 +51,14 @@ class _Up:
 class RunPools:
     """The pools of one run, none of them up at first. `config` is the run's, as the offline world has changed it."""
 
-    def __init__(self, config: Config, lake: Lake, stages: Sequence[str]) -> None:
+    def __init__(self, config: Config, lake: Lake, stages: Sequence[str], names: Collection[str] = ()) -> None:
+        """Those that the stages ask, and those named."""
         self._config, self._lake, self._stages = config, lake, stages
         self._keepers: Keepers | None = None
         self._up: dict[str, _Up] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        asked = set().union(*(asked_pools(config, [stage]) for stage in stages)) if config.models.pools else set()
+        asked = {*names, *asked_pools(config, stages)} & config.models.pools.keys() if config.models.pools else set()
         self._plans = {name: pool_plan(name, config.models.pools[name], lake) for name in sorted(asked)}
         private = config.spread.address is None
         self._port = free_port() if private and config.models.pools else config.models.pool_port
@@ -64,7 +66,9 @@ class RunPools:
     @property
     def serves_trained(self) -> bool:
         """Whether trained models are served on the cluster: as the settings say, or since its workers need it."""
-        return TRAINED in self._config.models.pools or self._config.spread.address is not None
+        spread = self._config.spread
+        here = spread.submits_jobs and is_loopback(str(spread.address))  # one machine: jobs reach its loopback
+        return TRAINED in self._config.models.pools or (spread.address is not None and not here)
 
     def check(self) -> None:
         """GeofixError, before anything starts, if a stage asks pools that the cluster cannot hold at once."""
@@ -74,8 +78,9 @@ class RunPools:
         check_python(self._plans.values(), self._config.spread)
         if any(plan.settings.gpus for plan in self._plans.values()):
             start_ray(self._config.spread)
-            for stage in self._stages:
-                check_gpus(self.plans(asked_pools(self._config, [stage])), nodes())
+            for stage in self._stages or [""]:
+                together = asked_pools(self._config, [stage]) if stage else self._plans.keys()
+                check_gpus(self.plans(together), nodes())
 
     def plans(self, names: Collection[str]) -> list[PoolPlan]:
         """The plans of these pools, in the order of their names."""
@@ -239,3 +244,13 @@ def _refuse_jobs(config: Config) -> None:
 def _say(text: str) -> None:
     display.get().phase(text)
     logger.info("%s", text)
+
+
+@contextlib.contextmanager
+def pools_up(config: Config, lake: Lake, roles: Iterable[str]) -> Iterator[Config]:
+    """The configuration with the pools of these roles up, for a command outside a flow."""
+    names = {config.models.role(role).endpoint for role in roles} & (config.models.pools.keys() - {TRAINED})
+    with contextlib.closing(RunPools(config, lake, (), names)) as pools:
+        pools.check()
+        pools.ensure(pools.plans(names))
+        yield pools.configured(config)

@@ -32,7 +32,9 @@ NAMESPACE = "geofix"
 LEASE_S = 180.0
 SWEEP_S = 15.0  # between two looks for leases that have ended
 LOOK_EVERY_S = 2.0
-CALL_S = 300.0  # for a call of the keeper: its process imports Serve first
+CALL_S = 600.0  # for a call of the keeper: its process imports Serve first, and starts it
+# Of Serve's controller, which is started by the keeper: its 5 s are too short for a proxy that has to import first.
+PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
 VLLM_PYTHON = "GEOFIX_VLLM_PYTHON"
 HEAD = "node:__internal_head__"  # a resource that only the head of a cluster has
 # What the log of vLLM says, in the order in which it is said.
@@ -201,7 +203,7 @@ class Keepers:
 
     def _keeper(self, python: str | None) -> Any:
         if python not in self._keepers:
-            environment = {} if python is None else {"py_executable": python}
+            environment = {"env_vars": PATIENCE} | ({} if python is None else {"py_executable": python})
             self._keepers[python] = (
                 ray.remote(_keeper_class())
                 .options(
@@ -282,10 +284,21 @@ def _keeper_class() -> type:
                 known = serve.status().applications.get(application)
                 if known is not None and known.status not in ("DEPLOY_FAILED", "UNHEALTHY", "DELETING"):
                     return
-                serve.start(proxy_location="HeadOnly", http_options=http)
+                self._start(http)
                 build = self._vllm if options["engine"] == "vllm" else self._embedded
                 target = serve.RunTarget(build(options), name=application, route_prefix=f"/{application}")
                 serve.run_many([target], wait_for_applications_running=False)
+
+        def _start(self, http: dict[str, Any], times: int = 3) -> None:
+            from ray import serve
+            from ray.exceptions import RayActorError
+
+            for left in reversed(range(times)):
+                try:
+                    return serve.start(proxy_location="HeadOnly", http_options=http)
+                except (RayActorError, TimeoutError):  # a proxy that was too slow; the controller starts another
+                    if not left:
+                        raise
 
         def renew(self, owner: str, lease_s: float, application: str) -> None:
             with self._lock:

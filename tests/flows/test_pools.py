@@ -1,11 +1,15 @@
 """Pools of a run: up before the first step that asks them, away when no later stage does, their GPU seconds booked."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
+from flows.offered import check_models
 from flows.pools import RunPools, asked_pools
 from schemas.config import Config
 from schemas.errors import GeofixError, InputError
@@ -148,3 +152,28 @@ def test_a_trained_model_that_is_not_there_is_said_before_anything_starts(tmp_pa
 def test_wrong_settings_name_field_and_fix(key: str, value: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_config(overrides=["models.pools.other.model=a/b", f"{key}={value}"])
+
+
+def test_a_role_of_a_pool_is_listed_and_its_name_is_not_looked_for_at_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--set", "models.pools.eyes.model=hub/eyes", "--set", "models.roles.judge.endpoint=eyes"]
+    told = CliRunner().invoke(app, ["models", "--dry-run", "--json", *options])
+    [judge] = [one for one in json.loads(told.stdout) if one["role"] == "judge"]
+    assert (judge["model"], judge["base_url"]) == ("hub/eyes", "a pool on the cluster")
+    check_models(configured(eyes={}), ["curate"])  # would wait for a server that is not up
+
+
+def test_the_command_shows_pools_and_refuses_to_start_one_on_a_ray_that_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--set", "models.pools.eyes.model=hub/eyes", "--set", "models.roles.judge.endpoint=eyes"]
+    told = CliRunner().invoke(app, ["pools", "--json", *options])
+    [eyes] = json.loads(told.stdout)
+    assert (eyes["pool"], eyes["roles"], eyes["state"], eyes["replicas"]) == ("eyes", ["judge"], "not up", "0 of 1")
+    refused = CliRunner().invoke(app, ["pools", "start", "eyes", *options])
+    assert refused.exit_code != 0 and "spread.address names no cluster" in refused.stderr
+    unknown = CliRunner().invoke(app, ["pools", "start", "ears", *options])
+    assert "models.pools names no 'ears'; it names eyes" in unknown.stderr
