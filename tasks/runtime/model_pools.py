@@ -295,7 +295,8 @@ def _keeper_class() -> type:
 
             for left in reversed(range(times)):
                 try:
-                    return serve.start(proxy_location="HeadOnly", http_options=http)
+                    serve.start(proxy_location="HeadOnly", http_options=http)
+                    return
                 except (RayActorError, TimeoutError):  # a proxy that was too slow; the controller starts another
                     if not left:
                         raise
