@@ -53,6 +53,11 @@ def refuse_unpriced(config: Config, stages: Sequence[str]) -> None:
     for _, role in roles_of(config, stages):
         if config.models.role(role).endpoint != TRAINED:
             target = models.target(role, CHAT)
+            if target.price is None and target.endpoint in config.models.pools:
+                raise InputError(
+                    f"models.budget_usd is set, but what pool '{target.endpoint}' costs is not known: give "
+                    f"models.pools.{target.endpoint}.usd_per_gpu_second, or leave the budget out"
+                )
             if target.price is None:
                 raise InputError(no_price(role, target.model))
 

@@ -92,7 +92,8 @@ class RunPools:
         settings = self._config.models.pools.get(TRAINED)
         if settings is None:  # workers of a cluster cannot ask a server on this machine's loopback
             start_ray(self._config.spread)
-            settings = Pool(engine="embedded", gpus=1 if any(node.get("GPU", 0) >= 1 for node in nodes()) else 0)
+            has_gpu = any(node.get("GPU", 0) >= 1 for node in nodes())
+            settings = Pool(engine="embedded", gpus=1 if has_gpu else 0, usd_per_gpu_second=0)
         return _trained_plan(f"{TRAINED}-{model_id}"[:40], settings, self._lake, stored)
 
     def address(self, plan: PoolPlan) -> str:

@@ -115,7 +115,7 @@ def pool_endpoint(pool: Pool, model: str, base_url: str = NOT_UP) -> ModelEndpoi
     return ModelEndpoint(
         base_url=base_url,
         identity_url=NOT_UP,  # the same wherever the pool runs
-        prices={} if pool.usd_per_gpu_second is None else {model: free},
+        prices={} if pool.gpus and pool.usd_per_gpu_second is None else {model: free},
         # While a lost replica is replaced there is no answer: requests wait as long as a start may take.
         max_attempts=10,
         outage_patience_s=pool.start_s,

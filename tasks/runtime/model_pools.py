@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schemas.errors import GeofixError
@@ -221,6 +221,8 @@ class Keepers:
 
     def _call(self, plan: PoolPlan, method: str, *arguments: Any) -> Any:
         """A method of the keeper, asked once more of a new one where its node was lost."""
+        if not ray.is_initialized():  # a call would start another Ray
+            raise GeofixError(f"models.pools.{plan.name}: the Ray it is on is gone")
         for is_last in (False, True):
             keeper = self._keeper(plan.python)
             try:
@@ -234,6 +236,8 @@ class Keepers:
                         f"models.pools.{plan.name}: Ray could not run {plan.python or sys.executable} on its nodes, or "
                         f"Ray's and Python's versions differ there: {_one_line(error)}"
                     ) from error
+            except (RayError, ConnectionError) as error:
+                raise GeofixError(f"models.pools.{plan.name}: Ray does not answer: {_one_line(error)}") from error
         raise AssertionError("the last attempt returns or raises")
 
     def _phase(self, plan: PoolPlan) -> str:
@@ -391,9 +395,8 @@ def _keeper_class() -> type:
             resources = {"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0), "runtime_env": {}}
             if options["env"]:
                 resources["runtime_env"] = {"env_vars": options["env"]}
-            return serve.deployment(
-                Checkpoint, ray_actor_options=resources, max_ongoing_requests=256, **options["replicas"]
-            ).bind()
+            replicas = serve.deployment(ray_actor_options=resources, max_ongoing_requests=256, **options["replicas"])
+            return replicas(Checkpoint).bind()
 
     return PoolKeeper
 

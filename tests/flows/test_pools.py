@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.offered import check_models
+from flows.offered import check_models, refuse_unpriced
 from flows.pools import RunPools, asked_pools
 from schemas.config import Config
 from schemas.errors import GeofixError, InputError
@@ -122,6 +122,12 @@ def test_gpu_seconds_are_booked_and_the_budget_holds_for_them(tmp_path: Path, ke
     with pytest.raises(BudgetExhausted, match=r"pool eyes is not brought up; to go on, raise models\.budget_usd"):
         pools.ensure(pools.plans(["eyes"]))
     assert keepers.told == ["up eyes", "away eyes"]
+
+
+def test_a_budget_wants_the_price_of_gpu_seconds() -> None:
+    refuse_unpriced(configured(eyes={"usd_per_gpu_second": 0.001}), ["curate"])
+    with pytest.raises(InputError, match=r"pool 'eyes' costs is not known: give models\.pools\.eyes\.usd_per_gpu_s"):
+        refuse_unpriced(configured(eyes={}), ["curate"])
 
 
 def test_too_few_gpus_are_said_in_one_line_before_anything_starts(tmp_path: Path, keepers: FakeKeepers) -> None:
