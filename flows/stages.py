@@ -47,7 +47,7 @@ def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
             context = session.context(config, services_of([stage]), ready, str(flow_run.id or ""), [stage])
             for step in steps_of(stage):
                 settings = section_of(config, step.section or stage)
-                _run_step(session, step, settings, _with_pools(session, step, settings, context))
+                _run_step(session, step, settings, with_pools(session, step, settings, context))
             report = report_of(stage)
             if report is not None:
                 publish_report(stage, report(session.lake, getattr(config, stage)))
@@ -60,7 +60,7 @@ def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
     return session.results
 
 
-def _with_pools(session: Session, step: Stage | ColumnStage, settings: Any, context: Context) -> Context:
+def with_pools(session: Session, step: Stage | ColumnStage, settings: Any, context: Context) -> Context:
     """The context in which the pools that the step's roles name are up before its services are first asked."""
     roles = step.roles(settings) if isinstance(step, Stage) and step.roles else ()
     pools, models = session.pools, session.config.models

@@ -377,6 +377,8 @@ def _keeper_class() -> type:
             return build_openai_app({"llm_configs": [config], "ingress_deployment_config": few})
 
         def _embedded(self, options: dict[str, Any]) -> Any:
+            import sys
+
             from ray import serve
 
             def application() -> Any:
@@ -392,9 +394,9 @@ def _keeper_class() -> type:
             class Checkpoint:
                 pass
 
-            resources = {"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0), "runtime_env": {}}
-            if options["env"]:
-                resources["runtime_env"] = {"env_vars": options["env"]}
+            # Serve's controller may run in another engine's environment, which its replicas would inherit.
+            environment = {"py_executable": sys.executable, "env_vars": options["env"]}
+            resources = {"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0), "runtime_env": environment}
             replicas = serve.deployment(ray_actor_options=resources, max_ongoing_requests=256, **options["replicas"])
             return replicas(Checkpoint).bind()
 

@@ -10,8 +10,11 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.offered import check_models, refuse_unpriced
+from flows.order import services_of, steps_of
 from flows.pools import RunPools, asked_pools
-from schemas.config import Config
+from flows.session import Session
+from flows.stages import with_pools
+from schemas.config import Config, section_of
 from schemas.errors import GeofixError, InputError
 from schemas.load import ConfigError, load_config
 from tasks.lake import Lake
@@ -107,6 +110,20 @@ def test_pools_are_up_once_and_away_before_training_and_after_the_last_stage_tha
     pools.put_away_before("train")
     pools.close()
     assert keepers.told == ["up eyes", "away eyes"] * 2, "training has the GPUs to itself"
+
+
+def test_a_step_that_asks_a_pool_has_it_up_before_its_services_are_asked(tmp_path: Path, keepers: FakeKeepers) -> None:
+    config = configured(eyes={"usd_per_gpu_second": 0.001})
+    lake = Lake(tmp_path / "lake")
+    pools = RunPools(config, lake, STAGES)
+    session = Session(pools.configured(config), lake, pools=pools)
+    steps = {step.name: step for step in steps_of("curate")}
+    context = session.context(session.config, services_of(["curate"]), lambda: keepers.told.append("world"))
+    for name, told in (("curate.address", ["world"]), ("curate.judge", ["world", "up eyes"])):
+        keepers.told.clear()
+        settings = section_of(session.config, steps[name].section or "curate")
+        with_pools(session, steps[name], settings, context).ready()
+        assert keepers.told == told
 
 
 def test_gpu_seconds_are_booked_and_the_budget_holds_for_them(tmp_path: Path, keepers: FakeKeepers) -> None:
