@@ -41,7 +41,7 @@ HEAD = "node:__internal_head__"  # a resource that only the head of a cluster ha
 PHASES = (
     ("Starting to load model", "loading weights"),
     ("Loading weights took", "weights are loaded"),
-    ("torch.compile", "compiling"),
+    ("Dynamo bytecode transform", "compiling"),
     ("Capturing CUDA graph", "capturing CUDA graphs"),
     ("init engine", "engine is ready"),
 )
