@@ -13,6 +13,7 @@ from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
 from flows.order import REVIEW, STAGES, check_of, check_step_names, roles_of, services_of, steps_of
+from flows.pools import RunPools
 from flows.servers import check_offline_world, offline_world
 from schemas.config import Config
 from schemas.settings.notify import Event
@@ -39,6 +40,7 @@ class Session:
     results: list[StageResult] = field(default_factory=list)
     wanted_snapshot: str | None = None  # an id, or its beginning
     snapshot: Snapshot | None = None  # chosen once for all stages after the review
+    pools: RunPools | None = None  # none: no stage is run
 
     @property
     def display(self) -> Display:
@@ -116,7 +118,10 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
             check_before(config, stages)
             lake = Lake(config.lake)
             with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
-                yield Session(reachable, lake, ready, log, results, options.snapshot)
+                pools = RunPools(reachable, lake, stages)
+                pools.check()
+                with contextlib.closing(pools):
+                    yield Session(pools.configured(reachable), lake, ready, log, results, options.snapshot, pools=pools)
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)
             raise

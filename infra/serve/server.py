@@ -124,16 +124,19 @@ def _completion(asked: ChatRequest, answer: "Answer") -> dict[str, Any]:
             for name, arguments in calls
         ]
         finish_reason = "tool_calls"
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+    if asked.return_token_ids:
+        choice["token_ids"] = list(answer.ids)
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": asked.model,
-        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}],
+        "choices": [choice],
         "usage": {
             "prompt_tokens": answer.prompt_tokens,
-            "completion_tokens": answer.completion_tokens,
-            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+            "completion_tokens": len(answer.ids),
+            "total_tokens": answer.prompt_tokens + len(answer.ids),
         },
     }
 
@@ -154,6 +157,14 @@ async def _refusal(request: Request, error: Exception) -> JSONResponse:
     shape = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
     headers = {"Retry-After": "1"} if error.status == 503 else None
     return JSONResponse({"error": shape}, status_code=error.status, headers=headers)
+
+
+def served_app(folder: Path, name: str, threads: int = 1, max_context: int = 8192, key: str | None = None) -> Starlette:
+    """The application that serves a checkpoint under a name."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from infra.serve.model import Model  # torch takes seconds to import; a wrong option is told at once
+
+    return Service(Model(folder.resolve(), threads, max_context), name, key).app()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -182,12 +193,8 @@ def main(arguments: list[str] | None = None) -> int:
     if key == "":
         print(f"{options.key_env} is not set, but --key-env asks for it", file=sys.stderr)
         return 1
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from infra.serve.model import Model  # torch takes seconds to import; a wrong option is told at once
-
-    model = Model(options.model.resolve(), options.threads, options.max_context)
     name = options.name or options.model.resolve().name
-    app = Service(model, name, key).app()
+    app = served_app(options.model, name, options.threads, options.max_context, key)
     config = uvicorn.Config(app, host="127.0.0.1", port=options.port, log_level="warning", access_log=False)
     serve_at(uvicorn.Server(config), options.listening_fd)
     return 0

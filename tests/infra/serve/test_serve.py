@@ -182,13 +182,13 @@ def test_tool_calls_come_back_as_tool_calls() -> None:
     text = '<think>A sign.</think>\n<tool_call>\n{"name": "search_web", "arguments": {"query": "x"}}\n</tool_call>'
     tools = [{"type": "function", "function": {"name": "search_web"}}]
     asked = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": tools})
-    choice = _completion(asked, Answer(text, "stop", 1, 1))["choices"][0]
+    choice = _completion(asked, Answer(text, "stop", 1, (7,)))["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "<think>A sign.</think>"
     [call] = choice["message"]["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("search_web", {"query": "x"})
     without = asked.model_copy(update={"tools": None})
-    assert _completion(without, Answer(text, "stop", 1, 1))["choices"][0]["message"]["content"] == text
+    assert _completion(without, Answer(text, "stop", 1, (7,)))["choices"][0]["message"]["content"] == text
 
 
 def test_it_ends_with_its_starter(server: tuple[str, subprocess.Popen[bytes]], client: httpx.Client) -> None:
