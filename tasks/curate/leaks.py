@@ -151,8 +151,8 @@ class _Pass:
             far[row] = at[away > AGREE_KM].tolist()
             votes[row] = int((away <= AGREE_KM).sum()), bool(planned[row])
         found = np.zeros(len(self.ids), bool)
-        for row, others in far.items():
-            found[row] = any(votes[other] > votes[row] for other in others)
+        for row, distant in far.items():
+            found[row] = any(votes[other] > votes[row] for other in distant)
         return found
 
     def _leaks(self, rows: Ints, kept: Ints) -> None:

@@ -19,9 +19,9 @@ def place_written(said: str | None, lat: float, lon: float, country_code: str | 
     for match in _QUOTED.finditer(said or ""):
         text = next(part for part in match.groups() if part is not None)
         point = parse_point(text)
-        named = not isinstance(point, ParseFailure) and point.lat is not None and point.lon is not None
-        if named and distance_km(point.lat, point.lon, lat, lon) <= SAME_KM:
-            return text
+        if not isinstance(point, ParseFailure) and point.lat is not None and point.lon is not None:
+            if distance_km(point.lat, point.lon, lat, lon) <= SAME_KM:
+                return text
         words = f" {fold(text)} "
         names = country_names(country_code) if country_code else ()
         if any(f" {name} " in words for name in names if len(name) >= LEAST_NAME):

@@ -57,9 +57,9 @@ def _redrawn(picture: Encoded) -> bytes:
     """Coded anew from its pixels."""
     pixels = picture.pixels()
     if picture.facts.format == "PNG":
-        profile = next((part[8:-4] for name, part in parts(picture.data) if name == b"iCCP"), b"")
+        packed = next((part[8:-4] for name, part in parts(picture.data) if name == b"iCCP"), b"")
         out = io.BytesIO()
-        Image.fromarray(as_srgb(pixels, _unpacked_profile(profile))).save(out, "PNG")
+        Image.fromarray(as_srgb(pixels, _unpacked_profile(packed))).save(out, "PNG")
         return out.getvalue()
     made = jpeg(pixels, _UPRIGHT_QUALITY)
     profile = Image.open(io.BytesIO(picture.data)).info.get("icc_profile") if picture.mode == "RGB" else None

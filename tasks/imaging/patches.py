@@ -55,7 +55,7 @@ def patches_of(pixels: Pixels) -> Patches:
     scale = SIDE / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     grey = cv2.cvtColor(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY)
-    found = cv2.SIFT_create(contrastThreshold=0.02, edgeThreshold=12).detect(grey, None)
+    found = cv2.SIFT.create(contrastThreshold=0.02, edgeThreshold=12).detect(grey, None)
     strongest = sorted(found, key=lambda one: -one.response * one.size**0.5)
     plain, turned, places = [], [], list[float]()
     seen: set[tuple[int, ...]] = set()
@@ -79,7 +79,7 @@ def patches_of(pixels: Pixels) -> Patches:
             break
     aspect = height / width
     small = cv2.resize(grey, _thumbnail_size(aspect), interpolation=cv2.INTER_AREA)
-    return Patches(plain, turned, places, small.ravel().tolist(), aspect)
+    return Patches(plain, turned, places, [int(one) for one in small.ravel()], aspect)
 
 
 def _thumbnail_size(aspect: float) -> tuple[int, int]:
@@ -122,10 +122,10 @@ def _aligned(
     mask[rows:-rows, columns:-columns] = 255
     stop = cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 60, 1e-4
     try:
-        found, warp = cv2.findTransformECC(one, two, warp, cv2.MOTION_AFFINE, stop, mask, 3)
+        found, moved = cv2.findTransformECC(one, two, warp, cv2.MOTION_AFFINE, stop, mask, 3)
     except cv2.error:  # it does not converge: they do not fit
         return 0.0
-    return float(found) if _is_copy(np.asarray(warp, np.float64), one.shape, mask) else 0.0
+    return float(found) if _is_copy(np.asarray(moved, np.float64), one.shape, mask) else 0.0
 
 
 def _is_copy(warp: NDArray[np.float64], shape: tuple[int, ...], mask: NDArray[np.uint8]) -> bool:
