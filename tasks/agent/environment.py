@@ -96,7 +96,8 @@ class Environment:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`keep_picture` stores a JPEG and returns its sha256, by which the stored messages name it."""
-        self.picture, self.tools, self.prompt = picture, tools, prompt
+        self.picture, self.prompt = picture, prompt
+        self.tools = tools.limited(prompt.search_results, prompt.result_chars)
         self.budgets = budgets or prompt.budgets
         self._keep, self._clock, self._stop_at_outage = keep_picture or _digest, clock, stop_at_outage
         self._offered = prompt.tool_schemas() or None
@@ -111,6 +112,7 @@ class Environment:
         self.calls: list[CallRecord] = []
         self.usage = Usage()
         self.end_reason, self.final_text, self._turns = "", "", 0
+        self._context_tokens = 0
         self._began_s = self._clock()
         self.messages: list[Message] = self.prompt.opening(image_part(self._view_sha256), self.budgets)
         return self.messages
@@ -148,6 +150,7 @@ class Environment:
         if self.done:
             raise ValueError(f"the trajectory has ended ({self.end_reason}): reset it first")
         self.usage += reply.usage
+        self._context_tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens or self._context_tokens
         self._turns += 1
         calls = tuple(
             ToolCall(f"call_{len(self.calls) + number}", call.name[:MAX_NAME_CHARS], _plain(call.arguments))
@@ -201,6 +204,8 @@ class Environment:
         if self._turns >= budgets.turns:
             return TURN_BUDGET
         if budgets.tokens is not None and used.prompt_tokens + used.completion_tokens >= budgets.tokens:
+            return TOKEN_BUDGET
+        if budgets.context is not None and self._context_tokens >= budgets.context:
             return TOKEN_BUDGET
         if budgets.cost_usd is not None and (used.cost_usd or 0.0) >= budgets.cost_usd:
             return MONEY_BUDGET

@@ -15,6 +15,7 @@ from tasks.lake import Lake
 from tasks.runtime.outcome import Tick
 from tasks.runtime.ray_jobs import CONFIG, FLOW_RUN, RESULT, TICK, stages_in
 from tasks.runtime.runner import Context, run
+from tasks.runtime.stage import services_asked
 from tasks.services import ServiceError, connect
 
 
@@ -31,7 +32,7 @@ def main(argv: list[str]) -> int:
     try:
         settings = section_of(config, stage.section or stage.name.partition(".")[0])
         roles = stage.roles(settings) if stage.roles else ()
-        connections = connect(config.services, os.environ, stage.services, config.models, roles)
+        connections = connect(config.services, os.environ, services_asked(stage, settings), config.models, roles)
         context = Context(
             lake=Lake(config.lake),
             connections=connections,

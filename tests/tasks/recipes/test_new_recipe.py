@@ -2,30 +2,41 @@
 
 import ast
 import asyncio
+import contextlib
+import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from flows.order import segments
+from flows.trained import checkpoints
 from infra.offline.faults import Faults
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
-from schemas.config import Config
+from schemas.config import Config, section_of
 from schemas.load import load_config
+from schemas.messages import texts_of
 from schemas.recipes import default_recipe, recipe_folders
+from schemas.settings.services import TrainedEndpoint
 from tasks.difficulty import STAGES as DIFFICULTY
 from tasks.evaluate import STAGES as EVALUATE
 from tasks.lake import Commit, Lake
-from tasks.recipes.recipe import RECIPES, recipe_module
+from tasks.recipes.recipe import RECIPES, recipe_module, rollout_prompt
 from tasks.recipes.rewards import reward_for, rewarded_recipes
+from tasks.reward.answer import Address
+from tasks.reward.outcome import Truth
 from tasks.runtime.runner import Context, run
 from tasks.services import Mapillary, connect
 from tasks.synthesize import STAGES as SYNTHESIZE
 from tasks.train import STAGES as TRAIN
+from tasks.train.fast.grouped import Completion
+from tasks.train.rollouts.source import Episode, recipe_scorer
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -52,12 +63,10 @@ RECIPE = Recipe(
 )
 '''
 SETTINGS = """
-synthesize: {recipe: street-clocks, max_images: 2, view_max_pixels: 100352}
-difficulty:
-  {recipe: street-clocks, agent_recipe: street-clocks, tools: [all], policy: agent, k: 2, keep: learnable,
-   view_max_pixels: 100352, max_images: 1}
-train: {recipe: street-clocks, phases: [cold_start]}
-evaluate: {agent_recipe: street-clocks, tools: [all], view_max_pixels: 100352}
+synthesize: {max_images: 2, view_max_pixels: 100352}
+difficulty: {tools: [all], policy: agent, k: 2, keep: learnable, view_max_pixels: 100352, max_images: 1}
+train: {phases: [cold_start]}
+evaluate: {tools: [all], view_max_pixels: 100352}
 """
 
 
@@ -81,7 +90,7 @@ def world() -> Iterator[tuple[World, str]]:
         yield made, url
 
 
-def configuration(recipe: str, url: str) -> Config:
+def configuration(recipe: str, url: str, **changes: dict[str, Any]) -> Config:
     names = {"mapillary": "mapillary", "geocoder": "nominatim", "search": "tavily", "maps": "maps", "chat": "openai/v1"}
     services = {name: {"base_url": f"{url}/{path}", "timeout_s": 120} for name, path in names.items()}
     tiny = {"vocabulary": 400, "hidden": 64, "layers": 1, "intermediate": 64, "vision_hidden": 32, "vision_layers": 1}
@@ -93,14 +102,19 @@ def configuration(recipe: str, url: str) -> Config:
         "synthesize": {"also": [], "require": []},
         "evaluate": {"policies": ["agent"], "trained": False, "resamples": 100},
     }
-    return load_config(recipe=recipe, extra={"services": services, "train": train, **own})
+    sections: dict[str, dict[str, Any]] = {"services": services, "train": train, **own}
+    merged = {name: {**sections.get(name, {}), **changes.get(name, {})} for name in {*sections, *changes}}
+    return load_config(recipe=recipe, extra=merged)
 
 
-def filled(lake: Lake, world: World, config: Config) -> Lake:
-    """Three pictures of the world: two for training, one for the benchmark."""
+PHOTOS = (("photo", "train"), ("photo", "train"), ("photo", "benchmark"))
+
+
+def filled(lake: Lake, world: World, config: Config, wanted: Sequence[tuple[str, str]] = PHOTOS) -> Lake:
+    """Pictures of the world, each of a kind and for a split."""
     mapillary = Mapillary(connect(config.services, {}).mapillary)
     images, labels = [], []
-    for number, split in enumerate(("train", "train", "benchmark")):
+    for number, (kind, split) in enumerate(wanted):
         record, city = world.first_image(number), world.place(number).city
 
         async def fetched(source_id: str = record.image_id) -> bytes:
@@ -108,7 +122,7 @@ def filled(lake: Lake, world: World, config: Config) -> Lake:
 
         row = {"image_id": f"i{number}", "sha256": lake.images.put(asyncio.run(fetched()), "jpg")}
         row |= {"lat": record.lat, "lon": record.lon}
-        known = {"kind": "photo", "source": "s", "source_id": f"s{number}", "licence": "CC0", "attribution": "a"}
+        known = {"kind": kind, "source": "s", "source_id": f"s{number}", "licence": "CC0", "attribution": "a"}
         images.append({**row, **known, "extension": "jpg"})
         labels.append({**row, "country": city.country, "region": city.admin1, "city": city.name, "split": split})
     lake.upsert("images", images, Commit("test", 1))
@@ -155,7 +169,7 @@ def test_every_recipe_is_whole() -> None:
     assert default_recipe() in RECIPES
     for name, recipe in RECIPES.items():
         assert recipe.name == name and recipe.prompt.question and recipe.kept_when
-        assert recipe.writer is None or recipe.label_answer is None, "a recipe writes in one way"
+        assert recipe.writer is None or not recipe.writes_gold, "a recipe writes in one way"
         load_config(recipe=name)
     for name in ("no-such", "recipe", "../spotagent", "os"):
         assert name not in RECIPES
@@ -182,3 +196,160 @@ def test_no_other_room_names_a_recipe() -> None:
 def test_a_name_would_be_found() -> None:
     assert NAMES.findall('recipe == "geovista"') and NAMES.findall("THINKING_WITH_MAP = 1")
     assert not NAMES.findall("GeoVista eq. 4")
+
+
+# The four that are trained, each through all its steps.
+
+STEPS = {
+    "spotagent": "synthesize train.samples train.sft difficulty.attempts difficulty.regimes train.samples "
+    "train.cold_start train.grpo",
+    "geovista": "synthesize train.samples train.sft train.cold_start train.grpo",
+    "geoagent": "synthesize train.samples train.sft train.cold_start train.grpo",
+    "thinking-with-map": "synthesize train.samples train.sft train.cold_start train.grpo",
+}
+MODELS = {
+    "spotagent": ["sft", "cold_start", "grpo"],
+    "geovista": ["cold_start", "grpo"],
+    "geoagent": ["cold_start", "grpo"],
+    "thinking-with-map": ["grpo"],
+}
+WANTED = (*PHOTOS, ("satellite", "train"), ("satellite", "benchmark"))
+SMALL: dict[str, dict[str, Any]] = {
+    "synthesize": {"also": [], "require": [], "view_max_pixels": 100352, "max_error_km": 20_000, "max_images": 3},
+    "difficulty": {"k": 2, "keep": "learnable", "max_tokens": 64, "view_max_pixels": 100352},
+    "evaluate": {
+        "policies": ["agent"], "trained": False, "resamples": 100, "view_max_pixels": 100352,
+        "scaling": {"policies": []},
+    },
+}  # fmt: skip
+
+
+def small_training(recipe: str) -> dict[str, Any]:
+    one = {"max_steps": 1, "batch_size": 1, "micro_batch": 1}
+    grpo = {
+        "max_steps": 1, "group_size": 2, "prompts_per_generation": 1, "prompts_per_step": 1, "micro_batch": 2,
+        "max_completion_tokens": 8,
+    }  # fmt: skip
+    given = configuration(recipe, "http://127.0.0.1:9").train.model_dump(include={"tiny"})
+    sizes = {"precision": "fp32", "loader_threads": 0, "image_min_pixels": 1568, "image_max_pixels": 4704}
+    return {**given, **sizes, "validation_images": 0, "lora": None, "sft": one, "cold_start": one, "grpo": grpo}
+
+
+@contextlib.contextmanager
+def served(config: Config, lake: Lake, stage: str) -> Iterator[Config]:
+    """The configuration with the model that the stage asks for, served in this process."""
+    wanted = checkpoints(config, lake.read("models"), stage)
+    if not wanted:
+        yield config
+        return
+    from infra.serve.model import Model
+    from infra.serve.server import Service
+
+    [(model_id, folder)] = wanted.items()
+    with serving(Service(Model(lake.blobs.pull(folder), 1, 8192), model_id).app()) as url:
+        trained = {"base_url": f"{url}/v1", "timeout_s": 120}
+        services = config.services.model_copy(update={"trained": TrainedEndpoint.model_validate(trained)})
+        yield config.model_copy(update={"services": services})
+
+
+def taken_through(config: Config, lake: Lake) -> list[str]:
+    """The names of the steps that were run, in their order, from synthesis to scores."""
+    names = []
+    for stage, steps in segments(config, ("synthesize", "difficulty", "train", "evaluate")):
+        with served(config, lake, stage) as reachable:
+            context = Context(lake, connect(reachable.services, {}, models=reachable.models))
+            for step in steps:
+                names.append(step.name)
+                result = run(step, section_of(reachable, step.section or stage), context)
+                assert result.failed == 0, (step.name, lake.read("failures").to_dicts())
+    return names
+
+
+def words(messages: Sequence[dict[str, Any]]) -> str:
+    """What a model is told before its first reply, without its tools, which servers and trainers add to it."""
+    told = [text for message in messages[:2] for text in texts_of(message)]
+    return "\n".join(told).replace(tools_block_in(told[0]), "")
+
+
+def tools_block_in(system: str) -> str:
+    return system[system.index("\n\n# Tools\n") :] if "\n\n# Tools\n" in system else "\0"
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("recipe", STEPS)
+def test_a_recipe_keeps_its_own_form_through_all_its_steps(
+    recipe: str, world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str]
+) -> None:
+    config = configuration(recipe, world[1], train=small_training(recipe), **SMALL)
+    lake = filled(Lake(tmp_path / "lake"), world[0], config, WANTED)
+    snapshot_of(lake)
+    names = taken_through(config, lake)
+    assert names[: names.index("evaluate.answers")] == STEPS[recipe].split(), "the paper's order"
+    models = lake.read("models").sort("written_at")
+    learnable = recipe != "spotagent" or lake.read("regimes")["kept"].any()
+    assert models["training_stage"].to_list() == MODELS[recipe][: None if learnable else -1]
+    assert set(models["recipe"]) == {recipe}
+
+    own, has_scenes = RECIPES[recipe], recipe == "geovista"
+    trajectories, samples = lake.read("trajectories"), lake.read("samples")
+    opening = words(own.prompt.opening({"type": "image"}))
+    assert trajectories.height and all(words(json.loads(one)) == opening for one in trajectories["messages_json"])
+    cold_start = samples.filter(pl.col("training_stage") == "cold_start")
+    assert all(words(json.loads(one)) == opening for one in cold_start["messages_json"])
+    kinds = dict(lake.read("images").select("image_id", "kind").iter_rows())
+    for table in (trajectories, samples, lake.read("predictions")):
+        assert ("satellite" in {kinds[one] for one in table["image_id"]}) == has_scenes
+
+    # The prompt of GRPO is that of evaluation, and of Pass@K.
+    prompt = words(rollout_prompt(recipe, config.train.grpo.max_turns).opening({"type": "image"}))
+    predictions = lake.read("predictions")
+    asked = [
+        one for name in ("grpo", "sft") for one in samples.filter(pl.col("training_stage") == name)["messages_json"]
+    ]
+    if config.train.grpo.max_turns:
+        asked = samples.filter(pl.col("training_stage") == "grpo")["messages_json"].to_list()
+    assert asked and {words(json.loads(one)) for one in (*asked, *predictions["messages_json"])} == {prompt}
+    assert predictions["error_km"].is_not_null().all(), "the answers are read as the recipe reads them"
+    assert predictions["parse_error"].is_null().all()
+
+    # The truth is in no prompt.
+    for row in lake.read("labels").iter_rows(named=True):
+        for name in (row["country"], row["city"], f"{row['lat']:.2f}", f"{row['lon']:.2f}"):
+            assert name not in opening and name not in prompt
+
+
+def reasoned(truth: Address) -> str:
+    """A right answer with reasoning that supports it, in the form of GRPO's prompt."""
+    padding = "The road markings, the poles and the plants beside the road all agree with it. " * 3
+    said = (truth.country, f"{truth.region} in {truth.country}", f"{truth.city} in {truth.region}, {truth.country}")
+    levels = ("CountryIdentification", "RegionalGuess", "PreciseLocalization")
+    chain = {
+        level: {"Clues": [], "Reasoning": f"The signs name {name}. {padding}", "Conclusion": name, "Uncertainty": "Low"}
+        for level, name in zip(levels, said, strict=True)
+    }
+    answer = "; ".join(str(name) for name in (truth.country, truth.region, truth.city))
+    thought = json.dumps({"ChainOfThought": chain, "FinalAnswer": answer}, ensure_ascii=False)
+    return f"<think>{thought}</think><answer>{answer}</answer>"
+
+
+def test_the_gold_answer_earns_the_maximum_through_the_trainers_call(world: tuple[World, str]) -> None:
+    place = world[0].place(0)
+    city, record = place.city, world[0].first_image(0)
+    address = Address(city.country, city.admin1, city.name)
+    truth = Truth(city.lat, city.lon, address)
+    row = {"lat": truth.lat, "lon": truth.lon, "country": city.country, "region": city.admin1, "city": city.name}
+    assert record.image_id
+
+    def earned(recipe: str, text: str) -> float | None:
+        config = configuration(recipe, world[1])
+        scorer = recipe_scorer(recipe, config.train.grpo.reward, connect(config.services, {}, models=config.models))
+        [found] = scorer([(Episode(Completion([], []), True, text), row)])
+        return found.reward
+
+    for recipe in ("spotagent", "thinking-with-map"):
+        assert earned(recipe, RECIPES[recipe].gold(truth, 5)) == 1.0
+    state = RECIPES["geovista"].gold(Truth(0, 0, replace(address, city="Elsewhere")), 5)
+    country = RECIPES["geovista"].gold(Truth(0, 0, replace(address, region="Elsewhere", city="Nowhere")), 5)
+    assert [earned("geovista", one) for one in (RECIPES["geovista"].gold(truth, 5), state, country)] == [4, 2, 1]
+    assert earned("geoagent", reasoned(address)) == pytest.approx(3.0, abs=0.01)
+    assert earned("geoagent", RECIPES["geoagent"].gold(truth, 5)) == pytest.approx(2.5, abs=0.01), "no reasoning"

@@ -86,7 +86,9 @@ def test_six_calls_are_allowed_and_none_is_fine():
 def test_each_recipe_keeps_its_own_form():
     assert judge(GOLD_JSON, recipe="thinking-with-map").kept
     assert judge(LEVELS, recipe="geoagent").kept
-    assert judge(answer(lat=0, lon=0), recipe="geovista").kept  # no filter by the answer
+    lines = "Country: Chile\nState: Maule\nCity: Talca\nAddress: Plaza de Armas, Talca, Chile"
+    assert judge(f"<answer>\n{lines}\n</answer>", recipe="geovista").kept  # no filter by the answer
+    assert judge(answer(), recipe="geovista").reasons == ("wrong_form",), "no state, no address"
 
 
 def conversation(*assistant, tool='{"results": [{"lat": 48.85661, "lon": 2.35222}]}', question="Where?"):
