@@ -303,12 +303,9 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     # The prompt of GRPO is that of evaluation, and of Pass@K.
     prompt = words(rollout_prompt(recipe, config.train.grpo.max_turns).opening({"type": "image"}))
     predictions = lake.read("predictions")
-    asked = [
-        one for name in ("grpo", "sft") for one in samples.filter(pl.col("training_stage") == name)["messages_json"]
-    ]
-    if config.train.grpo.max_turns:
-        asked = samples.filter(pl.col("training_stage") == "grpo")["messages_json"].to_list()
-    assert asked and {words(json.loads(one)) for one in (*asked, *predictions["messages_json"])} == {prompt}
+    phases = ("grpo",) if config.train.grpo.max_turns else ("grpo", "sft")
+    asked = samples.filter(pl.col("training_stage").is_in(phases))["messages_json"]
+    assert asked.len() and {words(json.loads(one)) for one in (*asked, *predictions["messages_json"])} == {prompt}
     assert predictions["error_km"].is_not_null().all(), "the answers are read as the recipe reads them"
     assert predictions["parse_error"].is_null().all()
 
