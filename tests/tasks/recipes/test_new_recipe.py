@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import contextlib
+import itertools
 import json
 import re
 import sys
@@ -14,12 +15,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from flows.order import segments
+from flows.order import roles_of, segments, services_of
 from flows.trained import checkpoints
 from infra.offline.faults import Faults
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.config import Config, section_of
+from schemas.errors import GeofixError
 from schemas.load import load_config
 from schemas.messages import texts_of
 from schemas.recipes import default_recipe, recipe_folders
@@ -36,7 +38,7 @@ from tasks.services import Mapillary, connect
 from tasks.synthesize import STAGES as SYNTHESIZE
 from tasks.train import STAGES as TRAIN
 from tasks.train.fast.grouped import Completion
-from tasks.train.rollouts.source import Episode, recipe_scorer
+from tasks.train.rollouts.source import EmbeddedRollouts, Episode, recipe_scorer
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -350,3 +352,49 @@ def test_the_gold_answer_earns_the_maximum_through_the_trainers_call(world: tupl
     assert [earned("geovista", one) for one in (RECIPES["geovista"].gold(truth, 5), state, country)] == [4, 2, 1]
     assert earned("geoagent", reasoned(address)) == pytest.approx(3.0, abs=0.01)
     assert earned("geoagent", RECIPES["geoagent"].gold(truth, 5)) == pytest.approx(2.5, abs=0.01), "no reasoning"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_calls_of_a_reward_are_counted_and_a_budget_ends_training_with_a_checkpoint(
+    world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = {"embedder": (0, 0), "consistency": (1000, 0)}
+    roles = {name: {"price": {"prompt": one[0], "completion": one[1]}} for name, one in prices.items()}
+    training = small_training("geoagent")
+    training |= {"phases": ["grpo"], "grpo": {**training["grpo"], "max_steps": 50}}
+    config = configuration("geoagent", world[1], train=training, models={"roles": roles, "budget_usd": 1.0}, **SMALL)
+    lake = filled(Lake(tmp_path / "lake"), world[0], config)
+    snapshot_of(lake)
+    numbers = itertools.count()
+
+    class Reasoning(EmbeddedRollouts):
+        """The policy's rollouts, but for what they say: a tiny model names no place that a reward could ask about."""
+
+        def draw(self, prompts: Any, rows: Any) -> list[list[Episode]]:
+            def said(one: Episode) -> Episode:
+                return replace(one, answer=reasoned(Address("France", "Normandy", f"Ville {next(numbers)}")))
+
+            return [[said(one) for one in group] for group in super().draw(prompts, rows)]
+
+    monkeypatch.setattr("tasks.train.training.EmbeddedRollouts", Reasoning)
+    assert services_of(config, ["train"]) == {"geocoder", "chat"}
+    assert {role for _, role in roles_of(config, ["train"])} == {"embedder", "consistency"}
+    ready: list[str] = []
+    context = Context(
+        lake, connect(config.services, {}, models=config.models), ready=lambda: ready.append("services are started")
+    )
+    run(TRAIN[0], config.train, context)
+    assert ready == []
+    with pytest.raises(GeofixError) as ended:
+        run(TRAIN[3], config.train, context)
+    assert ready, "the reward's services are started before the first step"
+    told = str(ended.value)
+    found = re.search(
+        r"^train.grpo stopped: the money budget is used up: .*; the checkpoint of step (\d+) is kept$", told
+    )
+    assert found, told
+    [kept] = (tmp_path / "lake" / "models").glob(".*/checkpoint-*")
+    assert kept.name == f"checkpoint-{found[1]}"
+    calls = lake.read("calls")
+    assert set(calls["stage"]) == {"train.grpo"} and set(calls["role"]) == {"embedder", "consistency"}
+    assert 0 < calls["cost_usd"].sum() <= 1.0
