@@ -109,15 +109,15 @@ def configuration(recipe: str, url: str, **changes: dict[str, Any]) -> Config:
     return load_config(recipe=recipe, extra=merged)
 
 
-PHOTOS = (("photo", "train"), ("photo", "train"), ("photo", "benchmark"))
+PHOTOS = (("photo", "train", 0), ("photo", "train", 1), ("photo", "benchmark", 2))
 
 
-def filled(lake: Lake, world: World, config: Config, wanted: Sequence[tuple[str, str]] = PHOTOS) -> Lake:
-    """Pictures of the world, each of a kind and for a split."""
+def filled(lake: Lake, world: World, config: Config, wanted: Sequence[tuple[str, str, int]] = PHOTOS) -> Lake:
+    """Pictures of the world, each of a kind, for a split and of a place."""
     mapillary = Mapillary(connect(config.services, {}).mapillary)
     images, labels = [], []
-    for number, (kind, split) in enumerate(wanted):
-        record, city = world.first_image(number), world.place(number).city
+    for number, (kind, split, place) in enumerate(wanted):
+        record, city = world.first_image(place), world.place(place).city
 
         async def fetched(source_id: str = record.image_id) -> bytes:
             return await mapillary.fetch((await mapillary.image(source_id))["thumb_1024_url"])
@@ -215,12 +215,16 @@ MODELS = {
     "geoagent": ["cold_start", "grpo"],
     "thinking-with-map": ["grpo"],
 }
-WANTED = (*PHOTOS, ("satellite", "train"), ("satellite", "benchmark"))
+# Photos of places whose country the offline agent finds, and two that are called scenes.
+WANTED = (
+    *(("photo", "train", 4), ("photo", "train", 12), ("photo", "benchmark", 8)),
+    *(("satellite", "train", 3), ("satellite", "benchmark", 13)),
+)
 SMALL: dict[str, dict[str, Any]] = {
-    "synthesize": {"also": [], "require": [], "view_max_pixels": 100352, "max_error_km": 20_000, "max_images": 3},
+    "synthesize": {"also": [], "require": [], "max_error_km": 20_000, "max_images": 3},
     "difficulty": {"k": 2, "keep": "learnable", "max_tokens": 64, "view_max_pixels": 100352},
     "evaluate": {
-        "policies": ["agent"], "trained": False, "resamples": 100, "view_max_pixels": 100352,
+        "policies": ["agent"], "trained": False, "resamples": 100, "view_max_pixels": 100352, "max_tokens": 1024,
         "scaling": {"policies": []},
     },
 }  # fmt: skip
@@ -289,7 +293,8 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     assert names[: names.index("evaluate.answers")] == STEPS[recipe].split(), "the paper's order"
     models = lake.read("models").sort("written_at")
     learnable = recipe != "spotagent" or lake.read("regimes")["kept"].any()
-    assert models["training_stage"].to_list() == MODELS[recipe][: None if learnable else -1]
+    verdicts = lake.read("trajectories").select("recipe", "reasons", "answer").to_dicts()
+    assert models["training_stage"].to_list() == MODELS[recipe][: None if learnable else -1], verdicts
     assert set(models["recipe"]) == {recipe}
 
     own, has_scenes = RECIPES[recipe], recipe == "geovista"
@@ -308,8 +313,9 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     phases = ("grpo",) if config.train.grpo.max_turns else ("grpo", "sft")
     asked = samples.filter(pl.col("training_stage").is_in(phases))["messages_json"]
     assert asked.len() and {words(json.loads(one)) for one in (*asked, *predictions["messages_json"])} == {prompt}
-    assert predictions["error_km"].is_not_null().all(), "the answers are read as the recipe reads them"
-    assert predictions["parse_error"].is_null().all()
+    said = predictions.select("answer", "parse_error", "end_reason").to_dicts()
+    assert predictions["error_km"].is_not_null().all(), ("answers are read as the recipe reads them", said)
+    assert predictions["parse_error"].is_null().all(), said
 
     # The truth is in no prompt.
     for row in lake.read("labels").iter_rows(named=True):
