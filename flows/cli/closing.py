@@ -120,6 +120,7 @@ def _made(lake: Lake, recipe: str) -> list[str]:
     trajectories = lake.read("trajectories", columns=["verdict"])["verdict"]
     lines.append(f"  {(trajectories == 'kept').sum():,} trajectories kept of {trajectories.len():,} sampled")
     regimes = lake.read("regimes", columns=["kept", "policy", "written_at"]).sort("written_at")
+    regimes = regimes.filter(~_of_other_recipe(lake, recipe))
     if regimes.height:
         policy = regimes["policy"][-1]
         kept = regimes.filter(pl.col("policy") == policy)["kept"]
@@ -170,8 +171,7 @@ def _course(model: dict[str, Any]) -> str:
 def _score_lines(lake: Lake, recipe: str) -> list[str]:
     columns = ["policy", "metric", "value", "n", "evaluation_id", "snapshot_id", "written_at"]
     scores = lake.read("scores", columns=columns).sort("written_at")
-    others = lake.read("models", columns=["model_id", "recipe"]).filter(pl.col("recipe") != recipe)["model_id"]
-    scores = scores.filter(~pl.col("policy").str.strip_prefix("trained:").is_in(others.implode()))
+    scores = scores.filter(~_of_other_recipe(lake, recipe))
     # Scores of other snapshots and settings stand beside the newest ones.
     newest = scores.group_by("policy").agg(pl.col("evaluation_id", "snapshot_id").last())
     scores = scores.join(newest, on=["policy", "evaluation_id", "snapshot_id"], how="semi", maintain_order="left")
@@ -188,6 +188,12 @@ def _score_lines(lake: Lake, recipe: str) -> list[str]:
         cells = "".join(f"{format_metric(name, found[name]) if name in found else '-':>16}" for name in shown)
         lines.append(f"    {policy:<34}{rows['n'][0]:>6,}{cells}")
     return lines
+
+
+def _of_other_recipe(lake: Lake, recipe: str) -> pl.Expr:
+    """Whether the policy of a row is a model that another recipe trained."""
+    models = lake.read("models", columns=["model_id", "recipe"]).filter(pl.col("recipe") != recipe)["model_id"]
+    return pl.col("policy").str.strip_prefix("trained:").is_in(models.implode())
 
 
 def _reports(results: Sequence[StageResult], lake: Lake) -> dict[str, Path]:

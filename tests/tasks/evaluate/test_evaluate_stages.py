@@ -255,6 +255,8 @@ async def test_slices_pairs_and_the_report(lake: Lake, model: tuple[type[Model],
     slices = lake.read("score_slices")
     kinds = slices.filter((pl.col("slice_by") == "kind") & (pl.col("metric") == "acc@1km"))
     assert kinds["slice"].to_list() == ["photo", "photo"] and kinds["n"].to_list() == [3, 3]
+    cities = slices.filter((pl.col("slice_by") == "kind") & (pl.col("metric") == "city_accuracy"))
+    assert cities["n"].to_list() == [3, 3], "GeoVista's Table 2 has the city by kind"
     pairs = lake.read("score_pairs").filter(pl.col("metric") == "acc@1km").row(0, named=True)
     assert {pairs["policy"], pairs["other_policy"]} == {"answerer-base", "second"} and pairs["p"] == 1.0
     text = report(lake, settings).markdown

@@ -215,13 +215,13 @@ MODELS = {
     "geoagent": ["cold_start", "grpo"],
     "thinking-with-map": ["grpo"],
 }
-# Photos of places whose country the offline agent finds, and two that are called scenes.
+# Photos of which every recipe keeps a trajectory, and two that are called scenes.
 WANTED = (
-    *(("photo", "train", 4), ("photo", "train", 12), ("photo", "benchmark", 8)),
+    *(("photo", "train", 0), ("photo", "train", 1), ("photo", "train", 12), ("photo", "benchmark", 8)),
     *(("satellite", "train", 3), ("satellite", "benchmark", 13)),
 )
 SMALL: dict[str, dict[str, Any]] = {
-    "synthesize": {"also": [], "require": [], "max_error_km": 20_000, "max_images": 3},
+    "synthesize": {"also": [], "require": [], "max_error_km": 20_000},
     "difficulty": {"k": 2, "keep": "learnable", "max_tokens": 64, "view_max_pixels": 100352},
     "evaluate": {
         "policies": ["agent"], "trained": False, "resamples": 100, "view_max_pixels": 100352, "max_tokens": 1024,

@@ -227,3 +227,16 @@ def test_phase_two_begins_when_the_validation_reward_no_longer_rises() -> None:
     assert has_converged([*rising, *[{"reward": 0.312}] * 3], grpo)
     assert not has_converged([{"reward": 0.3}] * 3, grpo), "three validations say nothing about the last three"
     assert not has_converged([{"reward": 0.3}] * 9, GrpoSettings(patience=None))
+
+
+def test_phase_two_expands_the_set_of_phase_one() -> None:
+    """SpotAgent 3.3.2: "we expand the training set to include" the looser regimes."""
+    rows = [{"phase": 1 + n // 4, "sha256": f"{(7 * n) % 10}"} for n in range(8)]
+    program = Grpo.__new__(Grpo)
+    program.rows, program.per_generation = rows, 2
+    first = [n for generation in range(2) for n in program.prompts(generation, Progress())]
+    assert {rows[n]["phase"] for n in first} == {1}
+    progress = Progress(phase_end=1)
+    later = [n for generation in range(1, 5) for n in program.prompts(generation, progress)]
+    assert sorted(later) == list(range(8)), "all of both phases, once each"
+    assert {rows[n]["phase"] for n in later[:4]} == {1, 2}, "and mixed"
