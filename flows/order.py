@@ -80,19 +80,14 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
         return [(stage, steps) for stage, steps in found if stage != "difficulty"]
     if policy not in phases or config.difficulty.endpoint == "trained":
         return found
-    both = dict(found)
-    last = next(at for at, step in enumerate(both["train"]) if step.name == f"train.{policy}") + 1
-    whole = [step for step in both["train"] if isinstance(step, _column_stage())]
-    before, after = both["train"][:last], [*whole, *both["train"][last:]]
-    parts = [("train", before), ("difficulty", both["difficulty"]), ("train", after)]
-    at = stages.index("difficulty")
-    return [*found[:at], *parts, *found[at + 2 :]]
-
-
-def _column_stage() -> "type[ColumnStage]":
     from tasks.runtime.stage import ColumnStage  # polars: `geofix --help` does without
 
-    return ColumnStage
+    at = list(stages).index("difficulty")  # training is the stage after it
+    measured, (_, steps) = found[at], found[at + 1]
+    last = next(number for number, step in enumerate(steps, 1) if step.name == f"train.{policy}")
+    samples = [step for step in steps if isinstance(step, ColumnStage)]  # Pass@K finds more of them
+    parts = [("train", steps[:last]), measured, ("train", [*samples, *steps[last:]])]
+    return [*found[:at], *parts, *found[at + 2 :]]
 
 
 def services_of(config: "Config", stages: Sequence[str]) -> set[str]:
