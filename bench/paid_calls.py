@@ -56,7 +56,7 @@ MOMENT_S = 0.1  # in which an answer that was sent may not have been read and wr
 BUDGET_USD = 1.0
 SETTINGS = SynthesizeSettings(view_max_pixels=120_000, view_min_pixels=784)
 PASSING = ("run_id", "written_at")
-REWARD_PRICE = {"prompt": 2000.0, "completion": 0.0}  # a few tokens a call: dear, so that the budget ends training
+REWARD_PRICE = {"prompt": 4000.0, "completion": 0.0}  # a few tokens a call: dear, so that the budget ends training
 KEPT = re.compile(r"^train.grpo stopped: the money budget is used up: .*the checkpoint of step \d+ is kept[^\n]*$")
 WHAT_IT_GOT = re.compile(r"money budget is used up: .* kept and .* rejected are saved, .* left")
 
@@ -241,9 +241,9 @@ def rewards(recipe: str) -> int:
 
     SFT teaches it the form of the answer by heart, so that its rollouts name addresses that the reward asks about.
     """
-    taught = TunerSettings(max_steps=150, batch_size=4, micro_batch=4, learning_rate=3e-3)
+    taught = TunerSettings(max_steps=60, batch_size=4, micro_batch=4, learning_rate=3e-3)
     grpo = GrpoSettings(
-        max_steps=400, group_size=4, prompts_per_generation=2, prompts_per_step=2, micro_batch=8, temperature=0.7,
+        max_steps=400, group_size=4, prompts_per_generation=2, prompts_per_step=2, micro_batch=8, temperature=1.2,
         max_completion_tokens=32, pictures="all",
     )  # fmt: skip
     settings = small_settings(recipe=recipe, phases=("sft", "grpo"), validation_images=0, sft=taught, grpo=grpo)
@@ -253,6 +253,7 @@ def rewards(recipe: str) -> int:
         roles = reward_roles(recipe, settings.grpo.reward)
         context = context_of(lake, server.url, BUDGET_USD, roles, REWARD_PRICE)
         stopped, began_s = "", time.monotonic()
+        server.ask("/control/journal", "POST")
         try:
             for step in TRAIN:
                 run(step, settings, context)
