@@ -1,6 +1,7 @@
 """Trajectories of the offline world for benchmarks: pictures fetched, attempts made as the stage makes them.
 
-`python -m bench.agent_pictures PICTURES FILE [RECIPE [KEY=VALUE …]]` writes one JSON row a trajectory, with the truth.
+`python -m bench.agent_pictures PICTURES FILE [RECIPE [KEY=VALUE …]]` writes one JSON row a trajectory, with the truth;
+`… all FOLDER KEPT PICTURES` a file for every recipe, until so many are kept of it.
 Pictures that FILE has rows of already are passed over, so that a run that was stopped goes on.
 """
 
@@ -25,6 +26,7 @@ from tasks.synthesize.trajectories import open_context, work
 
 SIZE = 20_000
 AT_ONCE = 6
+LANDMARK = ("MONUMENT",)  # the word on the plates of landmarks
 
 
 def services(url: str) -> ServicesSettings:
@@ -36,11 +38,17 @@ def services(url: str) -> ServicesSettings:
 
 
 async def make(
-    url: str, pictures: int, settings: SynthesizeSettings, folder: Path, file: Path | None = None
+    url: str,
+    pictures: int,
+    settings: SynthesizeSettings,
+    folder: Path,
+    file: Path | None = None,
+    enough: int | None = None,
 ) -> list[dict[str, Any]]:
     """The rows that the stage would write for the first pictures of the world, a picture a place.
 
-    With a file the rows of a picture are added to it at once, and pictures that it holds already are passed over.
+    With a file the rows of a picture are added to it at once, and pictures that it holds already are passed over. With
+    `enough` no picture is begun once so many trajectories are kept.
     """
     connections = connect(services(url), {})
     lake = Lake(folder)
@@ -53,11 +61,14 @@ async def make(
 
     async def one_after_another() -> None:
         for place in places:
+            if enough is not None and sum(row["verdict"] == "kept" for row in rows) >= enough:
+                return
             found = await mapillary.image(place["source_id"])
             data = await mapillary.fetch(found["thumb_original_url"])
             item = {**place, "sha256": lake.images.put(data, "jpg"), "extension": "jpg", "recipe": settings.recipe}
             outcome = await work({**item, "snapshot_id": "bench", "notes": None}, context)
-            truth = {"true_lat": place["lat"], "true_lon": place["lon"]}
+            truth = {f"true_{name}": place[name] for name in ("lat", "lon", "country", "region", "city")}
+            truth |= {name: place[name] for name in ("painted", "drives_on")}
             made = [{**row, **truth} for row in outcome.rows["trajectories"]]
             rows.extend(made)
             if file is not None:
@@ -81,15 +92,19 @@ def _places(count: int) -> Iterator[dict[str, Any]]:
     world = World(size=SIZE)
     for index in range(count):
         record = world.first_image(index)
-        place = world.place(index) if hasattr(world, "place") else None
+        place = world.place(index)
+        shops = [line for shop in place.shops for line in shop.lines]
         yield {
             "image_id": f"picture-{index}",
             "source_id": record.image_id,
             "lat": record.lat,
             "lon": record.lon,
-            "country": getattr(getattr(place, "city", None), "country", None),
-            "region": None,
-            "city": getattr(getattr(place, "city", None), "name", None),
+            "country": place.facts.name,
+            "region": place.city.admin1 or None,
+            "city": place.city.name,
+            # What the painter wrote into the picture, and how traffic goes there: for the checks, for no model.
+            "painted": [*shops, place.street, *(name for name, _ in place.towns_ahead), place.local_name, *LANDMARK],
+            "drives_on": place.facts.drives_on,
         }
 
 
@@ -101,7 +116,19 @@ def produce(pictures: int, file: Path, recipe: str = "spotagent", changes: Mappi
         asyncio.run(make(server.url, pictures, settings, Path(folder), file))
 
 
+def produce_all(folder: Path, kept: int, pictures: int) -> None:
+    """A file of rows for every recipe, each with its own rules, of one world whose pictures are read once."""
+    with offline_server("--size", str(SIZE)) as server:
+        for recipe in RECIPES:
+            with tempfile.TemporaryDirectory() as lake:
+                settings = SynthesizeSettings(recipe=recipe)
+                asyncio.run(make(server.url, pictures, settings, Path(lake), folder / f"{recipe}.jsonl", kept))
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "all":
+        produce_all(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        raise SystemExit
     given = dict(pair.split("=", 1) for pair in sys.argv[4:])
     produce(
         int(sys.argv[1]),

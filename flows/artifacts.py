@@ -78,6 +78,13 @@ def publish_report(stage: str, report: Report) -> None:
         )
 
 
+def publish_verdict(verdict: str, report: str) -> None:
+    """What checks and reviewer say of the snapshot."""
+    create_markdown_artifact(
+        key="verdict", markdown=f"{verdict}\n\nIts report: `{report}`\n", description="Verdict of the review"
+    )
+
+
 def step_markdown(result: StageResult, lake: str) -> str:
     """A step's result as a page of Markdown."""
     lines = [

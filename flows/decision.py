@@ -21,12 +21,15 @@ from prefect.input import RunInput
 from prefect.states import Completed
 from pydantic import Field
 
+from flows.artifacts import publish_verdict
+from flows.order import REVIEW
 from flows.session import Session
 from flows.states import REJECTED, WAITING
 from schemas.errors import StageRefused
 from tasks.lake import Lake
 from tasks.review import ReviewRefused, approve, auto_approve, newest_snapshot, reject
 from tasks.runtime.outcome import StageResult
+from tasks.runtime.snapshots import checks_text, verdict_text
 
 logger = logging.getLogger("geofix.flows")
 
@@ -62,26 +65,47 @@ def failed_before(lake: Lake, results: Sequence[StageResult]) -> dict[str, int]:
     return dict(last.filter(pl.col("failed") > 0).select("stage", "failed").iter_rows())
 
 
+def conclude_review(session: Session) -> None:
+    """Decide about the snapshot by rule, if one is set, and say the verdict: here, and nowhere else."""
+    snapshot = newest_snapshot(session.lake)
+    if snapshot is None:
+        return
+    if session.config.review.auto_approve:
+        snapshot = auto_approve(session.lake, snapshot["snapshot_id"])
+    _say_verdict(session, snapshot)
+    if snapshot["status"] == "pending" and any(one.kept for one in session.results if one.stage == REVIEW):
+        # The webhook hears of a snapshot once: when it was made.
+        session.notify(
+            "waiting_snapshot",
+            f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.blobs.uri(snapshot['report'])}",
+            snapshot["snapshot_id"],
+        )
+
+
+def _say_verdict(session: Session, snapshot: dict[str, Any]) -> None:
+    verdict = verdict_text(snapshot)
+    session.display.say(verdict)
+    publish_verdict(verdict, session.lake.blobs.uri(snapshot["report"]))
+
+
 def snapshot_approved(session: Session) -> State[list[StageResult]] | None:
     """None when the snapshot may be built on, else the state in which the run ends. Suspends a deployment's run."""
     snapshot = _snapshot(session.lake)
-    if snapshot["status"] == "pending" and session.config.review.auto_approve:
-        snapshot = auto_approve(session.lake, snapshot["snapshot_id"])
-        session.display.say(f"snapshot {snapshot['snapshot_id']} approved by rule: every check passed")
     run = _this_run()
     if snapshot["status"] == "pending" and run is not None and run.deployment_id and not run.parent_task_run_id:
         snapshot = _decided(session, snapshot)
+        _say_verdict(session, snapshot)
     name, status = snapshot["snapshot_id"], snapshot["status"]
     if status == "approved":
         # The one just reviewed goes on, which need not be the newest one that is approved.
         session.wanted_snapshot = session.wanted_snapshot or name
         return None
     if status == "rejected":
-        message = f"snapshot {name} was rejected by {snapshot['reviewer']}: {snapshot['why']}"
-    else:
-        message = f"snapshot {name} is {status}; read {snapshot['report']}, then `geofix approve {name}` and run again"
-    session.display.say(message)
-    return Completed(name=REJECTED if status == "rejected" else WAITING, message=message, data=session.results)
+        return Completed(name=REJECTED, message=verdict_text(snapshot), data=session.results)
+    force = "" if snapshot["checks_passed"] else " --force --why REASON"
+    todo = f"read {session.lake.blobs.uri(snapshot['report'])}, then `geofix approve {name}{force}` and run again"
+    session.display.say(todo)
+    return Completed(name=WAITING, message=f"{verdict_text(snapshot)}; {todo}", data=session.results)
 
 
 def resume_waiting(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
@@ -147,10 +171,9 @@ def _snapshot(lake: Lake) -> dict[str, Any]:
 
 
 def _description(session: Session, snapshot: dict[str, Any], refused: str) -> str:
-    checks = "passes every check" if snapshot["checks_passed"] else "**fails at least one check**"
     said = f"\n\nThe last decision was not taken: {refused}" if refused else ""
     report = session.lake.blobs.uri(snapshot["report"])
-    return f"Snapshot `{snapshot['snapshot_id']}` {checks}. Its report: `{report}`{said}"
+    return f"Snapshot `{snapshot['snapshot_id']}` {checks_text(snapshot)}. Its report: `{report}`{said}"
 
 
 def _this_run() -> FlowRun | None:

@@ -169,6 +169,8 @@ def offline_command(settings: OfflineSettings, port: int) -> list[str]:
     """The command that serves the offline world."""
     require_extras("the offline world", "offline")
     options = ["--port", str(port), "--seed", str(settings.seed), "--size", str(settings.size)]
+    if settings.processes > 1:
+        options += ["--processes", str(settings.processes)]
     return [sys.executable, "-m", "infra.offline", *options]
 
 

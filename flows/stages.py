@@ -12,6 +12,7 @@ from prefect.tasks import exponential_backoff
 from prefect.utilities.annotations import quote
 
 from flows.artifacts import ProgressArtifact, publish_counts, publish_report, publish_step
+from flows.decision import conclude_review
 from flows.order import REVIEW, STAGES, report_of, segments, services_of
 from flows.session import Session
 from flows.states import StepOutage, is_outage, merged, outages_of, step_state
@@ -49,7 +50,7 @@ def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
             if report is not None:
                 publish_report(stage, report(session.lake, getattr(config, stage)))
         if stage == REVIEW:
-            _tell_pending(session)
+            conclude_review(session)
         _renew_site(session, stage)
     publish_counts(session.results)
     return session.results
@@ -117,17 +118,4 @@ def tell_exhausted(session: Session, result: StageResult) -> None:
     if over:
         session.notify(
             "exhausted_budget", f"{over:,} rows of {result.stage} failed because a quota or a day's budget is used up"
-        )
-
-
-def _tell_pending(session: Session) -> None:
-    """The webhook hears of a snapshot once: when it was made."""
-    if session.config.review.auto_approve or not any(r.kept for r in session.results if r.stage == REVIEW):
-        return
-    snapshot = newest_snapshot(session.lake)
-    if snapshot is not None and snapshot["status"] == "pending":
-        session.notify(
-            "waiting_snapshot",
-            f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.blobs.uri(snapshot['report'])}",
-            snapshot["snapshot_id"],
         )

@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import threading
+import time
 
 import uvicorn
 
@@ -17,6 +18,18 @@ def exit_when_stdin_closes() -> None:
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True, name="lifeline").start()
+
+
+def exit_when_orphaned(every_s: float = 1.0) -> None:
+    """End this process once the one that forked it has ended."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every_s)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True, name="orphaned").start()
 
 
 def serve_at(server: uvicorn.Server, listening_fd: int | None) -> None:

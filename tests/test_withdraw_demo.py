@@ -2,6 +2,7 @@
 
 import io
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -55,10 +56,27 @@ def withdraw_one(folder: Path) -> None:
     crops = {reference for text in told for reference in image_references(json.loads(text))}
     looks = [look(lake.images.read(*one)) for one in {(mine["sha256"], mine["extension"]), *crops}]
     assert crops and len(looks) > 1
+    published = folder.parent / "published"
+    approved = lake.read("snapshots").filter(pl.col("status") == "approved")["snapshot_id"][0]
+    geofix("export", approved, "--as", "geoparquet", "--out", str(published), "--lake", str(folder))
 
     said = json.loads(geofix("withdraw", image_id, "--why", "a face", "--json", "--lake", str(folder)))
     assert {model["training_stage"] for model in said["models"]} == {"sft", "cold_start", "grpo"}
+    assert [Path(copy["folder"]) for copy in said["exports"]] == [published]
+    assert said["rows"]["calls"] > 0
+    assert not lake.read("calls").filter(pl.col("item_id").str.contains(image_id, literal=True)).height
+    with sqlite3.connect(lake.state / "responses.sqlite") as answers:
+        assert answers.execute("SELECT count(*) FROM responses WHERE item_id LIKE ?", [f"%{image_id}%"]).fetchone() == (
+            0,
+        )
+    geofix("maintain", "--lake", str(folder))
+    geofix("verify", "--lake", str(folder))
+    geofix("review", "--lake", str(folder))
+    reviewed = lake.read("snapshots").sort("created_at").row(-1, named=True)
+    assert reviewed["checks_passed"], "no row is lost"
     geofix("refresh", "--lake", str(folder))
+    again = lake.read("runs").filter(pl.col("stage") == "collect").sort("started_at").row(-1, named=True)
+    assert mine["stage"] != "collect" or again["items_in"] > 0, "its place is collected again"
 
     newest = lake.read("snapshots").sort("created_at").row(-1, named=True)
     versions = json.loads(newest["table_versions_json"])
@@ -76,5 +94,6 @@ def withdraw_one(folder: Path) -> None:
         closest = max(float((look(lake.blobs.get(blob.key)) * one).mean()) for one in looks)
         assert closest < 0.999, f"{blob.key} shows the withdrawn picture"
     report = folder / Path(newest["report"]).parent
+    assert "Withdrawn: 1" in (report / "data" / "changes.js").read_text()
     texts = [path.read_bytes() for path in report.rglob("*") if path.is_file()]
     assert texts and not any(image_id.encode() in text for text in texts)

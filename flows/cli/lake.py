@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from typing import Any
 
 import polars as pl
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from flows.cli.command import DONE, FAILED, Call, UsageError
 from flows.cli.printing import one_line, print_json
+from schemas.errors import LakeError
 from schemas.tables import TABLES
 from tasks.lake import Lake
 from tasks.lake.maintain import maintain
@@ -18,26 +20,34 @@ from tasks.lake.verify import verify
 
 
 def list_tables(call: Call) -> int:
-    """Every table with its rows and version."""
+    """Every table with its rows and version; one that cannot be read with the reason, and exit code 1."""
     lake = existing_lake(call, read_only=True)
-    found = []
-    for name in lake.existing():
-        counts = lake.scan(name).select(live=pl.col("tombstone").is_null().sum(), all=pl.len())
-        rows = lake.collect(name, counts).row(0)
-        found.append({"table": name, "rows": rows[0], "tombstones": rows[1] - rows[0], "version": lake.version(name)})
+    found = [_counts(lake, name) for name in lake.existing()]
+    damaged = [row for row in found if "damaged" in row]
     if call.as_json:
         print_json(found)
-        return DONE
+        return FAILED if damaged else DONE
     table = Table(box=None, header_style="bold")
     for column in ("table", "rows", "tombstones", "version", "what it holds"):
         table.add_column(column, justify="left" if column in ("table", "what it holds") else "right")
     for row in found:
-        numbers = [f"{row[c]:,}" for c in ("rows", "tombstones", "version")]
-        table.add_row(row["table"], *numbers, TABLES[row["table"]].about)
+        numbers = ["–" if row[c] is None else f"{row[c]:,}" for c in ("rows", "tombstones", "version")]
+        table.add_row(row["table"], *numbers, "damaged, see below" if row in damaged else TABLES[row["table"]].about)
     console = Console(highlight=False)
     console.print(f"lake {lake.uri}")
     console.print(table)
-    return DONE
+    for row in damaged:
+        print(f"geofix: {row['damaged']}", file=sys.stderr)
+    return FAILED if damaged else DONE
+
+
+def _counts(lake: Lake, name: str) -> dict[str, Any]:
+    try:
+        counts = lake.scan(name).select(live=pl.col("tombstone").is_null().sum(), all=pl.len())
+        rows = lake.collect(name, counts).row(0)
+        return {"table": name, "rows": rows[0], "tombstones": rows[1] - rows[0], "version": lake.version(name)}
+    except LakeError as error:
+        return {"table": name, "rows": None, "tombstones": None, "version": None, "damaged": str(error)}
 
 
 def trace_row(call: Call, row_id: str) -> int:

@@ -54,7 +54,7 @@ async def locate_all(
     pictures = [(path, read_picture(path, session.config, model)) for path in paths]
     tools, max_tokens = session.tools, session.config.synthesize.max_tokens
     if model == PACKAGED:
-        recipe, tools, max_tokens = spotmini.RECIPE, tools.showing(spotmini.RESULTS), spotmini.REPLY_TOKENS
+        recipe, max_tokens = spotmini.RECIPE, spotmini.REPLY_TOKENS
     chat = session.chat()
     found = []
     try:

@@ -117,7 +117,7 @@ def export(
     from flows.cli.lake import existing_lake
     from tasks.review.export import export as write
 
-    lake = existing_lake(call, read_only=True)
+    lake = existing_lake(call)
     done = write(lake, snapshot, form, Path(out or f"geofix-{snapshot}-{form}"))
     if call.as_json:
         print_json({**dataclasses.asdict(done), "folder": str(done.folder)})
@@ -146,6 +146,12 @@ def withdraw(
         return DONE
     if call.quiet:
         return DONE
+    if not done.image_ids:
+        print(f"nothing matched: no picture in the lake has the {done.rule} '{done.value}'")
+        if done.alike:
+            print(f"alike       {', '.join(done.alike)}")
+        print(f"rule        kept: pictures with this {done.rule} that come later are not taken")
+        return DONE
     rows = ", ".join(f"{count:,} of {table}" for table, count in done.rows.items()) or "none were left"
     print(f"withdrawn   {done.rule} {done.value}: {len(done.image_ids):,} pictures")
     print(f"rows ended  {rows}")
@@ -157,6 +163,11 @@ def withdraw(
             print(f"            {model.model_id}  {model.training_stage:<10} {how}  {model.checkpoint}")
     else:
         print("models      none was trained on them")
+    for copy in done.exports:
+        where = copy.folder if Path(copy.folder).is_dir() else f"{copy.folder} (not on this machine)"
+        print(f"export      {where}: {copy.form} of {copy.exported_at:%Y-%m-%d} holds {copy.pictures:,} of them")
+    if done.exports:
+        print("            delete or replace these copies, and tell those who have them")
     print(f"next        {program()} refresh   a snapshot without them; earlier snapshots leave them out as well")
     return DONE
 

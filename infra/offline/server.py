@@ -6,6 +6,7 @@ import importlib
 import ipaddress
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -20,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from infra.lifeline import exit_when_stdin_closes, serve_at
+from infra.lifeline import exit_when_orphaned, exit_when_stdin_closes, serve_at
 from infra.offline.fault_layer import FaultyWorld
 from infra.offline.faults import Faults, parse
 from infra.offline.gazetteer import NameIndex
@@ -260,6 +261,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dense", action="store_true", help="half of the imagery in ten cities, thousands on a tile")
     parser.add_argument("--graded", action="store_true", help="every grade of blur and darkness, not only the worst")
     parser.add_argument(
+        "--processes", type=int, default=1, help="that serve side by side; faults and limits count in each of them"
+    )
+    parser.add_argument(
         "--url-lifetime", type=float, default=DEFAULT_LIFETIME_S, metavar="SECONDS", help="of signed image addresses"
     )
     parser.add_argument(
@@ -297,8 +301,9 @@ def main(argv: list[str] | None = None) -> int:
         passing=options.lifeline,
         allow_remote=options.allow_remote,
     )
-    if options.lifeline:
-        exit_when_stdin_closes()
+    if options.processes < 1:
+        print(f"offline world: --processes {options.processes}: at least 1", file=sys.stderr)
+        return 2
     try:
         listening = _listen(options.host, options.port) if options.listening_fd is None else None
     except OSError as error:
@@ -307,9 +312,32 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     port = listening.getsockname()[1] if listening else options.port
     print(f"offline world: seed {world.seed}, {world.size:,} places, http://{options.host}:{port}", flush=True)
+    others = fork_others(options.processes - 1)
+    if options.lifeline:
+        exit_when_stdin_closes()
     server = make_server(app, options.host, port)
-    serve_at(server, options.listening_fd if listening is None else listening.detach())
+    try:
+        serve_at(server, options.listening_fd if listening is None else listening.detach())
+    finally:
+        for other in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(other, signal.SIGTERM)
     return 0 if server.started else 1
+
+
+def fork_others(count: int) -> list[int]:
+    """The ids of further processes that go on as this one does; in each of them an empty list.
+
+    They share the world, the keys that sign addresses and the listening socket. Each ends with the first one.
+    """
+    found: list[int] = []
+    for _ in range(count):
+        child = os.fork()
+        if child == 0:
+            exit_when_orphaned()
+            return []
+        found.append(child)
+    return found
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,9 +1,14 @@
-"""Requests that wait are answered together where they are sampled alike; one with its own seed is answered alone."""
+"""Requests that wait are answered together where they are sampled alike.
 
+A seed is a best effort, as in OpenAI's protocol: a request that is answered alone repeats with its seed, requests that
+are answered together share the chance that follows from all their seeds.
+"""
+
+import hashlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from infra.serve.model import Answer, Model, Question
     from tasks.train.rollouts.sampling import Sampling
-
-MOST = 16  # requests answered together
 
 
 @dataclass
@@ -25,8 +28,7 @@ class Waiting:
     answer: "Future[Answer]" = field(default_factory=Future)
 
     def goes_with(self, other: "Waiting") -> bool:
-        is_free = all(one.seed is None or one.sampling.temperature == 0 for one in (self, other))
-        return is_free and self.sampling == other.sampling
+        return self.sampling == other.sampling
 
 
 class Batcher:
@@ -55,7 +57,7 @@ class Batcher:
         first = self._left.popleft()
         chosen = [first]
         for other in list(self._left):
-            if len(chosen) < MOST and first.goes_with(other):
+            if len(chosen) < self._model.batch and first.goes_with(other):
                 chosen.append(other)
                 self._left.remove(other)
         return chosen
@@ -71,12 +73,20 @@ class Batcher:
                 one.answer.set_exception(error)
         if not ready:
             return
-        first = ready[0][0]
         try:
-            answers = self._model.answer([question for _, question in ready], first.sampling, first.seed)
+            seed = shared_seed([one.seed for one, _ in ready])
+            answers = self._model.answer([question for _, question in ready], ready[0][0].sampling, seed)
         except Exception as error:  # noqa: BLE001  as above
             for one, _ in ready:
                 one.answer.set_exception(error)
             return
         for (one, _), answer in zip(ready, answers, strict=True):
             one.answer.set_result(answer)
+
+
+def shared_seed(seeds: Sequence[int | None]) -> int | None:
+    """The seed of requests that are answered together: a single one's own, else one that follows from all of them."""
+    given = [seed for seed in seeds if seed is not None]
+    if len(seeds) == 1 or not given:
+        return seeds[0]
+    return int.from_bytes(hashlib.sha256(repr(seeds).encode()).digest()[:7], "big")

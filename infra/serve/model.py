@@ -19,6 +19,7 @@ from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Engines
 
 BATCH = 16  # conversations decoded side by side
+SMALL, SMALL_BATCH = 10**9, 64  # parameters up to which a GPU has room for more of them
 ROUND = 64  # answers are decoded in buffers of whole multiples, so that fewer engines are made
 
 
@@ -56,7 +57,9 @@ class Model:
         self._context = min(max_context, model.config.text_config.max_position_embeddings)
         self._ends = _listed(model.generation_config.eos_token_id)
         pad_vision(model)
-        self._engines = Engines(fast_model(model), self._ends, BATCH)
+        is_small = sum(one.numel() for one in model.parameters()) < SMALL
+        self.batch = SMALL_BATCH if on_gpu and is_small else BATCH
+        self._engines = Engines(fast_model(model), self._ends, self.batch)
         size = self._processor.image_processor.size
         self.min_pixels, self.max_pixels = int(size["shortest_edge"]), int(size["longest_edge"])
 

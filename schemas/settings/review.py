@@ -18,6 +18,9 @@ class ReviewSettings(Settings):
     drift_alarm: float = Field(
         0.25, ge=0, le=1, description="a distribution that moved further since the last approved snapshot is named"
     )
+    max_failed_share: float = Field(
+        0.1, ge=0, le=1, description="of what a stage was given, the share that may have failed before a check fails"
+    )
     sample: int = Field(60, ge=0, le=5000, description="kept pictures drawn at random for people to mark")
     verify_files: int = Field(
         500, ge=0, description="stored pictures whose bytes are checked against their sha256; spread over all of them"

@@ -9,7 +9,7 @@ from schemas.settings.base import Settings
 
 RecipeName = Annotated[str, AfterValidator(known_recipe)]
 OneOrAll = Annotated[str, AfterValidator(lambda name: name if name == ALL else known_recipe(name))]
-Rule = Literal["visible_signs", "given_coordinates", "unnamed_answer"]
+Rule = Literal["visible_signs", "true_statements", "given_coordinates", "placed_answer", "unnamed_answer"]
 
 
 class SynthesizeSettings(Settings):
@@ -24,7 +24,7 @@ class SynthesizeSettings(Settings):
         False, description="one model that sees and calls tools writes all replies, in place of the paper's way"
     )
     agent: str = Field("agent", min_length=1, description="model role that sees pictures and calls tools")
-    observer: str = Field("observer", min_length=1, description="SpotAgent: model role that sees the picture")
+    observer: str = Field("observer", min_length=1, description="model role that sees and describes pictures")
     planner: str = Field("planner", min_length=1, description="SpotAgent: model role that reasons and calls tools")
     normalizer: str = Field("agent", min_length=1, description="GeoAgent: model role that normalises people's notes")
     notes: str | None = Field(
@@ -41,10 +41,12 @@ class SynthesizeSettings(Settings):
     max_seconds: float | None = Field(None, gt=0, description="wall time of one attempt; null: no limit")
     max_cost_usd: float | None = Field(None, gt=0, description="money for one attempt; null: no limit")
     max_error_km: float = Field(5.0, gt=0, description="delta: a kept answer is nearer to the truth than this")
-    require: tuple[Rule, ...] = Field(
-        (),
-        description="rules beyond the paper: visible_signs (what a thought quotes stands in a visible message), "
-        "given_coordinates (no coordinate before a tool gave it), unnamed_answer (the question does not name it)",
+    require: tuple[Rule, ...] | None = Field(
+        None,
+        description="rules beyond the paper; null: the recipe's own. visible_signs (a quoted sign stands in a message, "
+        "or `observer` reads it in a picture too), true_statements (no result, answer or rule of the road speaks "
+        "against a thought), given_coordinates (no coordinate before a tool gave it), placed_answer (the point lies in "
+        "the answer's country and town), unnamed_answer (the question does not name it)",
     )
     max_tokens: int = Field(2048, ge=64, description="longest reply of a model")
     result_chars: int = Field(6000, ge=200, description="longest tool result a model is shown, in characters")

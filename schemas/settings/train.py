@@ -154,6 +154,9 @@ class TrainSettings(Settings):
     gradient_checkpointing: Literal["none", "vision", "all"] = Field(
         "vision", description="whose activations are computed twice rather than kept; true means all, false none"
     )
+    freeze: Literal["none", "vision"] = Field(
+        "none", description="vision: the vision tower stays as it is, and only the language model learns"
+    )
     pack_tokens: int = Field(8192, ge=64, description="tokens of packed samples in one forward pass, at most")
     loader_threads: int = Field(
         4, ge=0, description="threads that decode pictures ahead of the training step", json_schema_extra=OPERATIONAL

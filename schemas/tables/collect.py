@@ -71,7 +71,8 @@ TABLES = (
             "subject_id": STRING,
             "subject": STRING,  # image, place or scene
             "place_id": STRING,
-            "status": STRING,  # of an image: same, changed, deleted, lost or unavailable; else look_again
+            # of an image: same, changed, deleted, lost, unavailable, or withdrawn by us; else look_again
+            "status": STRING,
             "news": INT,  # how often something was new so far; items that depend on it are redone when it grows
             "nth": INT,  # how often it was looked at
             "etag": STRING,

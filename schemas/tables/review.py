@@ -1,6 +1,6 @@
 """Snapshots of the data and the decisions of reviewers about them."""
 
-from schemas.tables.base import BOOL, JSON, STRING, TIME, Table, one_of
+from schemas.tables.base import BOOL, INT, JSON, STRING, TIME, Table, one_of
 
 TABLES = (
     Table(
@@ -37,6 +37,20 @@ TABLES = (
         },
         required=("snapshot_id", "decision", "reviewer", "decided_at", "table_versions_json"),
         about="every decision about a snapshot; none is ever replaced",
+    ),
+    Table(
+        "exports",
+        ("export_id",),
+        {
+            "export_id": STRING,
+            "snapshot_id": STRING,
+            "form": STRING,  # hf, webdataset, geoparquet or croissant
+            "folder": STRING,  # on the machine that wrote it
+            "pictures": INT,
+            "exported_at": TIME,
+        },
+        required=("snapshot_id", "form", "folder", "exported_at"),
+        about="what was published, so that a withdrawal can name the copies that hold a picture",
     ),
     Table(
         "marks",

@@ -97,8 +97,9 @@ class Environment:
     ) -> None:
         """`keep_picture` stores a JPEG and returns its sha256, by which the stored messages name it."""
         self.picture, self.prompt = picture, prompt
-        self.tools = tools.limited(prompt.search_results, prompt.result_chars)
         self.budgets = budgets or prompt.budgets
+        shown = tools if self.budgets.results is None else tools.showing(self.budgets.results)
+        self.tools = shown.limited(prompt.search_results, prompt.result_chars)
         self._keep, self._clock, self._stop_at_outage = keep_picture or _digest, clock, stop_at_outage
         self._offered = prompt.tool_schemas() or None
         self._view_sha256 = keep_picture(picture.view) if keep_picture else picture.view_sha256

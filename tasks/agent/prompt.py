@@ -22,6 +22,7 @@ class Budgets:
     context: int | None = None  # of one request and its reply: the conversation as it stands
     seconds: float | None = None
     cost_usd: float | None = None
+    results: int | None = None  # of one search or lookup that a model is shown; None: as many as the tool gives
 
 
 @dataclass(frozen=True)

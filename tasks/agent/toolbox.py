@@ -16,6 +16,7 @@ from tasks.agent.picture import Picture
 from tasks.agent.tools import NO_PLACE, NO_POINT, ToolContext, ToolMissing, ToolMistake, ToolOutput
 from tasks.agent.toolspec import BadArguments, ToolSpec, tool_spec
 from tasks.imaging.decode import BadImage
+from tasks.services.calls import current_item_id
 from tasks.services.errors import ServiceError
 from tasks.services.response_store import Responses, ask_once, digest_key, pack, unpack
 
@@ -103,7 +104,7 @@ class ToolResponses:
             return pack({"value": output.value, "is_picture": output.picture is not None}, output.picture or b"")
 
         key = digest_key(self.services, *asked)
-        head, picture = unpack(await ask_once(self.store, "tool", key, packed))
+        head, picture = unpack(await ask_once(self.store, "tool", key, packed, current_item_id()))
         if "mistake" in head:
             raise ToolMistake(head["mistake"])
         return ToolOutput(head["value"], picture if head["is_picture"] else None)

@@ -59,7 +59,16 @@ def _joined(words: list[str]) -> str:
     return re.sub(r"\b(?:[a-z] )+[a-z]\b", lambda run: run[0].replace(" ", ""), text)
 
 
-__all__ = ["city_names", "country_code", "country_names", "fold", "region_names", "same_city", "same_country"]
+__all__ = [
+    "city_names",
+    "country_code",
+    "country_names",
+    "fold",
+    "is_region",
+    "region_names",
+    "same_city",
+    "same_country",
+]
 __all__ += ["same_region", "spellings"]
 
 _LEAST_PEOPLE = 15_000  # cities whose other names are known
@@ -154,6 +163,11 @@ def same_region(a: str, b: str, country_code: str | None = None) -> bool:
         return True
     code = _code_of(country_code)
     return bool(_divisions(a, code) & _divisions(b, code))
+
+
+def is_region(name: str, country_code: str | None) -> bool:
+    """Whether a province or state of a country is known by this name."""
+    return bool(_divisions(name, _code_of(country_code)))
 
 
 @lru_cache(maxsize=20_000)

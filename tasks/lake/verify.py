@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from urllib.parse import unquote
 
 import polars as pl
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from schemas.errors import LakeError
@@ -44,27 +46,50 @@ class Problem:
 
 
 def verify(lake: Lake, quick: bool = False) -> Iterator[Problem]:
-    """What is wrong with the lake, as it is found. `quick` looks whether files exist, and reads none of them."""
-    whole = []
+    """What is wrong with the lake, as it is found. `quick` looks whether files exist, and reads none of them.
+
+    A table that cannot be read is a problem like any other: what does not depend on it is looked at all the same.
+    """
+    whole: list[str] = []
     for name in lake.existing():
-        problems = list(_files(lake, name, quick))
-        yield from problems
-        if not problems:
-            whole.append(name)
-            yield from _keys(lake, name)
+        whole.append(name)
+        yield from _reading(whole, name, _files(lake, name, quick))
+        if name in whole:
+            yield from _reading(whole, name, _keys(lake, name), is_damage=False)
     yield from _names_key(lake, whole)
     absent = set(TABLES) - set(lake.existing())
-    for name in whole:
+    for name in list(whole):
         for column, (target, key) in REFERENCES.items():
             if column in TABLES[name].columns and (name, column) != (target, key) and target in (*whole, *absent):
-                yield from _references(lake, name, column, target, key)
-    yield from _pictures(lake, whole, quick)
+                found = _references(lake, name, column, target, key)
+                yield from _reading(whole, name, found, is_damage=False)
+    frames = [pl.DataFrame(schema=PICTURES)]
+    for name in list(whole):
+        yield from _reading(whole, name, _named_pictures(lake, name, frames), is_damage=False)
+    yield from _pictures(lake, pl.concat(frames), quick)
     if "models" in whole:
-        yield from _checkpoints(lake)
+        yield from _reading(whole, "models", _checkpoints(lake), is_damage=False)
+
+
+def _reading(whole: list[str], name: str, problems: Iterator[Problem], is_damage: bool = True) -> Iterator[Problem]:
+    """The problems; one more if the table cannot be read. A damaged table is taken off the list of whole ones."""
+    damaged = False
+    try:
+        for problem in problems:
+            damaged |= is_damage
+            yield problem
+    except LakeError as error:
+        damaged = True
+        yield Problem(name, "", str(error))
+    if damaged and name in whole:
+        whole.remove(name)
 
 
 def _files(lake: Lake, name: str, quick: bool) -> Iterator[Problem]:
-    """Files of the newest version and of those that snapshots name, each looked at once."""
+    """Commits, and files of the newest version and of those that snapshots name, each looked at once."""
+    for blob in lake.blobs.list(f"tables/{name}/_delta_log"):
+        if blob.key.endswith(".json") and not blob.size:  # read as a commit that changed nothing
+            yield Problem(name, "", f"commit {lake.blobs.uri(blob.key)} is damaged: it is empty")
     seen: set[str] = set()
     for version in (None, *_named_versions(lake, name)):
         told = "" if version is None else f" (needed by a snapshot, version {version})"
@@ -77,7 +102,7 @@ def _files(lake: Lake, name: str, quick: bool) -> Iterator[Problem]:
             continue
         new = set(file_keys(name, table)) - seen
         seen |= new
-        for where, why in _missing(lake, new) if quick else _damaged(lake, name, table, new):
+        for where, why in _resized(lake, name, table, new) if quick else _damaged(lake, name, table, new):
             yield Problem(name, "", f"file {where} is damaged: {why}{told}")
 
 
@@ -88,8 +113,15 @@ def _named_versions(lake: Lake, name: str) -> list[int]:
         return []  # the table of snapshots is damaged, which is a problem of its own
 
 
-def _missing(lake: Lake, keys: set[str]) -> Iterator[tuple[str, str]]:
-    return ((lake.blobs.uri(key), "it is missing") for key in sorted(keys) if not lake.blobs.exists(key))
+def _resized(lake: Lake, name: str, table: DeltaTable, keys: set[str]) -> Iterator[tuple[str, str]]:
+    """Files that are missing or have another size than the table's log says."""
+    added = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes"]).to_pydict()
+    for path, size in zip(added["path"], added["size_bytes"], strict=True):
+        key = f"tables/{name}/{unquote(path)}"
+        found = lake.blobs.find(key) if key in keys else None
+        if key in keys and (found is None or found.size != size):
+            why = "it is missing" if found is None else f"it has {found.size} bytes, expected {size}"
+            yield lake.blobs.uri(key), why
 
 
 def _damaged(lake: Lake, name: str, table: DeltaTable, keys: set[str]) -> Iterator[tuple[str, str]]:
@@ -119,28 +151,31 @@ def _references(lake: Lake, name: str, column: str, target: str, key: str) -> It
         yield Problem(name, _id(tuple(row[k] for k in own)), f"{column} {row[column]} is not in table {target}")
 
 
-def _pictures(lake: Lake, whole: list[str], quick: bool) -> Iterator[Problem]:
-    """Pictures of live rows, and those that stored messages name."""
-    frames = [pl.DataFrame(schema=PICTURES)]
-    for name in whole:
-        columns, key = TABLES[name].columns, pl.concat_str(*TABLES[name].key, separator=" ")
-        if {"sha256", "extension", "bytes"} <= columns.keys():
-            rows = lake.read(name, columns=[*TABLES[name].key, "sha256", "extension", "bytes"])
-            own = rows.select("sha256", pl.col("extension").fill_null("jpg"), "bytes", table=pl.lit(name), row_id=key)
-            frames.append(own.cast(PICTURES))
-        if "messages_json" in columns:
-            rows = lake.read(name, columns=[*TABLES[name].key, "messages_json"])
-            named = rows.select(pl.col("messages_json").str.extract_all(STORED).alias("named"), row_id=key)
-            parts = named.explode("named").drop_nulls().with_columns(pl.col("named").str.extract_groups(STORED))
-            told = parts.select(
-                sha256=pl.col("named").struct.field("1"),
-                extension=pl.col("named").struct.field("2"),
-                bytes=pl.lit(None, dtype=pl.Int64),
-                table=pl.lit(name),
-                row_id="row_id",
-            )
-            frames.append(told.cast(PICTURES))
-    wanted = pl.concat(frames).sort("bytes", nulls_last=True).unique(["sha256", "extension"], keep="first")
+def _named_pictures(lake: Lake, name: str, frames: list[pl.DataFrame]) -> Iterator[Problem]:
+    """Adds to `frames` the pictures of a table's live rows, and those that its stored messages name."""
+    columns, key = TABLES[name].columns, pl.concat_str(*TABLES[name].key, separator=" ")
+    if {"sha256", "extension", "bytes"} <= columns.keys():
+        rows = lake.read(name, columns=[*TABLES[name].key, "sha256", "extension", "bytes"])
+        own = rows.select("sha256", pl.col("extension").fill_null("jpg"), "bytes", table=pl.lit(name), row_id=key)
+        frames.append(own.cast(PICTURES))
+    if "messages_json" in columns:
+        rows = lake.read(name, columns=[*TABLES[name].key, "messages_json"])
+        named = rows.select(pl.col("messages_json").str.extract_all(STORED).alias("named"), row_id=key)
+        parts = named.explode("named").drop_nulls().with_columns(pl.col("named").str.extract_groups(STORED))
+        told = parts.select(
+            sha256=pl.col("named").struct.field("1"),
+            extension=pl.col("named").struct.field("2"),
+            bytes=pl.lit(None, dtype=pl.Int64),
+            table=pl.lit(name),
+            row_id="row_id",
+        )
+        frames.append(told.cast(PICTURES))
+    yield from ()
+
+
+def _pictures(lake: Lake, named: pl.DataFrame, quick: bool) -> Iterator[Problem]:
+    """Stored pictures that are missing or not what their rows say."""
+    wanted = named.sort("bytes", nulls_last=True).unique(["sha256", "extension"], keep="first")
     wanted = wanted.sort("sha256")
     if quick:
         stored = {PurePosixPath(blob.key).name: blob.size for blob in lake.images.list()}

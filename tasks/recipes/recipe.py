@@ -18,7 +18,7 @@ import polars as pl
 from schemas.errors import InputError
 from schemas.recipes import PACKAGES, recipe_folders
 from schemas.settings.reward import RewardSettings
-from schemas.settings.synthesize import SynthesizeSettings
+from schemas.settings.synthesize import Rule, SynthesizeSettings
 from tasks.agent.attempt import Sampling
 from tasks.agent.environment import Ask
 from tasks.agent.picture import Picture
@@ -97,6 +97,8 @@ class Recipe:
     prompt: Prompt
     judge: Judge
     kept_when: str  # in one line, for reports: which trajectories are kept
+    # What they are held to beyond the paper, unless `synthesize.require` says otherwise: no false thing is learned
+    rules: tuple[Rule, ...] = ("visible_signs", "true_statements", "unnamed_answer")
     # Without tools, in one turn: SFT; GRPO, validation, Pass@K and evaluation where they offer none
     direct: Prompt = DIRECT
     gold: Callable[[Truth, int], str] = gold_lines  # the true answer in the form of `direct`, with n decimals

@@ -8,9 +8,10 @@ from typing import Any
 import polars as pl
 
 from schemas.errors import LakeError
+from schemas.settings.review import ReviewSettings
 from schemas.tables import TABLES
 from tasks.lake.image_store import ImageStore
-from tasks.review.evidence import Evidence, funnel
+from tasks.review.evidence import Evidence, funnel, unfinished
 from tasks.review.point_checks import address_agrees, month_in_line
 from tasks.review.suites import Check, expectations, validate
 
@@ -35,19 +36,21 @@ _HOLDS = {
         "address_of_point": "a label's region or city is that of its point, by whatever name",
     },
     "runs": {"accounted": "in = kept + rejected + failed in every finished run"},
-    "stages": {"balances": "in = kept + rejected + failed over all runs: no row is lost"},
     "files": {"intact": "a stored picture's bytes match its sha256"},
 }
 
 
-def run_checks(evidence: Evidence, store: ImageStore, verify_files: int) -> list[Check]:
+def run_checks(evidence: Evidence, store: ImageStore, settings: ReviewSettings) -> list[Check]:
     """Every check, in the order of the contracts."""
-    frames = checked_frames(evidence, store, verify_files)
-    return [check for table, rows in frames.items() for check in validate(table, rows, _contract(table))]
+    frames = checked_frames(evidence, store, settings)
+    return [check for table, rows in frames.items() for check in validate(table, rows, _contract(table, settings))]
 
 
-def checked_frames(evidence: Evidence, store: ImageStore, verify_files: int) -> dict[str, pl.DataFrame]:
-    """The frames that are checked: tables with the columns their contract needs, and what follows from several."""
+def checked_frames(evidence: Evidence, store: ImageStore, settings: ReviewSettings) -> dict[str, pl.DataFrame]:
+    """The frames that are checked: tables with the columns their contract needs, and what follows from several.
+
+    Photos that were ingested answer no place: without a plan there is none to check.
+    """
     places, images, labels, runs = (evidence[name] for name in ("places", "images", "labels", "runs"))
     of_place = places.select("place_id", place_split="split").unique("place_id")
     of_image = images.select(
@@ -62,7 +65,7 @@ def checked_frames(evidence: Evidence, store: ImageStore, verify_files: int) -> 
     label = labels.join(of_place, on="place_id", how="left").join(of_image, on="image_id", how="left")
     of_place_or_own = pl.when(pl.col("place_id").is_null()).then("image_split").otherwise("place_split")
     same_point = (pl.col("lat") == pl.col("image_lat")) & (pl.col("lon") == pl.col("image_lon"))
-    return {
+    frames = {
         "places": places.with_columns(
             # split is decided by whole cells; a cell in two splits would put neighbours into both
             cell_in_one_split=(pl.col("split").n_unique().over("cell") == 1) | pl.col("cell").is_null(),
@@ -87,12 +90,27 @@ def checked_frames(evidence: Evidence, store: ImageStore, verify_files: int) -> 
             accounted=(pl.col("items_in") == pl.col("kept") + pl.col("rejected") + pl.col("failed"))
             & (pl.col("total") == pl.col("skipped") + pl.col("items_in")),
         ),
-        "stages": pl.DataFrame(
-            [{"stage": one.stage, "balances": one.balances} for one in funnel(evidence)],
-            schema={"stage": pl.String, "balances": pl.Boolean},
-        ),
-        "files": _files(images, store, verify_files),
+        "stages": _stages(evidence, settings),
+        "files": _files(images, store, settings.verify_files),
     }
+    planned = places.height or images["place_id"].count() or "plan" in runs["stage"]
+    return frames if planned else {name: rows for name, rows in frames.items() if name != "places"}
+
+
+def _stages(evidence: Evidence, settings: ReviewSettings) -> pl.DataFrame:
+    """What is wrong with each stage, in words; empty where nothing is."""
+    rows = [
+        {
+            "lost": f"{one.stage}: {one.items_in:,} in, {one.items_in - one.lost:,} found" if one.lost else "",
+            "failed": f"{one.stage}: {one.failed:,} of {one.items_in:,}"
+            if one.failed > settings.max_failed_share * one.items_in
+            else "",
+            "missing": "",
+        }
+        for one in funnel(evidence)
+    ]
+    rows += [{"lost": "", "failed": "", "missing": text} for text in unfinished(evidence["runs"])]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("lost", "failed", "missing"), pl.String))
 
 
 def _files(images: pl.DataFrame, store: ImageStore, limit: int) -> pl.DataFrame:
@@ -112,7 +130,7 @@ def _files(images: pl.DataFrame, store: ImageStore, limit: int) -> pl.DataFrame:
     return wanted.with_columns(pl.Series("intact", state, dtype=pl.Boolean))
 
 
-def _contract(name: str) -> list[Any]:
+def _contract(name: str, settings: ReviewSettings) -> list[Any]:
     """The table's own contract, where it has one, and what the review demands besides."""
     from great_expectations import expectations as gx
 
@@ -127,4 +145,8 @@ def _contract(name: str) -> list[Any]:
         own.append(gx.ExpectColumnValuesToNotBeNull(column="country", meta={"says": "country is never missing"}))
         own.append(holds("localizability", "localizability is localizable", "localizable"))
         own.append(gx.ExpectColumnValuesToBeUnique(column="sha256", meta={"says": "no picture is there twice"}))
-    return own + [holds(column, text) for column, text in _HOLDS[name].items()]
+    if name == "stages":
+        own.append(holds("lost", "in = kept + rejected + failed over all runs: no row is lost", ""))
+        own.append(holds("failed", f"at most {settings.max_failed_share:.0%} of what a stage was given failed", ""))
+        own.append(holds("missing", "every stage has finished, with all that came before it as its input", ""))
+    return own + [holds(column, text) for column, text in _HOLDS.get(name, {}).items()]

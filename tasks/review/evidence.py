@@ -11,12 +11,14 @@ import polars as pl
 from schemas.tables import SYSTEM_COLUMNS
 from schemas.tables import TABLES as CONTRACTS
 from tasks.lake import Lake
+from tasks.lake.withdrawn import REASON as WITHDRAWN
 from tasks.runtime.outcome import REJECTED
 from tasks.runtime.runner import digest
 
 TABLES = ("places", "images", "gaps", "labels", "rejects", "failures", "runs")
 SNAPSHOT_TABLES = ("places", "images", "labels", "rejects")  # what a snapshot keeps readable for good
-REVIEW, RECHECK, INGEST = "review", "collect.recheck", "ingest"
+REVIEW, COLLECT, RECHECK, INGEST = "review", "collect", "collect.recheck", "ingest"
+DONE = ("done", "done_with_failures")  # the status of a run that came to its end
 _OF_EVERY_STAGE = ("rejects", "failures", "runs")  # written by every stage, also by those after the review
 # How and when a picture was fetched is provenance: fetching the same picture again makes no other snapshot.
 _NOT_CONTENT = {"fetched_at", "request_url", "http_status", "etag"}
@@ -32,10 +34,12 @@ class StageCount:
     rejected: int
     failed: int
     rows: int  # in the first of the stage's tables: one item may give several
+    withdrawn: int = 0  # came in, and was withdrawn since
 
     @property
-    def balances(self) -> bool:
-        return self.items_in == self.kept + self.rejected + self.failed
+    def lost(self) -> int:
+        """Items of which nothing is known; negative: there are more than came in."""
+        return self.items_in - self.kept - self.rejected - self.failed - self.withdrawn
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Evidence:
     versions: Mapping[str, int]
     frames: Mapping[str, pl.DataFrame]
     outputs: pl.DataFrame  # table, stage, item_id and made_from of the rows of the reviewed stages' own tables
+    withdrawn: pl.DataFrame  # stage, item_id and written_at of rows that a withdrawal ended
 
     def __getitem__(self, table: str) -> pl.DataFrame:
         return self.frames[table]
@@ -58,7 +63,13 @@ def gather(lake: Lake) -> Evidence:
     columns = ["stage", "item_id", "made_from"]
     outputs = [lake.read(name, columns=columns).with_columns(table=pl.lit(name)) for name in sorted(written)]
     empty = pl.DataFrame(schema=dict.fromkeys([*columns, "table"], pl.String))
-    return Evidence(versions, frames, pl.concat([empty, *outputs]))
+    ended = [_withdrawn(lake, name) for name in sorted(written | {"rejects", "failures"})]
+    return Evidence(versions, frames, pl.concat([empty, *outputs]), pl.concat(ended))
+
+
+def _withdrawn(lake: Lake, table: str) -> pl.DataFrame:
+    rows = lake.scan(table).filter(pl.col("tombstone").str.starts_with(WITHDRAWN))
+    return lake.collect(table, rows.select("stage", "item_id", "written_at"))
 
 
 def reviewed_stages(runs: pl.DataFrame) -> dict[str, tuple[str, ...]]:
@@ -74,6 +85,37 @@ def reviewed_stages(runs: pl.DataFrame) -> dict[str, tuple[str, ...]]:
     }
     order = {name: position for position, name in enumerate(CONTRACTS)}
     return dict(sorted(written.items(), key=lambda one: (min((order[t] for t in one[1]), default=0), one[0])))
+
+
+def unfinished(runs: pl.DataFrame) -> list[str]:
+    """Work before the review that is missing: a stage without a finished run, or one that has not seen its input."""
+    written = reviewed_stages(runs)
+    newest = runs.sort("started_at").group_by("stage", maintain_order=True).last().sort("started_at")
+    last = {row["stage"]: row for row in newest.to_dicts() if row["stage"] in written}
+    # A table has one writer: of two stages the later one has taken the other's place, as after a change of names.
+    own = {table: stage for stage in last for table in written[stage] if not CONTRACTS[table].shared}
+    stages = {
+        stage: tables
+        for stage, tables in written.items()
+        if tables and all(own.get(table, stage) == stage for table in tables)
+    }
+    found = [
+        f"{stage}: its last run was {last[stage]['status']}"
+        for stage in stages
+        if not str(last[stage]["status"]).startswith("done")
+    ]
+    made = {table for stage, tables in stages.items() if last[stage]["status"] in DONE for table in tables}
+    found += [f"no stage has made {table}" for table in ("images", "labels") if table not in made]
+    for stage, tables in stages.items():
+        reads = set(json.loads(last[stage]["input_versions_json"] or "{}")) - set(tables)
+        found += [
+            f"{stage} has not seen what {other} made"
+            for other, others in stages.items()
+            if reads & set(others)
+            and last[other]["kept"] + last[other]["rejected"]
+            and last[other]["finished_at"] > last[stage]["started_at"]
+        ]
+    return found
 
 
 def reviewed_only(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -109,18 +151,18 @@ def _hash(rows: pl.DataFrame) -> str:
 
 def funnel(evidence: Evidence) -> list[StageCount]:
     """One line for each reviewed stage: its newest finished run says what came in, the tables say where it went."""
-    done = evidence["runs"].filter(pl.col("status").is_in(["done", "done_with_failures"]))
+    done = evidence["runs"].filter(pl.col("status").is_in(DONE))
     newest = done.sort("finished_at").group_by("stage", maintain_order=True).last()
-    totals: dict[str, int] = dict(newest.select("stage", "total").iter_rows())
-    totals.pop(RECHECK, None)  # it checks pictures that another stage brought: nothing goes through it
+    last = {row["stage"]: row for row in newest.to_dicts()}
+    last.pop(RECHECK, None)  # it checks pictures that another stage brought: nothing goes through it
     return [
-        _stage_count(evidence, stage, tables, None if stage == INGEST else totals[stage])
+        _stage_count(evidence, stage, tables, last[stage])
         for stage, tables in reviewed_stages(evidence["runs"]).items()
-        if stage in totals
+        if stage in last
     ]
 
 
-def _stage_count(evidence: Evidence, stage: str, tables: tuple[str, ...], total: int | None) -> StageCount:
+def _stage_count(evidence: Evidence, stage: str, tables: tuple[str, ...], run: Mapping[str, Any]) -> StageCount:
     mine = pl.col("stage") == stage
     rows = evidence.outputs.filter(mine)
     failed = evidence["failures"].filter(mine).select("item_id")
@@ -128,15 +170,22 @@ def _stage_count(evidence: Evidence, stage: str, tables: tuple[str, ...], total:
     made = rows.filter(~pl.col("made_from").fill_null("").str.starts_with(REJECTED)).select("item_id").unique()
     kept = made.join(failed, on="item_id", how="anti")
     rejected = evidence["rejects"].filter(mine).join(failed, on="item_id", how="anti")
-    # No run sees all photos that were ever ingested: there the sum is shown, and each run's account is checked.
     seen = kept.height + rejected.height + failed.height
+    # Withdrawn since the run: it was given the item, and no table has it now.
+    ended = evidence.withdrawn.filter(mine, pl.col("written_at") > run["started_at"]).select("item_id").unique()
+    for one in (kept, rejected, failed):
+        ended = ended.join(one, on="item_id", how="anti")
+    # No run sees all photos that were ever ingested: there the sum is shown, and each run's account is checked.
+    items_in = seen if stage == INGEST else int(run["total"])
     return StageCount(
         stage=stage,
-        items_in=seen if total is None else total,
+        items_in=items_in,
         kept=kept.height,
         rejected=rejected.height,
         failed=failed.height,
         rows=rows.filter(pl.col("table").is_in(tables[:1])).height,
+        # An item may have left the input before it was withdrawn: then it did not come in.
+        withdrawn=max(0, min(ended.height, items_in - seen)),
     )
 
 

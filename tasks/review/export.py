@@ -6,8 +6,9 @@ import json
 import shutil
 import tarfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.errors import GeofixError, InputError
-from tasks.lake import Lake
-from tasks.runtime.identity import code_version
+from tasks.lake import Commit, Lake
+from tasks.runtime.identity import code_version, digest, new_run_id
 from tasks.runtime.snapshots import Snapshot, decision_text, find_snapshot
 from tasks.runtime.stage import Inputs
 
+NEVER = datetime.max.replace(tzinfo=UTC)
 SPLITS = ("train", "validation", "benchmark")
 # What is published of a picture, in this order; `image` stands before them where pixels are embedded.
 FROM_LABELS = (
@@ -322,7 +324,10 @@ class Exported:
 
 
 def export(lake: Lake, snapshot_id: str, form: str, folder: Path) -> Exported:
-    """The snapshot in a new folder. It is written under another name and renamed: a killed export leaves none."""
+    """The snapshot in a new folder. It is written under another name and renamed: a killed export leaves none.
+
+    It is registered before its folder has its name: a withdrawal names every copy there may be.
+    """
     if form not in FORMATS:
         raise InputError(f"--as {form}: there is no such format; the formats are {', '.join(FORMATS)}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -335,6 +340,7 @@ def export(lake: Lake, snapshot_id: str, form: str, folder: Path) -> Exported:
         FORMATS[form](chosen, lake, partial)
         (partial / "README.md").write_text(dataset_card(chosen, form), encoding="utf-8")
         (partial / "ATTRIBUTION.csv").write_bytes(attributions(chosen))
+        _register(lake, chosen, form, folder)
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)
@@ -343,3 +349,44 @@ def export(lake: Lake, snapshot_id: str, form: str, folder: Path) -> Exported:
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     return Exported(folder, form, chosen.snapshot_id, chosen.rows.height, len(files), size)
+
+
+def _register(lake: Lake, published: Published, form: str, folder: Path) -> None:
+    run_id, now = new_run_id("export"), datetime.now(UTC)
+    row = {
+        "export_id": digest(run_id),
+        "snapshot_id": published.snapshot_id,
+        "form": form,
+        "folder": str(folder.resolve()),
+        "pictures": published.rows.height,
+        "exported_at": now,
+        **{"stage": "review.export", "item_id": published.snapshot_id, "run_id": run_id, "written_at": now},
+    }
+    lake.append("exports", [row], Commit(run_id, 1, stage="review.export", code_version=code_version()))
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An export that holds withdrawn pictures."""
+
+    folder: str
+    form: str
+    snapshot_id: str
+    exported_at: datetime
+    pictures: int  # of those that were asked for
+
+
+def exports_of(lake: Lake, image_ids: Sequence[str]) -> list[Copy]:
+    """The exports that hold one of these pictures, oldest first."""
+    ended = lake.read("withdrawals", columns=["image_id", "withdrawn_at"]).drop_nulls("image_id")
+    since = dict(ended.group_by("image_id").agg(pl.col("withdrawn_at").min()).iter_rows())
+    found = []
+    for row in lake.read("exports").sort("exported_at").to_dicts():
+        version = json.loads(find_snapshot(lake, row["snapshot_id"])["table_versions_json"])["labels"]
+        held = lake.read("labels", version, ["image_id"])["image_id"]
+        # What had been withdrawn by then was left out.
+        mine = [one for one in held.filter(held.is_in(list(image_ids))) if since.get(one, NEVER) >= row["exported_at"]]
+        if mine:
+            names = ("folder", "form", "snapshot_id", "exported_at")
+            found.append(Copy(**{name: row[name] for name in names}, pictures=len(mine)))
+    return found

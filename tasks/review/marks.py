@@ -1,5 +1,6 @@
 """Marks of people on single labels, from the file the site saves or from `geofix review --serve`."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -51,6 +52,7 @@ class Imported:
     taken: int
     refused: Mapping[str, int]  # reason -> marks
     precision: Precision | None
+    outcomes: tuple[str, ...] = ()  # of each mark in its order: empty, or why it was refused
 
 
 def read_marks(text: str | bytes) -> MarkFile:
@@ -66,7 +68,17 @@ def read_marks(text: str | bytes) -> MarkFile:
 
 
 def import_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
-    """Write the marks to the table `marks`; a second mark of a reviewer on the same label replaces the first."""
+    """Write the marks to the table `marks` and renew the site.
+
+    A second mark of a reviewer on the same label replaces the first.
+    """
+    done = store_marks(lake, given, reviewer)
+    renew_site(lake, find_snapshot(lake, done.snapshot_id))
+    return done
+
+
+def store_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
+    """The same, but for the site."""
     if not reviewer.strip():
         raise InputError("a reviewer's name is needed: --reviewer NAME")
     row = find_snapshot(lake, given.snapshot_id)
@@ -75,24 +87,24 @@ def import_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
     known = {image_id: (sha256, label) for image_id, sha256, label in labels.iter_rows()}
     sampled = set(sampled_ids(source))
     rows: dict[str, dict[str, Any]] = {}
-    refused: dict[str, int] = {}
+    outcomes: list[str] = []
     for one in given.marks:
         shown = known.get(one.image_id)
+        outcome = ""
         if shown is None or shown != (one.sha256, one.label):
-            reason = "the snapshot keeps no such picture" if shown is None else "it was another picture or label"
-            refused[reason] = refused.get(reason, 0) + 1
-            continue
-        made = _row(one, row["snapshot_id"], reviewer.strip(), one.image_id in sampled)
-        if made["mark_id"] in rows:
-            refused["marked twice in the file"] = refused.get("marked twice in the file", 0) + 1
-        rows[made["mark_id"]] = made
+            outcome = "the snapshot keeps no such picture" if shown is None else "it was another picture or label"
+        else:
+            made = _row(one, row["snapshot_id"], reviewer.strip(), one.image_id in sampled)
+            outcome = "marked twice in the file" if made["mark_id"] in rows else ""
+            rows[made["mark_id"]] = made
+        outcomes.append(outcome)
     if rows:
         commit = Commit(new_run_id("marks"), 1, stage=STAGE_NAME, code_version=code_version())
         written = [{**made, "run_id": commit.run_id, "written_at": datetime.now(UTC)} for made in rows.values()]
         lake.upsert("marks", written, commit)
-    renew_site(lake, row)
     now = Source(lake, row, source.settings)
-    return Imported(row["snapshot_id"], len(rows), refused, precision_of(now))
+    refused = Counter(filter(None, outcomes))
+    return Imported(row["snapshot_id"], len(rows), refused, precision_of(now), tuple(outcomes))
 
 
 def _row(one: Mark, snapshot_id: str, reviewer: str, sampled: bool) -> dict[str, Any]:

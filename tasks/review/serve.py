@@ -4,6 +4,7 @@ Only the holder of the token, which is printed once, is answered. The first requ
 cookie; another page of the same browser cannot use it (SameSite=Strict), nor send marks (the origin is compared).
 """
 
+import asyncio
 import hmac
 import logging
 import secrets
@@ -11,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from schemas.errors import GeofixError, InputError, LakeError
 from tasks.lake import Lake
-from tasks.review.marks import import_marks, read_marks
+from tasks.review.marks import read_marks, store_marks
+from tasks.review.site import renew_site
 from tasks.review.site.build import folder_key
+from tasks.runtime.snapshots import find_snapshot
 
 HOST = "127.0.0.1"
 MOST_BYTES = 20_000_000  # of posted marks
@@ -68,6 +72,18 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str) -> Starlet
             return PlainTextResponse("not found", 404)
         return Response(data, media_type="image/png" if name.suffix == ".png" else "image/jpeg")
 
+    storing, renewing = asyncio.Lock(), asyncio.Lock()
+    renewals = 0
+
+    async def renew() -> None:
+        """Renew the site after marks; those that come meanwhile are in the next renewal, which waits for this one."""
+        nonlocal renewals
+        renewals += 1
+        mine = renewals
+        async with renewing:
+            if mine == renewals:  # else a later one does it
+                await run_in_threadpool(lambda: renew_site(lake, find_snapshot(lake, snapshot_id)))
+
     async def marks(request: Request) -> Response:
         denied = refused(request)
         if denied is not None:
@@ -75,17 +91,22 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str) -> Starlet
         origin = request.headers.get("origin", "")
         if origin != f"http://{request.headers.get('host', '')}":
             return PlainTextResponse("marks are taken from this site only", 403)
-        if int(request.headers.get("content-length") or 0) > MOST_BYTES:
-            return PlainTextResponse("too many marks at once", 413)
+        body = b""
+        async for part in request.stream():  # a body in chunks does not say its length
+            body += part
+            if len(body) > MOST_BYTES:
+                return PlainTextResponse("too many marks at once", 413, {"Connection": "close"})
         try:
-            given = read_marks(await request.body())
+            given = read_marks(body)
             if given.snapshot_id != snapshot_id:
                 raise InputError(f"snapshot_id: this site is of snapshot {snapshot_id}")
-            done: Any = await run_in_threadpool(import_marks, lake, given, reviewer)
+            async with storing:  # one commit after the other: no two try for the same version of the table
+                done = await run_in_threadpool(store_marks, lake, given, reviewer)
         except GeofixError as error:
             return PlainTextResponse(str(error), 400)
         logger.info("%s marks taken", done.taken)
-        return PlainTextResponse(done.precision.sentence if done.precision else f"{done.taken} marks taken")
+        said = done.precision.sentence if done.precision else f"{done.taken} marks taken"
+        return JSONResponse({"says": said, "outcomes": done.outcomes}, background=BackgroundTask(renew))
 
     return Starlette(
         routes=[

@@ -24,6 +24,7 @@ from tasks.review.evidence import (
     report_digest,
     reviewed_only,
     snapshot_id,
+    unfinished,
 )
 from tasks.review.site import build_site, keep_plan, report_path
 from tasks.review.site.build import folder_key
@@ -45,6 +46,7 @@ def items(inputs: Inputs, settings: ReviewSettings) -> pl.DataFrame:
         {
             "id": [snapshot_id(inputs.frame("images"), inputs.frame("labels"))],
             "shown": [report_digest(shown["rejects"], shown["failures"], inputs.frame("gaps"))],
+            "unfinished": ["; ".join(unfinished(shown["runs"]))],
         }
     )
 
@@ -59,7 +61,7 @@ def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     # Table versions are not part of the item, or a compaction would make work; so they are fixed here and compared.
     if snapshot_id(evidence["images"], evidence["labels"]) != item["id"]:
         raise GeofixError("images or labels were changed while they were under review; run review again")
-    checks = run_checks(evidence, context.lake.images, context.settings.verify_files)
+    checks = run_checks(evidence, context.lake.images, context.settings)
     passed = all(check.passed for check in checks)
     row: dict[str, Any] = {
         "snapshot_id": item["id"],

@@ -1,10 +1,13 @@
 """Withdrawal: pictures, and everything made of them, leave the lake; models trained on them are named.
 
-The rule is written first, so that no stage takes such a picture again from then on. Then the rows end, then the bytes
-go: pictures, views, crops and model views. Killed in between, the same command finishes what is left.
+The rule is written first, so that no stage takes such a picture again from then on. Then the rows end, with what models
+wrote about it, then the bytes go: pictures, views, crops and model views. Killed in between, the same command finishes
+what is left.
 """
 
+import difflib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,15 +20,19 @@ from schemas.tables import TABLES
 from tasks.lake import Commit, Lake
 from tasks.lake.image_store import EXTENSIONS
 from tasks.lake.withdrawn import REASON
+from tasks.review.evidence import COLLECT
+from tasks.review.export import Copy, exports_of
 from tasks.review.site import renew_site
 from tasks.review.site.thumbnails import forget_pictures
+from tasks.runtime.calls import forget_calls
 from tasks.runtime.identity import code_version, digest, new_run_id
 
 Rule = Literal["image", "creator", "licence"]
 
 SHORTEST = 6  # letters of an id that is cut short
 STAGE = "review.withdraw"
-_FACTS = ("image_id", "source", "source_id", "sha256", "extension", "creator", "licence")
+_FACTS = ("image_id", "source", "source_id", "sha256", "extension", "creator", "licence", "place_id", "stage")
+_OF_ITEMS = ("rejects", "failures")  # name an item, whose id names the picture, and hold what was said of it
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Withdrawal:
     rows: dict[str, int]  # ended, by table
     files: int  # deleted
     models: tuple[Model, ...]
+    exports: tuple[Copy, ...]  # earlier ones that hold a withdrawn picture
+    alike: tuple[str, ...] = ()  # where nothing matched: creators or licences of a similar name
 
 
 def withdraw(lake: Lake, wanted: str, why: str, who: str) -> Withdrawal:
@@ -65,13 +74,21 @@ def withdraw(lake: Lake, wanted: str, why: str, who: str) -> Withdrawal:
     commit = Commit(run_id, 1, stage=STAGE, code_version=code_version())
     _write_rules(lake, rule, value, met, why.strip(), who.strip(), now, commit)
     image_ids = sorted(set(met["image_id"]))
+    _look_again(lake, met, now, commit)
     files = _files(lake, met, image_ids)
     rows = _end_rows(lake, image_ids, f"{REASON}: {why.strip()}", commit)
     deleted = sum(_delete(lake, sha256, extension) for sha256, extension in sorted(files))
     deleted += forget_pictures(lake, image_ids)
     for snapshot in lake.read("snapshots").to_dicts():
         renew_site(lake, snapshot)
-    return Withdrawal(rule, value, tuple(image_ids), rows, deleted, tuple(trained_on(lake, image_ids)))
+    models, exports = tuple(trained_on(lake, image_ids)), tuple(exports_of(lake, image_ids))
+    alike = () if image_ids else tuple(_alike(images, rule, value))
+    return Withdrawal(rule, value, tuple(image_ids), rows, deleted, models, exports, alike)
+
+
+def _alike(images: pl.DataFrame, rule: Rule, value: str) -> list[str]:
+    known = {str(name).casefold(): str(name) for name in images[rule].drop_nulls().unique().sort()}
+    return [known[name] for name in difflib.get_close_matches(value.casefold(), known, 3)]
 
 
 def _meant(images: pl.DataFrame, wanted: str) -> tuple[Rule, str, pl.DataFrame]:
@@ -113,6 +130,22 @@ def _write_rules(
         lake.append("withdrawals", new, commit)
 
 
+def _look_again(lake: Lake, met: pl.DataFrame, now: datetime, commit: Commit) -> None:
+    """Tell collect that the pictures' places lack one: each is collected again by the next run."""
+    checks = {row["subject_id"]: row for row in lake.read("checks").to_dicts()}
+    rows = []
+    for picture in met.filter(pl.col("stage") == COLLECT).unique("image_id").sort("image_id").to_dicts():
+        image_id = picture["image_id"]
+        before = checks.get(image_id) or {"news": 0, "nth": 0, "status": ""}
+        if before["status"] != REASON:
+            told = {"subject_id": image_id, "subject": "image", "place_id": picture["place_id"], "status": REASON}
+            system = {"stage": STAGE, "item_id": image_id, "made_from": digest(image_id, REASON), "written_at": now}
+            counts = {"news": before["news"] + 1, "nth": before["nth"] + 1, "checked_at": now}
+            rows.append({**told, **system, **counts, "run_id": commit.run_id})
+    if rows:
+        lake.upsert("checks", rows, commit)
+
+
 def _end_rows(lake: Lake, image_ids: list[str], why: str, commit: Commit) -> dict[str, int]:
     """End every row that belongs to the pictures, in every table that names them; how many were live."""
     ended = {}
@@ -126,6 +159,18 @@ def _end_rows(lake: Lake, image_ids: list[str], why: str, commit: Commit) -> dic
             continue
         lake.tombstone(name, found.select(table.key).unique(), why, commit)
         ended[name] = found["tombstone"].null_count()
+    wanted = frozenset(image_ids)
+
+    def is_about(item_id: str) -> bool:
+        return not wanted.isdisjoint(re.split(r"[:|]", item_id))
+
+    for name in _OF_ITEMS:
+        keys = lake.read(name, columns=list(TABLES[name].key))
+        about = keys.filter(pl.Series([is_about(item_id) for item_id in keys["item_id"]], dtype=pl.Boolean))
+        if about.height:
+            lake.tombstone(name, about, why, commit)
+            ended[name] = about.height
+    ended["calls"] = forget_calls(lake, is_about, why, commit)
     return {name: count for name, count in ended.items() if count}
 
 

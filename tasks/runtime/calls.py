@@ -86,6 +86,20 @@ def load_calls(lake: Lake, store: CallStore) -> int:
     return store.load(rows.to_dicts(), version)
 
 
+def forget_calls(lake: Lake, is_meant: Callable[[str], bool], why: str, commit: Commit) -> int:
+    """End the calls of these items and delete what was answered to them, on this machine too; returns how many."""
+    commit_calls(lake)
+    calls = lake.read(TABLE, columns=["call_id", "item_id"])
+    meant = calls.filter(pl.Series([is_meant(item_id or "") for item_id in calls["item_id"]], dtype=pl.Boolean))
+    rows = lake.scan(TABLE).filter(pl.col("tombstone").is_null(), pl.col("call_id").is_in(meant["call_id"].implode()))
+    ended = lake.collect(TABLE, rows).with_columns(tombstone=pl.lit(why), reply_json=pl.lit(None, pl.String))
+    if ended.height:
+        lake.upsert(TABLE, ended.to_dicts(), commit)
+    for path in lake.state.glob(f"{Path(FILE).stem}*.sqlite"):  # on a cluster every node has one
+        CallStore(path).forget_items(is_meant)
+    return ended.height
+
+
 def spent_usd(lake: Lake) -> float:
     """What the calls on a lake have cost so far, those that may have been lost with a killed run included."""
     store = call_store(lake)

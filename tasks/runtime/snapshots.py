@@ -12,6 +12,7 @@ from tasks.lake import Lake
 
 SHORTEST = 6  # letters of an id that is cut short
 KNOWN_SHOWN = 10
+CHECKS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,25 @@ def find_snapshot(lake: Lake, wanted: str) -> dict[str, Any]:
     known = ", ".join(f"{row['snapshot_id']} ({row['status']})" for row in snapshots.head(KNOWN_SHOWN).to_dicts())
     hint = f" (at least {SHORTEST} letters of its id are needed)" if short else ""
     raise NotFound(f"there is no snapshot '{wanted[:80]}'{hint}; known: {known}")
+
+
+def verdict_text(row: Mapping[str, Any]) -> str:
+    """What the checks and the reviewer say of a snapshot, as one sentence: the same wherever it is said."""
+    return f"snapshot {row['snapshot_id']} {checks_text(row)}; it is {decision_text(row)}"
+
+
+def checks_text(row: Mapping[str, Any]) -> str:
+    """What the checks say of a snapshot, as one phrase; names those that fail, with examples."""
+    checks = json.loads(row["checks_json"] or "[]")
+    failing = [check for check in checks if not check["passed"]]
+    if row["checks_passed"] and not failing:
+        return f"passes all {len(checks)} checks"
+    named = [
+        f"{check['table']}: {check['says']}" + (f" ({', '.join(check['examples'])})" if check["examples"] else "")
+        for check in failing[:CHECKS_SHOWN]
+    ]
+    named += [f"{len(failing) - CHECKS_SHOWN} more"] if len(failing) > CHECKS_SHOWN else []
+    return f"fails {len(failing)} of {len(checks)} checks: {'; '.join(named)}"
 
 
 def decision_text(row: Mapping[str, Any]) -> str:

@@ -71,6 +71,12 @@ def spending_of(item_id: str) -> Iterator[Spending]:
         _spending.reset(token)
 
 
+def current_item_id() -> str | None:
+    """The item whose calls are being summed up."""
+    current = _spending.get()
+    return current.item_id if current else None
+
+
 @dataclass(frozen=True)
 class Request:
     """What identifies a request, and what is written down of it."""
@@ -202,12 +208,11 @@ class CallLog:
             wait_s = min(LONGEST_WAIT_S, 1.5 * wait_s)
 
     def _row(self, request: Request, call_id: str, usage: Usage, seconds: float, asked_at: float) -> Row:
-        current = _spending.get()
         return {
             "call_id": call_id,
             "request_hash": request.request_hash,
             "stage": self.stage,
-            "item_id": current.item_id if current else "",
+            "item_id": current_item_id() or "",
             "run_id": self.run_id,
             "role": request.role,
             "endpoint": request.endpoint,

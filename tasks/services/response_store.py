@@ -43,7 +43,9 @@ _RESPONSES = (
     f"expires_at REAL, {', '.join(CALL_COLUMNS)}, batch INTEGER, value BLOB, PRIMARY KEY (namespace, key))"
 )
 _EXPIRING = "CREATE INDEX IF NOT EXISTS expiring ON responses (expires_at) WHERE expires_at IS NOT NULL"
-_KEEP = "INSERT OR REPLACE INTO responses (namespace, key, asked_at, expires_at, value) VALUES (?, ?, ?, ?, ?)"
+_KEEP = (
+    "INSERT OR REPLACE INTO responses (namespace, key, asked_at, expires_at, item_id, value) VALUES (?, ?, ?, ?, ?, ?)"
+)
 _FIND = "SELECT value, asked_at FROM responses WHERE namespace = ? AND key = ? AND coalesce(expires_at, ?) >= ?"
 _TOO_MUCH = (
     "DELETE FROM responses WHERE rowid IN (SELECT rowid FROM (SELECT rowid, sum(length(value)) OVER (ORDER BY rowid "
@@ -141,6 +143,7 @@ class Keep:
     value: bytes
     asked_at: float
     expires_at: float | None = None  # None: it lives as long as the lake
+    item_id: str | None = None  # of the item that asked first
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,20 @@ class ResponseStore:
             self._trim()
         return results
 
+    def forget_items(self, is_meant: Callable[[str], bool]) -> int:
+        """Delete the answers to these items, and all that expire, without a trace; returns how many were to items."""
+        with self._file.reading() as file:
+            file.execute("PRAGMA secure_delete=ON")
+        with self._file.transaction() as file:
+            items = "SELECT DISTINCT item_id FROM responses WHERE item_id IS NOT NULL"
+            meant = [item_id for (item_id,) in file.execute(items).fetchall() if is_meant(item_id)]
+            mine = "DELETE FROM responses WHERE item_id IN (SELECT value FROM json_each(?))"
+            gone = file.execute(mine, (json.dumps(meant),)).rowcount
+            file.execute("DELETE FROM responses WHERE expires_at IS NOT NULL")  # they may list or hold pictures
+        with self._file.reading() as file:
+            file.executescript("PRAGMA wal_checkpoint(TRUNCATE)")
+        return gone
+
     def _apply(self, file: sqlite3.Connection, steps: Sequence[Any]) -> list[Any]:
         results: list[Any] = []
         for step in steps:
@@ -202,7 +219,8 @@ class ResponseStore:
             if isinstance(step, Find):
                 result = self._find(file, step.namespace, step.key)
             elif isinstance(step, Keep):
-                file.execute(_KEEP, (step.namespace, step.key, step.asked_at, step.expires_at, step.value))
+                told = (step.asked_at, step.expires_at, step.item_id, step.value)
+                file.execute(_KEEP, (step.namespace, step.key, *told))
                 self._untrimmed += len(step.value) if step.expires_at is not None else 0
             elif isinstance(step, Forget):
                 file.execute("DELETE FROM responses WHERE namespace = ? AND key = ?", (step.namespace, step.key))
@@ -303,7 +321,9 @@ def writer_of(store: Responses) -> BatchedWriter:
 _asking: WeakValueDictionary[tuple[int, str, str], asyncio.Lock] = WeakValueDictionary()
 
 
-async def ask_once(store: Responses, namespace: str, key: str, ask: Callable[[], Awaitable[bytes]]) -> bytes:
+async def ask_once(
+    store: Responses, namespace: str, key: str, ask: Callable[[], Awaitable[bytes]], item_id: str | None = None
+) -> bytes:
     """A kept answer, or that of `ask`, which is kept before it is returned.
 
     Tasks of a process that ask the same at once ask once. What `ask` raises is not kept.
@@ -316,5 +336,5 @@ async def ask_once(store: Responses, namespace: str, key: str, ask: Callable[[],
             return found.value
         asked_at = time.time()
         value = await ask()
-        await writer.write(Keep(namespace, key, value, asked_at))
+        await writer.write(Keep(namespace, key, value, asked_at, item_id=item_id))
         return value

@@ -1,49 +1,28 @@
 """Rejection sampling (SpotAgent 3.2.1): which trajectories are worth learning from, and why the others are not."""
 
+import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from schemas.messages import Message, image_references, texts_of
-from schemas.settings.synthesize import SynthesizeSettings
+from schemas.messages import Message, texts_of
+from schemas.settings.synthesize import Rule, SynthesizeSettings
 from tasks.agent.environment import ANSWERED, CALL_BUDGET, Trajectory
 from tasks.agent.render import training_messages
-from tasks.agent.tagged import NotTaggable, split_thought
+from tasks.agent.tagged import NotTaggable
+from tasks.geo.distance import EARTH_RADIUS_KM
+from tasks.geo.labels import country_codes_of
+from tasks.geo.named_places import nearest_named_km
+from tasks.geo.names import country_code
 from tasks.recipes.recipe import Judged, Recipe
 from tasks.reward.answer import parse_answer
 from tasks.reward.outcome import Truth
+from tasks.synthesize.claims import contradictions, unseen_signs
 
-# Writing that is quoted. A straight single quote counts only at the edge of a word: the rest are apostrophes.
-_QUOTED = re.compile(r"\"([^\"\n]{2,80})\"|“([^”\n]{2,80})”|«([^»\n]{2,80})»|(?<!\w)'([^'\n]{2,80})'(?!\w)")
+BORDER_KM = 20.0  # borders are simplified, and a town may lie across one
+TOWN_KM = 50.0  # from the place of its name on, an answer's point is another place's
 _COORDINATE = re.compile(r"(?<![\w.])-?\d{1,3}\.(\d{3,})(?![\w.])")
-
-
-def unseen_signs(trajectory: Trajectory) -> list[str]:
-    """What thoughts quote that stands in no message the model could see by then.
-
-    A thought may quote what the picture right before it shows: it is where the picture is read. Where an Observer did
-    the reading, its words are the measure.
-    """
-    seen: list[str] = []
-    observed = iter(trajectory.observations)
-    unseen: list[str] = []
-    after_picture = False
-    for message in trajectory.messages:
-        texts, pictures = _visible(message)
-        if message["role"] != "assistant":
-            after_picture = (after_picture and message["role"] == "tool") or bool(pictures)
-            seen += [fold(text) for text in texts]
-            seen += [fold(words) for _, words in zip(range(pictures), observed, strict=False)]
-            continue
-        thought, _ = split_thought(texts[0] if texts else "")
-        is_reading = after_picture and not trajectory.observations
-        known = "\n".join(seen)
-        unseen += [quoted for quoted in quotes(thought) if not is_reading and fold(quoted) not in known]
-        # What it asked a tool for is a message it can see as well.
-        seen += [fold(text) for text in (*texts, *_arguments(message))]
-        after_picture = False
-    return unseen
 
 
 def unfounded_coordinates(trajectory: Trajectory) -> list[str]:
@@ -51,8 +30,7 @@ def unfounded_coordinates(trajectory: Trajectory) -> list[str]:
     given: list[float] = []
     unfounded: list[str] = []
     for message in trajectory.messages:
-        texts, _ = _visible(message)
-        numbers = [match for text in (*texts, *_arguments(message)) for match in _COORDINATE.finditer(text)]
+        numbers = [match for text in (*texts_of(message), *_arguments(message)) for match in _COORDINATE.finditer(text)]
         if message["role"] != "assistant":
             given += [float(match.group()) for match in numbers] if message["role"] == "tool" else []
             continue
@@ -61,6 +39,28 @@ def unfounded_coordinates(trajectory: Trajectory) -> list[str]:
             if not any(abs(float(match.group()) - value) <= half for value in given):
                 unfounded.append(match.group())
     return unfounded
+
+
+def misplaced_answer(trajectory: Trajectory) -> list[str]:
+    """The answer's point where it is far from every place of the town, or outside the country, that the answer names.
+
+    For recipes whose tools give no coordinates: a point then comes from the model's own knowledge of the map.
+    """
+    answer = parse_answer(trajectory.final_text)
+    code = country_code(answer.address.country or "")
+    if code is None or answer.lat is None or answer.lon is None:
+        return []
+    lat, lon = answer.lat, answer.lon
+    away_km = nearest_named_km(answer.address.city, code, lat, lon) if answer.address.city else None
+    if away_km is not None:
+        return [f"{lat}, {lon} is {away_km:.0f} km from {answer.address.city}"] if away_km > TOWN_KM else []
+    north = math.degrees(BORDER_KM / EARTH_RADIUS_KM)
+    east = north / max(0.1, math.cos(math.radians(lat)))
+    steps = [(up, right) for up in (0, -1, 1) for right in (0, -1, 1)]
+    lats = [max(-90.0, min(90.0, lat + up * north)) for up, _ in steps]
+    lons = [(lon + right * east + 180) % 360 - 180 for _, right in steps]
+    is_there = code in set(country_codes_of(lats, lons))
+    return [] if is_there else [f"{lat}, {lon} is not in {answer.address.country}"]
 
 
 def named_in_question(trajectory: Trajectory, names: Sequence[str | None]) -> list[str]:
@@ -80,16 +80,6 @@ def fold(text: str) -> str:
     return " ".join("".join(char for char in parts if not unicodedata.combining(char)).split())
 
 
-def quotes(text: str) -> Iterator[str]:
-    """Everything a text puts in quotation marks."""
-    for match in _QUOTED.finditer(text):
-        yield next(group for group in match.groups() if group is not None)
-
-
-def _visible(message: Message) -> tuple[list[str], int]:
-    return texts_of(message), len(image_references([message]))
-
-
 def _arguments(message: Message) -> list[str]:
     return [call["function"]["arguments"] for call in message.get("tool_calls") or []]
 
@@ -105,20 +95,32 @@ class Verdict(Judged):
         return not self.reasons
 
 
-def judge_trajectory(trajectory: Trajectory, recipe: Recipe, truth: Truth, settings: SynthesizeSettings) -> Verdict:
+def rules_of(recipe: Recipe, settings: SynthesizeSettings) -> tuple[Rule, ...]:
+    """The rules beyond a paper's own that a recipe's trajectories are held to: its own, or those of the settings."""
+    return recipe.rules if settings.require is None else settings.require
+
+
+def judge_trajectory(
+    trajectory: Trajectory,
+    recipe: Recipe,
+    truth: Truth,
+    settings: SynthesizeSettings,
+    readings: Sequence[str] | None = None,
+) -> Verdict:
     """Kept iff every call was well-formed and answered, and the answer has the prompt's form and is near the truth.
 
-    The recipe judges its answer; `max_error_km` is how near a point has to be. Rules beyond the paper apply where
-    `require` names them.
+    The recipe judges its answer; `max_error_km` is how near a point has to be. Further rules are those of `rules_of`;
+    `readings` is what was read in each picture by another model (`readings.py`), None where none was asked.
     """
     reasons = _process_reasons(trajectory)
     judged = recipe.judge(trajectory.final_text, truth, settings.max_error_km)
     reasons += [reason for reason in judged.reasons if reason not in reasons]
     evidence: list[str] = []
+    required = rules_of(recipe, settings)
     for rule, (reason, offending_in) in _RULES.items():
-        if rule in settings.require and (offending := offending_in(trajectory)):
-            reasons.append(reason)
-            evidence += offending[:5]
+        if rule in required and (offending := offending_in(trajectory, truth, readings)):
+            reasons += [reason] if reason not in reasons else []
+            evidence += [f"{reason}: {found}" for found in offending[:5]]
     return Verdict(tuple(reasons), judged.answer, judged.lat, judged.lon, judged.error_km, tuple(evidence))
 
 
@@ -145,8 +147,11 @@ def _named(trajectory: Trajectory) -> list[str]:
     return named_in_question(trajectory, (answer.address.country, answer.address.city))
 
 
-_RULES: dict[str, tuple[str, Callable[[Trajectory], list[str]]]] = {
-    "visible_signs": ("unseen_sign", unseen_signs),
-    "given_coordinates": ("unfounded_coordinate", unfounded_coordinates),
-    "unnamed_answer": ("answer_in_question", _named),
+_Check = Callable[[Trajectory, Truth, Sequence[str] | None], list[str]]
+_RULES: dict[Rule, tuple[str, _Check]] = {
+    "visible_signs": ("unseen_sign", lambda trajectory, _, readings: unseen_signs(trajectory, readings)),
+    "true_statements": ("contradicted", lambda trajectory, truth, _: contradictions(trajectory, truth)),
+    "given_coordinates": ("unfounded_coordinate", lambda trajectory, *_: unfounded_coordinates(trajectory)),
+    "placed_answer": ("unfounded_coordinate", lambda trajectory, *_: misplaced_answer(trajectory)),
+    "unnamed_answer": ("answer_in_question", lambda trajectory, *_: _named(trajectory)),
 }

@@ -25,7 +25,8 @@ from tasks.reward.outcome import Truth, truth_of
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, ServiceError
-from tasks.synthesize.rejection import Verdict, judge_trajectory
+from tasks.synthesize.readings import quotes_pictures, read_pictures
+from tasks.synthesize.rejection import Verdict, judge_trajectory, rules_of
 
 
 def limits(recipe: Recipe, settings: SynthesizeSettings) -> Budgets:
@@ -104,6 +105,7 @@ def _items_of(inputs: Inputs, settings: SynthesizeSettings, recipe: str, max_ima
         *("image_id", "sha256", "extension", "lat", "lon", "country", "region", "city", "notes"),
         pl.lit(recipe).alias("recipe"),
         pl.lit(RECIPES[recipe].prompt.digest).alias("prompt_hash"),  # other words make another trajectory
+        pl.lit(" ".join(rules_of(RECIPES[recipe], settings))).alias("rules"),  # other rules keep other ones
         pl.lit(inputs.snapshot_id).alias("snapshot_id"),
     ).sort("sha256", "image_id")
 
@@ -132,6 +134,8 @@ def roles(settings: SynthesizeSettings) -> tuple[str, ...]:
             found.append(settings.agent)
         elif recipe.writer is not None:
             found += recipe.writer.roles(settings)
+        if "visible_signs" in rules_of(recipe, settings):
+            found.append(settings.observer)
     return tuple(dict.fromkeys(found))
 
 
@@ -152,10 +156,11 @@ async def work(item: Row, context: WorkerContext) -> Outcome:
     usage = Usage()
     for number in range(1 if recipe.writes_gold else settings.samples):
         writer, trajectory = await _try(item, recipe, picture, truth, number, context)
-        judged.append(judge_trajectory(trajectory, recipe, truth, settings))
+        verdict, read = await _judge(trajectory, recipe, truth, context)
+        judged.append(verdict)
         rows.append(_row(item, recipe, writer, number, picture, trajectory, judged[-1]))
         files += derived_rows(rows[-1]["trajectory_id"], item["image_id"], trajectory.messages)
-        usage += trajectory.usage
+        usage += trajectory.usage + read
         if sum(one.kept for one in judged) >= settings.enough:
             break
     if any(one.kept for one in judged):
@@ -169,6 +174,16 @@ async def work(item: Row, context: WorkerContext) -> Outcome:
         "found": list(last.evidence)[:5],
     }
     return Rejected(judged[0].reasons[0], evidence, {"derived": files, "trajectories": rows}, usage)
+
+
+async def _judge(trajectory: Trajectory, recipe: Recipe, truth: Truth, context: WorkerContext) -> tuple[Verdict, Usage]:
+    """The verdict, and what it took: pictures are read again only where that alone can decide."""
+    settings = context.settings
+    verdict = judge_trajectory(trajectory, recipe, truth, settings)
+    if not verdict.kept or "visible_signs" not in rules_of(recipe, settings) or not quotes_pictures(trajectory):
+        return verdict, Usage()
+    readings, usage = await read_pictures(trajectory, context.chat, settings.observer, settings.max_tokens)
+    return judge_trajectory(trajectory, recipe, truth, settings, readings), usage
 
 
 async def _try(
@@ -237,7 +252,7 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat", "search", "geocoder"),
     roles=roles,
-    version=2,
+    version=3,
     identity=identity,
     scope=scope,
     snapshot=True,

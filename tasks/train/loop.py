@@ -186,5 +186,9 @@ def prepare_model(model: Any, settings: TrainSettings) -> FastModel:
     if settings.lora is not None:
         seed_step(settings.seed, ADAPTERS_STEP)
         add_adapters(model, settings.lora)
-    kept = settings.gradient_checkpointing
-    return fast_model(model, checkpoint_vision=kept != "none", checkpoint_text=kept == "all")
+    kept, is_frozen = settings.gradient_checkpointing, settings.freeze == "vision"
+    # What is not trained keeps no activations, so there is nothing to compute twice.
+    fast = fast_model(model, checkpoint_vision=kept != "none" and not is_frozen, checkpoint_text=kept == "all")
+    if is_frozen:
+        fast.vision.requires_grad_(False)
+    return fast

@@ -26,23 +26,36 @@ FILES = {name: _DATA / f"{name}.safetensors" for name in (NAME, AGENT)}
 SHARED = "visual."  # in the names of the weights that the agent has from the base
 WEIGHTS = "model.safetensors"
 _SCALE = ".scale"
+# The base was taught to read letter by letter, whatever words its tokenizer has: so it writes the name it looks up.
+SPELLED = r'(?<=address": "[^"\n]{0,120})[^"\n]'
 
 
 def packaged_folder(name: str = NAME) -> Path:
     """The folder of a packaged model, complete; unpacked once for each user."""
     needed = [FILES[NAME]] if name == NAME else [FILES[NAME], FILES[name]]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in needed)).hexdigest()[:12]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in needed) + SPELLED.encode()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "geofix" / "bases"
     folder = cache / f"{name}-{digest}"
     if not folder.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=cache, prefix=f".{name}-"))
         unpack_base(needed[-1], partial, needed[0])
+        spell_addresses(partial / "tokenizer.json")
         try:
             partial.rename(folder)
         except OSError:  # another process was quicker; both hold the same
             shutil.rmtree(partial)
     return folder
+
+
+def spell_addresses(file: Path) -> None:
+    """Have the tokenizer of this file take the letters of a geocoder's `address` one by one."""
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    rule = {"type": "Split", "pattern": {"Regex": SPELLED}, "behavior": "Isolated", "invert": False}
+    rules = tokenizer["pre_tokenizer"]["pretokenizers"]
+    if rule not in rules:
+        rules.insert(0, rule)
+    file.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
 
 
 def pack_base(folder: Path, file: Path, leave_out: str | None = None) -> None:

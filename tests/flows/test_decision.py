@@ -1,5 +1,6 @@
 """What the pipeline does about its snapshot: goes on, stops, or asks the reviewer."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import pytest
 
 from flows import decision
-from flows.decision import Decision, snapshot_approved, suspended_for
+from flows.decision import Decision, conclude_review, snapshot_approved, suspended_for
+from flows.display import Silent, display
 from flows.session import Session
 from schemas.config import Config
 from schemas.errors import StageRefused
 from tasks.lake import Commit, Lake
 
 ID = "5eed" * 6
+CHECK = {"table": "labels", "says": "there is at least one row", "examples": [], "checked": 0, "unexpected": 0}
 
 
 def session(folder: Path, status: str | None, passed: bool = True, **settings: Any) -> Session:
@@ -21,7 +24,11 @@ def session(folder: Path, status: str | None, passed: bool = True, **settings: A
     if status is not None:
         row = {
             **{"snapshot_id": ID, "table_versions_json": "{}", "counts_json": "{}", "checks_passed": passed},
-            **{"checks_json": "[]", "report": f"reports/{ID}/index.html", "status": status},
+            **{
+                "checks_json": json.dumps([{**CHECK, "passed": passed}]),
+                "report": f"reports/{ID}/index.html",
+                "status": status,
+            },
             **{"stage": "review", "item_id": ID, "made_from": "m", "run_id": "r"},
             **({"reviewer": "Ada", "why": "blurred"} if status == "rejected" else {}),
         }
@@ -36,7 +43,7 @@ def test_an_approved_snapshot_lets_the_run_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "name", "message"),
     [
-        ("rejected", "Rejected", f"snapshot {ID} was rejected by Ada: blurred"),
+        ("rejected", "Rejected", f"snapshot {ID} passes all 1 checks; it is rejected by Ada: blurred"),
         ("pending", "WaitingForReview", f"`geofix approve {ID}` and run again"),
     ],
 )
@@ -48,11 +55,29 @@ def test_another_one_ends_a_run_from_the_terminal_with_a_state_that_says_so(
     assert message in (state.message or "")
 
 
-def test_a_rule_approves_what_passes_every_check(tmp_path: Path) -> None:
-    rule = {"review": {"auto_approve": True}}
-    assert snapshot_approved(session(tmp_path / "good", "pending", **rule)) is None
-    failing = snapshot_approved(session(tmp_path / "bad", "pending", passed=False, **rule))
-    assert failing is not None and failing.name == "WaitingForReview"
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_rule_approves_what_passes_every_check_and_the_verdict_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed: bool
+) -> None:
+    published: list[str] = []
+    monkeypatch.setattr(decision, "publish_verdict", lambda verdict, report: published.append(verdict))
+    here = session(tmp_path, "pending", passed=passed, review={"auto_approve": True})
+    said: list[str] = []
+    shown = Silent()
+    monkeypatch.setattr(shown, "say", said.append)
+    token = display.set(shown)
+    try:
+        conclude_review(here)
+        state = snapshot_approved(here)
+    finally:
+        display.reset(token)
+    assert [text for text in said if text.startswith("snapshot")] == published and len(published) == 1
+    if passed:
+        assert state is None and "it is approved by rule: auto_approve" in published[0]
+    else:
+        assert f"{ID} fails 1 of 1 checks: labels: there is at least one row; it is pending" in published[0]
+        assert state is not None and state.name == "WaitingForReview" and "approved" not in " ".join(said)
+        assert said[1:] == [(state.message or "").removeprefix(f"{published[0]}; ")] and "--force" in said[1]
 
 
 def test_without_a_snapshot_there_is_nothing_to_build_on(tmp_path: Path) -> None:
@@ -70,6 +95,7 @@ class Deployed:
         self.run = SimpleNamespace(id="f", deployment_id="d", parent_task_run_id=None, empirical_policy=policy)
         monkeypatch.setattr(decision, "_this_run", lambda: self.run)
         monkeypatch.setattr(decision, "suspend_flow_run", self.suspend)
+        monkeypatch.setattr(decision, "publish_verdict", lambda verdict, report: None)
 
     def suspend(self, wait_for_input: type[Decision], timeout: int, key: str) -> Decision:
         assert timeout == 7 * 24 * 3600
@@ -88,7 +114,7 @@ def test_a_decision_that_cannot_be_taken_is_asked_again_with_the_reason(
     here = session(tmp_path, "pending", passed=False)
     assert snapshot_approved(here) is None
     first, second = deployed.asked
-    assert "fails at least one check" in first and "was not taken" not in first
+    assert "fails 1 of 1 checks" in first and "was not taken" not in first
     assert "does not pass its checks" in second
     row = here.lake.read("snapshots").row(0, named=True)
     assert (row["status"], row["reviewer"], row["why"]) == ("approved", "Ada", "known gap")

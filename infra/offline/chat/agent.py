@@ -15,8 +15,22 @@ from infra.offline.chat import writer
 from infra.offline.chat.agent_state import State, read_state
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess, weigh_notes, with_doubt
+from infra.offline.chat.brief import brief_reply, wants_brief
 from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import GEOCODE, SEARCH, ZOOM, Notes, Tool, call_text, in_text, offered, read_notes
+from infra.offline.chat.notes import (
+    DETAIL,
+    GEOCODE,
+    KEYWORD,
+    SEARCH,
+    TIPS,
+    ZOOM,
+    Notes,
+    Tool,
+    call_text,
+    in_text,
+    offered,
+    read_notes,
+)
 from infra.offline.chat.observer import clarity_of, light_of
 from infra.offline.chat.placenames import fold
 from infra.offline.chat.policy import MALFORMED_RATE, Action, next_action, spoil
@@ -93,17 +107,19 @@ class ThoughtWriter:
             told = _on_the_signs(passages, notes, belief.best.city if belief.best else "")
             if told:
                 return [self.one_of(f"A page found for {query} says: {told}", f"One of the pages reads: {told}")]
-            nothing = self.one_of("say nothing of these signs", "are about other places")
-            return [f"The pages found for {query} {nothing}."]
+            if not passages:
+                return [self.one_of(f"The search for {query} finds no page.", f"No page is found for {query}.")]
+            return [f"The pages found for {query} {self.one_of('do not settle it', 'leave me where I was')}."]
         if tool.purpose == GEOCODE and notes.geocodes:
             asked, found = notes.geocodes[-1]
             if found:
                 return [f"The geocoder places {asked} at {found[0].lat:.4f}, {found[0].lon:.4f} ({found[0].label})."]
             return [self.one_of(f"The geocoder does not know {asked}.", f"There is no entry for {asked}.")]
-        if tool.purpose not in (ZOOM, "") and notes.geocodes:
-            asked, found = notes.geocodes[-1]
-            listed = "; ".join(candidate.label for candidate in found[:2])
+        if tool.purpose in (TIPS, KEYWORD) and notes.geocodes:
+            asked, listed = notes.geocodes[-1][0], "; ".join(notes.listed[:2])
             return [f"The map lists for {asked}: {listed}." if listed else f"The map has nothing for {asked}."]
+        if tool.purpose == DETAIL and notes.listed:
+            return [f"Its entry on the map is {notes.listed[0]}."]
         return []
 
     def conclusion(self, notes: Notes, belief: Belief, guess: Guess) -> str:
@@ -120,14 +136,15 @@ class ThoughtWriter:
         name = guess.city or guess.country_name or "nowhere in particular"
         if guess.why.startswith("lookup of "):
             asked = guess.why.removeprefix("lookup of ")
-            fits = self.one_of("and nothing I saw speaks against it", "which fits what the picture shows")
-            return f"The point I was given for {asked} is the best I have, {fits}. I settle on {name}."
+            best = self.one_of("is the best I have", "is what I trust most")
+            return f"The point I was given for {asked} {best}. I settle on {name}."
         if guess.why == LARGEST:
-            return f"Nothing names the town, so I settle on {name}, the largest city of {guess.country_name}."
+            return f"No town is certain, so I settle on {name}, the largest city of {guess.country_name}."
         if guess.why == "nothing":
             return "I settle on a guess, since nothing points anywhere."
         why = guess.why[0].upper() + guess.why[1:]
-        return f"{why}. I settle on {name}, though no tool gave me its coordinates."
+        known = self.one_of("whose position I know from the map of the country", "and give the position I know it by")
+        return f"{why}. I settle on {name}, {known}."
 
 
 def _on_the_signs(passages: Iterable[str], notes: Notes, believed: str) -> str:
@@ -154,6 +171,8 @@ def _sentences(passage: str, words: set[str]) -> str:
 def planner_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A thought with one tool call, or a thought with the final answer."""
     notes = read_notes(request)
+    if wants_brief(request):
+        return brief_reply(request, notes)
     belief = with_doubt(weigh_notes(notes), trajectory_dice(request, dice), request.temperature)
     found = next_action(offered(request), request.tool_choice, notes, belief, dice, request.temperature)
     teller = ThoughtWriter(request)

@@ -27,9 +27,10 @@ from infra.offline.chat.placenames import place_names
 from infra.offline.chat.protocol import ChatRequest, Message, Picture
 from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, TextLine, look_at_picture
 
-MISREAD_RATE = 0.02  # letters read wrong at temperature 1, in a line that is not very clear
+MISREAD_RATE = 0.004  # letters read wrong at temperature 1, in a line that is not very clear
 MISS_RATE = 0.10  # lines overlooked at temperature 1
-HALLUCINATION_RATE = 0.05  # looks that show writing which is not there, at temperature 1
+HALLUCINATION_RATE = 0.01  # looks that show writing which is not there, at temperature 1
+SURE_SCORE = 0.75  # what it quotes is read this well; the rest is writing to look closer at
 READ_IN_PICTURE, READ_IN_CROP, READ_ON_MAP = "I read in the picture:", "The zoom shows:", "The map shows:"
 _READING = re.compile(rf"(?:{READ_IN_PICTURE}|(?P<crop>{READ_IN_CROP})|(?P<map>{READ_ON_MAP}))(?P<lines>[^\n]*)")
 _LINE = re.compile(r'"([^"\n]{1,80})"')
@@ -80,7 +81,9 @@ def read_state(request: ChatRequest, dice: random.Random) -> State:
                 unread.append(("", picture))
             else:
                 unread.append((last or ZOOM, picture))
-    _look_at(state, unread, dice, request.temperature)
+    # A whole picture's very small lines are left to a zoom, where there is one; a crop is read as far as the eyes go.
+    can_zoom = any(tool.purpose == ZOOM for tool in tools.values())
+    _look_at(state, unread, dice, request.temperature, can_zoom)
     if state.whole is not None:
         state.notes.description = describe(state.whole)
         state.notes.texts += [_unread(line) for line in state.whole.lines]
@@ -105,13 +108,15 @@ def _recall(message: Message, state: State) -> bool:
     return found
 
 
-def _look_at(state: State, unread: list[tuple[str, Picture]], dice: random.Random, temperature: float) -> None:
+def _look_at(
+    state: State, unread: list[tuple[str, Picture]], dice: random.Random, temperature: float, can_zoom: bool
+) -> None:
     for purpose, picture in unread:
         seen = look_at_picture(picture)
         on_map = purpose in (MAP, SATELLITE)
         lead = READ_ON_MAP if on_map else READ_IN_CROP if purpose else READ_IN_PICTURE
-        # A whole picture's very small lines are left to a zoom; a crop is read as far as the eyes go.
-        lines = read_lines(seen, dice, temperature, smallest=0 if purpose else round(9 * seen.width / 1024))
+        smallest = 0 if purpose or not can_zoom else round(9 * seen.width / 1024)
+        lines = read_lines(seen, dice, temperature, smallest)
         for text in lines:
             if on_map:
                 state.notes.map_words.append(text)
@@ -125,7 +130,7 @@ def read_lines(seen: SeenPicture, dice: random.Random, temperature: float, small
     """The lines these eyes read: slips, misses and writing that is not there come with temperature."""
     found = []
     for line in seen.readable:
-        if line.height < smallest or dice.random() < MISS_RATE * temperature:
+        if line.height < smallest or line.score < SURE_SCORE or dice.random() < MISS_RATE * temperature:
             continue
         rate = MISREAD_RATE * temperature * (2.0 if line.score < 0.9 else 1.0)
         found.append(misread(line.text.replace('"', "'"), rate, dice))

@@ -98,7 +98,9 @@ def _streets() -> list[tuple[re.Pattern[str], str]]:
         if glued:
             pattern = rf"(?<!\w)(\w[\w' -]*?){tail}(?!\w)"
         else:
-            gap_before, gap_after = (r"\s*" if head else ""), (r"\s*" if tail else "")
+            # A blank may be lost in reading, but then "Ri" would begin half of all words.
+            gap_before = "" if not head else r"\s*" if len(head) > 3 else r"\s+"
+            gap_after = r"\s*" if tail else ""
             pattern = rf"(?<!\w){head}{gap_before}(\w[\w'’. -]*?){gap_after}{tail}(?:\s*\d+\w?)?\s*$"
         found.append((re.compile(pattern, re.IGNORECASE), tag))
     return found
@@ -241,6 +243,11 @@ def countries_in(text: str) -> set[str]:
     """Codes of the countries a text names."""
     padded = f" {fold(text.replace(',', ' , ').replace('.', ' . '))} "
     return {code for name, code in _country_names().items() if f" {name} " in padded}
+
+
+def is_country(text: str) -> bool:
+    """Whether a text is a country's name and nothing else."""
+    return fold(text) in _country_names()
 
 
 def _read_country_name(line: str, evidence: Evidence) -> None:

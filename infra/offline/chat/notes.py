@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
 
-from infra.offline.chat.clues import countries_in, street_in
+from infra.offline.chat.clues import countries_in, is_country, street_in
 from infra.offline.chat.protocol import ChatRequest, ToolCall
 
 ZOOM, SEARCH, GEOCODE = "zoom", "search", "geocode"
@@ -210,6 +210,7 @@ class Notes:
     searches: list[tuple[str, list[str]]] = field(default_factory=list)  # query, passages
     geocodes: list[tuple[str, list[Candidate]]] = field(default_factory=list)  # lookups of any kind: asked, found
     tips: list[tuple[str, str]] = field(default_factory=list)  # (id, name) of points a map suggested without a place
+    listed: list[str] = field(default_factory=list)  # what the last lookup lists, as it names it
     asked: set[tuple[str, str]] = field(default_factory=set)  # (purpose, value) of every call so far
     map_words: list[str] = field(default_factory=list)  # read on maps that were looked at
     results: list[tuple[Tool, str]] = field(default_factory=list)  # tool texts since its last words
@@ -320,8 +321,12 @@ def note_result(notes: Notes, tool: Tool, arguments: dict[str, Any], text: str) 
         notes.searches.append((str(value or ""), clean))
     elif tool.purpose in (GEOCODE, KEYWORD, TIPS, DETAIL):
         asked = str(value or "")
-        notes.geocodes.append((asked, _candidates(parsed, asked)))
+        found = _candidates(parsed, asked)
+        if tool.purpose == DETAIL and found:  # by its name: an id says nothing to a reader
+            asked = found[0].label.partition(",")[0]
+        notes.geocodes.append((asked, found))
         notes.tips += _tips(parsed)
+        notes.listed = [candidate.label for candidate in found] or _suggested(parsed)
 
 
 def _parse(text: str) -> Any:
@@ -363,6 +368,13 @@ def _tips(parsed: Any) -> list[tuple[str, str]]:
     return [(str(row["id"]), str(row.get("name") or "")) for row in named if row.get("id") and _point(row) is None]
 
 
+def _suggested(parsed: Any) -> list[str]:
+    """The same as a reader would say them: each with where it is."""
+    rows = parsed.get("tips") if isinstance(parsed, dict) else None
+    named = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return [", ".join(str(row[key]) for key in ("name", "district") if row.get(key)) for row in named]
+
+
 def _candidates(parsed: Any, asked: str) -> list[Candidate]:
     rows = parsed
     if isinstance(parsed, dict):
@@ -386,7 +398,11 @@ def _candidates(parsed: Any, asked: str) -> list[Candidate]:
         city = next((str(address[k]) for k in ("city", "town", "village", "municipality") if address.get(k)), "")
         city = city or str(row.get("cityname") or row.get("city") or _town_of(row) or town_in(label))
         code = str(address.get("country_code") or row.get("country_code") or "").upper()
-        where = " ".join(str(row[key]) for key in ("country", "district", "address") if isinstance(row.get(key), str))
+        told = (str(row[key]) for key in ("address", "district", "country") if isinstance(row.get(key), str))
+        where = ", ".join(text for text in told if text)
+        # The country is a part of its own: East Azerbaijan lies in Iran.
+        parts = [part for part in (where or label).split(",") if len(countries_in(part)) == 1]
+        code = code or next((one for part in parts[::-1] for one in countries_in(part) if is_country(part)), "")
         code = code or next(iter(sorted(countries_in(where or label))), "")
         whole = f"{label}, {where}" if where and not label.endswith(where) else label
         found.append(Candidate(whole, lat, lon, code, city, asked, rank))

@@ -12,7 +12,7 @@ from typing import Any
 
 from infra.offline.chat.agent_state import State
 from infra.offline.chat.answer_form import Answer, field_of, fill_schema, prompt_of, templates_in
-from infra.offline.chat.beliefs import Belief
+from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.clues import LANGUAGE_NAMES, street_in
 from infra.offline.chat.consistency import conclude, read_reasoning
 from infra.offline.chat.notes import offered
@@ -35,26 +35,26 @@ def level_thoughts(answer: Answer, state: State, belief: Belief) -> dict[str, An
     named = [word for word in words if place_names().mentions(word, fuzzy=False)]
     streets = [street[0] for word in words if (street := street_in(word))]
     region, country, city = answer.region or answer.city, answer.country, answer.city
+    guess = next((guess for guess in belief.guesses if guess.city == city), None)
     doubt = round(1 - answer.confidence, 2)
     first = _level(
         [*road, *script[:3], *nature[:1]],
-        f"{_sentence([*road, *script[:3]]) or 'The writing says little.'} {nature[0]} Taken together these clues fit "
-        f"{country or 'no country'} better than its neighbours, where at least one of them would look different.",
+        f"{_sentence([*road, *script[:3]]) or 'The writing says little.'} {nature[0]} Together these clues fit "
+        f"{country or 'no country'} best.",
         country,
         f"{grade(doubt / 2)} ({doubt / 2:.2f}): countries with the same language and road rules remain possible",
     )
     second = _level(
         [*(f"the sign '{word}'" for word in named[:3]), *nature],
-        f"{_named(named)} Within {country} the names on the signs and the surroundings ({'; '.join(nature)}) speak for "
-        f"{region}, since {city or 'the town they point to'} lies there and no other division has all of these names.",
+        f"{_named(named, guess)} {_why_town(guess, city, country)} {city or 'The town'} lies in {region}, so "
+        f"within {country} I take {region}. The surroundings ({'; '.join(nature)}) alone would not decide it.",
         region,
         f"{grade(doubt * 0.8)} ({doubt * 0.8:.2f}): a namesake in another division cannot be excluded",
     )
     third = _level(
         [*(f"the street '{street}'" for street in streets[:2]), *(f"the text '{word}'" for word in words[:3])],
-        f"{_precise(streets, words)} The best explanation for all of them is {answer.value('place') or region}: it is "
-        f"the place of that name that fits the level above, and the density of houses and the kind of street do not "
-        "speak against it.",
+        f"{_precise(streets, words)} {_why_town(guess, city, country)} That makes {answer.value('place') or region} "
+        "the place I name; the picture alone does not tell the house.",
         answer.value("place") or region,
         f"{grade(doubt)} ({doubt:.2f}): the exact street is known only where a sign names it",
     )
@@ -124,15 +124,26 @@ def _sentence(parts: list[str]) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _named(named: list[str]) -> str:
-    return f"The writing '{named[0]}' names a place." if named else "No sign names a place outright."
+def _why_town(guess: Guess | None, city: str, country: str) -> str:
+    """Why this town, in a sentence."""
+    if guess is None or not city:
+        return "No town is certain."
+    if guess.why == LARGEST:
+        return f"No town is certain, and {city} is the largest city of {country}."
+    return f"{guess.why[0].upper()}{guess.why[1:]}, which points to {city}."
+
+
+def _named(named: list[str], guess: Guess | None) -> str:
+    if named:
+        return f"The writing '{named[0]}' holds a place's name."
+    return "" if guess is not None and guess.why != LARGEST else "No sign names a place outright."
 
 
 def _precise(streets: list[str], words: list[str]) -> str:
     if streets:
         return f"A sign gives the street: '{streets[0]}'."
     if words:
-        return f"The largest writing is '{words[0]}'."
+        return f"What can be read is '{words[0]}'."
     return "There is no writing that could name the street."
 
 
@@ -221,7 +232,7 @@ def _boxes(state: State, dice: random.Random, temperature: float) -> list[dict[s
     if state.whole is not None and not found:
         width, height = state.whole.width, state.whole.height
         middle = [width // 3, height // 3, 2 * width // 3, 2 * height // 3]
-        found = [(middle, "the middle of the street, where signs and fronts are largest")]
+        found = [(middle, "the middle of the street, where the road leads to")]
     return [
         {
             "bbox_2d": box,
@@ -241,6 +252,9 @@ def _queries(belief: Belief, answer: Answer, state: State) -> list[dict[str, Any
     # What was newly read is said once, with the first proposal.
     read = [" ".join(state.told), *[""] * MOST_PROPOSALS]
     queries = belief.queries[:MOST_PROPOSALS] or [f"{answer.value('location')} streets and shops"]
+    hope = "names as rare as these should point to one place"
+    if not belief.queries:
+        hope = "no name could be read, so I compare with what its streets are like"
     return [
         {
             "query": query,
@@ -248,7 +262,7 @@ def _queries(belief: Belief, answer: Answer, state: State) -> list[dict[str, Any
             "keywords": query,
             "rationale": f"Pages on {query} would say in which town these names are.",
             "reason": f"Pages on {query} would say in which town these names are.",
-            "thought": f"{seen} I search for {query}: names as rare as these should point to one place.".strip(),
+            "thought": f"{seen} I search for {query}: {hope}.".strip(),
         }
         for query, seen in zip(queries, read, strict=False)
     ]

@@ -95,7 +95,7 @@ RECIPE = Recipe(
     prompt=Prompt(SYSTEM, QUESTION, budgets=Budgets(calls=0, turns=1), helpers={"normalise": NORMALISE}),
     direct=Prompt(DIRECT, QUESTION, budgets=Budgets(calls=0, turns=1)),
     judge=judge,
-    kept_when="the form, and the right country",
+    kept_when="the form, and the right country, region and place",
     gold=gold,
     addresses_of=addresses_of,
     writer=Writer(_writer, _roles),

@@ -4,16 +4,19 @@ import json
 from typing import Any
 
 from schemas.messages import json_object
+from tasks.geo.named_places import nearest_named_km
+from tasks.geo.names import city_names, country_code, is_region, region_names, same_region
 from tasks.recipes.recipe import Judged
 from tasks.reward.answer import parse_answer
 from tasks.reward.levels import address_line
-from tasks.reward.names import country_code
+from tasks.reward.names import countries_in, fold_text, mentions
 from tasks.reward.outcome import Truth
 
 QUESTION = "Where was this picture taken? Reason from the country to the region to the precise place."
 
 LEVELS = ("CountryIdentification", "RegionalGuess", "PreciseLocalization")
 PARTS = ("Clues", "Reasoning", "Conclusion", "Uncertainty")
+PLACE_KM = 25.0  # how near the place of an answer lies to the picture: a city
 UNCERTAINTIES = ("Low", "Moderate", "High")
 
 FORM = """\
@@ -103,11 +106,45 @@ def addresses_of(text: str) -> tuple[str, ...]:
 
 
 def judge(text: str, truth: Truth, max_error_km: float) -> Judged:
-    """An answer is kept in its form and with the right country; it names no point whose distance could count."""
+    """An answer is kept in its form and right at every level: each entry of GeoSeek-CoT ends at its three labels.
+
+    It names no point whose distance could count. A region or place that the name tables do not know counts as right:
+    a quarter or a street has no entry.
+    """
     if not text.strip():
         return Judged(("no_answer",))
     if form_error(text) is not None:
         return Judged(("wrong_form",), text[:300])
-    final = str(json.loads(text)["FinalAnswer"])
-    said, true = country_code(final.split(";")[0].strip()), country_code(truth.address.country or "")
-    return Judged(() if said is not None and said == true else ("wrong_country",), final)
+    value = json.loads(text)
+    final = str(value["FinalAnswer"])
+    country, region, place = (part.strip() for part in final.split(";"))
+    said, true = country_code(country), country_code(truth.address.country or "")
+    if said is None or said != true:
+        return Judged(("wrong_country",), final)
+    reasons = []
+    if _is_other_region(region, truth, said):
+        reasons.append("wrong_region")
+    if _is_other_place(place, truth, said):
+        reasons.append("wrong_place")
+    concluded = str(value["ChainOfThought"][LEVELS[0]]["Conclusion"])
+    named = countries_in(fold_text(concluded), concluded)
+    if named and said not in named:
+        reasons.append("contradicted")
+    return Judged(tuple(reasons), final)
+
+
+def _is_other_region(region: str, truth: Truth, country: str) -> bool:
+    true = truth.address.region
+    if not region or not true or same_region(region, true, country):
+        return False
+    return is_region(region, country) and not mentions(fold_text(region), region_names(true, country))
+
+
+def _is_other_place(place: str, truth: Truth, country: str) -> bool:
+    """Whether the place is known and lies elsewhere; of `Street, Town` any part may be the place."""
+    true = truth.address.city
+    if true and mentions(fold_text(place), city_names(true, country)):
+        return False
+    away = [nearest_named_km(part, country, truth.lat, truth.lon) for part in place.split(",") if part.strip()]
+    known = [km for km in away if km is not None]
+    return bool(known) and min(known) > PLACE_KM

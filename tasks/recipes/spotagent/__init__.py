@@ -77,6 +77,7 @@ RECIPE = Recipe(
     ),
     judge=point_judge(lines_error),
     kept_when="every call well formed and answered, the answer in its form and under 5 km off",
+    rules=("visible_signs", "true_statements", "given_coordinates", "placed_answer", "unnamed_answer"),
     writer=Writer(_pair, _roles),
     reward=RecipeReward(lambda text, truth, deps: score_point(text, truth, reward_at)),
 )

@@ -29,8 +29,17 @@ _TEXT_HEADING = "## Text\n"
 class ObserverPair:
     """Replies for one trajectory; make a new one for the next."""
 
-    def __init__(self, chat: Chat, words: Mapping[str, str], observer: str, planner: str, sampling: Sampling) -> None:
-        self._chat, self._words = chat, words
+    def __init__(
+        self,
+        chat: Chat,
+        words: Mapping[str, str],
+        observer: str,
+        planner: str,
+        sampling: Sampling,
+        tells_all: bool = True,
+    ) -> None:
+        """`tells_all`: a thought begins with everything the newest picture shows, else it is the planner's alone."""
+        self._chat, self._words, self._tells_all = chat, words, tells_all
         self._observer, self._planner, self._sampling = observer, planner, sampling
         self._told: list[Message] = []
         self._read = 0  # messages of the environment that the Tool-Call agent has been told of
@@ -48,7 +57,7 @@ class ObserverPair:
         thought, said = split_thought(reply.text)
         if not thought and reply.tool_calls:
             thought, said = said, ""
-        whole = "\n\n".join(part for part in (*fresh, thought) if part)
+        whole = "\n\n".join(part for part in (*(fresh if self._tells_all else ()), thought) if part)
         text = f"<think>{whole}</think>{said}" if whole else said
         return ChatReply(text, reply.tool_calls, reply.finish_reason, usage + reply.usage, reply.model)
 

@@ -9,5 +9,6 @@ RECIPE = Recipe(
     prompt=DIRECT,
     judge=point_judge(lines_error),
     kept_when="the label itself is the answer: the paper rejects none, only a label without country or city is",
+    rules=(),
     writes_gold=True,
 )

@@ -80,5 +80,6 @@ RECIPE = Recipe(
     judge=point_judge(json_error),
     gold=_gold,
     kept_when="every call well formed and answered, the answer in its form and under 5 km off",
+    rules=("visible_signs", "true_statements", "given_coordinates", "placed_answer", "unnamed_answer"),
     reward=RecipeReward(lambda text, truth, deps: score_point(text, truth, reward_at)),
 )

@@ -19,6 +19,7 @@ class Changes:
     removed: pl.DataFrame
     changed: pl.DataFrame
     same: int
+    withdrawn: pl.DataFrame  # of those before: country, region, city, why and withdrawn_at; no id, for it is gone
 
 
 def changes(source: Source) -> Changes | None:
@@ -35,7 +36,15 @@ def changes(source: Source) -> Changes | None:
         removed=then.join(now, on="image_id", how="anti").sort(order, nulls_last=True),
         changed=changed.sort(order, nulls_last=True),
         same=both.height - changed.height,
+        withdrawn=_withdrawn(source.before),
     )
+
+
+def _withdrawn(before: Source) -> pl.DataFrame:
+    ended = before.lake.read("withdrawals", columns=["image_id", "why", "withdrawn_at"]).drop_nulls("image_id")
+    labels = before.lake.read("labels", before.versions.get("labels"), ["image_id", "country", "region", "city"])
+    first = ended.sort("withdrawn_at").unique("image_id", keep="first")
+    return labels.join(first, on="image_id").sort("withdrawn_at", "country", "city").drop("image_id")
 
 
 MOST_LABELS = 12

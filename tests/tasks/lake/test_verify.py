@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import write_deltalake
+from typer.testing import CliRunner
 
+from flows.cli.application import app
 from schemas.errors import LakeError
 from tasks.lake import Commit, Lake
 from tasks.lake.verify import Problem, verify
@@ -108,3 +110,37 @@ def test_a_file_that_only_a_snapshot_needs_is_checked(lake: Lake) -> None:
     old.unlink()
     [found] = verify(lake, quick=True)
     assert found.table == "places" and "needed by a snapshot" in found.what
+
+
+def damage(lake: Lake, *tables: str) -> None:
+    for name in tables:
+        [path, *_] = (lake.root / "tables" / name).glob("*.parquet")
+        path.write_bytes(path.read_bytes()[:50])
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_damage_in_one_table_hides_none_in_another(lake: Lake, quick: bool) -> None:
+    damage(lake, "places", "trajectories")
+    log = max((lake.root / "tables" / "labels" / "_delta_log").glob("*.json"))
+    log.write_bytes(b"")
+    lake.blobs.delete("models/m")
+    for blob in list(lake.images.list()):
+        lake.blobs.delete(blob.key)
+    found = problems(Lake(lake.root, read_only=True), quick)
+    assert sorted(set(found)) == [
+        ("images", "i"),
+        ("labels", ""),
+        ("models", "m"),
+        ("places", ""),
+        ("trajectories", ""),
+    ]
+
+
+def test_the_list_of_tables_goes_on_past_damaged_ones(lake: Lake) -> None:
+    damage(lake, "places", "labels")
+    said = CliRunner().invoke(app, ["tables", "--lake", lake.uri])
+    assert said.exit_code == 1 and "models" in said.stdout
+    assert "table 'places': file" in said.stderr and "table 'labels': file" in said.stderr
+    listed = CliRunner().invoke(app, ["tables", "--json", "--lake", lake.uri])
+    rows = {row["table"]: row for row in json.loads(listed.stdout)}
+    assert listed.exit_code == 1 and rows["images"]["rows"] == 1 and "is damaged" in rows["labels"]["damaged"]

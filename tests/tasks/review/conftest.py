@@ -1,17 +1,22 @@
 """A small lake with places, pictures, labels, rejects and runs, as the stages before the review leave it."""
 
+import contextlib
 import io
 import json
 import random
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from PIL import Image, ImageDraw
 
 from tasks.lake import Commit, Lake
+from tasks.review.serve import make_app
 from tasks.runtime.runner import digest
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -128,3 +133,23 @@ def make_lake(tmp_path: Path) -> Callable[..., Lake]:
         return lake
 
     return make
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[[Lake, str], contextlib.AbstractContextManager[str]]:
+    """serving(lake, snapshot_id) -> a real server of the site on loopback; gives its address, whose token is `t`."""
+
+    @contextlib.contextmanager
+    def serve(lake: Lake, snapshot_id: str) -> Iterator[str]:
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(make_app(lake, snapshot_id, "t", "Ada"), log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+            listening.close()
+
+    return serve

@@ -7,9 +7,12 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -32,7 +35,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory, reviewed_rows: Callable[[Lake
         (found.append if table == "runs" else found.upsert)(table, rows, Commit(f"test-{table}", 1))
     versions = {name: found.version(name) for name in ("places", "images", "labels", "rejects")}
     reasons = {"non_localizable": 3, "no_imagery_near": 1}
-    counts = {"places": 9, "images": 16, "labels": 13, "countries": 8, "rejects_by_reason": reasons, "stages": []}
+    stages = [{"stage": "curate.judge", "items_in": 16, "kept": 12, "rejected": 3, "failed": 1, "rows": 12}]
+    counts = {"places": 9, "images": 16, "labels": 13, "countries": 8, "rejects_by_reason": reasons, "stages": stages}
+    distances = (0.5, 1, 2, 3, 10, 25, 50, 200, 750, 2500)
+    shown = [{"step": n, "loss": 4.0, "reward": 0.1, **{f"acc@{d:g}km": 0.5 for d in distances}} for n in (0, 60, 120)]
+    model = {"model_id": "m" * 24, "training_stage": "sft", "checkpoint": "models/m", "base": "tiny", "stage": "train",
+             "metrics_json": json.dumps({"loss": [4.0, 3.0], "validations": shown})}  # fmt: skip
+    found.upsert("models", [model], Commit("model", 1))
     checks = [{"table": "labels", "says": "there is at least one row", "passed": True, "checked": 13, "unexpected": 0}]
     row = {
         **{"snapshot_id": SNAPSHOT, "table_versions_json": json.dumps(versions), "counts_json": json.dumps(counts)},
@@ -84,7 +93,7 @@ def no_wider_than_the_window(page: Page) -> None:
 
 
 def test_a_stranger_finds_rejected_pictures_and_a_history(page: Page) -> None:
-    expect(page.get_by_text("All 1 checks pass")).to_be_visible()
+    expect(page.get_by_text(f"snapshot {SNAPSHOT} passes all 1 checks; it is pending")).to_be_visible()
     no_wider_than_the_window(page)
     page.get_by_role("link", name="The judge sees too few clues to tell where this is.").click()
     expect(page.get_by_text("3 of 16 pictures")).to_be_visible()
@@ -175,7 +184,32 @@ def test_every_page_opens_at_every_width(page: Page) -> None:
         page.evaluate(f"location.hash = '/{name}'")
         expect(page.locator(f"main[data-page='{name}'] h1")).to_be_visible()
         expect(page.locator("main .words.bad")).to_have_count(0)
+        assert "[object" not in page.locator("main").inner_text()
         no_wider_than_the_window(page)
+
+
+def test_funnel_training_and_first_page_show_what_they_hold(page: Page) -> None:
+    expect(page.locator("main .grid .card img").first).to_have_js_property("complete", True)
+    expect(page.locator("main .grid .card")).to_have_count(8)  # one of each country
+    go(page, "Funnel")
+    expect(page.locator(".shares .label")).to_have_text(["curate.judge"])
+    expect(page.locator(".shares .bar i")).to_have_count(3)
+    go(page, "Training")
+    expect(page.get_by_role("row", name="acc@2500km 0.5 0.5 0.5")).to_be_visible()
+    cut = page.locator("main .scroll").nth(1).evaluate("(one) => one.scrollWidth - one.clientWidth")
+    assert cut <= 1, "the table of validations is seen whole"
+
+
+def test_the_map_names_countries_and_counts_what_it_gathers(page: Page) -> None:
+    go(page, "Map")
+    expect(page.locator(".map .country", has_text="Brazil")).to_be_visible()
+    expect(page.locator(".map .cluster", has_text=re.compile(r"^2$")).first).to_be_visible()
+    counts = [int(text) for text in page.locator(".map .cluster").all_inner_texts()]
+    assert min(counts) >= 2 and sum(counts) <= 17, "16 pictures, two at each city, and a place without"
+    for _ in range(3):
+        page.get_by_role("button", name="Zoom in").click()
+        page.wait_for_timeout(400)
+    expect(page.locator(".map .country").first).to_be_visible()
 
 
 def test_leaving_the_gallery_while_it_loads_is_not_undone(page: Page) -> None:
@@ -202,3 +236,25 @@ def test_a_panorama_can_be_looked_around_in(browser: Browser, lake: Lake) -> Non
     expect(opened.locator(".panorama canvas")).to_be_visible()
     expect(opened.locator(".pnlm-error-msg")).to_be_hidden()
     opened.close()
+
+
+def test_keys_pressed_faster_than_marks_are_stored_lose_none(
+    browser: Browser, lake: Lake, serving: Callable[[Lake, str], AbstractContextManager[str]]
+) -> None:
+    before = lake.version("marks")
+    with serving(lake, SNAPSHOT) as address:
+        opened = browser.new_page()
+        opened.goto(f"{address}/?token=t#/sample")
+        opened.goto(f"{address}/#/sample")
+        expect(opened.get_by_text("Picture 1 of 5")).to_be_visible()
+        for key in "rwrRw":
+            opened.keyboard.press(key)
+        expect(opened.get_by_text("Marked here: 5, right: 3. Stored: 5. All are marked.")).to_be_visible()
+        shown = opened.evaluate(
+            "JSON.parse(localStorage.getItem(`geofix-marks-${geofix.values.get('site').snapshot}`))"
+        )
+        opened.close()
+    assert lake.version("marks") > before
+    stored = lake.read("marks").filter(pl.col("marked_at") > pl.lit(datetime.now(UTC) - timedelta(minutes=5)))
+    assert dict(stored.select("image_id", "mark").iter_rows()) == {id_: one["mark"] for id_, one in shown.items()}
+    assert len(shown) == 5 and all(one["stored"] for one in shown.values())

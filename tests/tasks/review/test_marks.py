@@ -1,10 +1,14 @@
 """Marks of people: read from the site's file, checked against the snapshot, counted with an exact interval."""
 
+import contextlib
+import http.client
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
 from scipy.stats import binomtest
 from starlette.testclient import TestClient
@@ -19,6 +23,7 @@ from tasks.review.site.page import Source
 from tasks.review.site.precision import label_text, precision, sampled_ids
 
 MakeLake = Callable[..., Lake]
+Serving = Callable[[Lake, str], contextlib.AbstractContextManager[str]]
 SETTINGS = ReviewSettings(thumbnail_px=64, look_around=0, sample=6)
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -99,5 +104,48 @@ def test_only_the_holder_of_the_token_is_served(site: tuple[Lake, dict[str, Any]
         assert client.get(path).status_code == 404, path
     given, home = file_of(lake, row), {"origin": "http://127.0.0.1:8790"}
     assert client.post("/marks", json=given, headers={"origin": "http://elsewhere"}).status_code == 403
-    assert client.post("/marks", json=given, headers=home).text.startswith("Label precision 83.3%")
+    done = client.post("/marks", json=given, headers=home).json()
+    assert done["says"].startswith("Label precision 83.3%")
+    assert done["outcomes"] == [""] * 13 + ["the snapshot keeps no such picture", "it was another picture or label"]
+    start = (lake.root / "reports" / row["snapshot_id"] / "data" / "start.js").read_text()
+    assert "5 of 6 marked pictures right" in start, "the site follows"
     assert client.post("/marks", json={"marks": 1}, headers=home).status_code == 400
+
+
+def test_marks_sent_at_once_are_all_stored(site: tuple[Lake, dict[str, Any]], serving: Serving) -> None:
+    lake, row = site
+    given = file_of(lake, row)
+    with serving(lake, row["snapshot_id"]) as address, ThreadPoolExecutor(8) as pool:
+        headers = {"origin": address, "cookie": "geofix_review=t"}
+
+        def post(mark: dict[str, Any]) -> list[str]:
+            body = {**given, "marks": [mark]}
+            answer = httpx.post(f"{address}/marks", json=body, headers=headers, timeout=60).raise_for_status()
+            return list(answer.json()["outcomes"])
+
+        marks = given["marks"][:13]
+        assert list(pool.map(post, marks)) == [[""]] * 13
+        stored = dict(lake.read("marks").select("image_id", "mark").iter_rows())
+        assert stored == {mark["image_id"]: mark["mark"] for mark in marks}
+
+
+def test_a_body_in_chunks_is_read_up_to_the_limit_only(site: tuple[Lake, dict[str, Any]], serving: Serving) -> None:
+    lake, row = site
+    sent = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(60):
+            sent += 1
+            yield b" " * 1_000_000
+
+    with serving(lake, row["snapshot_id"]) as address:
+        asked = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+        headers = {"Origin": address, "Cookie": "geofix_review=t", "Transfer-Encoding": "chunked"}
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # hung up while more was on its way
+            asked.request("POST", "/marks", chunks(), headers, encode_chunked=True)
+        status = 413
+        with contextlib.suppress(ConnectionResetError):
+            status = asked.getresponse().status
+        asked.close()
+    assert status == 413 and sent < 40, "the rest was not read"

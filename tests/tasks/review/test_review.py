@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from tasks.review.checks import Check
 from tasks.review.evidence import TABLES, funnel, gather
 from tasks.review.snapshot import WorkerContext, items, work
 from tasks.runtime.runner import Inputs
+from tasks.runtime.snapshots import verdict_text
 
 MakeLake = Callable[..., Lake]
 Rows = dict[str, list[dict[str, Any]]]
+NOW, LATER = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC)
 SETTINGS = ReviewSettings(thumbnail_px=96, data_docs=False)  # test_suites.py builds the Data Docs, which take seconds
 
 
@@ -128,6 +131,57 @@ def test_broken_tables_are_found(make_lake: MakeLake) -> None:
     assert row["checks_passed"] is False
 
 
+def test_failed_rows_and_missing_stages_fail_the_review(make_lake: MakeLake) -> None:
+    lake = make_lake()
+    labels = lake.read("labels").head(3)
+    failures = [
+        {"stage": "curate.labels", "item_id": item, "kind": "outage", "attempts": 1} for item in labels["item_id"]
+    ]
+    lake.upsert("failures", failures, Commit("failed", 1))
+    assert failing(review(lake)) == {"stages: at most 10% of what a stage was given failed"}
+    assert "curate.labels: 3 of 16" in verdict_text(lake.read("snapshots").row(0, named=True))
+
+    def two_stages_amiss(rows: Rows) -> None:
+        plan, _, curate = rows["runs"]
+        rows["runs"].append({**curate, "run_id": "again", "status": "interrupted", "started_at": NOW})
+        plan["finished_at"] = NOW  # places that collect has not seen
+        rows["runs"][1]["input_versions_json"] = json.dumps({"places": 0})
+
+    other = make_lake(two_stages_amiss, name="other")
+    before = item_of(other)
+    row = review(other)
+    assert failing(row) == {"stages: every stage has finished, with all that came before it as its input"}
+    said = verdict_text(row)
+    assert "curate.labels: its last run was interrupted" in said and "collect has not seen what plan made" in said
+    runs = [{**run, "run_id": f"{run['run_id']}-2", "started_at": LATER, "finished_at": LATER, "status": "done"}
+            for run in other.read("runs").unique("stage").to_dicts()]  # fmt: skip
+    other.append("runs", runs, Commit("finished", 1))
+    assert item_of(other) != before, "the review looks again"
+    old = {**runs[0], "stage": "curate.old", "run_id": "old", "status": "failed", "started_at": NOW}
+    other.append("runs", [{**old, "output_versions_json": '{"labels": 0}'}], Commit("renamed", 1))
+    assert failing(review(other)) == set()
+
+
+def test_photos_that_were_ingested_need_no_plan(make_lake: MakeLake) -> None:
+    def ingested(rows: Rows) -> None:
+        splits = {place["place_id"]: place["split"] for place in rows["places"]}
+        for image in rows["images"]:
+            image |= {"split": splits[image["place_id"]], "place_id": None, "stage": "ingest"}
+        for label in rows["labels"]:
+            label["place_id"] = None
+        rows["places"].clear()
+        rows["rejects"] = [one for one in rows["rejects"] if one["stage"] != "collect"]
+        rows["runs"] = [{**run, "stage": {"collect": "ingest"}.get(run["stage"], run["stage"])} for run in rows["runs"]
+                        if run["stage"] != "plan"]  # fmt: skip
+
+    assert failing(review(make_lake(ingested))) == set()
+
+    def without_plan(rows: Rows) -> None:
+        rows["places"].clear()
+
+    assert "places: there is at least one row" in failing(review(make_lake(without_plan, name="unplanned")))
+
+
 def test_a_damaged_file_is_found_and_shown_as_gone(make_lake: MakeLake) -> None:
     lake = make_lake()
     first = lake.read("labels").sort("country_code", "image_id").row(0, named=True)
@@ -144,7 +198,7 @@ def test_an_item_whose_redoing_failed_is_counted_once(make_lake: MakeLake) -> No
     rows = [{"stage": "curate.labels", "item_id": item, "kind": "outage", "attempts": 1} for item in (kept, rejected)]
     lake.upsert("failures", rows, Commit("failed", 1))
     count = funnel(gather(lake))[-1]
-    assert (count.items_in, count.kept, count.rejected, count.failed, count.balances) == (16, 12, 2, 2, True)
+    assert (count.items_in, count.kept, count.rejected, count.failed, count.lost) == (16, 12, 2, 2, 0)
 
 
 def test_photos_brought_in_portion_by_portion_and_second_looks_upset_no_account(make_lake: MakeLake) -> None:
@@ -159,7 +213,7 @@ def test_photos_brought_in_portion_by_portion_and_second_looks_upset_no_account(
 
     count = {one.stage: one for one in funnel(gather(make_lake(bring_in)))}
     assert (count["ingest"].items_in, count["ingest"].kept, count["ingest"].rejected) == (2, 1, 1)
-    assert "collect.recheck" not in count and all(one.balances for one in count.values())
+    assert "collect.recheck" not in count and not any(one.lost for one in count.values())
 
 
 def test_an_empty_lake_fails_its_checks_without_falling_over(tmp_path: Path) -> None:
@@ -333,4 +387,4 @@ def test_steps_with_tables_of_their_own_are_counted_without_a_list(make_lake: Ma
     counts = funnel(gather(make_lake(add_steps)))
     assert [one.stage for one in counts] == ["plan", "collect", "curate.judge", "curate.labels"]
     judged = counts[2]
-    assert (judged.items_in, judged.kept, judged.rejected, judged.rows, judged.balances) == (13, 12, 1, 13, True)
+    assert (judged.items_in, judged.kept, judged.rejected, judged.rows, judged.lost) == (13, 12, 1, 13, 0)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +16,20 @@ from typer.testing import CliRunner
 from flows.cli.application import app
 from schemas.errors import InputError, NotFound
 from schemas.messages import image_part
+from schemas.settings.collect import CollectSettings
+from schemas.settings.review import ReviewSettings
+from tasks.collect import street_view
 from tasks.lake import Commit, Lake
 from tasks.lake.withdrawn import Withdrawn
+from tasks.review.evidence import funnel, gather
+from tasks.review.export import export
+from tasks.review.site import build_site
 from tasks.review.withdraw import withdraw
+from tasks.runtime.calls import call_store, commit_calls, load_calls
 from tasks.runtime.snapshots import approved_snapshot
 from tasks.runtime.stage import Inputs
+from tasks.services.call_store import COLUMNS, End
+from tasks.services.response_store import Keep
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -90,6 +100,97 @@ def test_everything_of_the_picture_goes_and_nothing_else(trained: tuple[Lake, st
     again = withdraw(lake, mine, "a face", "Ada")  # as after a kill: nothing is left to do
     assert (again.rows, again.files) == ({}, 0) and [m.model_id for m in again.models] == ["m1", "m2"]
     assert lake.read("withdrawals").height == len(same_source)
+
+
+def answered(item_id: str, reply: str) -> End:
+    """A model's reply to a call of an item."""
+    row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"call_id": f"call {item_id}", "item_id": item_id, "role": "judge"}
+    row |= {"request_hash": "h", "model": "m", "verdict": "answered", "stage": "curate.judge", "requests": 1}
+    return End(row["call_id"], item_id, row | {"asked_at": 1.0, "cost_usd": 0.5, "reply_json": reply})
+
+
+def test_what_models_and_tools_said_of_it_goes(trained: tuple[Lake, str, str, str]) -> None:
+    lake, mine, *_ = trained
+    other, secret = lake.read("images")["image_id"].sort()[-1], "call 0151 2345678"
+    items = (mine, f"recipe:{mine}", f"{mine}|policy|3", f"evaluation|{mine}", other)
+    store = call_store(lake)
+    store.apply([answered(item, secret if item != other else "a road") for item in items])
+    store.apply([Keep("tool", "k", secret.encode(), 1.0, item_id=f"recipe:{mine}"), Keep("tool", "o", b"x", 1.0)])
+    store.apply([Keep("collect.picture", "p", secret.encode(), time.time(), time.time() + 999)])
+    said = {
+        "rejects": {"reason": "unsure", "evidence_json": secret},
+        "failures": {"kind": "bad_response", "message": secret, "attempts": 1},
+    }
+    for table, told in said.items():
+        lake.upsert(table, [{**system("synthesize", f"recipe:{mine}"), **told}], Commit(f"said {table}", 1))
+    commit_calls(lake)
+    store.apply([answered(f"late|{mine}", secret)])  # not in the table yet
+    assert lake.read("calls").height == 5
+
+    done = withdraw(lake, mine, "a telephone number", "Ada")
+
+    assert done.rows["calls"] == 5 and done.rows["failures"] == 1 and done.rows["rejects"] >= 1
+    assert lake.read("calls")["item_id"].to_list() == [other]
+    ended = lake.collect("calls", lake.scan("calls").filter(pl.col("tombstone").is_not_null()))
+    assert set(ended["reply_json"]) == {None} and ended["cost_usd"].sum() == 2.5, "what it cost is still known"
+    for table in ("rejects", "failures"):
+        assert not lake.read(table).filter(pl.col("item_id").str.contains(mine, literal=True)).height
+    assert (found := store.find("chat", f"call {other}")) is not None and found.value == "a road"
+    assert store.find("tool", "k") is None and store.find("tool", "o") is not None
+    for path in lake.state.rglob("responses*"):
+        assert secret.encode() not in path.read_bytes(), path
+    assert load_calls(lake, store) == 0 and store.find("chat", f"call {mine}") is None
+
+
+def test_earlier_exports_that_hold_it_are_named(lake: Lake, snapshot_of: Callable[..., str], tmp_path: Path) -> None:
+    snapshot_id = snapshot_of(lake)
+    first, second = lake.read("labels").sort("country")["image_id"].unique(maintain_order=True).to_list()[:3:2]
+    export(lake, snapshot_id, "geoparquet", tmp_path / "one")
+    assert [Path(copy.folder) for copy in withdraw(lake, first, "a face", "Ada").exports] == [tmp_path / "one"]
+    export(lake, snapshot_id, "webdataset", tmp_path / "two")
+    again = CliRunner().invoke(app, ["withdraw", first, "--why", "a face", "--lake", lake.uri])
+    assert str(tmp_path / "one") in again.output and str(tmp_path / "two") not in again.output
+    named = withdraw(lake, second, "a face", "Ada").exports
+    assert [(Path(copy.folder).name, copy.form) for copy in named] == [("one", "geoparquet"), ("two", "webdataset")]
+    assert all(copy.pictures > 0 and copy.snapshot_id == snapshot_id for copy in named)
+
+
+def test_a_later_review_counts_it_as_withdrawn_and_says_so(
+    lake: Lake, snapshot_of: Callable[..., str], tmp_path: Path
+) -> None:
+    snapshot_of(lake)
+    mine = lake.read("labels")["image_id"][0]
+    ended = withdraw(lake, mine, "a face", "Ada").rows["labels"]
+    counts = funnel(gather(lake))
+    assert [one.stage for one in counts if one.withdrawn] == ["collect", "curate.labels"]
+    assert not any(one.lost for one in counts), "no row is lost"
+    versions = {name: lake.version(name) for name in ("places", "images", "labels", "rejects")}
+    row = {"snapshot_id": "e" * 24, "table_versions_json": json.dumps(versions), "status": "pending",
+           "checks_json": "[]", "checks_passed": True, "report": "r", "created_at": datetime.now(UTC)}  # fmt: skip
+    page = build_site(lake, row, ReviewSettings(thumbnail_px=64, look_around=0))
+    changes = (page.parent / "data" / "changes.js").read_text()
+    assert f"Withdrawn: {ended}" in changes and "a face" in changes and mine not in changes
+
+
+def test_its_place_is_collected_again(lake: Lake) -> None:
+    def news() -> dict[str, int]:
+        read = {name: lake.version(name) for name in street_view.STAGE.reads}
+        found = street_view.items(Inputs(lake, read), CollectSettings())
+        return dict(found.select("id", "news").iter_rows())
+
+    before, mine = news(), lake.read("images").row(0, named=True)
+    withdraw(lake, mine["image_id"], "a face", "Ada")
+    after = news()
+    assert [place for place in before if after[place] != before[place]] == [mine["place_id"]]
+    withdraw(lake, mine["image_id"], "a face", "Ada")
+    assert news() == after, "once"
+
+
+def test_a_rule_that_meets_nothing_says_so(lake: Lake) -> None:
+    said = CliRunner().invoke(app, ["withdraw", "creator:Walker", "--why", "asked", "--lake", lake.uri])
+    assert said.exit_code == 0 and "nothing matched: no picture in the lake has the creator 'Walker'" in said.output
+    assert "alike       walker" in said.output and "come later are not taken" in said.output
+    assert Withdrawn.of(lake).creators == {"Walker"} and lake.read("images").height == 16
 
 
 def test_an_older_snapshot_no_longer_shows_it(

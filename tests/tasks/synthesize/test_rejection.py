@@ -15,12 +15,12 @@ from tasks.recipes.recipe import RECIPES
 from tasks.reward.answer import Address
 from tasks.synthesize.rejection import Truth, judge_trajectory
 
-SETTINGS = SynthesizeSettings()
+SETTINGS = SynthesizeSettings(require=())  # the papers' own rejection sampling
 TRUTH = Truth(48.8566, 2.3522, Address("France", "Île-de-France", "Paris"))
 GOLD_JSON = '<answer>{"lat": 48.8566, "lon": 2.3522, "city": "Paris", "country": "France"}</answer>'
 LEVEL = {"Clues": ["a tower"], "Reasoning": "It is known.", "Conclusion": "France", "Uncertainty": "Low"}
 CHAIN = dict.fromkeys(("CountryIdentification", "RegionalGuess", "PreciseLocalization"), LEVEL)
-LEVELS = json.dumps({"ChainOfThought": CHAIN, "FinalAnswer": "France; Île-de-France; Paris"})
+LEVELS = json.dumps({"ChainOfThought": CHAIN, "FinalAnswer": "France; Île-de-France; Paris"}, ensure_ascii=False)
 GOOD = CallRecord("search_web", True, True)
 FAILED = CallRecord("search_web", True, False, "nothing there")
 MALFORMED = CallRecord("search_web", False, False, "not JSON")
@@ -70,6 +70,12 @@ def test_the_gold_trajectory_is_kept():
         (judge(GOLD_JSON.replace("lat", "latitude"), recipe="thinking-with-map"), ("wrong_form",)),
         (judge("<answer>Country: France</answer>", recipe="geoagent"), ("wrong_form",)),
         (judge(LEVELS.replace("France", "Chile"), recipe="geoagent"), ("wrong_country",)),
+        (judge(LEVELS.replace("Île-de-France", "Brittany"), recipe="geoagent"), ("wrong_region",)),
+        (judge(LEVELS.replace("; Paris", "; Rue Basse, Lyon"), recipe="geoagent"), ("wrong_place",)),
+        (
+            judge(LEVELS.replace('"Conclusion": "France"', '"Conclusion": "Belgium"'), recipe="geoagent"),
+            ("contradicted",),
+        ),
         (judge("", recipe="geoagent"), ("no_answer",)),
         (judge(answer(lat=0, lon=0)), ("too_far",)),
         (judge("<answer>0, 0</answer>", [MALFORMED]), ("malformed_call", "wrong_form", "missing_field", "too_far")),
@@ -86,6 +92,9 @@ def test_six_calls_are_allowed_and_none_is_fine():
 def test_each_recipe_keeps_its_own_form():
     assert judge(GOLD_JSON, recipe="thinking-with-map").kept
     assert judge(LEVELS, recipe="geoagent").kept
+    for place in ("12 Rue X, Paris", "Versailles", "Montmartre", "near the river"):
+        assert judge(LEVELS.replace("; Paris", f"; {place}"), recipe="geoagent").kept
+    assert judge(LEVELS.replace("Île-de-France", "northern France"), recipe="geoagent").kept
     lines = "Country: Chile\nState: Maule\nCity: Talca\nAddress: Plaza de Armas, Talca, Chile"
     assert judge(f"<answer>\n{lines}\n</answer>", recipe="geovista").kept  # no filter by the answer
     assert judge(answer(), recipe="geovista").reasons == ("wrong_form",), "no state, no address"

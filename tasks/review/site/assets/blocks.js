@@ -58,15 +58,12 @@
   blocks.verdict = (block) => {
     const { decision, snapshot } = values.get("site");
     const said = { approved: "Approved", rejected: "Rejected", pending: decision.checks_passed ? "Ready to decide" : "Needs attention" }[decision.status] || decision.status;
-    const who = decision.reviewer ? `by ${decision.reviewer}${decision.reviewed_at ? `, ${decision.reviewed_at}` : ""}${decision.why ? `: “${decision.why}”` : ""}` : "No decision has been made.";
-    const failing = block.failing.length;
-    return el("section", { class: `verdict ${decision.status} ${failing ? "fails" : "holds"}` },
+    const fails = !decision.checks_passed;
+    return el("section", { class: `verdict ${decision.status} ${fails ? "fails" : "holds"}` },
       el("p", { class: "pill" }, said),
-      el("p", { class: "big" }, failing ? `${failing} of ${block.checks} checks fail` : `All ${block.checks} checks pass`),
-      el("p", {}, who),
+      el("p", { class: "big" }, block.says),
       el("p", { class: block.precision ? "" : "muted" }, block.precision || "Label precision is not known yet: no marks of people."),
-      failing ? el("ul", {}, block.failing.map((text) => el("li", {}, text))) : null,
-      decision.status === "pending" ? el("div", { class: "commands" }, command(geofix.onLake(`approve ${snapshot.slice(0, 12)}${failing ? ' --force --why "…"' : ""}`)), command(geofix.onLake(`reject ${snapshot.slice(0, 12)} --why "…"`))) : null);
+      decision.status === "pending" ? el("div", { class: "commands" }, command(geofix.onLake(`approve ${snapshot.slice(0, 12)}${fails ? ' --force --why "…"' : ""}`)), command(geofix.onLake(`reject ${snapshot.slice(0, 12)} --why "…"`))) : null);
   };
 
   blocks.leaderboard = (block) => {

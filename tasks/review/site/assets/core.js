@@ -45,7 +45,7 @@ window.geofix = (() => {
       else if (name === "class") node.className = value;
       else node.setAttribute(name, value === true ? "" : value);
     }
-    node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+    node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
     return node;
   }
 

@@ -4,15 +4,55 @@
   const { el, blocks, data, library, number } = geofix;
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const GROUPS = { train: "--train", validation: "--validation", benchmark: "--benchmark", rejected: "--failed", "nothing found": "--none", truth: "--kept", guess: "--failed", picture: "--train", nearby: "--none" };
+  const NAMED_FROM = 5; // zoom from which on single points have their names beside them
   const colour = (group) => css(GROUPS[group] || "--none");
 
   async function worldOutlines() { await geofix.script("assets/world.js"); return geofix.values.get("world"); }
 
-  /** A Leaflet map with the outlines of countries. */
+  const regions = new Intl.DisplayNames(["en"], { type: "region" });
+  let named = null; // largest country first
+
+  /** Where each country's name stands: in the middle of its largest part, whose width says from which zoom on. */
+  function countries(land) {
+    const parts = (shape) => (shape.type === "Polygon" ? [shape.coordinates] : shape.coordinates);
+    named ||= land.features.filter((one) => /^[A-Z]{2}$/.test(one.properties.code)).map((one) => {
+      const sized = parts(one.geometry).map(([ring]) => {
+        let area = 0, x = 0, y = 0;
+        for (let at = 0; at < ring.length - 1; at += 1) {
+          const [x0, y0] = ring[at], [x1, y1] = ring[at + 1], cross = x0 * y1 - x1 * y0;
+          area += cross; x += (x0 + x1) * cross; y += (y0 + y1) * cross;
+        }
+        return { area: Math.abs(area), lat: y / (3 * area), lon: x / (3 * area), wide: Math.max(...ring.map((p) => p[0])) - Math.min(...ring.map((p) => p[0])) };
+      });
+      return { name: regions.of(one.properties.code), ...sized.sort((a, b) => b.area - a.area)[0] };
+    }).sort((a, b) => b.area - a.area);
+    return named;
+  }
+
+  /** Names of countries that are wide enough for them, none over another. */
+  function nameCountries(map, land) {
+    const layer = L.layerGroup().addTo(map);
+    const paint = () => {
+      layer.clearLayers();
+      const taken = [], box = map.getBounds().pad(0.1), scale = (256 * 2 ** map.getZoom()) / 360;
+      for (const { name, lat, lon, wide } of countries(land)) {
+        const width = 6.2 * name.length + 8;
+        if (wide * scale < width || !box.contains([lat, lon])) continue;
+        const { x, y } = map.latLngToContainerPoint([lat, lon]);
+        if (taken.some((one) => Math.abs(one.x - x) < (one.width + width) / 2 && Math.abs(one.y - y) < 14)) continue;
+        taken.push({ x, y, width });
+        L.marker([lat, lon], { interactive: false, keyboard: false, zIndexOffset: -10000, icon: L.divIcon({ className: "country", html: el("span", {}, name) }) }).addTo(layer);
+      }
+    };
+    map.on("zoomend moveend resize", paint);
+  }
+
+  /** A Leaflet map with the outlines and names of countries. */
   async function world(place, options = {}) {
     const [land] = await Promise.all([worldOutlines(), library("leaflet", "leaflet.js", "leaflet.css")]);
     const map = L.map(place, { worldCopyJump: true, preferCanvas: true, minZoom: 1, maxZoom: 16, zoomSnap: 0.5, attributionControl: false, ...options });
     L.geoJSON(land, { interactive: false, style: { color: css("--border"), weight: 0.8, fillColor: css("--land"), fillOpacity: 1 } }).addTo(map);
+    nameCountries(map, land);
     return map;
   }
 
@@ -39,11 +79,14 @@
           if (about.cluster) {
             const parts = groups.filter((group) => about[group]).map((group) => `${about[group]} ${group}`);
             const most = groups.filter((group) => about[group]).sort((one, other) => about[other] - about[one])[0];
-            L.circleMarker([lat, lon], { radius: Math.min(7 + Math.sqrt(about.point_count), 26), color: css("--card"), weight: 1.5, fillColor: colour(most), fillOpacity: 0.8 })
+            const side = Math.round(Math.min(20 + 3 * Math.sqrt(about.point_count), 52));
+            const disc = el("div", { class: "cluster", style: `--c:${colour(most)};width:${side}px;height:${side}px` }, String(about.point_count_abbreviated));
+            L.marker([lat, lon], { alt: parts.join(", "), icon: L.divIcon({ className: "", iconSize: [side, side], html: disc }) })
               .bindTooltip(parts.join(", ")).on("click", () => map.setView([lat, lon], Math.min(index.getClusterExpansionZoom(about.cluster_id), 16))).addTo(layer);
           } else {
+            const near = map.getZoom() >= NAMED_FROM;
             L.circleMarker([lat, lon], { radius: 6, color: css("--card"), weight: 1, fillColor: colour(about.group), fillOpacity: 0.9 })
-              .bindTooltip(`${about.label} · ${about.group}`).on("click", () => { if (about.link) location.hash = `/${about.link}`; }).addTo(layer);
+              .bindTooltip(near ? about.label : `${about.label} · ${about.group}`, near ? { permanent: true, direction: "right", offset: [6, 0], className: "name" } : {}).on("click", () => { if (about.link) location.hash = `/${about.link}`; }).addTo(layer);
           }
         }
       };

@@ -10,25 +10,58 @@
     try { memory = JSON.parse(localStorage.getItem(key()) || "{}"); } catch { memory = {}; }
     return memory;
   }
-  function store() { try { localStorage.setItem(key(), JSON.stringify(memory)); } catch { /* the file is what counts */ } }
+  /** Beside what another tab has stored meanwhile. */
+  function store() {
+    try { localStorage.setItem(key(), JSON.stringify({ ...JSON.parse(localStorage.getItem(key()) || "{}"), ...memory })); } catch { /* the file is what counts */ }
+  }
+  const changed = () => { store(); document.dispatchEvent(new CustomEvent("marked")); };
+  const tell = (text) => document.dispatchEvent(new CustomEvent("told", { detail: text }));
 
-  async function mark(item, said, note) {
+  /** Notes the mark at once; the server gets it in its turn. */
+  function mark(item, said, note) {
     marks()[item.id] = { image_id: item.id, sha256: item.sha256, label: item.label, mark: said, note: note || "", sampled: Boolean(item.sampled), marked_at: new Date().toISOString() };
-    store();
-    document.dispatchEvent(new CustomEvent("marked"));
-    if (served()) await send();
+    changed();
+    send();
   }
 
-  const asFile = () => ({ format: "geofix-marks", version: 1, snapshot_id: values.get("site").snapshot, marks: Object.values(marks()) });
+  const asFile = (some) => ({ format: "geofix-marks", version: 1, snapshot_id: values.get("site").snapshot, marks: some });
+  const waiting = () => Object.values(marks()).filter((one) => !one.stored && !one.refused);
+  let sending = false;
 
+  /** Sends what waits, until nothing does: each mark is stored, or refused with a reason, when the server has said so. */
   async function send() {
-    const answer = await fetch("marks", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asFile()) });
-    const said = answer.ok ? "Sent to geofix." : `Not taken: ${await answer.text()}`;
-    document.dispatchEvent(new CustomEvent("told", { detail: said }));
+    if (sending || !served()) return;
+    sending = true;
+    try {
+      for (let some = waiting().slice(0, 500); some.length; some = waiting().slice(0, 500)) {
+        let answer;
+        try {
+          answer = await fetch("marks", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asFile(some)) });
+        } catch { /* no server */ }
+        if (!answer || answer.status >= 500) {
+          tell(`${number(waiting().length)} marks wait: geofix does not answer. They are kept here and sent again.`);
+          await new Promise((resolve) => { setTimeout(resolve, 2000); });
+          continue;
+        }
+        if (!answer.ok) { tell(`Not taken: ${await answer.text()}`); return; }
+        const { outcomes } = await answer.json();
+        some.forEach((one, at) => { // a mark that was changed meanwhile is another object, and still waits
+          if (outcomes[at]) one.refused = outcomes[at]; else one.stored = true;
+        });
+        changed();
+      }
+    } finally { sending = false; }
+  }
+  window.addEventListener("beforeunload", (event) => { if (served() && values.has("site") && waiting().length) event.preventDefault(); });
+
+  /** What became of a mark, where a server takes it. */
+  function state(one) {
+    if (!one || !served()) return "";
+    return one.refused ? `not taken: ${one.refused}` : one.stored ? "stored" : "waiting";
   }
 
   function save() {
-    const url = URL.createObjectURL(new Blob([JSON.stringify(asFile(), null, 1)], { type: "application/json" }));
+    const url = URL.createObjectURL(new Blob([JSON.stringify(asFile(Object.values(marks())), null, 1)], { type: "application/json" }));
     const anchor = el("a", { href: url, download: `marks-${values.get("site").snapshot.slice(0, 12)}.json` });
     document.body.append(anchor);
     anchor.click();
@@ -41,19 +74,20 @@
     if (!item.label) return null;
     const right = el("button", { type: "button", class: "mark right" }, "Right"), wrong = el("button", { type: "button", class: "mark wrong" }, "Wrong");
     const note = el("input", { type: "text", placeholder: "what is wrong (optional)", "aria-label": "note", maxlength: 300, value: marks()[item.id]?.note || "" });
-    const show = () => { const said = marks()[item.id]?.mark; right.setAttribute("aria-pressed", said === "right"); wrong.setAttribute("aria-pressed", said === "wrong"); };
-    right.addEventListener("click", () => mark(item, "right", note.value).then(show));
-    wrong.addEventListener("click", () => mark(item, "wrong", note.value).then(show));
+    const became = el("span", { class: "muted" });
+    const show = () => { const said = marks()[item.id]?.mark; right.setAttribute("aria-pressed", said === "right"); wrong.setAttribute("aria-pressed", said === "wrong"); became.textContent = state(marks()[item.id]); };
+    right.addEventListener("click", () => mark(item, "right", note.value));
+    wrong.addEventListener("click", () => mark(item, "wrong", note.value));
     note.addEventListener("change", () => { const said = marks()[item.id]?.mark; if (said) mark(item, said, note.value); });
     document.addEventListener("marked", show);
     show();
-    return el("div", { class: "marks", "data-id": item.id }, el("p", {}, "Is the label right? ", el("b", {}, item.label.replace(/; $/, ""))), el("div", { class: "row" }, right, wrong, note), savePanel());
+    return el("div", { class: "marks", "data-id": item.id }, el("p", {}, "Is the label right? ", el("b", {}, item.label.replace(/; $/, ""))), el("div", { class: "row" }, right, wrong, note, became), savePanel());
   };
 
   function savePanel() {
     const said = el("span", { class: "muted", role: "status" });
     const button = el("button", { type: "button", class: "save", onclick: served() ? send : save }, served() ? "Send marks" : "Save marks to a file");
-    const show = () => { const all = Object.values(marks()); said.textContent = `${number(all.length)} marked`; button.disabled = !all.length; };
+    const show = () => { const all = Object.values(marks()); said.textContent = `${number(all.length)} marked${served() ? `, ${number(all.filter((one) => one.stored).length)} stored` : ""}`; button.disabled = !(served() ? waiting() : all).length; };
     document.addEventListener("marked", show);
     document.addEventListener("told", (event) => { said.textContent = event.detail; });
     show();
@@ -65,11 +99,20 @@
     let at = Math.max(0, block.items.findIndex((item) => !marks()[item.id]));
     const place = el("div", {}), bar = el("p", { class: "muted", role: "status" });
     const move = (to) => { at = (to + block.items.length) % block.items.length; show(); };
-    const next = () => { const open = block.items.findIndex((item, n) => n > at && !marks()[item.id]); move(open >= 0 ? open : at + 1); };
+    const next = () => { // the next open one, or one that was skipped; when none is open, the picture stays
+      const open = (item) => !marks()[item.id], after = block.items.findIndex((item, n) => n > at && open(item));
+      const to = after >= 0 ? after : block.items.findIndex(open);
+      if (to >= 0) move(to); else count();
+    };
+    const count = () => {
+      const done = block.items.map((one) => marks()[one.id]).filter(Boolean), right = done.filter((one) => one.mark === "right").length;
+      const all = done.length === block.items.length ? " All are marked." : "", kept = served() ? ` Stored: ${done.filter((one) => one.stored).length}.` : "";
+      bar.textContent = `Picture ${at + 1} of ${block.items.length}. Marked here: ${done.length}, right: ${right}.${kept}${all}`;
+    };
+    document.addEventListener("marked", count);
     const show = () => {
       const item = { ...block.items[at], sampled: true };
-      const done = block.items.filter((one) => marks()[one.id]), right = done.filter((one) => marks()[one.id].mark === "right").length;
-      bar.textContent = `Picture ${at + 1} of ${block.items.length}. Marked here: ${done.length}, right: ${right}.`;
+      count();
       place.replaceChildren(el("div", { class: "columns" },
         el("div", {}, el("button", { type: "button", class: "show", "aria-label": "Enlarge", onclick: () => geofix.enlarge(original(item.sha256, item.extension), thumbnail(item.id), item.title) }, image(item.id, item.title, { loading: "eager" })), el("p", { class: "credit" }, item.credit)),
         el("div", {}, el("h2", {}, item.title), el("p", {}, item.said), el("p", { class: "muted" }, item.taken ? `taken ${item.taken}` : ""), geofix.markButtons(item),
@@ -78,15 +121,18 @@
       place.dataset.id = item.id;
       place.dataset.at = String(at);
     };
-    geofix.keys = { r: () => mark({ ...block.items[at], sampled: true }, "right").then(next), w: () => mark({ ...block.items[at], sampled: true }, "wrong").then(next), ArrowRight: () => move(at + 1), ArrowLeft: () => move(at - 1) };
+    const say = (said) => { mark({ ...block.items[at], sampled: true }, said); next(); };
+    geofix.keys = { r: () => say("right"), w: () => say("wrong"), ArrowRight: () => move(at + 1), ArrowLeft: () => move(at - 1) };
     show();
+    send(); // what an earlier visit left
     return el("section", { class: "sample" }, bar, el("p", { class: "muted" }, "Keys: ", el("kbd", {}, "R"), " right, ", el("kbd", {}, "W"), " wrong, ", el("kbd", {}, "←"), " ", el("kbd", {}, "→"), " move."), place,
       served() ? null : el("div", {}, el("p", { class: "muted" }, "Save the marks to a file, then bring them in:"), command(onLake("review --import marks.json"))));
   };
 
   document.addEventListener("keydown", (event) => {
     if (!geofix.keys || /INPUT|SELECT|TEXTAREA/.test(document.activeElement.tagName) || document.activeElement.closest?.(".map") || event.altKey || event.ctrlKey || event.metaKey) return;
-    const act = geofix.keys[event.key];
+    const act = geofix.keys[event.key] || geofix.keys[event.key.toLowerCase()];
+    if (act && event.repeat && !event.key.startsWith("Arrow")) return; // a key that is held down marks once
     if (act) { event.preventDefault(); act(); }
   });
 })();

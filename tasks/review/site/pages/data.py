@@ -48,7 +48,10 @@ def funnel_page(source: Source) -> list[Block]:
 
 
 def _sum(one: dict[str, Any]) -> str:
-    off = one["items_in"] - one["kept"] - one["rejected"] - one["failed"]
+    withdrawn = one.get("withdrawn", 0)
+    off = one["items_in"] - one["kept"] - one["rejected"] - one["failed"] - withdrawn
+    if withdrawn and off == 0:
+        return f"adds up with {number(withdrawn)} withdrawn"
     return "adds up" if off == 0 else f"off by {off}"
 
 

@@ -10,7 +10,9 @@ from tasks.review.site.page import Source, page
 from tasks.review.site.pictures import reason_link
 from tasks.review.site.precision import label_text, precision_of, sampled_ids
 from tasks.review.site.words import day, meaning, moment, place_name
+from tasks.runtime.snapshots import verdict_text
 
+AT_A_GLANCE = 8  # pictures on the first page
 LARGEST = 6  # distributions drawn; the others are in the table
 
 
@@ -35,17 +37,31 @@ def start_page(source: Source) -> list[Block]:
             figure(counts.get("failures", 0), "to retry", "bad" if counts.get("failures") else "plain", "failures"),
         ),
         *_open_questions(source),
+        *_glance(source),
         *_what_changed(source),
     ]
 
 
+def _glance(source: Source) -> list[Block]:
+    """A few kept pictures, of as many countries as there are; what was taken from a street first."""
+    kinds = source.read("images").select("image_id", is_scene=pl.col("kind") == "satellite")
+    rows = source.read("labels").join(kinds, on="image_id", how="left").sort("is_scene", "image_id", nulls_last=True)
+    # One of every country, then a second of each, and so on.
+    turn = pl.int_range(pl.len()).over("country")
+    shown = rows.with_columns(turn=turn).sort("turn", "country", nulls_last=True).head(AT_A_GLANCE)
+    if shown.is_empty():
+        return []
+    return [
+        heading("At a glance", f"{shown.height:,} of {rows.height:,} kept pictures; “All pictures” has the others"),
+        pictures("", shown["image_id"].to_list(), _place_names(shown)),
+    ]
+
+
 def _verdict(source: Source) -> Block:
-    failing = [check for check in source.checks if not check["passed"]]
     found = precision_of(source)
     return {
         "block": "verdict",
-        "checks": len(source.checks),
-        "failing": [f"{check['table']}: {check['says']}" for check in failing],
+        "says": verdict_text(source.snapshot),
         "precision": found.sentence if found else "",
     }
 
@@ -116,6 +132,7 @@ def _what_changed(source: Source) -> list[Block]:
         figures(
             figure(compared.added.height, "kept pictures added", link="changes"),
             figure(compared.removed.height, "removed", link="changes"),
+            figure(compared.withdrawn.height, "withdrawn", link="changes"),
             figure(compared.changed.height, "changed in bytes, address or split", link="changes"),
             figure(compared.same, "the same"),
         ),
@@ -190,6 +207,14 @@ def changes_page(source: Source) -> list[Block]:
                 .rows()
             ],
             ["picture", "text", "text"],
+        ),
+        heading(f"Withdrawn: {found.withdrawn.height:,}", "taken out with all that was made of them"),
+        table(
+            ["was", "why", "when"],
+            [
+                (place_name(city, region, country), why, moment(at))
+                for country, region, city, why, at in found.withdrawn.head(MOST).rows()
+            ],
         ),
         heading(f"Changed: {len(lines):,}"),
         table(["picture", "what"], lines[:MOST], ["picture", "text"]),

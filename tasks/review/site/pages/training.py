@@ -7,6 +7,7 @@ from tasks.review.site.blocks import Block, commands, heading, lines, table
 from tasks.review.site.page import Source, page
 from tasks.review.site.words import moment
 
+MOST_STEPS = 7  # of the validations, evenly spread; the last one is shown besides
 FIRST = ("loss", "reward")  # drawn before the others
 
 
@@ -57,9 +58,13 @@ def _validations(metrics: dict[str, Any]) -> list[Block]:
     found, warnings = metrics.get("validations") or [], metrics.get("warnings") or []
     blocks: list[Block] = []
     if found:
+        # Measures below each other: there are more of them than a page is wide.
         names = sorted((name for name in found[-1] if name != "step"), key=_order)
-        rows = [[one["step"], *(round(one.get(name, 0.0), 4) for name in names)] for one in found]
-        blocks.append(table(["step", *names], rows, ["number"] * (len(names) + 1)))
+        shown = found[:: -(-len(found) // MOST_STEPS)]
+        shown = shown if shown[-1] is found[-1] else [*shown, found[-1]]
+        rows = [[name.replace("_", " "), *(round(one.get(name, 0.0), 4) for one in shown)] for name in names]
+        columns = ["on held-out pictures", *(f"step {one['step']:,}" for one in shown)]
+        blocks.append(table(columns, rows, ["text", *["number"] * len(shown)]))  # type: ignore[list-item]
     if warnings:
         blocks.append(table(["step", "warning"], [[one["step"], one["text"]] for one in warnings], ["number", "text"]))
     return blocks
