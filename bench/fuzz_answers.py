@@ -31,6 +31,16 @@ PIECES = [
     *("<answer>", "</answer>", "<think>", "</think>", "<tool_response>", "```json", '"lat":', '"lon":', "Longitude: "),
     *("lat", "lng=", "city:", '"country": ', "48.85", "-117.92", "1e999", "NaN", "null", "France; ", " to ", " or "),
     *('{"lat": 1, "lon": 2}', "北京", "纬度", "东经", "\u0301", "\ud800", "\x00", "😀", "９", "N 5° 3'", "FinalAnswer"),
+    *(
+        '"arguments": {',
+        '{"name": "map", ',
+        "[TOOL_CALLS]",
+        "\nAction Input: ",
+        "<function=map>",
+        "map_query(",
+        "{}",
+        "Observation:",
+    ),
     *("POINT(", "| lat | lon |\n", "\\boxed{", "^\\circ", "https://a.b/@1.5,", "&deg;", "<lat>", "</lat>", "48:51:30"),
 ]
 # Repeated, these make a pattern with two ways to match the same text try all of them.

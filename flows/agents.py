@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.pools import pools_up
 from flows.servers import offline_world
 from flows.trained import OWN_PRICE, model_server
 from schemas.config import Config
@@ -40,6 +41,7 @@ def agent_session(config: Config, role: str | None = None) -> Iterator[AgentSess
         config, ready = stack.enter_context(offline_world(config, lake.state / "offline-world.log"))
         if role is not None and config.models.role(role).endpoint == TRAINED and config.services.trained is None:
             config = stack.enter_context(_served(config, lake, role))
+        config = stack.enter_context(pools_up(config, lake, [role] if role else []))
         ready()
         roles = [] if role is None else [role]
         needed = ["search", "geocoder", *(["chat"] if role else [])]

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 import httpx
@@ -66,16 +66,21 @@ def publish_counts(results: Sequence[StageResult]) -> None:
     create_table_artifact(table=rows, key="counts", description="in = kept + rejected + failed, by step")
 
 
-def publish_report(stage: str, report: Report) -> None:
-    """A stage's report: its page, and a link to each of its pictures (files of this machine, not of a web server)."""
-    create_markdown_artifact(key=f"report-{stage}", markdown=report.markdown, description=f"What {stage} made")
-    for picture in report.pictures:
-        create_link_artifact(
-            key=f"report-{stage}-{picture.stem.replace('_', '-')}",
-            link=picture.as_uri(),
-            link_text=str(picture),
-            description=f"{picture.name} of {stage}",
-        )
+def publish_report(stage: str, report: Report, address: Callable[[str], str]) -> None:
+    """A stage's report: its page with the addresses of its pictures, and a link to each one that a browser can open."""
+    places = {picture: address(f"reports/{stage}/{picture.name}") for picture in report.pictures}
+    listed = "".join(f"\n- {picture.name}: `{place}`" for picture, place in places.items())
+    create_markdown_artifact(
+        key=f"report-{stage}", markdown=f"{report.markdown}\n{listed}\n", description=f"What {stage} made"
+    )
+    for picture, place in places.items():
+        if place.startswith(("http://", "https://")):  # no browser opens a file from a page of Prefect's
+            create_link_artifact(
+                key=f"report-{stage}-{picture.stem.replace('_', '-')}",
+                link=place,
+                link_text=picture.name,
+                description=f"{picture.name} of {stage}",
+            )
 
 
 def publish_verdict(verdict: str, report: str) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import httpx
 import yaml
 
 from flows.options import RunOptions
+from flows.prefect_auth import CLIENT, lake_secret, read_secret, server_environment
 from flows.servers import OWN_MODULES, answers, free_port, is_free, listen_on, offline_command, socket_args
 from schemas.errors import GeofixError
 from tasks.lake import Lake
@@ -74,16 +76,29 @@ def running_api(lake: Lake) -> str | None:
     return None
 
 
+def use_running_server(lake: Lake) -> str | None:
+    """Make this process a client of the server that `geofix up` started for this lake, if it still answers.
+
+    To be called before prefect is imported. A server that the environment names is kept; if it is this one, its
+    secret is added.
+    """
+    api = running_api(lake)
+    chosen = os.environ.setdefault("PREFECT_API_URL", api) if api else os.environ.get("PREFECT_API_URL")
+    secret = read_secret(lake)
+    if secret and chosen == api:
+        os.environ[CLIENT] = secret
+    return chosen
+
+
 def resume_flow_runs(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
     """Resume the flow runs that wait for the decision about this snapshot; returns their names.
 
     They are asked for on the Prefect server that is configured, or else on the one of `geofix up`. The decision is in
     the lake already, so a server that cannot be reached is only reported.
     """
-    api = os.environ.get("PREFECT_API_URL") or running_api(lake)
+    api = use_running_server(lake)
     if api is None:
         return []
-    os.environ["PREFECT_API_URL"] = api  # before prefect is imported
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     from flows.decision import resume_waiting
 
@@ -144,6 +159,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
     environment = {
         **os.environ,
         **OWN_MODULES,
+        **server_environment(lake_secret(lake), port),
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_API_URL": api,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -173,6 +189,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
     _wait_for(f"{api}/health", server, folder / "prefect-server.log")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
     state.deployments = _deploy(folder, prefect, environment, deployed_options(options, lake))
+    _refuse_unknown_parameters(api, lake_secret(lake), state.deployments)
     if config.offline.serve and is_free(config.offline.port):
         with listen_on(config.offline.port) as listen_socket:  # or a run that begins now could take it meanwhile
             launch("offline-world", offline_command(config.offline, config.offline.port), listen_socket)
@@ -193,6 +210,23 @@ def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], optio
     # All at once: the start of Prefect's command takes longer than what it does.
     _say([*prefect, "--no-prompt", "deploy", "--all", "--prefect-file", str(own)], environment)
     return schedules
+
+
+def _refuse_unknown_parameters(api: str, secret: str, deployments: Iterable[str]) -> None:
+    """Let the server refuse a flow run with an unknown parameter; Prefect would start it, and it would crash."""
+    user, _, password = secret.partition(":")
+    with httpx.Client(base_url=api, auth=(user, password), trust_env=False, timeout=60) as client:
+
+        def ask(method: str, path: str, body: Any = None) -> httpx.Response:
+            end_s = time.monotonic() + START_S
+            while (response := client.request(method, path, json=body)).status_code == 503 and time.monotonic() < end_s:
+                time.sleep(0.5)  # its database is busy
+            return response.raise_for_status()
+
+        for name in deployments:
+            found = ask("GET", f"/deployments/name/{name}").json()
+            schema = {**found["parameter_openapi_schema"], "additionalProperties": False}
+            ask("PATCH", f"/deployments/{found['id']}", {"parameter_openapi_schema": schema})
 
 
 def _say(command: list[str], environment: dict[str, str]) -> None:

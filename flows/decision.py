@@ -17,6 +17,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.context import FlowRunContext
+from prefect.exceptions import Pause
 from prefect.input import RunInput
 from prefect.states import Completed
 from pydantic import Field
@@ -77,7 +78,7 @@ def conclude_review(session: Session) -> None:
         # The webhook hears of a snapshot once: when it was made.
         session.notify(
             "waiting_snapshot",
-            f"snapshot {snapshot['snapshot_id']} waits for review: {session.lake.blobs.uri(snapshot['report'])}",
+            f"snapshot {snapshot['snapshot_id']} waits for review: {session.report_address(snapshot['report'])}",
             snapshot["snapshot_id"],
         )
 
@@ -85,7 +86,7 @@ def conclude_review(session: Session) -> None:
 def _say_verdict(session: Session, snapshot: dict[str, Any]) -> None:
     verdict = verdict_text(snapshot)
     session.display.say(verdict)
-    publish_verdict(verdict, session.lake.blobs.uri(snapshot["report"]))
+    publish_verdict(verdict, session.report_address(snapshot["report"]))
 
 
 def snapshot_approved(session: Session) -> State[list[StageResult]] | None:
@@ -103,7 +104,7 @@ def snapshot_approved(session: Session) -> State[list[StageResult]] | None:
     if status == "rejected":
         return Completed(name=REJECTED, message=verdict_text(snapshot), data=session.results)
     force = "" if snapshot["checks_passed"] else " --force --why REASON"
-    todo = f"read {session.lake.blobs.uri(snapshot['report'])}, then `geofix approve {name}{force}` and run again"
+    todo = f"read {session.report_address(snapshot['report'])}, then `geofix approve {name}{force}` and run again"
     session.display.say(todo)
     return Completed(name=WAITING, message=f"{verdict_text(snapshot)}; {todo}", data=session.results)
 
@@ -135,11 +136,15 @@ def _decided(session: Session, snapshot: dict[str, Any]) -> dict[str, Any]:
     refused = ""
     for number in itertools.count(1):
         form = Decision.with_initial_data(description=_description(session, snapshot, refused))
-        decision = suspend_flow_run(
-            wait_for_input=form,
-            timeout=round(session.config.flows.review_timeout_h * 3600),
-            key=f"{_key(session.lake, snapshot['snapshot_id'])}{number}",
-        )
+        try:
+            decision = suspend_flow_run(
+                wait_for_input=form,
+                timeout=round(session.config.flows.review_timeout_h * 3600),
+                key=f"{_key(session.lake, snapshot['snapshot_id'])}{number}",
+            )
+        except Pause as pause:
+            _say_what_for(pause, session, snapshot)
+            raise
         snapshot = _snapshot(session.lake)
         if snapshot["status"] != "pending":  # decided with `geofix approve` or `geofix reject`
             break
@@ -149,6 +154,21 @@ def _decided(session: Session, snapshot: dict[str, Any]) -> dict[str, Any]:
             refused = str(error)
             session.display.say(f"the decision was not taken: {refused}")
     return snapshot
+
+
+def _say_what_for(pause: Pause, session: Session, snapshot: dict[str, Any]) -> None:
+    """Give the suspended state a message: Prefect's function for it takes none."""
+    run, state = _this_run(), pause.state
+    if run is None or state is None:
+        return
+    message = (
+        f"snapshot {snapshot['snapshot_id']} waits for a reviewer; its report: "
+        f"{session.report_address(snapshot['report'])}"
+    )
+    with get_client(sync_client=True) as client:
+        now = client.read_flow_run(run.id).state
+        if now is not None and now.id == state.id:  # or it was resumed meanwhile
+            client.set_flow_run_state(run.id, state.model_copy(update={"message": message}), force=True)
 
 
 def _decide(lake: Lake, snapshot_id: str, decision: Decision) -> dict[str, Any]:
@@ -172,7 +192,7 @@ def _snapshot(lake: Lake) -> dict[str, Any]:
 
 def _description(session: Session, snapshot: dict[str, Any], refused: str) -> str:
     said = f"\n\nThe last decision was not taken: {refused}" if refused else ""
-    report = session.lake.blobs.uri(snapshot["report"])
+    report = session.report_address(snapshot["report"])
     return f"Snapshot `{snapshot['snapshot_id']}` {checks_text(snapshot)}. Its report: `{report}`{said}"
 
 

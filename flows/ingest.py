@@ -27,7 +27,7 @@ def ingest(file: str, options: RunOptions = RunOptions()) -> IngestResult:
     """Bring in the photos of a table. A deployment may run it on a table that grows.
 
     Args:
-        file: Path of the table on the worker: CSV, TSV, JSON lines or Parquet.
+        file: Path on the worker of a table (CSV, TSV, JSON lines, Parquet) or of a folder of photos.
         options: Which configuration to use: recipe, profile, file, lake and single settings.
     """
     with open_session(options, []) as session:

@@ -53,6 +53,11 @@ def refuse_unpriced(config: Config, stages: Sequence[str]) -> None:
     for _, role in roles_of(config, stages):
         if config.models.role(role).endpoint != TRAINED:
             target = models.target(role, CHAT)
+            if target.price is None and target.endpoint in config.models.pools:
+                raise InputError(
+                    f"models.budget_usd is set, but what pool '{target.endpoint}' costs is not known: give "
+                    f"models.pools.{target.endpoint}.usd_per_gpu_second, or leave the budget out"
+                )
             if target.price is None:
                 raise InputError(no_price(role, target.model))
 
@@ -78,11 +83,11 @@ def _refusal(config: Config, wanted: _Wanted, offered: Sequence[str]) -> str:
 
 
 def _wanted(config: Config, stages: Sequence[str]) -> list[_Wanted]:
-    """The models that servers have to offer; a trained one is served by ourselves, or by its user."""
+    """The models that servers have to offer; a trained one, or that of a pool, is served by ourselves, or its user."""
     found = []
     for section, name in roles_of(config, stages):
         role = config.models.role(name)
-        if role.endpoint != TRAINED:
+        if role.endpoint != TRAINED and role.endpoint not in config.models.pools:
             named = name in config.models.roles and role.model is not None
             setting = f"models.roles.{name}.model" if named else _setting(config, section, name)
             found.append(_Wanted(setting, role.endpoint, role.model or name))

@@ -1,12 +1,13 @@
 """What a flow is started with, from the command line or as a Prefect deployment's parameters."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from flows.order import STAGES
 from schemas.config import Config
-from schemas.load import load_config, profile_names
+from schemas.load import ConfigError, load_config, profile_names
 from schemas.recipes import default_recipe, recipe_folders
 
 # The demo is the offline profile; it approves its own snapshot when every check passes.
@@ -58,6 +59,20 @@ class RunOptions(BaseModel):
     demo: bool = Field(
         False, title="Demo", description="Approve a snapshot by rule when every check passes, as `geofix demo` does."
     )
+
+    def on_top_of(self, deployed: Mapping[str, Any]) -> "RunOptions":
+        """These options over those of a deployment: a field that is given replaces, settings add up, the lake stays.
+
+        Prefect itself would take the options of a flow run instead of the deployment's, the lake included.
+        """
+        base = RunOptions.model_validate(deployed)
+        given = self.model_dump(exclude_unset=True, exclude_none=True)
+        if base.lake and given.setdefault("lake", base.lake) != base.lake:
+            raise ConfigError(
+                f"options.lake: given '{self.lake}', but this deployment works on '{base.lake}' and on no other lake; "
+                "leave the field out, or deploy the flow for that lake (`geofix up --lake`)"
+            )
+        return base.model_copy(update={**given, "overrides": [*base.overrides, *self.overrides]})
 
     def resolve(self) -> Config:
         """The configuration these options amount to."""

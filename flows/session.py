@@ -6,12 +6,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from flows.display import Display, display
 from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
 from flows.order import REVIEW, STAGES, check_of, check_step_names, roles_of, services_of, steps_of
+from flows.pools import RunPools
 from flows.servers import check_offline_world, offline_world
 from schemas.config import Config
 from schemas.settings.notify import Event
@@ -38,6 +40,7 @@ class Session:
     results: list[StageResult] = field(default_factory=list)
     wanted_snapshot: str | None = None  # an id, or its beginning
     snapshot: Snapshot | None = None  # chosen once for all stages after the review
+    pools: RunPools | None = None  # none: no stage is run
 
     @property
     def display(self) -> Display:
@@ -71,6 +74,11 @@ class Session:
             snapshot=self.snapshot,
         )
 
+    def report_address(self, key: str) -> str:
+        """Where people open a file of the lake's `reports`: on the configured web server, else where it lies."""
+        url = self.config.flows.reports_url
+        return f"{url.rstrip('/')}/{quote(key.removeprefix('reports/'))}" if url else self.lake.blobs.uri(key)
+
     def notify(self, event: Event, message: str, snapshot_id: str | None = None) -> None:
         """Tell the webhook, with the counts so far."""
         _notify(self.config, event, message, self.results, snapshot_id)
@@ -102,6 +110,7 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
     """Configuration checked, keys there, lake writable, services reachable; a failure is told to the webhook."""
     from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
 
+    options = _over_deployment(options)
     config = options.resolve()
     results: list[StageResult] = []
     with run_log(display.get()) as log:
@@ -109,10 +118,25 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
             check_before(config, stages)
             lake = Lake(config.lake)
             with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
-                yield Session(reachable, lake, ready, log, results, options.snapshot)
+                pools = RunPools(reachable, lake, stages)
+                pools.check()
+                with contextlib.closing(pools):
+                    yield Session(pools.configured(reachable), lake, ready, log, results, options.snapshot, pools=pools)
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)
             raise
+
+
+def _over_deployment(options: RunOptions) -> RunOptions:
+    """The options of a flow run over those of its deployment, if it has one."""
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import deployment
+
+    if not deployment.id:
+        return options
+    with get_client(sync_client=True) as client:  # `deployment.parameters` are the flow run's own
+        deployed = client.read_deployment(deployment.id).parameters
+    return options.on_top_of(deployed.get("options") or {})
 
 
 def _notify(

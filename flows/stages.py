@@ -42,18 +42,38 @@ def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
     for stage, steps in segments(session.config, stages):
         if session.snapshot is None and any(step.snapshot for step in steps):
             session.snapshot = approved_snapshot(session.lake, session.wanted_snapshot)
+        if session.pools is not None:
+            session.pools.put_away_before(stage)
         with trained_model(session, stage) as (config, ready):
             context = session.context(config, services_of(config, [stage]), ready, str(flow_run.id or ""), [stage])
             for step in steps:
-                _run_step(session, step, section_of(config, step.section or stage), context)
+                settings = section_of(config, step.section or stage)
+                _run_step(session, step, settings, with_pools(session, step, settings, context))
             report = report_of(stage)
             if report is not None:
-                publish_report(stage, report(session.lake, getattr(config, stage)))
+                publish_report(stage, report(session.lake, getattr(config, stage)), session.report_address)
+        if session.pools is not None:
+            session.pools.put_away_after(stage)
         if stage == REVIEW:
             conclude_review(session)
         _renew_site(session, stage)
     publish_counts(session.results)
     return session.results
+
+
+def with_pools(session: Session, step: Stage | ColumnStage, settings: Any, context: Context) -> Context:
+    """The context in which the pools that the step's roles name are up before its services are first asked."""
+    roles = step.roles(settings) if isinstance(step, Stage) and step.roles else ()
+    pools, models = session.pools, session.config.models
+    plans = pools.plans({models.role(role).endpoint for role in roles}) if pools is not None else []
+    if pools is None or not plans:
+        return context
+
+    def ready() -> None:
+        context.ready()
+        pools.ensure(plans)
+
+    return replace(context, ready=ready)
 
 
 def _renew_site(session: Session, stage: str) -> None:

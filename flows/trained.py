@@ -1,17 +1,18 @@
-"""Trained models of the lake, each served on loopback while a stage needs it."""
+"""Trained models of the lake, each served while a stage needs it: on loopback, or by a pool on the cluster."""
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import polars as pl
 
+from flows.pools import RunPools
 from flows.servers import Server, listen_on
 from flows.session import Session
 from schemas.config import Config
 from schemas.extras import require_extras
-from schemas.settings.models import ModelEndpoint, Role
+from schemas.settings.models import ModelEndpoint, Role, pool_endpoint
 from schemas.settings.services import Price, TrainedEndpoint
 from tasks.agent.attempt import PHASES, TRAINED, newest_model
 
@@ -29,6 +30,9 @@ def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callab
     wanted = checkpoints(config, session.lake.read("models"), stage) if config.services.trained is None else {}
     if not wanted:
         yield config, session.ready
+        return
+    if session.pools is not None and session.pools.serves_trained:
+        yield _in_pools(session, session.pools, wanted)
         return
     servers: list[Server] = []
     trained: TrainedEndpoint | None = None
@@ -58,6 +62,25 @@ def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callab
     finally:
         for server in servers:
             server.stop()
+
+
+def _in_pools(session: Session, pools: RunPools, wanted: Mapping[str, str]) -> tuple[Config, Callable[[], None]]:
+    """As `trained_model`, with the models on the cluster, where workers of every node reach them."""
+    config = session.config
+    plans = [pools.trained_plan(model_id, stored) for model_id, stored in wanted.items()]
+    first, *others = (pool_endpoint(plan.settings, plan.model, pools.address(plan)) for plan in plans)
+    endpoints, roles = dict(config.models.endpoints), dict(config.models.roles)
+    for model_id, plan, endpoint in zip(list(wanted)[1:], plans[1:], others, strict=True):
+        endpoints[f"trained-{model_id}"] = endpoint
+        roles[f"{TRAINED}{model_id}"] = Role(endpoint=f"trained-{model_id}", model=plan.model)
+    services = config.services.model_copy(update={"trained": TrainedEndpoint(**first.model_dump())})
+    models = config.models.model_copy(update={"endpoints": endpoints, "roles": roles})
+
+    def ready() -> None:
+        session.ready()
+        pools.ensure(plans)
+
+    return config.model_copy(update={"services": services, "models": models}), ready
 
 
 def model_server(checkpoint: Path, log: Path, name: str | None = None) -> tuple[Server, str]:

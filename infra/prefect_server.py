@@ -19,6 +19,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--listening-fd", type=int, help="serve on this open socket instead")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     options = parser.parse_args(argv)
+    if not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+        parser.error("PREFECT_SERVER_API_AUTH_STRING must hold the secret that clients have to send")
     # The API alone: no pages, and no kinds of blocks, which take seconds to register with every new lake.
     os.environ["PREFECT_UI_ENABLED"] = "0"
     os.environ.setdefault("PREFECT_API_BLOCKS_REGISTER_ON_START", "0")

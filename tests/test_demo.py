@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from nbclient import NotebookClient
 from typer.testing import CliRunner, Result
 
+from bench.unreachable import inside, is_possible
 from flows.cli import app
 from tasks.geo.distance import distance_km
 from tasks.lake import Commit, Lake
@@ -31,12 +32,12 @@ def asked(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def geofix(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flows.cli", *arguments]
+def geofix(*arguments: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*before, sys.executable, "-m", "flows.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False, cwd=ROOT)
 
 
-def demo(lake: Path) -> subprocess.CompletedProcess[str]:
+def demo(lake: Path, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     steps = ["train.sft.max_steps=6", "train.cold_start.max_steps=3", "train.grpo.max_steps=2"]
     options = [
         f"plan.places={PLACES}",
@@ -55,14 +56,19 @@ def demo(lake: Path) -> subprocess.CompletedProcess[str]:
         *steps,
     ]
     sets = [word for option in options for word in ("--set", option)]
-    return geofix("demo", "--lake", str(lake), *sets)
+    return geofix("demo", "--lake", str(lake), *sets, before=before)
+
+
+def lost_packets(lake: Path) -> Path:
+    return lake.with_name("packets.log")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lake, subprocess.CompletedProcess[str]]]:
     folder = tmp_path_factory.mktemp("demo") / "lake"
     Lake(folder).blobs.put(KEY_FILE, b"5eed" * 16)  # the same pictures every time
-    first = demo(folder)
+    # Where it can be, on a network that loses every packet to the outside.
+    first = demo(folder, inside(lost_packets(folder)) if is_possible() else ())
     assert first.returncode == 0, first.stderr[-3000:]
     yield Lake(folder), first
 
@@ -80,6 +86,13 @@ def test_it_ends_by_saying_what_it_made_and_where_to_look(
     report = next(line.split()[1] for line in first.stdout.splitlines() if line.strip().startswith("report"))
     assert "<html" in Path(report).read_text()
     assert "Traceback" not in first.stderr
+
+
+def test_nothing_asks_the_outside(lake: Lake) -> None:
+    log = lost_packets(lake.root)
+    if not log.exists():
+        pytest.skip("a network of its own needs Linux with namespaces, `unshare`, `ip` and /dev/net/tun")
+    assert log.read_text() == ""
 
 
 def test_every_part_did_real_work(lake: Lake) -> None:

@@ -74,7 +74,7 @@ def test_the_plain_dependencies_are_light() -> None:
 
     extras = PROJECT["project"]["optional-dependencies"]
     assert names(PROJECT["project"]["dependencies"]) & HEAVY == set()
-    assert set(extras) == {"offline", "train", "dev"} and set(PROJECT["dependency-groups"]) == {"vllm"}
+    assert set(extras) == {"offline", "train", "dev"} and set(PROJECT["dependency-groups"]) == {"vllm", "serve-llm"}
     brought = names(extras["train"]) | names([line for name in names(extras["train"]) for line in requires(name) or []])
     assert {module.replace("_", "-") for module in EXTRAS["offline"]} <= names(extras["offline"])
     assert set(EXTRAS["train"]) <= brought

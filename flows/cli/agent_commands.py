@@ -43,13 +43,17 @@ def locate(
     pictures: Annotated[list[Path], typer.Argument(metavar="PICTURE…", help="JPEG or PNG files.")],
     model: _Model = "agent",
     page: Annotated[
-        Path, typer.Option("--page", metavar="FILE", help="Where the page with the trajectories is written.")
-    ] = Path("locate.html"),
+        Path | None,
+        typer.Option(
+            "--page", metavar="FILE", show_default="LAKE/reports/locate.html", help="Where the page is written."
+        ),
+    ] = None,
 ) -> int:
     """Ask an agent where pictures were taken; shows its thoughts, calls and answer, and writes a page."""
     from flows.agents import agent_session
     from flows.cli.locating import Terminal, locate_all
-    from tasks.agent.page import write_page
+    from tasks.agent.page import page_html
+    from tasks.lake import Lake
     from tasks.recipes.recipe import RECIPES
 
     config = call.options().resolve()
@@ -57,11 +61,15 @@ def locate(
     terminal = Terminal(silent=call.quiet or call.as_json)
     with agent_session(config, model) as session:
         found = asyncio.run(locate_all(session, pictures, model, recipe, terminal))
-    write_page(page, found)
+    if page is not None:
+        page.write_text(page_html(found), encoding="utf-8")
+    else:
+        blobs, key = Lake(config.lake).blobs, "reports/locate.html"
+        blobs.put(key, page_html(found).encode())
     if call.as_json:
         print_json([one.as_row() for one in found])
     elif not call.quiet:
-        print(f"page  {page}")
+        print(f"page  {page or blobs.uri(key)}")
     return DONE if all(one.answered for one in found) else FAILED
 
 

@@ -11,6 +11,7 @@ from flows.cli import (
     evaluation,
     lake_commands,
     models,
+    pools,
     review_commands,
     servers,
     serving,
@@ -59,6 +60,7 @@ for _module in (
     servers,
     serving,
     models,
+    pools,
 ):
     _module.register(app)
 

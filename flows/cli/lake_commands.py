@@ -27,7 +27,11 @@ def register(app: typer.Typer) -> None:
     command(
         app,
         BRING_IN,
-        ['geofix ingest photos.csv --licence "CC BY 4.0" --attribution "City archive"', "geofix ingest im2gps3k.csv"],
+        [
+            'geofix ingest photos.csv --licence "CC BY 4.0" --attribution "City archive"',
+            "geofix ingest im2gps3k.csv",
+            "geofix ingest phone/ --licence CC0-1.0 --attribution 'Jane Doe'",
+        ],
     )(ingest)
     command(app, GROUP, ["geofix tables", "geofix tables --lake /data/lake --json"])(tables)
     command(
@@ -48,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 def ingest(
     call: Call,
-    file: Annotated[Path, typer.Argument(help="CSV, TSV, JSON lines or Parquet: path or url, lat, lon and more.")],
+    file: Annotated[Path, typer.Argument(help="A table (CSV, TSV, JSON lines, Parquet) or a folder of photos.")],
     layout: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +81,7 @@ def ingest(
         bool, typer.Option("--retry-refused", help="Look again at refused pictures and addresses.")
     ] = False,
 ) -> int:
-    """Bring in a table of photos with coordinates."""
+    """Bring in a table of photos with coordinates, or a folder of photos that hold their own."""
     from flows.cli.ingest import run_ingest, with_options
 
     given = {

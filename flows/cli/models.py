@@ -1,6 +1,7 @@
 """`geofix models`: every configured role, its model and price, and whether it answers."""
 
 import asyncio
+import contextlib
 import os
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -40,18 +41,30 @@ def models(
         return DONE
     log = state_folder(Location.parse(config.lake)) / "offline-world.log"
     connect(config.services, os.environ, ["chat"], config.models, [one.role for one in roles])  # the keys, first
-    with offline_world(config, log) as (reachable, ready):
+    asked = [one.role for one in roles if not one.unreachable]
+    with offline_world(config, log) as (reachable, ready), _pools(reachable, asked) as reachable:
         ready()
         connection = connect(
             reachable.services, os.environ, ["chat"], reachable.models, [one.role for one in roles]
         ).chat
-        probes = asyncio.run(_probe_all(connection, [one for one in roles if not one.unreachable]))
+        by_name = {one.role: one for one in roles}
+        probes = asyncio.run(_probe_all(connection, [by_name[role] for role in asked]))
         roles = _roles(reachable)  # at the addresses that were asked
     if call.as_json:
         print_json([asdict(one) | {"probe": asdict(probes[one.role]) if one.role in probes else None} for one in roles])
     else:
         _show(roles, probes)
     return DONE if all(probe.works(probe.checks[0]) for probe in probes.values()) else FAILED
+
+
+def _pools(config: Any, roles: list[str]) -> contextlib.AbstractContextManager[Any]:
+    """The pools of these roles, brought up to be asked."""
+    if not config.models.pools:
+        return contextlib.nullcontext(config)  # the lake need not be there, nor be opened
+    from flows.pools import pools_up
+    from tasks.lake import Lake
+
+    return pools_up(config, Lake(config.lake), roles)
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,7 @@ class _Role:
 def _roles(config: Any) -> list[_Role]:
     from flows.order import STAGES, roles_of
     from flows.trained import OWN_PRICE
-    from schemas.settings.models import CHAT, TRAINED
+    from schemas.settings.models import CHAT, TRAINED, pool_endpoint
 
     asked: dict[str, list[str]] = {name: [] for name in config.models.roles}
     for section, role in roles_of(config, STAGES):
@@ -84,8 +97,11 @@ def _roles(config: Any) -> list[_Role]:
     for name, sections in asked.items():
         role = config.models.role(name)
         own = {CHAT: config.services.chat, TRAINED: config.services.trained}
-        endpoint = config.models.endpoints.get(role.endpoint) or own[role.endpoint]
+        pool = config.models.pools.get(role.endpoint) if role.endpoint not in own else None
+        endpoint = config.models.endpoints.get(role.endpoint) or own.get(role.endpoint)
         section = f"services.{role.endpoint}" if role.endpoint in own else f"models.endpoints.{role.endpoint}"
+        if pool is not None:
+            endpoint = pool_endpoint(pool, pool.model)
         model = role.model or (name if role.endpoint != TRAINED else "the one that is served")
         price = None if endpoint is None else role.price or endpoint.price_of(role.model or name)
         missing = []
@@ -100,7 +116,7 @@ def _roles(config: Any) -> list[_Role]:
         words = "unknown" if price is None else f"${price.prompt:g} / ${price.completion:g}"
         if price is not None and price.as_of:
             words += f" ({price.as_of})"
-        base_url = endpoint.base_url if endpoint else "-"
+        base_url = "-" if endpoint is None else "a pool on the cluster" if pool is not None else endpoint.base_url
         unused = ", ".join(dict.fromkeys(sections)) or "no stage"
         asking = name, unused, role.endpoint, base_url, model, words
         found.append(_Role(*asking, tuple(missing), endpoint is None, name in embedders))

@@ -56,7 +56,8 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
     The server is the one that is configured, else the one `geofix up` started for this lake, else one of our own that
     ends with this command. Prefect's own folder lies beside the lake, and its logs stay out of our lines.
     """
-    from flows.background import running_api
+    from flows.background import use_running_server
+    from flows.prefect_auth import new_secret, server_environment
     from flows.servers import Server, listen_on
 
     home = lake.state / "prefect"
@@ -64,19 +65,16 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
     os.environ.setdefault("PREFECT_HOME", str(home))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
     os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
-    if "PREFECT_API_URL" in os.environ:
-        display.get().phase("loading Prefect")
-        yield
-        return
-    api, server = running_api(lake), None
-    if api is None:
+    display.get().phase("loading Prefect")
+    server = None
+    if use_running_server(lake) is None:
         listen_socket = listen_on(0)
         port = listen_socket.getsockname()[1]
         api = f"http://127.0.0.1:{port}/api"
+        os.environ.update(server_environment(new_secret(), port), PREFECT_API_URL=api)
         command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port)]
         server = Server(command, f"{api}/health", lake.state / "prefect-server.log", listen_socket, name="Prefect")
         server.begin()
-    os.environ["PREFECT_API_URL"] = api
     try:
         importlib.import_module("flows.stages")  # takes seconds, as the server's start does: both at once
         if server is not None:

@@ -1,5 +1,7 @@
 """Commands that start and stop servers: up, down, offline."""
 
+import shlex
+
 import typer
 
 from flows.cli import base
@@ -26,6 +28,7 @@ def register(app: typer.Typer) -> None:
 def up(call: Call) -> int:
     """Start a Prefect server, a worker, the schedules and the offline world, in the background."""
     from flows import background
+    from flows.prefect_auth import secret_file
     from tasks.lake import Lake
 
     options = call.options()
@@ -38,7 +41,8 @@ def up(call: Call) -> int:
     for name, schedule in state["deployments"].items():
         print(f"deployment       {name:<20} {schedule}")
     print(f"logs             {background.state_file(lake).parent}")
-    print(f"stop with        {program()} down" + (f" --lake {call.lake}" if call.lake else ""))
+    print(f"password         in {secret_file(lake)}")
+    print(f"stop with        {program()} down" + (f" --lake {shlex.quote(call.lake)}" if call.lake else ""))
     return DONE
 
 

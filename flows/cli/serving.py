@@ -79,18 +79,22 @@ def _folder(call: Call, model: str) -> Path:
 
 
 def _vllm(folder: Path, port: int, max_context: int) -> int:
-    program = shutil.which("vllm")
+    program = shutil.which("vllm") or shutil.which(".venv-vllm/bin/vllm")
     if program is None:
         raise GeofixError(
             "--engine vllm: there is no `vllm` command here; install it in an environment of its own, because it pins "
-            "other versions (`pip install vllm==0.29.0`), and put its bin folder on PATH, or use --engine embedded"
+            "other versions (`make vllm`, or `pip install vllm==0.29.0` with its bin folder on PATH), or use "
+            "--engine embedded"
         )
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
     os.execv(
         program,
         [
             *(program, "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)),
             *("--served-model-name", folder.name, "--max-model-len", str(max_context)),
             *("--chat-template", str(folder / "chat_template.jinja"), "--limit-mm-per-prompt", '{"image": 16}'),
+            *(() if has_gpu else ("--dtype", "float32")),  # not every CPU computes in bfloat16
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+            *("--allowed-origins", "[]"),  # no page of a browser
         ],
     )

@@ -1,5 +1,7 @@
 """Which streets have a sign with these words: the small web that search and geocoding stand on."""
 
+import bisect
+import itertools
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -51,6 +53,7 @@ class SignIndex:
     def __init__(self, world: World) -> None:
         self._world = world
         self._by_word = cached({}, condition=threading.Condition())(self._list_places)
+        self._sorted = cached({}, condition=threading.Condition())(lambda: sorted(self._by_word()))
         self._texts_at = lru_cache(maxsize=65_536)(lambda index: _texts(world.sign_texts(index)))
 
     def prepare(self) -> None:
@@ -89,6 +92,14 @@ class SignIndex:
                 hits.append(((-score - 0.4 * near, fraction("rank", query, one.town, text)), one, text, score))
         hits.sort(key=lambda hit: hit[0])
         return [SignHit(self._street(one), text, score) for _, one, text, score in hits[:most]]
+
+    def completions(self, text: str, most: int) -> list[str]:
+        """The text with its last word finished, for each word of photographed signs that begins so."""
+        head, _, begun = fold(text).rpartition(" ")
+        words = self._sorted()
+        first = bisect.bisect_left(words, begun)
+        found = itertools.takewhile(lambda word: word.startswith(begun), words[first:])
+        return [f"{head} {word}".strip() for word in itertools.islice(found, most)] if len(begun) >= 3 else []
 
     def _street(self, one: Candidate) -> Street:
         if one.number is None:

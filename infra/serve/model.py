@@ -30,7 +30,7 @@ class Answer:
     text: str
     finish_reason: str
     prompt_tokens: int
-    completion_tokens: int
+    ids: tuple[int, ...]  # its tokens, the end mark included
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Model:
         ids = ids[: question.limit]
         text = self._processor.tokenizer.decode(ids, skip_special_tokens=True)
         is_ended = bool(ids) and ids[-1] in self._ends
-        return Answer(text, "stop" if is_ended else "length", len(question.prompt.ids), len(ids))
+        return Answer(text, "stop" if is_ended else "length", len(question.prompt.ids), tuple(ids))
 
 
 def _listed(value: int | list[int] | None) -> list[int]:

@@ -48,6 +48,7 @@ class ChatRequest(BaseModel):
     n: int = Field(1, ge=1, le=1)
     stream: Literal[False] | None = None
     tools: list[dict[str, Any]] | None = None
+    return_token_ids: bool = False  # as vLLM does
 
     @property
     def token_limit(self) -> int | None:

@@ -22,6 +22,7 @@ from infra.lifeline import exit_when_stdin_closes, serve_at
 from infra.serve.batcher import Batcher, Waiting
 from infra.serve.request import ChatRequest, Refused, conversation, read_request
 from schemas.extras import MissingExtra, require_extras
+from schemas.settings.endpoint import is_loopback
 from tasks.agent.tagged import split_calls
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Service:
         )
 
     async def health(self, request: Request) -> JSONResponse:
+        _check_sender(request)
         return JSONResponse({"service": "geofix-serve", "model": self._name})
 
     async def models(self, request: Request) -> JSONResponse:
@@ -83,9 +85,19 @@ class Service:
         return Waiting(read, Sampling(asked.temperature, asked.top_k, asked.top_p), asked.seed)
 
     def _check_key(self, request: Request) -> None:
+        _check_sender(request)
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
         if self._key is not None and not hmac.compare_digest(given, self._key.encode()):
             raise Refused(401, "Incorrect API key provided", "invalid_api_key")
+
+
+def _check_sender(request: Request) -> None:
+    """Refuse what a page of another address makes a browser send, also one whose name was led to this machine."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if not is_loopback(f"http://{host}"):
+        raise Refused(403, f"asked for as '{host[:100]}'; it answers as 127.0.0.1 and localhost only", "wrong_host")
+    if origin not in (None, f"http://{host}"):
+        raise Refused(403, "pages of other addresses are not answered", "wrong_origin")
 
 
 async def _body(request: Request) -> bytes:
@@ -112,16 +124,19 @@ def _completion(asked: ChatRequest, answer: "Answer") -> dict[str, Any]:
             for name, arguments in calls
         ]
         finish_reason = "tool_calls"
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+    if asked.return_token_ids:
+        choice["token_ids"] = list(answer.ids)
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": asked.model,
-        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}],
+        "choices": [choice],
         "usage": {
             "prompt_tokens": answer.prompt_tokens,
-            "completion_tokens": answer.completion_tokens,
-            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+            "completion_tokens": len(answer.ids),
+            "total_tokens": answer.prompt_tokens + len(answer.ids),
         },
     }
 
@@ -142,6 +157,14 @@ async def _refusal(request: Request, error: Exception) -> JSONResponse:
     shape = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
     headers = {"Retry-After": "1"} if error.status == 503 else None
     return JSONResponse({"error": shape}, status_code=error.status, headers=headers)
+
+
+def served_app(folder: Path, name: str, threads: int = 1, max_context: int = 8192, key: str | None = None) -> Starlette:
+    """The application that serves a checkpoint under a name."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from infra.serve.model import Model  # torch takes seconds to import; a wrong option is told at once
+
+    return Service(Model(folder.resolve(), threads, max_context), name, key).app()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -170,12 +193,8 @@ def main(arguments: list[str] | None = None) -> int:
     if key == "":
         print(f"{options.key_env} is not set, but --key-env asks for it", file=sys.stderr)
         return 1
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from infra.serve.model import Model  # torch takes seconds to import; a wrong option is told at once
-
-    model = Model(options.model.resolve(), options.threads, options.max_context)
     name = options.name or options.model.resolve().name
-    app = Service(model, name, key).app()
+    app = served_app(options.model, name, options.threads, options.max_context, key)
     config = uvicorn.Config(app, host="127.0.0.1", port=options.port, log_level="warning", access_log=False)
     serve_at(uvicorn.Server(config), options.listening_fd)
     return 0

@@ -29,6 +29,17 @@ class DuplicatesSettings(Settings):
         0.98, ge=0, le=1, description="and are near-duplicates if their embeddings are at least that alike"
     )
     mirrored: bool = Field(True, description="also compare each picture with the mirrored ones")
+    by_parts: bool = Field(
+        True,
+        description="also find copies that were cropped, turned a little, framed or shifted over their seam, by hashes "
+        "of parts",
+    )
+    least_correlation: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="two pictures that share a part are copies if they correlate, aligned, at least so",
+    )
     spatial_m: float = Field(
         2.0, ge=0, description="pictures of one sequence and split closer than that are one place; 0 keeps all"
     )
@@ -116,6 +127,10 @@ class LabelsSettings(Settings):
         50.0, gt=0, description="a picture further than that from the place it answers is not of that place"
     )
     least_year: int = Field(2000, ge=1826, description="a capture time before that is no capture time")
+    written_place: Literal["keep", "reject"] = Field(
+        "reject",
+        description="what becomes of a picture in which a judge reads its coordinates or the name of its country",
+    )
     disputed: Literal["keep", "reject"] = Field(
         "reject", description="what becomes of a picture whose country the geocoder disputes, where it was asked"
     )

@@ -26,3 +26,10 @@ class FlowSettings(Settings):
         description="how long a suspended pipeline waits for the reviewer before it fails",
         json_schema_extra=OPERATIONAL,
     )
+    reports_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="where a web server shows the lake's folder `reports`, such as https://data.example/reports; "
+        "Prefect's links and messages lead there instead of naming files",
+        json_schema_extra=OPERATIONAL,
+    )

@@ -225,6 +225,10 @@ class TrainedEndpoint(ChatEndpoint):
     base_url: str
     key_env: str | None = None
     public_key: str | None = None
+    identity_url: str | None = Field(
+        None,
+        description="address that stands for it in the identity of a request, where its own changes with the cluster",
+    )
 
 
 class ServicesSettings(Settings):

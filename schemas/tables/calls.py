@@ -14,12 +14,12 @@ TABLES = (
             "model": STRING,  # as asked for
             "served_model": STRING,  # as the server names it
             "sampling_json": JSON,  # temperature, seed, max_tokens …
-            "verdict": STRING,  # answered, cut_by_length, refused, or failed_<kind of error>
+            "verdict": STRING,  # answered, cut_by_length, refused, failed_<kind of error>, or gpu_seconds of a pool
             "finish_reason": STRING,
             "prompt_tokens": INT,
             "completion_tokens": INT,
             "requests": INT,  # HTTP requests, failed ones included
-            "seconds": FLOAT,  # from the question to the reply, waiting for limits included
+            "seconds": FLOAT,  # from the question to the reply, waiting for limits included; of a pool: GPU seconds
             "cost_usd": FLOAT,  # null: the price is not known
             "reply_json": JSON,  # null: there was none
             "asked_at": TIME,

@@ -14,6 +14,12 @@ TABLES = (
             "phash": STRING,  # 64 bits as 16 hex digits
             "phash_mirrored": STRING,  # of the picture turned left to right
             "embedding": pa.list_(pa.float32()),  # of length 1; tasks/imaging/hashes.py
+            # Hashes of parts of the picture, where they lie, and what confirms a copy: tasks/imaging/patches.py
+            "patches": pa.list_(STRING),
+            "patches_mirrored": pa.list_(STRING),
+            "patch_places": pa.list_(pa.float32()),  # x, y and radius of each, in widths of the picture
+            "thumbnail": pa.list_(pa.int16()),  # grey, its longer side 64
+            "aspect": FLOAT,  # height by width
         },
         required=("sha256", "phash", "phash_mirrored"),
         about="hashes and embeddings by which near-duplicates are found",
@@ -57,12 +63,14 @@ TABLES = (
         {
             "image_id": STRING,
             "split": STRING,  # of its place, or its own where it belongs to no planned place
+            "unfit": STRING,  # the reason for which it is rejected by itself; it excludes no other picture then
             # exact_duplicate, near_duplicate, mirrored_duplicate, spatial_duplicate, sequence_leak, creator_leak,
             # radius_leak or external_leak; null for a picture that stays
             "reason": STRING,
             "duplicate_of": STRING,  # the picture that stays instead of it
             "leaks_into": STRING,  # the split, or the external file, that keeps what they share
             "evidence_json": JSON,
+            "alike_json": JSON,  # the pictures that look like it: of, reason, evidence; in one row of each pair
         },
         required=("split",),
         about="every picture under curation, and which other picture excludes it",

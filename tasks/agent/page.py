@@ -6,7 +6,6 @@ One file without scripts. Everything a model or a web page wrote is escaped.
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from schemas.messages import Message, image_reference, json_object, parts_of, texts_of
@@ -87,11 +86,11 @@ class Located:
         }
 
 
-def write_page(path: Path, located: Sequence[Located]) -> None:
-    """Write the page."""
+def page_html(located: Sequence[Located]) -> str:
+    """The page with these trajectories, complete in one file."""
     body = "".join(_section(one) for one in located)
     head = f'<meta charset="utf-8"><title>geofix locate</title><style>{_STYLE}</style>'
-    path.write_text(f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>', encoding="utf-8")
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'
 
 
 def _section(one: Located) -> str:

@@ -5,4 +5,4 @@ from tasks.curate.external import check
 
 __all__ = ["STAGES", "check"]
 
-STAGES = [quality.STAGE, duplicates.STAGE, judge.STAGE, address.STAGE, confirm.STAGE, tiers.STAGE, labels.STAGE]
+STAGES = [quality.STAGE, address.STAGE, duplicates.STAGE, judge.STAGE, confirm.STAGE, tiers.STAGE, labels.STAGE]

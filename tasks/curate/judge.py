@@ -1,4 +1,4 @@
-"""Every judge's verdict on every picture that no other picture excludes.
+"""Every judge's verdict on every picture that is fit and that no other picture excludes, and on its copies.
 
 Every verdict is kept, whatever becomes of the picture: thresholds belong to the step that makes the labels. The judge
 sees the picture and the question, and neither coordinates, nor address, nor file name.
@@ -30,8 +30,13 @@ class WorkerContext:
 
 
 def items(inputs: Inputs, settings: JudgeSettings) -> pl.DataFrame:
-    """One item for each picture without a duplicate or a leak: its bytes, and nothing else the verdict depends on."""
-    wanted = inputs.frame("duplicates").filter(pl.col("reason").is_null()).select("image_id")
+    """One item for each fit picture without a leak: its bytes, and nothing else the verdict depends on.
+
+    Copies with other bytes are judged too: where the judge rejects the one that would stay, another may.
+    """
+    again = ("near_duplicate", "mirrored_duplicate")
+    asked = pl.col("unfit").is_null() & (pl.col("reason").is_null() | pl.col("reason").is_in(again))
+    wanted = inputs.frame("duplicates").filter(asked).select("image_id")
     images = inputs.frame("images").select("image_id", "sha256", "extension", "kind")
     return wanted.join(images, on="image_id").rename({"image_id": "id"})
 

@@ -1,18 +1,23 @@
 """The labels: pictures, figures, judgements and addresses joined, and the reason why a picture has none.
 
 A picture whose judgement or address is still missing, because its request failed, is neither kept nor rejected here:
-it stands in `failures` under the step that is to be repeated.
+it stands in `failures` under the step that is to be repeated. Which of several copies stays is decided last, among
+those that position, quality and judge let pass: never are all of them gone because of each other.
 """
 
-import numpy as np
+from typing import Any
+
 import polars as pl
 
-from schemas.settings.curate import CurateSettings, LabelsSettings, QualityLimits, TiersSettings
+from schemas.settings.curate import CurateSettings, LabelsSettings, TiersSettings
 from schemas.tables import TABLES
+from tasks.curate.duplicates import COPIES, exclusion_rows, measured_pictures, read_partners
+from tasks.curate.external import read_external, with_digests
+from tasks.curate.fitness import READS, with_own_faults
+from tasks.curate.leaks import exclusions
 from tasks.curate.tiers import tier_of
 from tasks.curate.votes import LOCALIZABLE, combined
-from tasks.geo.distance import distance_km, swapped_km
-from tasks.geo.labels import country_codes_of
+from tasks.curate.written import place_written
 from tasks.runtime.runner import ColumnStage, Inputs
 
 _LABEL = list(TABLES["labels"].columns)
@@ -23,6 +28,7 @@ def compute(inputs: Inputs, settings: CurateSettings) -> tuple[pl.DataFrame, pl.
     """Labels and rejects of all pictures whose steps are done."""
     chosen = settings.labels
     pictures = _joined(inputs, settings).with_columns(reason=_reason(chosen))
+    pictures = _without_copies(pictures, inputs, settings)
     done = pictures.filter(pl.col("reason").is_null() | (pl.col("reason") != _WAITING))
     kept = done.filter(pl.col("reason").is_null()).select(*_LABEL, id="image_id")
     rejects = done.filter(pl.col("reason").is_not_null()).select(
@@ -32,52 +38,56 @@ def compute(inputs: Inputs, settings: CurateSettings) -> tuple[pl.DataFrame, pl.
 
 
 def _joined(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
-    images = inputs.frame("images").select(
-        "image_id", "place_id", "sha256", "lat", "lon", "licence", "kind", "captured_at", "fetched_at"
+    pictures = inputs.frame("duplicates").select(
+        "image_id", "split", "duplicate_of", excluded="reason", why="evidence_json"
     )
-    pictures = inputs.frame("duplicates").select("image_id", "split", excluded="reason", why="evidence_json")
-    # Figures or a judgement of other bytes, or an address of another point, are not this picture's.
-    figures = inputs.frame("quality").select(
-        "image_id", "sha256", "blur", "brightness", "dark_share", "bright_share", "blockiness", "sky_share",
-        "road_share", "width", "height", damage="problem", damage_json="evidence_json",
-    )  # fmt: skip
     marks = inputs.frame("fingerprints").select("image_id", "sha256", "phash")
+    # A judgement of other bytes is not this picture's; one of the same bytes under another id is.
     judged = combined(inputs.frame("judgements"), settings.labels.votes).with_columns(judged=True)
-    addresses = inputs.frame("addresses").select(
-        "image_id", "lat", "lon", "country_code", "country", "region", "city", "address", addressed=True
-    )
+    by_bytes = judged.drop("image_id").unique("sha256")
     said = inputs.frame("confirmations").select(
         "image_id", "lat", "lon", "same_country", said_country="country", confirmed=True
     )
     return (
-        pictures.join(images, on="image_id")
-        .join(_distances_to_places(inputs.frame("images"), inputs.frame("places")), on="image_id", how="left")
-        .join(figures, on=["image_id", "sha256"], how="left")
+        with_own_faults(pictures, inputs, settings.labels)
         .join(marks, on=["image_id", "sha256"], how="left")
-        .join(judged, on=["image_id", "sha256"], how="left")
-        .join(addresses, on=["image_id", "lat", "lon"], how="left")
+        .join(by_bytes, on="sha256", how="left")
+        .join(judged, on=["image_id", "sha256"], how="left", suffix="_own")
+        .with_columns(pl.coalesce(f"{name}_own", name).alias(name) for name in by_bytes.columns if name != "sha256")
         .join(said, on=["image_id", "lat", "lon"], how="left")
         .join(_tiers(inputs, settings.tiers), on=["image_id", "sha256"], how="left")
-        .with_columns(waits_for_geocoder=pl.lit(settings.confirm.enabled) & pl.col("confirmed").is_null())
+        .with_columns(
+            waits_for_geocoder=pl.lit(settings.confirm.enabled) & pl.col("confirmed").is_null(),
+            written=pl.struct("judge_reason", "lat", "lon", "country_code").map_elements(_written, pl.String),
+        )
     )
 
 
-def _distances_to_places(images: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-    """One row for each picture that answers a place: `place_km` to it, `swapped_km` with lat and lon exchanged (null
-    where that is not a point), the country the place claims and `place_in`, the country it lies in."""
-    own = places.select("place_id", place_lat="lat", place_lon="lon", place_country="country").unique("place_id")
-    own = own.with_columns(place_in=country_codes_of(own["place_lat"], own["place_lon"]))
-    pairs = images.select("image_id", "place_id", "lat", "lon").join(own, on="place_id")
-    lat, lon, place_lat, place_lon = (pairs[name].to_numpy() for name in ("lat", "lon", "place_lat", "place_lon"))
-    swapped = swapped_km(lat, lon, place_lat, place_lon)
-    return pairs.select(
-        "image_id",
-        "place_lat",
-        "place_lon",
-        "place_country",
-        "place_in",
-        place_km=pl.Series(np.atleast_1d(distance_km(lat, lon, place_lat, place_lon)), dtype=pl.Float64),
-        swapped_km=pl.Series(np.atleast_1d(swapped), dtype=pl.Float64).fill_nan(None),
+def _written(row: dict[str, Any]) -> str | None:
+    return place_written(row["judge_reason"], row["lat"], row["lon"], row["country_code"])
+
+
+def _without_copies(pictures: pl.DataFrame, inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
+    """The pictures with `reason` filled for all but one of several copies that passed everything else.
+
+    The step before the judge chose one of them. Only where that one fell through since, all that passed are chosen
+    from anew, by the same rules.
+    """
+    passed = pictures.filter(pl.col("reason").is_null())
+    copies = passed.filter(pl.col("excluded").is_not_null())
+    orphans = copies.filter(~pl.col("duplicate_of").is_in(passed["image_id"].implode()))
+    if orphans.is_empty():
+        return pictures.with_columns(reason=pl.coalesce("reason", "excluded"))
+    marks = measured_pictures(inputs).join(passed.select("image_id"), on="image_id", how="semi")
+    chosen = settings.duplicates
+    alike = read_partners(inputs.frame("duplicates"))
+    found = exclusion_rows(exclusions(marks, chosen, alike, read_external(chosen.external)))
+    anew = found.select("image_id", excluded_anew="reason", why_anew="evidence_json")
+    through = pl.col("reason").is_null()
+    return pictures.join(anew, on="image_id", how="left").with_columns(
+        excluded=pl.when(through).then("excluded_anew").otherwise("excluded"),
+        why=pl.when(through).then("why_anew").otherwise("why"),
+        reason=pl.when(through).then("excluded_anew").otherwise("reason"),
     )
 
 
@@ -87,25 +97,14 @@ def _tiers(inputs: Inputs, settings: TiersSettings) -> pl.DataFrame:
 
 
 def _reason(settings: LabelsSettings) -> pl.Expr:
-    """Why a picture is rejected, the first reason that applies; null for a label."""
+    """Why a picture is rejected, the first reason that applies, other copies of it left aside; null for a label."""
+    again = pl.col("excluded").is_in(COPIES)
     return (
-        pl.when(pl.col("excluded").is_not_null())
+        pl.when(pl.col("unfit").is_not_null())
+        .then("unfit")
+        .when(pl.col("excluded").is_not_null() & (~again | pl.col("judged").is_null()))
         .then("excluded")
-        .when(pl.col("licence").str.strip_chars() == "")
-        .then(pl.lit("missing_licence"))
-        .when(pl.col("damage").is_not_null())
-        .then("damage")
-        .when(pl.col("width").is_null())
-        .then(pl.lit(_WAITING))
-        .when(bad_time(settings))
-        .then(pl.lit("bad_time"))
-        .when(pl.col("swapped_km") <= settings.off_plan_km, pl.col("place_km") > settings.off_plan_km)
-        .then(pl.lit("swapped_coordinates"))
-        .when(pl.col("place_km") > settings.off_plan_km)
-        .then(pl.lit("off_plan"))
-        .when(_quality_reason(settings.quality).is_not_null())
-        .then(_quality_reason(settings.quality))
-        .when(pl.col("judged").is_null())
+        .when(pl.col("width").is_null() | pl.col("judged").is_null())
         .then(pl.lit(_WAITING))
         .when(pl.col("problem").is_not_null())
         .then("problem")
@@ -113,45 +112,13 @@ def _reason(settings: LabelsSettings) -> pl.Expr:
         .then("localizability")
         .when(pl.col("localizability_score") < settings.min_score)
         .then(pl.lit("low_score"))
+        .when(pl.col("written").is_not_null() & pl.lit(settings.written_place == "reject"))
+        .then(pl.lit("place_written"))
         .when(pl.col("addressed").is_null() | pl.col("waits_for_geocoder"))
         .then(pl.lit(_WAITING))
-        .when(pl.col("country").is_null())
-        .then(pl.lit("no_address"))
-        .when(pl.col("place_country") != pl.col("country_code"), pl.col("place_country") != pl.col("place_in"))
-        .then(pl.lit("wrong_country"))
         .when(~pl.col("same_country") & pl.lit(settings.disputed == "reject"))
         .then(pl.lit("disputed_address"))
     )
-
-
-def bad_time(settings: LabelsSettings) -> pl.Expr:
-    """Whether a picture claims a time at which it cannot have been taken: after it was fetched, or long ago."""
-    late = (pl.col("captured_at") > pl.col("fetched_at")).fill_null(False)
-    return late | (pl.col("captured_at").dt.year() < settings.least_year).fill_null(False)
-
-
-def _quality_reason(limits: QualityLimits) -> pl.Expr:
-    clipped = pl.col("dark_share") + pl.col("bright_share")
-    street = pl.col("kind") != "satellite"
-    return (
-        pl.when(pl.col("width") * pl.col("height") < limits.least_pixels)
-        .then(pl.lit("too_small"))
-        .when(pl.col("blur") > limits.max_blur)
-        .then(pl.lit("blurred"))
-        .when((pl.col("brightness") < limits.least_brightness) | (pl.col("brightness") > limits.max_brightness))
-        .then(pl.lit("bad_exposure"))
-        .when(clipped > limits.max_clipped)
-        .then(pl.lit("bad_exposure"))
-        .when(pl.col("blockiness") > limits.max_blockiness)
-        .then(pl.lit("over_compressed"))
-        .when(street & ((pl.col("sky_share") > limits.max_sky) | (pl.col("road_share") > limits.max_road)))
-        .then(pl.lit("nothing_but_sky_or_road"))
-        .otherwise(None)
-    )
-
-
-_FIGURES = ("width", "height", "blur", "brightness", "dark_share", "bright_share", "blockiness", "sky_share",
-            "road_share")  # fmt: skip
 
 
 def _evidence(settings: LabelsSettings) -> pl.Expr:
@@ -161,30 +128,17 @@ def _evidence(settings: LabelsSettings) -> pl.Expr:
     )
     limit = pl.lit(settings.min_score).alias("min_score")
     reason = pl.col("reason")
-    place = ("lat", "lon", "place_lat", "place_lon", "place_km", "swapped_km")
-    measured = ["too_small", "blurred", "bad_exposure", "over_compressed", "nothing_but_sky_or_road"]
-    times = (pl.col("captured_at", "fetched_at").dt.to_string("iso"),)
     return (
-        pl.when(pl.col("excluded").is_not_null())
+        pl.when(reason == pl.col("unfit"))
+        .then("unfit_json")
+        .when(reason == pl.col("excluded"))
         .then("why")
-        .when(reason == "missing_licence")
-        .then(pl.struct("licence").struct.json_encode())
-        .when(pl.col("damage").is_not_null())
-        .then("damage_json")
-        .when(reason == "bad_time")
-        .then(pl.struct(*times, pl.lit(settings.least_year).alias("least_year")).struct.json_encode())
-        .when(reason.is_in(["swapped_coordinates", "off_plan"]))
-        .then(pl.struct(*place).struct.json_encode())
-        .when(reason.is_in(measured))
-        .then(pl.struct(*_FIGURES).struct.json_encode())
         .when(pl.col("problem").is_not_null())
         .then("problem_json")
         .when(reason == "low_score")
         .then(pl.struct(limit, model, why, score).struct.json_encode())
-        .when(reason == "no_address")
-        .then(pl.struct("lat", "lon").struct.json_encode())
-        .when(reason == "wrong_country")
-        .then(pl.struct("lat", "lon", "country_code", "place_country", "place_in").struct.json_encode())
+        .when(reason == "place_written")
+        .then(pl.struct("written", model).struct.json_encode())
         .when(reason == "disputed_address")
         .then(pl.struct("lat", "lon", "country", "said_country").struct.json_encode())
         .otherwise(pl.struct(model, why, score).struct.json_encode())
@@ -192,23 +146,22 @@ def _evidence(settings: LabelsSettings) -> pl.Expr:
 
 
 def identity(settings: CurateSettings) -> dict[str, object]:
-    """What of the part's settings the join depends on: its own section, and how tiers and confirmations count."""
+    """What of the part's settings the join depends on: its own section, how tiers and confirmations count, and by what
+    one of several copies is chosen."""
     tiers = settings.tiers
     return {
         **settings.labels.model_dump(mode="json"),
         "tiers": [list(tiers.models), tiers.easy_km, tiers.least_right] if tiers.models else [],
         "confirm": settings.confirm.enabled,
+        "duplicates": with_digests(settings.duplicates),
     }
 
 
 STAGE = ColumnStage(
     name="curate.labels",
     section="curate",
-    reads=(
-        "images", "places", "quality", "fingerprints", "duplicates", "judgements", "addresses", "confirmations",
-        "tiers",
-    ),
+    reads=(*READS, "fingerprints", "duplicates", "judgements", "confirmations", "tiers"),
     writes=("labels",),
     compute=compute,
     identity=identity,
-)  # fmt: skip
+)

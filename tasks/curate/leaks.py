@@ -3,10 +3,14 @@
 Splits are gone through from the scarcest (benchmark) to the largest (train). A picture leaves if it shares something
 with a picture of an earlier split that stays, or repeats a picture of its own split that stays. What stays therefore
 shares nothing: no bytes, no hash, no sequence, no creator and no place within the radius across two splits.
+
+Copies whose positions disagree are decided by evidence before splits: the position that more copies share, then the one
+that answers a planned place. Those outvoted come last, whatever their split.
 """
 
+import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +21,14 @@ from numpy.typing import NDArray
 from schemas.settings.curate import DuplicatesSettings
 from tasks.geo.distance import distance_km
 from tasks.geo.near import pairs_within
-from tasks.imaging.hashes import hash_numbers, mirrored_embedding
+from tasks.imaging.hashes import hash_numbers
 from tasks.imaging.near_hashes import near_pairs
 
 # Where two splits share something, the later one keeps it: evaluation data is scarcer than training data.
 SPLIT_ORDER = {"train": 0, "validation": 1, "benchmark": 2}
 SURE_SEQUENCE = 8  # a sequence's id of at least n letters is the same drive through whatever source it came
+
+AGREE_KM = 1.0  # copies that lie nearer to each other say the same of where they were taken
 
 Ints = NDArray[np.int64]
 
@@ -38,6 +44,16 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
+class Alike:
+    """Two pictures that look alike, and how that was found out."""
+
+    one: str
+    two: str
+    reason: str  # near_duplicate or mirrored_duplicate
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class External:
     """One evaluation set of others: where its pictures were taken, and the marks of those that are known."""
 
@@ -49,22 +65,30 @@ class External:
 
 
 def exclusions(
-    pictures: pl.DataFrame, settings: DuplicatesSettings, external: Iterable[External] = ()
+    pictures: pl.DataFrame,
+    settings: DuplicatesSettings,
+    alike: Sequence[Alike] = (),
+    external: Iterable[External] = (),
 ) -> dict[str, Exclusion]:
-    """Image id -> why it leaves, for the pictures that leave.
+    """Image id -> why it leaves, for the pictures that leave. `alike` are the pairs that look alike.
 
-    Needs image_id, split, sha256, kind, source, sequence_id, creator, lat, lon, phash, phash_mirrored, embedding; the
-    last three may be null, where a picture could not be measured.
+    Needs image_id, place_id, split, sha256, kind, source, sequence_id, creator, lat, lon and phash, which may be null.
     """
     rank = pl.col("split").replace_strict(SPLIT_ORDER, return_dtype=pl.Int64)
     frame = pictures.with_columns(rank=rank).sort(["rank", "image_id"], descending=[True, False])
-    return _Pass(frame, settings, tuple(external)).run()
+    return _Pass(frame, settings, alike, tuple(external)).run()
 
 
 class _Pass:
     """One pass over the pictures, in the order in which they are preferred."""
 
-    def __init__(self, frame: pl.DataFrame, settings: DuplicatesSettings, external: tuple[External, ...]) -> None:
+    def __init__(
+        self,
+        frame: pl.DataFrame,
+        settings: DuplicatesSettings,
+        alike: Sequence[Alike],
+        external: tuple[External, ...],
+    ) -> None:
         self.settings, self.external = settings, external
         self.ids: list[str] = frame["image_id"].to_list()
         self.split: list[str] = frame["split"].to_list()
@@ -76,55 +100,64 @@ class _Pass:
             for row in frame.select("source", "sequence_id").iter_rows()
         ]
         self.creator = [
-            creator.strip().casefold() or None
+            _creator_key(creator)
             if settings.by_creator and creator and kind != "satellite"  # an agency's scenes serve every split
             else None
             for creator, kind in frame.select("creator", "kind").iter_rows()
         ]
         self.phash: list[str | None] = frame["phash"].to_list()
-        self.partners = self._partners(frame)
+        self.partners = self._partners(alike)
+        self.outvoted = self._outvoted(frame["place_id"].is_not_null().to_numpy())
         self.out: dict[int, Exclusion] = {}
 
     def run(self) -> dict[str, Exclusion]:
-        for rank in sorted(set(self.rank.tolist()), reverse=True):
-            rows = np.flatnonzero(self.rank == rank)
-            kept = np.array([row for row in range(int(rows[0])) if row not in self.out], dtype=np.int64)
-            self._leaks(rows, kept)
-            if rank == 0:
-                self._external_leaks(rows)
-            self._repeats(rows)
+        kept = np.empty(0, np.int64)
+        for last in (False, True):
+            for rank in sorted(set(self.rank.tolist()), reverse=True):
+                rows = np.flatnonzero((self.rank == rank) & (self.outvoted == last))
+                self._leaks(rows, kept[self.rank[kept] != rank])
+                if rank == 0:
+                    self._external_leaks(rows)
+                self._repeats(rows, kept[self.rank[kept] == rank])
+                staying = np.array([row for row in rows.tolist() if row not in self.out], dtype=np.int64)
+                kept = np.sort(np.concatenate([kept, staying]))
         return {self.ids[row]: why for row, why in self.out.items()}
 
-    def _partners(self, frame: pl.DataFrame) -> dict[int, list[tuple[int, str, dict[str, Any]]]]:
-        """Row -> the rows before it that look like it, with reason and evidence."""
-        known = np.array([row for row, text in enumerate(self.phash) if text], dtype=np.int64)
+    def _partners(self, alike: Sequence[Alike]) -> dict[int, list[tuple[int, str, dict[str, Any]]]]:
+        """Row -> the rows that look like it, in their order, with reason and evidence."""
+        row_of = {image_id: row for row, image_id in enumerate(self.ids)}
         found: dict[int, list[tuple[int, str, dict[str, Any]]]] = defaultdict(list)
-        if len(known) < 2:
-            return found
-        plain = hash_numbers([self.phash[row] or "" for row in known.tolist()])
-        vectors = np.array(frame["embedding"].gather(pl.Series(known)).to_list(), dtype=np.float32)
-        marks = [("near_duplicate", plain, vectors)]
-        if self.settings.mirrored:
-            turned = frame["phash_mirrored"].gather(pl.Series(known)).to_list()
-            marks.append(("mirrored_duplicate", hash_numbers(turned), mirrored_embedding(vectors)))
-        for reason, other, other_vectors in marks:
-            mirrored = reason == "mirrored_duplicate"
-            given = np.concatenate([plain, other]) if mirrored else plain
-            one, two = near_pairs(given, self.settings.hash_distance)
-            if mirrored:
-                across = (one < len(plain)) & (two >= len(plain)) & (one != two - len(plain))
-                one, two = one[across], two[across] - len(plain)
-            alike = np.einsum("ij,ij->i", vectors[one], other_vectors[two])
-            bits = np.bitwise_count(plain[one] ^ other[two])
-            for a, b, cosine, differ in zip(one.tolist(), two.tolist(), alike.tolist(), bits.tolist(), strict=True):
-                if cosine >= self.settings.least_cosine:
-                    first, second = sorted((int(known[a]), int(known[b])))
-                    found[second].append((first, reason, {"bits": int(differ), "cosine": round(float(cosine), 4)}))
+        for pair in alike:
+            if pair.one in row_of and pair.two in row_of:
+                one, two = row_of[pair.one], row_of[pair.two]
+                found[one].append((two, pair.reason, pair.evidence))
+                found[two].append((one, pair.reason, pair.evidence))
+        return {row: sorted(others, key=lambda other: other[0]) for row, others in found.items()}
+
+    def _outvoted(self, planned: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which rows lie elsewhere than a copy of theirs whose position has better evidence."""
+        by_bytes: dict[str, list[int]] = defaultdict(list)
+        for row, sha256 in enumerate(self.sha256):
+            by_bytes[sha256].append(row)
+        copies = {row: {one[0] for one in others} for row, others in self.partners.items()}
+        for rows in by_bytes.values():
+            for row in rows if len(rows) > 1 else ():
+                copies.setdefault(row, set()).update(other for other in rows if other != row)
+        far: dict[int, list[int]] = {}
+        votes: dict[int, tuple[int, bool]] = {}
+        for row, others in copies.items():
+            at = np.array(sorted(others), dtype=np.int64)
+            away = np.atleast_1d(distance_km(self.lat[row], self.lon[row], self.lat[at], self.lon[at]))
+            far[row] = at[away > AGREE_KM].tolist()
+            votes[row] = int((away <= AGREE_KM).sum()), bool(planned[row])
+        found = np.zeros(len(self.ids), bool)
+        for row, others in far.items():
+            found[row] = any(votes[other] > votes[row] for other in others)
         return found
 
     def _leaks(self, rows: Ints, kept: Ints) -> None:
         """What pictures of one split share with those of the scarcer splits that stay."""
-        if not kept.size:
+        if not kept.size or not rows.size:
             return
         by_bytes = {self.sha256[row]: row for row in reversed(kept.tolist())}
         by_sequence = {key: row for row in reversed(kept.tolist()) if (key := self.sequence[row]) is not None}
@@ -181,29 +214,29 @@ class _Pass:
             row, Exclusion("external_leak", None, of.name, {"external": of.name, "split": self.split[row], **evidence})
         )
 
-    def _repeats(self, rows: Ints) -> None:
+    def _repeats(self, rows: Ints, kept: Ints) -> None:
         """Pictures of one split that repeat one of it that stays, first come first kept."""
-        by_bytes: dict[str, int] = {}
-        spatial = self._spatial(rows)
+        by_bytes = {self.sha256[row]: row for row in kept.tolist()}
+        placed = set(kept.tolist())
+        spatial = self._spatial(np.concatenate([kept, rows]))
         for row in rows.tolist():
             if row in self.out:
                 continue
             if (of := by_bytes.get(self.sha256[row])) is not None:
                 self._exclude(row, of, "exact_duplicate", {})
                 continue
-            alike = next(
-                (one for one in self.partners.get(row, ()) if one[0] >= rows[0] and one[0] not in self.out), None
-            )
-            close = next((one for one in spatial.get(row, ()) if one[0] not in self.out), None)
+            alike = next((one for one in self.partners.get(row, ()) if one[0] in placed), None)
+            close = next((one for one in spatial.get(row, ()) if one[0] in placed), None)
             if alike is not None:
                 self._exclude(row, alike[0], alike[1], alike[2])
             elif close is not None:
                 self._exclude(row, close[0], "spatial_duplicate", {"m": round(close[1] * 1000, 2)})
             else:
                 by_bytes[self.sha256[row]] = row
+                placed.add(row)
 
     def _spatial(self, rows: Ints) -> dict[int, list[tuple[int, float]]]:
-        """Row -> the rows before it of its sequence that lie within the spacing."""
+        """Row -> the rows of its sequence that lie within the spacing."""
         found: dict[int, list[tuple[int, float]]] = defaultdict(list)
         drives = np.array([row for row in rows.tolist() if self.sequence[row] is not None], dtype=np.int64)
         if self.settings.spatial_m <= 0 or len(drives) < 2:
@@ -211,9 +244,16 @@ class _Pass:
         place = self.lat[drives], self.lon[drives]
         one, two = pairs_within(*place, *place, self.settings.spatial_m / 1000)
         for a, b in zip(drives[one].tolist(), drives[two].tolist(), strict=True):
-            if a < b and self.sequence[a] == self.sequence[b]:
+            if a != b and self.sequence[a] == self.sequence[b]:
                 found[b].append((a, float(distance_km(self.lat[a], self.lon[a], self.lat[b], self.lon[b]))))
         return found
+
+    def _apart(self, row: int, of: int) -> dict[str, Any]:
+        """How far an outvoted copy lies from the one that stays."""
+        if not self.outvoted[row]:
+            return {}
+        km = float(distance_km(self.lat[row], self.lon[row], self.lat[of], self.lon[of]))
+        return {"positions_apart_km": round(km, 3)}
 
     def _exclude(self, row: int, of: int, reason: str, evidence: dict[str, Any]) -> None:
         same = self.split[row] == self.split[of]
@@ -221,8 +261,19 @@ class _Pass:
             reason,
             duplicate_of=self.ids[of] if reason.endswith("duplicate") else None,
             leaks_into=None if same else self.split[of],
-            evidence={"of": self.ids[of], "split": self.split[row], "other_split": self.split[of], **evidence},
+            evidence={
+                "of": self.ids[of],
+                "split": self.split[row],
+                "other_split": self.split[of],
+                **evidence,
+                **self._apart(row, of),
+            },
         )
+
+
+def _creator_key(creator: str) -> str | None:
+    """What names one person: the same with other capitals, spaces or Unicode forms."""
+    return "".join(unicodedata.normalize("NFKC", creator).casefold().split()) or None
 
 
 def _sequence_key(source: str | None, sequence: str | None) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ import polars as pl
 from schemas.settings.curate import QualitySettings
 from tasks.imaging.decode import BadImage, Encoded
 from tasks.imaging.hashes import marks_of
+from tasks.imaging.patches import patches_of
 from tasks.imaging.quality import measure
 from tasks.lake import Lake
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup
@@ -35,7 +36,8 @@ def work(item: Row, lake: Lake) -> Kept:
     except BadImage as error:
         evidence = json.dumps({"kind": error.kind, "detail": error.detail}, sort_keys=True)
         return Kept({"quality": [row | {"problem": "corrupt_image", "evidence_json": evidence}]})
-    return Kept({"fingerprints": [row | asdict(marks_of(pixels))], "quality": [row | asdict(found)]})
+    marks = asdict(marks_of(pixels)) | asdict(patches_of(pixels))
+    return Kept({"fingerprints": [row | marks], "quality": [row | asdict(found)]})
 
 
 STAGE = Stage(
@@ -47,4 +49,5 @@ STAGE = Stage(
     work=work,
     open=open_context,
     resources=Resources(cpus=1, chunk=8),
+    version=2,  # parts of the picture are hashed too
 )

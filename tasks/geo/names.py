@@ -44,34 +44,21 @@ def spellings(name: str) -> frozenset[str]:
     and without words such as `Province`."""
     found = {fold(name), fold(unicodedata.normalize("NFC", name[:MAX_NAME]).casefold().translate(_UMLAUTS))}
     for folded in tuple(found):
-        words = folded.split()
-        found.add(" ".join(_SHORT.get(word, word) for word in words))
-        found.add(_joined(words))
+        found.add(" ".join(_SHORT.get(word, word) for word in folded.split()))
+        found.add(join_initials(folded))
     for folded in tuple(found):
         found.add(" ".join(word for word in folded.split() if word not in KINDS))
     found.discard("")
     return frozenset(found)
 
 
-def _joined(words: list[str]) -> str:
+def join_initials(folded: str) -> str:
     """Runs of single letters as one word: `washington d c` is `washington dc`."""
-    text = " ".join(words)
-    return re.sub(r"\b(?:[a-z] )+[a-z]\b", lambda run: run[0].replace(" ", ""), text)
+    return re.sub(r"\b(?:[a-z] )+[a-z]\b", lambda run: run[0].replace(" ", ""), folded)
 
-
-__all__ = [
-    "city_names",
-    "country_code",
-    "country_names",
-    "fold",
-    "is_region",
-    "region_names",
-    "same_city",
-    "same_country",
-]
-__all__ += ["same_region", "spellings"]
 
 _LEAST_PEOPLE = 15_000  # cities whose other names are known
+_COMMON = frozenset({"island", "maurice"})  # Iceland and Mauritius at home, and words of English
 _KNOWN_ALONE = 100_000  # and those known by another name where no country is given
 
 
@@ -95,6 +82,20 @@ def _countries() -> tuple[dict[str, str], dict[str, frozenset[str]]]:
     for form, code in by_name.items():
         by_code[code].add(form)
     return by_name, {code: frozenset(forms) for code, forms in by_code.items()}
+
+
+@lru_cache(maxsize=1)
+def country_phrases() -> dict[str, str]:
+    """Folded name -> ISO code of the names by which prose may be searched: English, local and of other scripts.
+
+    The words of seventy languages would find a country in any sentence: `Island` is Iceland in eight of them.
+    """
+    by_name = _countries()[0]
+    found = {form: code for form, code in by_name.items() if not form.isascii()}
+    for code, name, local in country_names_table().select("country", "name", "local").iter_rows():
+        for text in (name, local, *COUNTRY_ALIASES.get(code, "").split(",")):
+            found.update(dict.fromkeys(spellings(text or "") & by_name.keys(), code))
+    return {form: by_name[form] for form in found if (len(form) > 3 or not form.isascii()) and form not in _COMMON}
 
 
 @lru_cache(maxsize=20_000)
@@ -131,6 +132,7 @@ def same_country(a: str, b: str) -> bool:
 def _regions(code: str) -> dict[str, frozenset[str]]:
     """Folded name or abbreviation -> the divisions of one country that bear it."""
     index: dict[str, set[str]] = defaultdict(set)
+    main: dict[str, set[str]] = defaultdict(set)
     table = region_names_table()
     own = table.filter(table["country"] == code)
     for division, region, local, names, short in own.select(
@@ -139,6 +141,10 @@ def _regions(code: str) -> dict[str, frozenset[str]]:
         for text in (region, local, *names, *short):
             for form in spellings(text or ""):
                 index[form].add(division)
+        for form in spellings(region or ""):
+            main[form].add(division)
+    # Washington is a state, although the District of Columbia goes by that name too.
+    index |= main
     for name, aliases in REGION_ALIASES.get(code, {}).items():
         for form in spellings(name):
             for alias in aliases.split(","):
@@ -151,7 +157,8 @@ def _region_countries() -> tuple[str, ...]:
     return tuple(sorted(set(region_names_table()["country"])))
 
 
-def _divisions(name: str, code: str | None) -> set[str]:
+def region_divisions(name: str, code: str | None) -> set[str]:
+    """The provinces and states that a text may name, of one country or of all."""
     codes = (code,) if code else _region_countries()
     return {found for one in codes for form in spellings(name) for found in _regions(one).get(form, ())}
 
@@ -162,12 +169,12 @@ def same_region(a: str, b: str, country_code: str | None = None) -> bool:
     if spellings(a) & spellings(b):
         return True
     code = _code_of(country_code)
-    return bool(_divisions(a, code) & _divisions(b, code))
+    return bool(region_divisions(a, code) & region_divisions(b, code))
 
 
 def is_region(name: str, country_code: str | None) -> bool:
     """Whether a province or state of a country is known by this name."""
-    return bool(_divisions(name, _code_of(country_code)))
+    return bool(region_divisions(name, _code_of(country_code)))
 
 
 @lru_cache(maxsize=20_000)
@@ -176,8 +183,19 @@ def region_names(name: str, country_code: str | None) -> frozenset[str]:
     code, forms = _code_of(country_code), spellings(name)
     if code is None:
         return forms
-    found = _divisions(name, code)
+    found = region_divisions(name, code)
     return forms | {form for form, divisions in _regions(code).items() if divisions & found}
+
+
+@lru_cache(maxsize=5_000)
+def longer_region_names(name: str, code: str) -> tuple[str, ...]:
+    """Folded names of other regions of a country that hold this one's as a word, such as `washington dc`."""
+    own, forms = region_divisions(name, code), spellings(name)
+    return tuple(
+        form
+        for form, divisions in _regions(code).items()
+        if not divisions & own and any(f" {one} " in f" {form} " for one in forms)
+    )
 
 
 @lru_cache(maxsize=1)
@@ -253,7 +271,7 @@ def _without_region(name: str, code: str | None) -> str:
     if not comma or not head.strip():
         return name
     parts = [part for part in re.split(r"\s*,\s*", tail.strip()) if part]
-    known = all(country_code(part) or _divisions(part, code) for part in parts)
+    known = all(country_code(part) or region_divisions(part, code) for part in parts)
     return head.strip() if parts and known else name
 
 

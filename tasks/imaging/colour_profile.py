@@ -62,6 +62,23 @@ def as_srgb(pixels: NDArray[np.uint8], profile: bytes | None) -> NDArray[np.uint
     return np.array(ImageCms.applyTransform(Image.fromarray(pixels), change))
 
 
+def cmyk_as_rgb(picture: Image.Image) -> Image.Image:
+    """A print's colours on a screen: by its own profile, else by the plain rule that ink takes light away.
+
+    The tables of a print profile are applied here and never stored.
+    """
+    profile = picture.info.get("icc_profile")
+    if profile and profile[16:20] == b"CMYK":
+        try:
+            given = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            found = ImageCms.profileToProfile(picture, given, ImageCms.createProfile("sRGB"), outputMode="RGB")
+        except (ImageCms.PyCMSError, OSError):
+            found = None
+        if found is not None:
+            return found
+    return picture.convert("RGB")
+
+
 @lru_cache(maxsize=16)
 def _to_srgb(plain: bytes) -> ImageCms.ImageCmsTransform | None:
     """The way from a profile's colours to sRGB; none if there is nothing to change, or it cannot be applied."""

@@ -19,6 +19,8 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from tasks.imaging.colour_profile import cmyk_as_rgb
+
 Pixels = NDArray[np.uint8]  # height x width x 3, RGB
 
 MAX_DECODED_PIXELS = 120_000_000  # the largest panoramas in the wild have about 70 M
@@ -114,6 +116,12 @@ class Encoded:
         facts = ImageFacts(width, height, "JPEG" if kind == "MPO" else kind, _EXTENSIONS[kind])
         return cls(data, facts, picture.mode, orientation)
 
+    @property
+    def eight_bit_rgb(self) -> bool:
+        """Whether every reader shows these colours: several show CMYK and 16 bits a channel as white."""
+        deep = self.facts.format == "PNG" and self.data[24] == 16  # the header's bits a channel
+        return self.mode != "CMYK" and not deep
+
     def as_it_lies(self) -> Self:
         """The same picture, not to be turned: for an orientation that is known to be wrong."""
         if self.orientation < 5:
@@ -198,6 +206,8 @@ def _rgb(picture: Image.Image) -> Pixels:
     if picture.mode.startswith("I"):  # 16 bit grey: Pillow would cut it off at 255, not scale it
         grey = np.array(picture).astype(np.int64).clip(0, 65535) >> 8
         return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
+    if picture.mode == "CMYK":
+        return np.array(cmyk_as_rgb(picture))
     return np.array(picture.convert("RGB"))
 
 

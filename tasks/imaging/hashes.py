@@ -30,10 +30,11 @@ def marks_of(pixels: Pixels) -> Marks:
     """The marks of an RGB picture."""
     small = cv2.resize(pixels, (32, 32), interpolation=cv2.INTER_AREA)
     grey = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32)
-    return Marks(_phash(grey), _phash(np.ascontiguousarray(grey[:, ::-1])), embedding_of(pixels).tolist())
+    return Marks(phash_of(grey), phash_of(np.ascontiguousarray(grey[:, ::-1])), embedding_of(pixels).tolist())
 
 
-def _phash(grey: NDArray[np.float32]) -> str:
+def phash_of(grey: NDArray[np.float32]) -> str:
+    """The perceptual hash of a grey picture of 32 x 32."""
     low = np.asarray(cv2.dct(grey))[:8, :8].ravel()
     # The first coefficient is the brightness, which says nothing about the picture.
     bits = low > np.median(low[1:])

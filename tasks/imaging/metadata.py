@@ -1,8 +1,8 @@
 """Pictures without what they tell about their maker: EXIF, GPS, MakerNotes, XMP, IPTC, comments, thumbnails, text.
 
 A picture is put together anew from what decoding needs, so that an unknown kind of metadata does not slip
-through. Pixels stay as they are, unless the picture had to be turned upright or carries bytes inside its coded part
-that no decoder reads.
+through. Pixels stay as they are, unless the picture had to be turned upright, is not 8-bit RGB or grey, or carries
+bytes inside its coded part that no decoder reads.
 """
 
 import io
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from tasks.imaging.colour_profile import plain_profile
+from tasks.imaging.colour_profile import as_srgb, plain_profile
 from tasks.imaging.decode import SIGNATURE, BadImage, Encoded, ImageFacts, chunk, jpeg, parts, png_pixels
 
 _UPRIGHT_QUALITY = 95
@@ -31,7 +31,7 @@ def cleaned(data: bytes, turn: bool = True) -> tuple[bytes, ImageFacts]:
     picture = Encoded.open(data)
     picture = picture if turn else picture.as_it_lies()
     is_clean = picture.check()
-    if picture.orientation != 1:
+    if picture.orientation != 1 or not picture.eight_bit_rgb:
         return _redrawn(picture), picture.facts
     if picture.facts.format == "PNG":
         try:
@@ -57,8 +57,9 @@ def _redrawn(picture: Encoded) -> bytes:
     """Coded anew from its pixels."""
     pixels = picture.pixels()
     if picture.facts.format == "PNG":
+        profile = next((part[8:-4] for name, part in parts(picture.data) if name == b"iCCP"), b"")
         out = io.BytesIO()
-        Image.fromarray(pixels).save(out, "PNG")
+        Image.fromarray(as_srgb(pixels, _unpacked_profile(profile))).save(out, "PNG")
         return out.getvalue()
     made = jpeg(pixels, _UPRIGHT_QUALITY)
     profile = Image.open(io.BytesIO(picture.data)).info.get("icc_profile") if picture.mode == "RGB" else None
@@ -163,14 +164,16 @@ def _size(header: bytes) -> int:
     return sum(part(-(-(width - x) // dx), max(0, -(-(height - y) // dy))) for x, y, dx, dy in _PASSES)
 
 
-def _profile(body: bytes) -> bytes:
-    if not body:
-        return b""
+def _unpacked_profile(body: bytes) -> bytes:
+    """The colour profile in the part of a PNG that holds one; nothing where it cannot be read."""
     try:
-        profile = zlib.decompressobj().decompress(body[body.index(b"\0") + 2 :], 16_000_000)
+        return zlib.decompressobj().decompress(body[body.index(b"\0") + 2 :], 16_000_000)
     except (ValueError, zlib.error):
         return b""
-    plain = plain_profile(profile)
+
+
+def _profile(body: bytes) -> bytes:
+    plain = plain_profile(_unpacked_profile(body))
     if not plain:
         return b""
     return chunk(b"iCCP", b"icc\0\0" + zlib.compress(plain, 9))

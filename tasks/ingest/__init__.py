@@ -1,6 +1,6 @@
-"""Ingest: photos with coordinates from a user's table.
+"""Ingest: photos with coordinates from a user's table, or from a folder of photos that know their positions.
 
-It runs beside plan and collect, whenever a user has a table. What it brings in is curated with what they found.
+It runs beside plan and collect, whenever a user has some. What it brings in is curated with what they found.
 """
 
 from pathlib import Path
@@ -13,11 +13,15 @@ from tasks.ingest.survey import Survey
 __all__ = ["IngestResult", "Survey", "TableRefused", "check_dataset", "dataset_name", "ingest_table", "survey_table"]
 
 
+def _own_name(path: Path) -> str:
+    return path.resolve().name if path.is_dir() else path.stem
+
+
 def dataset_name(path: Path, settings: IngestSettings) -> str:
     """The dataset's name: the one given, or the file's."""
     if settings.name is not None:
         return settings.name
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem)[:64].strip("-._")
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in _own_name(path))[:64].strip("-._")
     if name.casefold() in TAKEN:
         raise TableRefused(
             f"{path}: a dataset cannot be called '{name}', which is the name of another source; give it another with "

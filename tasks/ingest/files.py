@@ -98,6 +98,17 @@ class PictureFolder:
                 folders = self._subfolders if "/" in name else self._index.folders_of(name)
                 yield from ((folder, name) for folder in folders)
 
+    def head(self, name: str, length: int) -> bytes | Refusal:
+        """The first bytes of a file, or why it is not opened."""
+        found = self._stat(name, name)
+        if isinstance(found, Refusal):
+            return found
+        try:
+            with open(os.path.join(self._real, name), "rb") as file:  # noqa: PTH123, PTH118 - a name, not a place
+                return file.read(length)
+        except OSError as error:
+            return Refusal("file_unreadable", f"cannot be read: {error.strerror or error}", given=name)
+
     def read(self, name: str, max_bytes: int) -> bytes | Refusal:
         """The bytes of a file that was found before. It is looked at again: between the two it may have changed."""
         found = self._stat(name, name)
@@ -105,11 +116,7 @@ class PictureFolder:
             return found
         if found.size > max_bytes:
             return Refusal("too_big", f"{found.size / 1e6:.1f} MB, at most {max_bytes / 1e6:g} MB are read", given=name)
-        try:
-            with open(os.path.join(self._real, name), "rb") as file:  # noqa: PTH123, PTH118 - a name, not a place
-                return file.read(max_bytes + 1)[:max_bytes]
-        except OSError as error:
-            return Refusal("file_unreadable", f"cannot be read: {error.strerror or error}", given=name)
+        return self.head(name, max_bytes)
 
     @cached_property
     def _subfolders(self) -> list[str]:

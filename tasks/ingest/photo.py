@@ -11,6 +11,7 @@ from typing import Any
 from schemas.settings.ingest import PictureRules
 from tasks.geo.distance import distance_km
 from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage, Encoded, ImageFacts
+from tasks.imaging.heic import heic_as_jpeg, heic_size, is_heic
 from tasks.imaging.images import equirectangular
 from tasks.imaging.metadata import cleaned
 from tasks.imaging.panorama import refuse_part
@@ -69,7 +70,12 @@ def prepare(
     data: bytes, item: Mapping[str, Any], rules: PictureRules, pixels: PixelSemaphore = PIXELS
 ) -> Photo | Refusal:
     """The picture to store for a row, every pixel of which was decoded once. Waits until its pixels may be decoded."""
+    original = data
     try:
+        if is_heic(data):
+            width, height = heic_size(data)
+            with pixels.acquire(width * height):
+                data = heic_as_jpeg(data)
         picture = Encoded.open(data)  # before its tags are read: its size may forbid to look any further
         tags = read_tags(data)
         refusal = _refused_for_tags(tags, item, rules)
@@ -90,8 +96,8 @@ def prepare(
         kind=kind,
         taken_at=tags.taken_at,
         compass_angle=tags.compass_angle,
-        source_sha256=hashlib.sha256(data).hexdigest(),
-        source_bytes=len(data),
+        source_sha256=hashlib.sha256(original).hexdigest(),
+        source_bytes=len(original),
         notes=notes,
     )
 
@@ -130,9 +136,9 @@ def _refusal_of(error: BadImage, data: bytes) -> Refusal:
     if error.kind == "not_an_image":
         other = next((name for magic, name in _MAGIC if data.startswith(magic)), None)
         if data[4:8] == b"ftyp":
-            other = {b"avif": "AVIF", b"avis": "AVIF"}.get(data[8:12], "HEIC or a video")
+            other = {b"avif": "AVIF", b"avis": "AVIF"}.get(data[8:12], "a video or another kind of HEIF")
         if other:
-            return Refusal("unsupported_format", f"{other}; JPEG and PNG are taken")
+            return Refusal("unsupported_format", f"{other}; JPEG, PNG and HEIC are taken")
         if not data:
             return Refusal("truncated", "the file is empty")
     return Refusal(error.kind, error.detail)

@@ -26,7 +26,7 @@ FIXES = {
     "are right, add --set ingest.check_ids=false",
     "duplicate_id": "keep one row an id",
     "conflicting_id": "rows of one id disagree: find out which is right and delete the others",
-    "no_position": "give latitude and longitude in degrees",
+    "no_position": "give latitude and longitude in degrees; of a folder, in the photo's EXIF data or in a table",
     "bad_position": "write degrees as numbers with a decimal point, such as 48.8566",
     "out_of_range": "latitude is -90..90, longitude -180..180: correct the row",
     "null_island": "0, 0 is what failed geocoding leaves behind: give the real position",
@@ -47,7 +47,7 @@ FIXES = {
     "animated": "export a single frame as JPEG or PNG",
     "truncated": "copy or download the picture again, whole",
     "decompression_bomb": "no camera takes pictures of this size: check where it comes from",
-    "unsupported_format": "convert it to JPEG or PNG",
+    "unsupported_format": "convert it to JPEG, PNG or HEIC",
     "too_small": "use a larger version, or lower ingest.picture.min_pixels (panoramas: panorama_min_pixels)",
     "not_equirectangular": "a panorama must show the full sphere, 2:1; declare anything else a photo",
     "orientation_contradicts": "turn the picture upright and remove its EXIF orientation, or set "

@@ -202,9 +202,11 @@ class RowChecks:
 
     def _position_checks(self) -> Iterator[tuple[pl.Expr, pl.Expr]]:
         names, both = self.survey.names, pl.concat_str("lat", "lon", separator=", ")
+        of_camera = self.survey.table.format == "folder"
+        empty = "the photo's own metadata holds no GPS position" if of_camera else "is empty"
         for name in ("lat", "lon"):
             text = pl.col(name)
-            yield text.is_null(), _refusal("no_position", "is empty", names[name])
+            yield text.is_null(), _refusal("no_position", empty, names[name])
             comma = (text.str.count_matches(",") == 1) & ~text.str.contains(".", literal=True)
             hint = pl.when(comma).then(pl.lit(", a decimal comma?")).otherwise(pl.lit(""))
             said = pl.lit("is not a number of degrees") + hint

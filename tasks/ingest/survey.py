@@ -59,13 +59,15 @@ def stamp_of(path: Path) -> tuple[int, ...]:
         found = path.stat()
     except OSError as error:
         raise TableRefused(f"{path}: cannot be read: {error.strerror or error}") from error
+    if path.is_dir():  # its rows are read once, and each picture is looked at again when it is opened
+        return (found.st_ino,)
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def survey_rows(path: Path, settings: IngestSettings) -> Survey:
     """What the table is; TableRefused, with the way out, when it cannot be taken as a whole."""
     wanted = YFCC4K if settings.layout == "auto" else LAYOUTS[settings.layout]
-    stamp = stamp_of(path) if path.is_file() else ()  # before anything is read: it may change meanwhile
+    stamp = stamp_of(path) if path.exists() else ()  # before anything is read: it may change meanwhile
     table = open_table(path, settings.encoding, wanted)
     recognised = recognise(table, settings)
     layout = recognised.layout
@@ -74,7 +76,8 @@ def survey_rows(path: Path, settings: IngestSettings) -> Survey:
         names["lat"], names["lon"] = names["lon"], names["lat"]
     check_columns(table, layout, names, settings)
     notes = (*table.notes, *recognised.notes(settings), *passed_over(layout, table))
-    folder = Path(settings.images).expanduser().absolute() if settings.images else path.absolute().parent
+    own = path.absolute() if table.format == "folder" else path.absolute().parent
+    folder = Path(settings.images).expanduser().absolute() if settings.images else own
     return _Count(Survey(table, layout, names, 0, notes, folder, stamp), settings).done()
 
 
@@ -171,7 +174,13 @@ class _Count:
         return None
 
     def _judge_positions(self, path: Path, word: str) -> None:
-        if self._first_not_number and self._not_numbers >= ENOUGH_BAD and self._not_numbers * 2 > self._rows:
+        is_folder = self._survey.table.format == "folder"  # its photos are named one by one
+        if (
+            not is_folder
+            and self._first_not_number
+            and self._not_numbers >= ENOUGH_BAD
+            and self._not_numbers * 2 > self._rows
+        ):
             number, column, text = self._first_not_number
             comma = " with a decimal point instead of a comma" if "," in text else ", such as 48.8566"
             raise TableRefused(

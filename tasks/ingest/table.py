@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.ingest.folder import COLUMNS, folder_rows
 from tasks.ingest.layouts import Layout
 from tasks.ingest.refusal import Refusal, TableRefused
 
@@ -63,18 +64,20 @@ class Table:
     separator: str = ","
     headless: bool = False
     notes: tuple[str, ...] = field(default=())
+    found: tuple[pl.DataFrame, list[tuple[int, Refusal]]] | None = field(default=None, compare=False)
+    """Of a folder: its rows, read once, and those that are refused."""
 
     @property
     def word(self) -> str:
-        """How a row is counted: as an editor does, or as a database does."""
-        return "row" if self.format == "parquet" else "line"
+        """How a row is counted: as an editor does, as a database does, or by the pictures of a folder."""
+        return {"parquet": "row", "folder": "picture"}.get(self.format, "line")
 
     def batches(self, names: Mapping[str, str], size: int = BATCH) -> Iterator[pl.DataFrame]:
         """Every row in order: its number `row`, and for each field of `names` (field -> column) its text or null.
 
         A row that cannot be read has the columns of REFUSAL filled instead.
         """
-        readers = {"parquet": _parquet_batches, "jsonl": _json_batches}
+        readers = {"parquet": _parquet_batches, "jsonl": _json_batches, "folder": _folder_batches}
         try:
             for good, bad in readers.get(self.format, _csv_batches)(self, names, size):
                 yield _frame(good, bad, list(names))
@@ -96,9 +99,14 @@ def _frame(good: pl.DataFrame, bad: Bad, fields: list[str]) -> pl.DataFrame:
 
 def open_table(path: Path, encoding: str | None = None, layout: Layout | None = None) -> Table:
     """The table at a path with its columns; TableRefused for any other file. `layout` may know columns by number."""
+    if path.is_dir():
+        rows, bad, notes = folder_rows(path)
+        return Table(path, "folder", COLUMNS, notes=notes, found=(rows, bad))
     kind = FORMATS.get(path.suffix.casefold())
     if kind is None:
-        raise TableRefused(f"{path}: the name must end in {', '.join(FORMATS)}, to say what the file is")
+        raise TableRefused(
+            f"{path}: the name must end in {', '.join(FORMATS)}, to say what the file is; or give a folder of photos"
+        )
     if not path.is_file():
         raise TableRefused(f"{path}: there is no such file" if not path.exists() else f"{path}: is not a file")
     try:
@@ -143,6 +151,18 @@ def _wrong_encoding(table: Table, error: UnicodeError) -> TableRefused:
         f"{table.path}: {where}is not {table.encoding.upper().removesuffix('-SIG')} text ({str(error)[-60:]}); save "
         "the file as UTF-8, or say what it is with --encoding, such as --encoding cp1252 for files of older Windows"
     )
+
+
+def _folder_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[Batch]:
+    rows, bad = table.found or folder_rows(table.path)[:2]
+    columns = [pl.col(column).alias(name) for name, column in names.items()]
+    last = max([*rows["row"], *(number for number, _ in bad)], default=0)
+    for first in range(1, last + 1, size):
+        ones = range(first, first + size)
+        yield (
+            rows.filter(pl.col("row").is_between(first, first + size - 1)).select("row", *columns),
+            [(number, one) for number, one in bad if number in ones],
+        )
 
 
 # CSV and TSV -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from PIL import Image
 
 from tasks.geo.distance import is_point
 from tasks.imaging.decode import exif_of, png_header
+from tasks.imaging.heic import heic_exif, is_heic
 from tasks.imaging.panorama import said, xmp_of
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
@@ -37,6 +38,7 @@ class Tags:
     already_turned: bool = False  # the tag says to turn it, but its sizes say that it was turned already
     lat: float | None = None
     lon: float | None = None
+    bad_position: tuple[str, str] | None = None  # what stands for latitude and longitude, where it is no position
     taken_at: datetime | None = None
     compass_angle: float | None = None
     magnetic: bool = False  # that angle is from the magnetic pole, some degrees beside the true one
@@ -47,8 +49,12 @@ class Tags:
 def read_tags(data: bytes) -> Tags:
     """The tags of an encoded picture whose size was found to be sane; no pixel is decoded."""
     try:
-        picture = Image.open(io.BytesIO(png_header(data) or data), formats=["JPEG", "PNG"])
-        exif = exif_of(picture)
+        if is_heic(data):
+            picture, exif = Image.new("1", (1, 1)), Image.Exif()
+            exif.load(heic_exif(data))
+        else:
+            picture = Image.open(io.BytesIO(png_header(data) or data), formats=["JPEG", "PNG"])
+            exif = exif_of(picture)
         main, camera, gps = dict(exif), dict(exif.get_ifd(_EXIF_IFD)), dict(exif.get_ifd(_GPS_IFD))
         xmp = xmp_of(picture)
     except Exception:  # noqa: BLE001 - damaged metadata makes Pillow raise anything, and must not cost the picture
@@ -63,6 +69,7 @@ def read_tags(data: bytes) -> Tags:
         already_turned=isinstance(tag, int) and 5 <= tag <= 8 and _already_turned(picture.size, camera),
         lat=position[0] if position else None,
         lon=position[1] if position else None,
+        bad_position=None if position else _bad_position(gps),
         taken_at=_taken_at(camera),
         compass_angle=angle,
         magnetic=of_gps and _letter(gps.get(16)) == "M",
@@ -80,6 +87,16 @@ def _position(gps: Mapping[int, Any]) -> tuple[float, float] | None:
     lat, lon = _degrees(gps.get(2), gps.get(1), "S"), _degrees(gps.get(4), gps.get(3), "W")
     if lat is None or lon is None or not is_point(lat, lon) or (lat == 0 and lon == 0):
         return None  # 0, 0 is what a receiver without a fix writes
+    return lat, lon
+
+
+def _bad_position(gps: Mapping[int, Any]) -> tuple[str, str] | None:
+    """What the GPS part says instead of a position; None where it says nothing at all."""
+    if not any(gps.get(tag) for tag in (2, 4)):
+        return None
+    found = _degrees(gps.get(2), gps.get(1), "S"), _degrees(gps.get(4), gps.get(3), "W")
+    raw = (f"{gps.get(2)} {_letter(gps.get(1))}", f"{gps.get(4)} {_letter(gps.get(3))}")
+    lat, lon = (text[:40] if value is None else f"{value:g}" for value, text in zip(found, raw, strict=True))
     return lat, lon
 
 

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import from_url
 
 from schemas.errors import LakeError, LakeUnwritable
@@ -20,6 +26,16 @@ from tasks.lake.reading import first_line
 
 TRANSFERS = 8  # files of a folder under way at once
 RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
+
+
+def store_problem(location: Location, error: BaseException | None) -> str:
+    """Why a store could not be used at all, and what to check; `error` is what the library raised."""
+    why = "the store gave no usable answer"
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        why = "the store refuses the credentials"
+    elif isinstance(error, FileNotFoundError):
+        why = "the store knows no such bucket"
+    return f"{why}; {location.needs()}"
 
 
 class ObjectBlobs(Blobs):
@@ -34,7 +50,7 @@ class ObjectBlobs(Blobs):
         try:
             self._store: Any = from_url(location.uri, client_options=options, retry_config=retries)
         except (BaseError, ValueError) as error:
-            raise LakeError(f"lake '{location.uri}' cannot be opened: {first_line(error)}") from error
+            raise LakeError(f"lake '{location.uri}' cannot be opened: {location.needs()}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ObjectBlobs, (self._location, self._copies)  # each process reads its own environment

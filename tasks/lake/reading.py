@@ -32,6 +32,15 @@ def file_keys(name: str, table: DeltaTable) -> list[str]:
     return [f"tables/{name}/{unquote(uri.rpartition('/')[2])}" for uri in table.file_uris()]
 
 
+def scan_table(table: DeltaTable) -> pl.LazyFrame:
+    """All rows of an open table.
+
+    delta-rs gives the files of a local table percent-encoded ('my%20lake'), and Polars opens these names as they are;
+    pyarrow's reader, which is a little slower, asks delta-rs for the files' content.
+    """
+    return pl.scan_delta(table, use_pyarrow=table.table_uri.startswith("file:") and "%" in table.table_uri)
+
+
 def check_files(name: str, table: DeltaTable, blobs: Blobs, is_newest: bool = True) -> None:
     """Refuse a table on local disk one of whose files is missing or cut short. Costs one small read a file."""
     for key in file_keys(name, table):

@@ -1,6 +1,6 @@
 """The local state of a lake: what must not lie on an object store.
 
-    <stage>.lock, budgets.sqlite, responses.sqlite, starts.json, up.json, prefect/, *.log, copies/
+    <stage>.lock, budgets.sqlite, responses.sqlite, starts.json, up.json, prefect-auth, prefect/, *.log, copies/
 
 Locks and SQLite need a local file system; `copies/` holds local copies of reports and checkpoints of a remote lake.
 Deleting the folder while no command runs costs repeated requests and downloads, never a row.

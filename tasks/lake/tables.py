@@ -18,7 +18,7 @@ from tasks.lake.blobs import Blobs, LocalBlobs
 from tasks.lake.image_store import ImageStore
 from tasks.lake.location import Location
 from tasks.lake.names import Names
-from tasks.lake.reading import check_files, first_line, reading
+from tasks.lake.reading import check_files, first_line, reading, scan_table
 from tasks.lake.state import state_folder
 from tasks.lake.table_schema import check_stored_schema
 from tasks.lake.writes import Commit, TableWrites, contract_of, no_space
@@ -66,7 +66,10 @@ class Lake(TableWrites):
         """Whether anything was ever written to this lake."""
         if self._location.folder is not None:
             return (self._location.folder / "tables").is_dir()
-        return next(iter(self.blobs.list("tables")), None) is not None
+        try:
+            return next(iter(self.blobs.list("tables")), None) is not None
+        except LakeError as error:
+            raise LakeError(f"lake '{self.uri}' cannot be read: {self._problem(error)}") from error
 
     def name(self, *parts: str) -> str:
         """A name for what these parts identify, which tells nothing about them without this lake."""
@@ -86,7 +89,7 @@ class Lake(TableWrites):
             return _empty(name).lazy()
         if self.blobs.is_local:
             check_files(name, table, self.blobs, is_newest=version is None)
-        return _conform(pl.scan_delta(table), name)
+        return _conform(scan_table(table), name)
 
     def collect(self, name: str, rows: pl.LazyFrame) -> pl.DataFrame:
         """What a query over `scan` gives; a damaged file is an error that names it."""
@@ -135,11 +138,15 @@ class Lake(TableWrites):
             self.blobs.delete(probe)
             self._names.ensure()
         except (OSError, LakeUnwritable) as error:
-            why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-            fix = "choose another with --lake"
-            if not self.blobs.is_local:
-                fix = "check the bucket, and endpoint and keys in the environment (AWS_…, GOOGLE_…, AZURE_…)"
-            raise LakeError(f"lake '{self.uri}' cannot be written: {why}; {fix}") from error
+            raise LakeError(f"lake '{self.uri}' cannot be written: {self._problem(error)}") from error
+
+    def _problem(self, error: OSError | LakeError) -> str:
+        """Why the lake cannot be used, and what to do about it."""
+        if isinstance(error, OSError) or self.blobs.is_local:
+            return f"{getattr(error, 'strerror', None) or error}; choose another with --lake"
+        from tasks.lake.object_blobs import store_problem
+
+        return store_problem(self._location, error.__cause__)
 
     def _where(self) -> str:
         return self.uri

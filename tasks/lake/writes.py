@@ -27,7 +27,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from schemas.errors import LakeError, LakeUnwritable
 from schemas.tables import TABLES, Table
-from tasks.lake.reading import first_line
+from tasks.lake.reading import first_line, scan_table
 from tasks.lake.table_schema import to_arrow
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")  # may stand in a predicate without escaping
@@ -204,7 +204,7 @@ class TableWrites(ABC):
         _refuse_repeated_keys(contract, data)
 
         def apply(table: DeltaTable, properties: CommitProperties) -> None:
-            changes = find(pl.scan_delta(table))
+            changes = find(scan_table(table))
             if changes.is_empty():
                 if data.num_rows:
                     write_deltalake(table, data, mode="append", commit_properties=properties)

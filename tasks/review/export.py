@@ -231,7 +231,8 @@ def _sha256(path: Path) -> str:
 _HUB_LICENCES = {"CC BY-SA 4.0": "cc-by-sa-4.0", "CC BY 4.0": "cc-by-4.0", "CC0": "cc0-1.0", "CC0 1.0": "cc0-1.0"}
 
 LOAD = {
-    "hf": 'from datasets import load_dataset\n\nrows = load_dataset("parquet", data_dir="data")',
+    # By name: of file names alone the library guesses three splits, and a benchmark is none of them.
+    "hf": 'from datasets import load_dataset\n\nrows = load_dataset("parquet", data_files=FILES)',
     "webdataset": 'import webdataset\n\nrows = webdataset.WebDataset("train-000000.tar").decode("pil")',
     "geoparquet": 'import geopandas\n\nrows = geopandas.read_parquet("pictures.parquet")',
     "croissant": 'import mlcroissant\n\nrows = mlcroissant.Dataset("croissant.json")',
@@ -260,7 +261,8 @@ def dataset_card(published: Published, form: str) -> str:
             rows.group_by("country").len("pictures").sort("pictures", "country", descending=[True, False]).head(20)
         )
     )
-    parts.append("\n## Loading\n\n```python\n" + LOAD[form] + "\n```\n")
+    files = {split: f"data/{split}-*.parquet" for split in published.splits}
+    parts.append("\n## Loading\n\n```python\n" + LOAD[form].replace("FILES", json.dumps(files)) + "\n```\n")
     parts.append("## How it was made\n")
     versions = ", ".join(f"{name} {number}" for name, number in json.loads(snapshot["table_versions_json"]).items())
     parts.append(

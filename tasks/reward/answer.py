@@ -1,9 +1,10 @@
 """The one parser of answers: what a model's text says about a place, or why it says nothing usable.
 
-Thoughts, tool calls and tool responses are taken out first. What is left is read in the last `<answer>` block, else in
-the last `\\boxed{}`, else whole: JSON, labelled lines, pairs of numbers in the forms of `coordinates.py`, and
-GeoAgent's `Country; Region; Place`. A point is read only if it is the only one the text can mean; otherwise the result
-is a failure with a reason. There is no default point. A pair without any mark is `lat, lon`, as every recipe asks.
+Thoughts, tool calls (`tool_calls.py`) and tool responses are taken out first. What is left is read in the last
+`<answer>` block, else in the last `\\boxed{}`, else whole: JSON, labelled lines, pairs of numbers in the forms of
+`coordinates.py`, and GeoAgent's `Country; Region; Place`. A point is read only if it is the only one the text can
+mean; otherwise the result is a failure with a reason. There is no default point. A pair without any mark is
+`lat, lon`, as every recipe asks.
 """
 
 import re
@@ -21,6 +22,7 @@ from tasks.reward.coordinates import (
 )
 from tasks.reward.fields import CONFLICT, Fields, object_spans, read_json, read_labels
 from tasks.reward.spelling import plain_spelling
+from tasks.reward.tool_calls import CALL_TAGS, call_spans
 
 _OPEN = re.compile(r"<(?:final[_ ]?)?answer(?:\s[^<>]{0,80})?>", re.IGNORECASE)
 _CLOSE = re.compile(r"</(?:final[_ ]?)?answer\s{0,5}>", re.IGNORECASE)
@@ -227,7 +229,7 @@ _AFTER = {
 
 def _labelled_after(text: str) -> Point | str | None:
     """The point in `48.85 latitude, 2.29 longitude`; None if the text labels nothing that way."""
-    if not re.search(r"\d[^\n]{0,12}lat", text, re.IGNORECASE):
+    if not re.search(r"\d[^\n]{0,30}lat", text, re.IGNORECASE):
         return None
     found: dict[str, float | str] = {}
     numbers = list(islice(find_angles(text), MOST_ANGLES + 1))
@@ -302,33 +304,65 @@ def _address(fields: Fields) -> Address:
 
 _NAMES = (
     "think|thinking|thought|thoughts|reasoning|reflection|scratchpad"
-    "|tool_calls?|tool_responses?|tool_results?|tool_outputs?|function_calls?|function_results?|observation"
+    "|tool_responses?|tool_results?|tool_outputs?|function_results?|observation"
 )
-_TAG = re.compile(rf"<(?P<close>/?)(?P<name>{_NAMES})(?:\s[^<>]{{0,80}})?>", re.IGNORECASE)
+_TAG = re.compile(
+    rf"<(?P<close>/?)(?=[a-z])(?:(?P<call>{CALL_TAGS})(?:[\s=][^<>]{{0,80}})?|(?P<name>{_NAMES})(?:\s[^<>]{{0,80}})?)>",
+    re.IGNORECASE,
+)
 
 
 def strip_reasoning(text: str) -> str:
-    """The text without thoughts, tool calls and tool responses.
+    """The text without thoughts, tool calls and tool responses, and without the words that lead up to a call.
 
     A closing tag without an opening one ends a block that began in the prompt, so all before it goes. A block that is
     not closed runs to the end: what a thought quotes is not an answer, whether or not there was room to finish it.
     """
-    kept: list[str] = []
+    kept = _Kept()
     inside: list[str] = []
     at = 0
     for tag in _TAG.finditer(text):
-        name = tag["name"].casefold().removesuffix("s")
+        name = (tag["call"] or tag["name"]).casefold().removesuffix("s")
         if not inside:
-            kept.append(text[at : tag.start()])
+            kept.add(text[at : tag.start()])
+        if tag["call"]:
+            kept.end_at_call()
         if not tag["close"]:
             inside.append(name)
         elif name in inside:
             while inside.pop() != name:
                 pass
         elif not inside:
-            kept.clear()
+            kept = _Kept()
         at = tag.end()
     if not inside:
-        kept.append(text[at:])
+        kept.add(text[at:])
     # A line break keeps what stood before a block from running into what follows it.
-    return "\n".join(piece for piece in kept if piece.strip())
+    aloud = "\n".join(kept.pieces)
+    spans = call_spans(aloud)
+    if not spans:
+        return aloud
+    kept, at = _Kept(), 0
+    for start, end in spans:
+        kept.add(aloud[at:start])
+        kept.end_at_call()
+        at = end
+    kept.add(aloud[at:])
+    return "\n".join(kept.pieces)
+
+
+class _Kept:
+    """The pieces of a text that are said aloud; words before a tool call are thought, unless they hold an answer."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self._has_answer = False
+
+    def add(self, piece: str) -> None:
+        if piece.strip():
+            self.pieces.append(piece)
+            self._has_answer = self._has_answer or bool(_OPEN.search(piece) or _BOXED.search(piece))
+
+    def end_at_call(self) -> None:
+        if not self._has_answer:
+            self.pieces.clear()

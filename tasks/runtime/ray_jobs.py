@@ -26,7 +26,7 @@ from tasks.runtime.stage import Context, Stage
 LOOK_EVERY_S = 1.0
 SUBMIT_S = 60.0  # a cluster that has just started takes no job until its agents are up
 SAFE_PATH = "PYTHONSAFEPATH"
-CONFIG, FLOW_RUN = "GEOFIX_JOB_CONFIG", "GEOFIX_JOB_FLOW_RUN"  # environment variables
+CONFIG, FLOW_RUN, SNAPSHOT = "GEOFIX_JOB_CONFIG", "GEOFIX_JOB_FLOW_RUN", "GEOFIX_JOB_SNAPSHOT"  # environment
 TICK, RESULT = "geofix-tick", "geofix-result"  # how lines of the job's output begin
 
 logger = logging.getLogger("geofix.ray")
@@ -107,6 +107,8 @@ def _submit(client: Jobs, name: str, stage: Stage, context: Context) -> None:
     command = f'"${{GEOFIX_PYTHON:-python}}" -m tasks.runtime.ray_job {shlex.join([module, stage.name])}'
     config = json.loads(context.config_json) | {"lake": context.lake.uri}  # a relative path is none on the head
     environment = {CONFIG: json.dumps(config), FLOW_RUN: context.flow_run_id, SAFE_PATH: "1"}
+    if context.snapshot is not None:
+        environment[SNAPSHOT] = context.snapshot.snapshot_id
     until_s = time.monotonic() + SUBMIT_S
     while True:
         try:

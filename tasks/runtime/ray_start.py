@@ -7,13 +7,13 @@ import importlib
 import logging
 import os
 import shutil
-import signal
 import socket
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,23 +76,11 @@ def start_ray(settings: SpreadSettings) -> None:
             )
         return
     os.environ.update({name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()})
-    with _own_sigterm():
-        if settings.address:
-            _session = RaySession(settings, join_cluster(settings.address))
-        else:
-            _session = RaySession(settings, _start_private(settings))
-            atexit.register(stop_ray)
-
-
-@contextlib.contextmanager
-def _own_sigterm() -> Iterator[None]:
-    # Ray's handler exits at once, even during a commit; ours and the flow's commit what is finished first.
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread() and before is not None:
-            signal.signal(signal.SIGTERM, before)
+    if settings.address:
+        _session = RaySession(settings, join_cluster(settings.address))
+    else:
+        _session = RaySession(settings, _start_private(settings))
+        atexit.register(stop_ray)
 
 
 def _named(address: str | None) -> str:
@@ -100,7 +88,20 @@ def _named(address: str | None) -> str:
 
 
 def _init(**options: Any) -> dict[str, Any]:
-    context = ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+    # In the main thread Ray would take SIGTERM for itself and exit at once, even during a commit. Our handler and the
+    # flow's commit what is finished first, and Prefect calls a cancelled run crashed while its handler is away.
+    started: Future[Any] = Future()
+
+    def start() -> None:
+        try:
+            started.set_result(ray.init(log_to_driver=False, logging_level=logging.ERROR, **options))
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            started.set_exception(error)
+        else:
+            threading.Event().wait()  # the system ends Ray's servers with the thread that started them
+
+    threading.Thread(target=start, name="ray-init", daemon=True).start()
+    context = started.result()
     return dict(getattr(context, "address_info", None) or {})
 
 

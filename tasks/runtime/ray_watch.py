@@ -35,14 +35,19 @@ class Watch:
         self._answered_s: dict[str, float] = {}
         self._session = current_session()
         self._servers = _servers(self._session)
+        self._lost_nodes = set(_lost_nodes(self._session))
 
     def check(self, at_once: bool = False) -> None:
-        """RayLost if its servers do not answer."""
+        """RayLost if its servers do not answer. `at_once`, after a worker died: a lost node is said in the log, too."""
         if self._clock() < self._next_s and not at_once:
             return
         self._next_s = self._clock() + LOOK_EVERY_S
         for server in self._servers:
             self._ask(server)
+        for node, host in _lost_nodes(self._session).items() if at_once else ():
+            if node not in self._lost_nodes:
+                self._lost_nodes.add(node)
+                logger.warning("node %s left the Ray cluster: what its workers had in hand runs again elsewhere", host)
 
     def _ask(self, server: "_Server") -> None:
         host, _, port = server.address.rpartition(":")
@@ -90,6 +95,13 @@ def _servers(session: RaySession | None) -> list[_Server]:
         _Server("head", head, GONE_S),
         *(_Server("node on this machine", one, LOOK_EVERY_S) for one in schedulers),
     ]
+
+
+def _lost_nodes(session: RaySession | None) -> dict[str, str]:
+    """NodeID -> host of nodes that a cluster has lost."""
+    if session is None or session.is_private:
+        return {}
+    return {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if not node["Alive"]}
 
 
 class Placement:

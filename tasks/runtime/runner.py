@@ -124,7 +124,9 @@ def _models_of(stage: Stage | ColumnStage, settings: Any, context: Context) -> d
         return {}
     named = models.settings.roles
     return {
-        role: named[role].model_dump(mode="json", exclude={"price"}) for role in stage.roles(settings) if role in named
+        role: models.settings.role(role).model_dump(mode="json", exclude={"price"})  # of a pool: with its model
+        for role in stage.roles(settings)
+        if role in named
     }
 
 

@@ -32,6 +32,7 @@ class Resources:
 
     cpus: float = 1.0
     gpus: float = 0.0
+    gpu_where_any: bool = False  # a whole one where a node of the cluster has one, which only Ray knows
     memory_mb: int | None = None  # none: Ray does not count it
     workers: int | None = None  # none: as many as fit
     concurrency: int = 1  # items in flight in a worker, for async work
@@ -183,7 +184,17 @@ def open_inputs(stage: Stage | ColumnStage, lake: Lake, snapshot: Snapshot | Non
 
 def chosen_resources(declared: Resources, settings: StageResources | None) -> Resources:
     """What a stage declares, with what the settings say instead."""
-    return replace(declared, **settings.model_dump(exclude_none=True)) if settings else declared
+    if settings is None:
+        return declared
+    given = settings.model_dump(exclude_none=True)
+    return replace(declared, gpu_where_any=declared.gpu_where_any and "gpus" not in given, **given)
+
+
+def placed_resources(resources: Resources, nodes: Sequence[Mapping[str, float]]) -> Resources:
+    """The same with its GPU, where a node of the cluster has one: the command's own machine says nothing about it."""
+    if not resources.gpu_where_any or not any(node.get("GPU", 0) >= 1 for node in nodes):
+        return resources
+    return replace(resources, gpus=1.0)
 
 
 def most_workers(services: Sequence[Connection | None], concurrency: int) -> int | None:

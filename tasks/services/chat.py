@@ -271,7 +271,8 @@ class Chat:
         messages_json = orjson.dumps(list(messages))  # the pictures are in it: written, and hashed, once
         if log is None:
             return await server.complete(target, model, messages, messages_json, {**fields, **body})
-        base_url = server.http.endpoint.base_url
+        endpoint = server.http.endpoint
+        base_url = getattr(endpoint, "identity_url", None) or endpoint.base_url
         request = identify(role, target.endpoint, base_url, model, messages_json, {**fields, **body}, trial, seed)
         if log.budget_usd is not None:
             fields = _limited(target, fields)

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from schemas.errors import InputError, StageRefused
-from schemas.settings.models import CHAT, TRAINED, ModelsSettings, Role
+from schemas.settings.models import CHAT, TRAINED, ModelsSettings, Role, pool_endpoint
 from schemas.settings.services import ChatEndpoint, Endpoint, Price, ServicesSettings
 from tasks.services.calls import CallLog
 from tasks.services.rate_budget import RateBudget
@@ -195,6 +195,9 @@ def connect(
         name: resolve(name, endpoint, needed is None or name in needed, f"models.endpoints.{name}")
         for name, endpoint in models.endpoints.items()
     }
+    for name, pool in models.pools.items():  # not up yet: prices and limits are known, the address is not
+        if name != TRAINED:
+            endpoints[name] = Connection(name, pool_endpoint(pool, pool.model), section=f"models.pools.{name}")
     chat, trained = service("chat"), service("trained") if services.trained else None
     endpoints["chat"] = chat
     if trained is not None:

@@ -18,8 +18,8 @@ from tasks.agent.tagged import split_thought
 from tasks.geo.labels import country_codes_of
 from tasks.geo.names import country_code
 from tasks.reward.answer import parse_answer
-from tasks.reward.names import countries_in, fold_text
 from tasks.reward.outcome import Truth
+from tasks.reward.prose import countries_in, fold_text
 
 Row = dict[str, Any]
 

@@ -16,7 +16,7 @@ from tasks.geo.labels import country_codes_of
 from tasks.geo.named_places import nearest_named_km
 from tasks.geo.names import country_code
 from tasks.recipes.recipe import Judged, Recipe
-from tasks.reward.answer import parse_answer
+from tasks.reward.answer import ParsedAnswer, parse_answer
 from tasks.reward.outcome import Truth
 from tasks.synthesize.claims import contradictions, unseen_signs
 
@@ -48,7 +48,7 @@ def misplaced_answer(trajectory: Trajectory) -> list[str]:
     """
     answer = parse_answer(trajectory.final_text)
     code = country_code(answer.address.country or "")
-    if code is None or answer.lat is None or answer.lon is None:
+    if code is None or not isinstance(answer, ParsedAnswer) or answer.lat is None or answer.lon is None:
         return []
     lat, lon = answer.lat, answer.lon
     away_km = nearest_named_km(answer.address.city, code, lat, lon) if answer.address.city else None

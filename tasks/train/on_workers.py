@@ -25,8 +25,8 @@ SETTINGS = {
 def run_on_workers(arguments: Mapping[str, Any], settings: TrainSettings) -> None:
     """Call `train_model(**arguments, ranks)` in `train.workers` processes; returns when all are done.
 
-    A worker has a GPU of its own where the cluster has GPUs. The workers read and write the lake's folder of models: on
-    several machines it must be a folder that all of them share.
+    A worker has a GPU of its own where the cluster has GPUs; fewer GPUs than workers are refused. The workers read and
+    write the lake's folder of models: on several machines it must be a folder that all of them share.
     """
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -34,14 +34,9 @@ def run_on_workers(arguments: Mapping[str, Any], settings: TrainSettings) -> Non
 
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    has_gpus = ray.cluster_resources().get("GPU", 0) >= settings.workers
-    needed = {"CPU": float(settings.threads), **({"GPU": 1.0} if has_gpus else {})}
-    for name, each in needed.items():
-        if ray.cluster_resources().get(name, 0) < each * settings.workers:
-            raise GeofixError(
-                f"train.workers={settings.workers} need {each * settings.workers:g} {name}s and Ray has "
-                f"{ray.cluster_resources().get(name, 0):g}: lower train.workers or train.threads"
-            )
+    there = ray.cluster_resources()
+    has_gpus = there.get("GPU", 0) > 0
+    needed = worker_resources(settings, there)
 
     def loop() -> None:
         from tasks.train.ranks import Ranks
@@ -60,6 +55,19 @@ def run_on_workers(arguments: Mapping[str, Any], settings: TrainSettings) -> Non
             trainer.fit()
         except Exception as error:
             raise _cause(error) from error
+
+
+def worker_resources(settings: TrainSettings, there: Mapping[str, float]) -> dict[str, float]:
+    """What Ray is to give each training worker; GeofixError where the cluster has too little for all of them."""
+    needed = {"CPU": float(settings.threads), **({"GPU": 1.0} if there.get("GPU", 0) > 0 else {})}
+    for name, each in needed.items():
+        if there.get(name, 0) < each * settings.workers:
+            fields = "train.workers or train.threads" if name == "CPU" else "train.workers, or add GPU nodes"
+            raise GeofixError(
+                f"train.workers={settings.workers} need {each * settings.workers:g} {name}s and Ray has "
+                f"{there.get(name, 0):g}: lower {fields}"
+            )
+    return needed
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -159,12 +159,7 @@ def _item(link: Link, snapshot_id: str) -> Row:
 
 def phase_resources(settings: TrainSettings, declared: Resources) -> Resources:
     """With several workers the phase's own process only waits for them: CPUs and GPUs are theirs."""
-    return declared if settings.workers == 1 else replace(declared, cpus=0.0, gpus=0.0)
-
-
-def _has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU, without importing torch; clusters say so in `spread.stages`."""
-    return any(Path("/dev").glob("nvidia[0-9]*"))
+    return declared if settings.workers == 1 else replace(declared, cpus=0.0, gpus=0.0, gpu_where_any=False)
 
 
 def services(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:
@@ -190,7 +185,7 @@ def _stage(phase: TrainingPhase) -> Stage:
         items=functools.partial(items, phase),
         work=work,
         open=open_context,
-        resources=Resources(cpus=2, gpus=float(_has_gpu()), workers=1, chunk=1),
+        resources=Resources(cpus=2, gpu_where_any=True, workers=1, chunk=1),
         sized=phase_resources,
         services=functools.partial(services, phase),
         roles=functools.partial(roles, phase),

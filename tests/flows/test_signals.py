@@ -7,12 +7,16 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
+
 from tasks.lake import Lake
 
 # A flow as the commands run it, with a stage whose second item never ends.
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
+
+import httpx
 import polars as pl
 from ray import cloudpickle
 from flows.cli.command import Call, run_command
@@ -42,7 +46,7 @@ def action():
     with prefect_ready(lake):
         from prefect import flow, task
 
-        print(os.environ["PREFECT_API_URL"], flush=True)
+        print(os.environ["PREFECT_API_URL"], os.environ["PREFECT_API_AUTH_STRING"], flush=True)
         progress = lambda tick: print("done" if tick.done else "begun", flush=True)
         context = Context(lake, connect(ServicesSettings(), {}), progress=progress)
         stay = task(lambda: run(STAGE, Nothing(), context), name="stay")
@@ -75,8 +79,10 @@ def test_a_signal_ends_a_flow_with_what_is_finished_saved(tmp_path: Path) -> Non
     # The others use the first one's Prefect server, and so end first.
     running = {signal.SIGTERM: start(tmp_path / "SIGTERM")}
     try:
-        api = said(running[signal.SIGTERM])
-        running |= {one: start(tmp_path / one.name, PREFECT_API_URL=api) for one in (signal.SIGINT, signal.SIGHUP)}
+        api, secret = said(running[signal.SIGTERM]).split()
+        assert httpx.post(f"{api}/flow_runs/filter", json={}, trust_env=False).status_code == 401
+        server = {"PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": secret}
+        running |= {one: start(tmp_path / one.name, **server) for one in (signal.SIGINT, signal.SIGHUP)}
         for number, code in ((signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)):
             process = running[number]
             while said(process) not in ("done", ""):

@@ -17,6 +17,7 @@ import polars as pl
 import psutil
 import pytest
 
+from flows.prefect_auth import secret_file
 from tasks.curate import STAGES as CURATE
 from tasks.lake import Lake
 
@@ -63,12 +64,21 @@ class Up:
     told: list[dict[str, Any]] = field(default_factory=list)  # by the webhook
 
     @property
+    def secret(self) -> str:
+        return secret_file(self.lake).read_text().strip()
+
+    @property
     def api(self) -> httpx.Client:
-        return httpx.Client(base_url=self.state["api"], transport=Patient(), trust_env=False, timeout=120)
+        user, _, password = self.secret.partition(":")
+        return self.stranger(auth=(user, password))
+
+    def stranger(self, **options: Any) -> httpx.Client:
+        """A client without the secret."""
+        return httpx.Client(base_url=self.state["api"], transport=Patient(), trust_env=False, timeout=120, **options)
 
     def start(self, deployment: str, *overrides: str, **parameters: Any) -> str:
         found = self.api.get(f"/deployments/name/{deployment}").json()
-        options = {"lake": self.lake.uri, "overrides": [*OVERRIDES, *overrides]}
+        options = {"overrides": [*OVERRIDES, *overrides]}  # the rest, the lake too, is the deployment's
         made = self.api.post(
             f"/deployments/{found['id']}/create_flow_run",
             json={"parameters": {"options": options, **parameters}, "state": {"type": "SCHEDULED"}},
@@ -141,7 +151,8 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory, webhook: tuple[str, list[dict[str, Any]]]) -> Iterator[Up]:
-    folder = tmp_path_factory.mktemp("up")
+    folder = tmp_path_factory.mktemp("up") / "mit Leerraum und Umläut"
+    folder.mkdir()
     settings = folder / "own.yaml"
     settings.write_text(f"offline: {{port: {PORT}, size: 2000}}\n")
     url, told = webhook
@@ -162,6 +173,8 @@ def up(tmp_path_factory: pytest.TempPathFactory, webhook: tuple[str, list[dict[s
 def test_the_pipeline_suspends_at_review_and_goes_on_when_a_person_approves(up: Up) -> None:
     run = up.start("pipeline/whole", last="synthesize")
     waiting = up.wait(run, "Suspended")
+    while waiting["message"] is None:  # it follows at once
+        waiting = up.wait(run, "Suspended")
     # One task for each stage. Satellite rows failed, after a retry, and the state says so.
     tasks = up.tasks(run)
     curate = {stage.name for stage in CURATE}
@@ -180,6 +193,9 @@ def test_the_pipeline_suspends_at_review_and_goes_on_when_a_person_approves(up: 
     # The webhook was told once, and without the address in any log.
     snapshot = up.lake.read("snapshots").row(0, named=True)
     assert snapshot["status"] == "pending"
+    assert waiting["message"] == (
+        f"snapshot {snapshot['snapshot_id']} waits for a reviewer; its report: {up.lake.blobs.uri(snapshot['report'])}"
+    )
     [told] = [one for one in up.told if one["event"] == "waiting_snapshot"]
     assert (told["flow"], told["lake"], told["snapshot_id"]) == (
         "pipeline", up.lake.uri, snapshot["snapshot_id"],
@@ -209,6 +225,18 @@ def test_the_pipeline_suspends_at_review_and_goes_on_when_a_person_approves(up: 
     assert "collect.satellite" in {one["name"] for one in up.tasks(run).values()}
 
 
+def test_a_cancelled_run_ends_cancelled(up: Up) -> None:
+    # Redone from the start, so that it is at work when it is cancelled; Ray starts in the meantime.
+    run = up.start("pipeline/whole", "plan.seed=99")
+    up.wait(run, "Running")
+    end = time.monotonic() + WAIT_S
+    while "collect" not in up.tasks(run):
+        assert time.monotonic() < end, up.worker_log()
+        time.sleep(0.2)
+    up.api.post(f"/flow_runs/{run}/set_state", json={"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    up.wait(run, "Cancelled")
+
+
 @pytest.mark.slow
 def test_the_command_resumes_a_suspended_run_and_a_rejected_snapshot_ends_it(up: Up) -> None:
     first = set(up.lake.read("snapshots")["snapshot_id"])
@@ -222,6 +250,42 @@ def test_the_command_resumes_a_suspended_run_and_a_rejected_snapshot_ends_it(up:
     state = up.wait(run, "Rejected")
     assert state["message"] == f"snapshot {snapshot} was rejected by Ada: too few labels"
     assert "synthesize" not in up.tasks(run)
+
+
+def test_only_the_holder_of_the_secret_is_answered(up: Up, tmp_path: Path) -> None:
+    deployment = up.api.get("/deployments/name/pipeline/whole").json()["id"]
+    planted = tmp_path / "planted"
+    body = {"job_variables": {"command": f"touch {planted}"}, "state": {"type": "SCHEDULED"}}
+    evil = {"Origin": "http://evil.example"}
+    for client in (up.stranger(), up.stranger(auth=("geofix", "guessed"))):
+        for headers in ({}, evil):
+            refused = client.post(f"/deployments/{deployment}/create_flow_run", json=body, headers=headers)
+            assert refused.status_code == 401 and "access-control-allow-origin" not in refused.headers
+    asked = {**evil, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    assert up.stranger().options("/flow_runs/filter", headers=asked).status_code == 400
+    own = {"Origin": up.state["api"].removesuffix("/api")}
+    for headers, allowed in ((evil, None), (own, own["Origin"])):
+        found = up.api.post("/flow_runs/filter", json={"limit": 1}, headers=headers)
+        assert (found.status_code, found.headers.get("access-control-allow-origin")) == (200, allowed)
+    assert not planted.exists()
+    # It is in its file alone, which only its owner reads.
+    file, password = secret_file(up.lake), up.secret.partition(":")[2].encode()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not [
+        one for one in up.lake.root.rglob("*") if one.is_file() and one != file and password in one.read_bytes()
+    ]
+
+
+def test_a_flow_run_with_an_unknown_parameter_or_another_lake_is_refused(up: Up, tmp_path: Path) -> None:
+    deployment = up.api.get("/deployments/name/maintain/weekly").json()["id"]
+    new = f"/deployments/{deployment}/create_flow_run"
+    refused = up.api.post(new, json={"parameters": {"dryrun": True}})
+    assert refused.status_code == 409 and "'dryrun' was unexpected" in refused.json()["detail"]
+    elsewhere = str(tmp_path / "elsewhere")
+    run = up.api.post(new, json={"parameters": {"options": {"lake": elsewhere}}, "state": {"type": "SCHEDULED"}})
+    state = up.wait(run.json()["id"], "Failed")
+    assert f"given '{elsewhere}', but this deployment works on '{up.lake.uri}'" in state["message"]
+    assert not Path(elsewhere).exists()
 
 
 def test_the_nightly_refresh_is_scheduled(up: Up) -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.order import check_step_names
+from flows.order import check_step_names, steps_of
 from schemas.load import ConfigError, load_config
 from schemas.settings.services import GeocoderEndpoint, SearchEndpoint
 from schemas.settings.spread import StageResources
-from tasks.runtime.stage import Resources, chosen_resources, most_workers
+from tasks.runtime.stage import Resources, Stage, chosen_resources, most_workers, placed_resources
 from tasks.services import Connection
 
 
@@ -55,6 +55,17 @@ def test_a_stage_that_does_not_exist_or_has_no_workers_is_refused_with_those_tha
         check_step_names(["colect"])
     with pytest.raises(ConfigError, match="no step 'plan' has workers"):
         check_step_names(["plan"])
+
+
+def test_a_stage_has_a_gpu_where_a_node_of_the_cluster_has_one_whatever_this_machine_has() -> None:
+    training = next(step for step in steps_of("train") if step.name == "train.sft")
+    assert isinstance(training, Stage)
+    wants = training.resources
+    assert wants.gpus == 0, "which GPUs this machine has does not matter"
+    assert placed_resources(wants, [{"CPU": 4}, {"CPU": 4, "GPU": 8}]).gpus == 1
+    assert placed_resources(wants, [{"CPU": 4}]).gpus == 0 == placed_resources(Resources(), [{"GPU": 8}]).gpus
+    on_cpus = chosen_resources(wants, StageResources(gpus=0))
+    assert placed_resources(on_cpus, [{"GPU": 8}]).gpus == 0, "the settings go before"
 
 
 def test_no_more_workers_than_the_budgets_of_the_services_can_use() -> None:

@@ -63,8 +63,8 @@ def _first_result(notes: Notes) -> Answer | None:
         if isinstance(results, list) and results and isinstance(results[0], dict):
             first = results[0]
             if isinstance(first.get("lat"), float | int) and isinstance(first.get("lon"), float | int):
-                names = (str(first.get(name) or "") for name in ("country", "region", "city"))
-                return Answer(_cut(first["lat"]), _cut(first["lon"]), *names)
+                country, region, city = (str(first.get(name) or "") for name in ("country", "region", "city"))
+                return Answer(_cut(first["lat"]), _cut(first["lon"]), country, region, city)
     return None
 
 

@@ -46,8 +46,9 @@ class _Eyes:
     """A detector and a recogniser, for one look at a time."""
 
     def __init__(self) -> None:
-        # OpenVINO reports its import to its makers, from a process forked for it: this server reaches no other host,
-        # and a fork beside its threads may never end. Without the module OpenVINO does without.
+        # This server reaches no other host. ONNX Runtime would report each session to its makers, and OpenVINO its
+        # import, from a process forked for it, which beside threads may never end; without the module it does not.
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         from rapidocr import EngineType, RapidOCR
         from rapidocr.ch_ppocr_det import TextDetector

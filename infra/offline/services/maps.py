@@ -142,7 +142,9 @@ class PoiTable:
             rows = self.names.beginning_with(begun, most)
             found += [_town(self.world.gazetteer.city(row)) for row in rows]
             known = {poi.poi_id for poi in found}
-        searched = [poi for poi in self.search(text, within, most) if poi.poi_id not in known]
+        asked = [text, *self.signs.completions(text, most)]
+        hits = {poi.poi_id: poi for one in asked for poi in self.search(one, within, most)}
+        searched = [poi for poi in hits.values() if poi.poi_id not in known]
         exact = [poi for poi in searched if fold(poi.name) == begun]
         return [*exact, *found, *(poi for poi in searched if poi not in exact)][:most]
 

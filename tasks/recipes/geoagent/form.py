@@ -9,8 +9,8 @@ from tasks.geo.names import city_names, country_code, is_region, region_names, s
 from tasks.recipes.recipe import Judged
 from tasks.reward.answer import parse_answer
 from tasks.reward.levels import address_line
-from tasks.reward.names import countries_in, fold_text, mentions
 from tasks.reward.outcome import Truth
+from tasks.reward.prose import countries_in, fold_text, mentions
 
 QUESTION = "Where was this picture taken? Reason from the country to the region to the precise place."
 

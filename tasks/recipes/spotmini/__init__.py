@@ -7,7 +7,7 @@ written by SpotAgent's pair of models, which is asked to think in one short sent
 
 from dataclasses import replace
 
-from schemas.settings.synthesize import SynthesizeSettings
+from schemas.settings.synthesize import Rule, SynthesizeSettings
 from tasks.agent.environment import Ask
 from tasks.recipes.recipe import Writer, WriterContext
 from tasks.recipes.spotagent import RECIPE as SPOTAGENT
@@ -45,4 +45,6 @@ def _roles(settings: SynthesizeSettings) -> tuple[str, ...]:
     return settings.observer, settings.planner
 
 
-RECIPE = replace(SPOTAGENT, name="spotmini", version=1, prompt=PROMPT, writer=Writer(_pair, _roles))
+# Its coordinates are cut, not rounded, so none of them is the tool's own number.
+RULES: tuple[Rule, ...] = ("true_statements", "placed_answer", "unnamed_answer")
+RECIPE = replace(SPOTAGENT, name="spotmini", version=1, prompt=PROMPT, writer=Writer(_pair, _roles), rules=RULES)

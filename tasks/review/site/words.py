@@ -38,6 +38,7 @@ REASONS = {
     "non_localizable": "The judge sees too few clues to tell where this is.",
     "landmark": "The judge sees an iconic sight, which tests memory rather than reasoning.",
     "no_verdict": "The judge was asked several times and never answered in the form of a verdict.",
+    "place_written": "Its coordinates or the name of its country are written in it.",
     "low_score": "Localizable, but below the configured score.",
     "no_address": "No country is known at this point.",
     "too_far": "The answer lies too far from where the picture was taken.",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 CHUNK = 4096  # tokens; 152,064 entries x 4,096 tokens are 1.2 GB in bf16
+COMPILED_FROM = 50_000_000  # entries of a head; compiling takes seconds, which a smaller one does not win back
 
 
 def _chunk(logits: torch.Tensor, targets: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,6 +23,11 @@ def _chunk(logits: torch.Tensor, targets: torch.Tensor, scale: float) -> tuple[t
     columns = torch.arange(values.shape[1], device=values.device)
     gradient = (torch.exp(values - log_sum) - (columns == targets[:, None]).float()) * scale
     return (log_sum - picked).sum(), gradient.to(logits.dtype)
+
+
+def _is_large(weight: torch.Tensor) -> bool:
+    """Whether a compiled chunk of this head saves more time than compiling takes."""
+    return weight.is_cuda and weight.numel() >= COMPILED_FROM
 
 
 @cache
@@ -39,7 +45,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden)
         grad_weight: torch.Tensor | None = None
-        function = _compiled_chunk() if hidden.is_cuda else _chunk
+        function = _compiled_chunk() if _is_large(weight) else _chunk
         wants_weight = weight.requires_grad
         for start in range(0, len(targets), CHUNK):
             part = hidden[start : start + CHUNK]
@@ -104,7 +110,7 @@ class ChunkedLogProbs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        function = _compiled_log_probs()[0] if hidden.is_cuda else _log_probs
+        function = _compiled_log_probs()[0] if _is_large(weight) else _log_probs
         found: list[tuple[torch.Tensor, ...]] = [
             function(hidden[start : start + CHUNK] @ weight.T, targets[start : start + CHUNK], temperature)
             for start in range(0, len(targets), CHUNK)
@@ -122,7 +128,7 @@ class ChunkedLogProbs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, targets, log_sums = ctx.saved_tensors
-        function = _compiled_log_probs()[1] if hidden.is_cuda else _log_probs_gradient
+        function = _compiled_log_probs()[1] if _is_large(weight) else _log_probs_gradient
         grad_hidden = torch.zeros_like(hidden)
         grad_weight: torch.Tensor | None = None
         for start in range(0, len(targets), CHUNK):

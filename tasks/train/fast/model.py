@@ -24,6 +24,7 @@ from tasks.train.fast.loss import cross_entropy, token_log_probs
 from tasks.train.fast.packing import Packed
 
 GRAPHS = 64  # compiled versions of one function, at most
+COMPILED_FROM = 200_000_000  # parameters; compiling takes a minute or more, which a smaller model does not win back
 Weights = tuple[torch.Tensor, ...]
 Layer = tuple[Weight | None, ...]
 
@@ -71,6 +72,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function)
 
 
+def is_worth_compiling(model: Any, device: torch.device) -> bool:
+    """Whether compiled layers save more time than compiling them takes."""
+    return device.type == "cuda" and sum(weight.numel() for weight in model.parameters()) >= COMPILED_FROM
+
+
 class FastModel(ABC):
     """Computes with `model`'s parameters: whatever trains or loads the model trains or loads this."""
 
@@ -87,7 +93,9 @@ class FastModel(ABC):
         self.model, self.text, self.vision = model, parts.language_model, parts.visual
         text, vision = self.text.config, self.vision.config
         self.device = self.text.embed_tokens.weight.device
-        self.compile_layers = self.device.type == "cuda" if compile_layers is None else compile_layers
+        if compile_layers is None:
+            compile_layers = is_worth_compiling(model, self.device)
+        self.compile_layers = compile_layers
         self.checkpoint_vision, self.checkpoint_text = checkpoint_vision, checkpoint_text
         self.wide = wide  # sums of layers in float32: bf16 would round them after every layer
         self.is_sharded = False  # over processes (tasks/train/ranks.py)

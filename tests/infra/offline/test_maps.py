@@ -9,6 +9,7 @@ from PIL import Image
 from infra.offline.maps.drawing import draw_map
 from infra.offline.maps.view import View
 from infra.offline.services.maps import KEY
+from infra.offline.words import fold, telling_words
 
 POI_KEYS = {"id", "name", "type", "typecode", "address", "location", "tel", "pname", "cityname", "adname", "country",
             "distance"}  # fmt: skip
@@ -62,6 +63,18 @@ def test_a_shop_is_found_by_its_sign_and_known_by_its_id(served):
         assert detail["pois"][0].items() >= row.items()
         assert detail["pois"][0].keys() == POI_KEYS | {"biz_ext", "photos"}
     assert found >= 8
+
+
+def test_the_beginning_of_a_shops_name_is_completed(served):
+    found = asked = 0
+    for index in range(0, 100, 10):
+        name = served.world.place(index).shops[0].lines[0]
+        word = max(telling_words(name), key=len, default="")
+        if len(word) >= 6 and name.isascii():
+            asked += 1
+            tips = ask(served, "assistant/inputtips", keywords=word[:-1])["tips"]
+            found += any(word in fold(tip["name"]) for tip in tips)
+    assert asked >= 3 and found == asked
 
 
 def test_pages_types_and_nothing(served):

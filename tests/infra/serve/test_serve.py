@@ -155,6 +155,25 @@ def test_a_broken_body_a_wrong_key_and_an_unknown_address(
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Host": "evil.example"}, "wrong_host"),  # a name that its owner leads to 127.0.0.1
+        ({"Host": "evil.example:8761"}, "wrong_host"),
+        ({"Origin": "http://evil.example"}, "wrong_origin"),
+        ({"Origin": "null"}, "wrong_origin"),
+    ],
+)
+def test_a_page_of_another_address_is_not_answered(client: httpx.Client, headers: dict[str, str], code: str) -> None:
+    body = {"model": "tiny-model", "messages": question(), "max_tokens": 1}
+    for reply in (client.get("/models", headers=headers), client.post("/chat/completions", json=body, headers=headers)):
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, code)
+        assert "access-control-allow-origin" not in reply.headers
+    own = str(client.base_url).removesuffix("/v1/")
+    assert client.get("/models", headers={"Origin": own}).status_code == 200
+    assert client.get("/models", headers={"Host": "localhost"}).status_code == 200
+
+
 def test_tool_calls_come_back_as_tool_calls() -> None:
     from infra.serve.model import Answer
     from infra.serve.request import ChatRequest
@@ -163,13 +182,13 @@ def test_tool_calls_come_back_as_tool_calls() -> None:
     text = '<think>A sign.</think>\n<tool_call>\n{"name": "search_web", "arguments": {"query": "x"}}\n</tool_call>'
     tools = [{"type": "function", "function": {"name": "search_web"}}]
     asked = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": tools})
-    choice = _completion(asked, Answer(text, "stop", 1, 1))["choices"][0]
+    choice = _completion(asked, Answer(text, "stop", 1, (7,)))["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "<think>A sign.</think>"
     [call] = choice["message"]["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("search_web", {"query": "x"})
     without = asked.model_copy(update={"tools": None})
-    assert _completion(without, Answer(text, "stop", 1, 1))["choices"][0]["message"]["content"] == text
+    assert _completion(without, Answer(text, "stop", 1, (7,)))["choices"][0]["message"]["content"] == text
 
 
 def test_it_ends_with_its_starter(server: tuple[str, subprocess.Popen[bytes]], client: httpx.Client) -> None:

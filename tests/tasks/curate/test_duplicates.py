@@ -12,15 +12,20 @@ from hypothesis import strategies as st
 
 from schemas.errors import InputError
 from schemas.settings.curate import CurateSettings, DuplicatesSettings
+from tasks.curate.alike import look_alikes
 from tasks.curate.external import check, read_external, with_digests
 from tasks.curate.leaks import SPLIT_ORDER, Exclusion, exclusions
 from tasks.geo.distance import distance_km
 
 SCHEMA: dict[str, Any] = {
-    **dict.fromkeys(["image_id", "sha256", "source", "sequence_id", "creator", "kind", "split"], pl.String),
+    **dict.fromkeys(["image_id", "place_id", "sha256", "source", "sequence_id", "creator", "kind", "split"], pl.String),
     **dict.fromkeys(["phash", "phash_mirrored"], pl.String),
     **dict.fromkeys(["lat", "lon"], pl.Float64),
     "embedding": pl.List(pl.Float32),
+    **dict.fromkeys(["patches", "patches_mirrored"], pl.List(pl.String)),
+    "patch_places": pl.List(pl.Float32),
+    "thumbnail": pl.List(pl.Int16),
+    "aspect": pl.Float64,
 }
 FAR = itertools.count()
 
@@ -32,6 +37,7 @@ def picture(image_id: str, split: str = "train", **given_values: Any) -> dict[st
     lone = own.normal(size=176)
     return {
         "image_id": image_id,
+        "place_id": None,
         "split": split,
         "sha256": f"{number:064x}",
         "source": "mapillary",
@@ -43,12 +49,14 @@ def picture(image_id: str, split: str = "train", **given_values: Any) -> dict[st
         "phash": f"{int(own.integers(0, 2**64, dtype=np.uint64)):016x}",
         "phash_mirrored": f"{int(own.integers(0, 2**64, dtype=np.uint64)):016x}",
         "embedding": (lone / np.linalg.norm(lone)).tolist(),
+        **dict.fromkeys(["patches", "patches_mirrored", "patch_places", "thumbnail", "aspect"]),
         **given_values,
     }
 
 
 def found(*rows: dict[str, Any], **changes: Any) -> dict[str, Exclusion]:
-    return exclusions(pl.DataFrame(rows, schema=SCHEMA), DuplicatesSettings(**changes))
+    chosen, frame = DuplicatesSettings(**changes), pl.DataFrame(rows, schema=SCHEMA)
+    return exclusions(frame, chosen, look_alikes(frame, chosen))
 
 
 def test_the_smallest_id_of_equal_bytes_stays() -> None:
@@ -107,6 +115,27 @@ def test_a_creator_serves_one_split_but_an_agency_serves_all() -> None:
     assert found(*rows, by_creator=False) == {}
 
 
+def test_a_creator_is_one_whatever_capitals_and_spaces_are_written() -> None:
+    names = ["Ada Lovelace", "ada  lovelace", "ADA\u00a0LOVELACE ", "AdaLovelace", "Ａda Lovelace"]
+    rows = [picture(f"t{n}", "train", creator=name) for n, name in enumerate(names)]
+    out = found(picture("b", "benchmark", creator="ada lovelace"), *rows, picture("c", "train", creator="Ada L."))
+    assert {name: one.reason for name, one in out.items()} == {f"t{n}": "creator_leak" for n in range(len(names))}
+
+
+def test_the_position_that_more_copies_share_decides_which_copy_stays() -> None:
+    same, paris = {"sha256": "x"}, {"lat": 48.8566, "lon": 2.3522}
+    wrong = picture("a", "benchmark", **same, lat=2.3522, lon=48.8566)
+    right = [picture("b", "train", **same, **paris), picture("c", "train", **same, **paris)]
+    out = found(wrong, *right)
+    assert {name: (one.reason, one.duplicate_of) for name, one in out.items()} == {
+        "a": ("exact_duplicate", "b"), "c": ("exact_duplicate", "b"),
+    }  # fmt: skip
+    assert out["a"].evidence["positions_apart_km"] > 5000
+    planned = picture("z", "train", **same, **paris, place_id="p1")  # of two, the one that answers a place
+    assert found(wrong, planned).keys() == {"a"}
+    assert found(wrong, picture("z", "train", **same, **paris)).keys() == {"z"}  # no evidence: the scarcer split
+
+
 def test_training_keeps_its_distance_and_one_drive_its_spacing() -> None:
     rows = [
         picture("a", "train", lat=10.0, lon=10.0),
@@ -129,13 +158,13 @@ def test_other_evaluation_sets_are_kept_out_of_training(tmp_path: Path) -> None:
     pl.DataFrame({"sha256": [second["sha256"], None], "phash": [None, third["phash"]]}).write_parquet(marks)
     names = (str(points), str(marks))
     frame = pl.DataFrame([first, second, third, picture("d"), {**first, "image_id": "e", "split": "benchmark"}], SCHEMA)
-    out = exclusions(frame, DuplicatesSettings(leak_km=1, mirrored=False), read_external(names))
+    out = exclusions(frame, DuplicatesSettings(leak_km=1), external=read_external(names))
     assert {name: (one.reason, one.leaks_into) for name, one in out.items()} == {
         "a": ("exact_duplicate", "benchmark"),
         "b": ("external_leak", "osv5m.parquet"),
         "c": ("external_leak", "osv5m.parquet"),
     }
-    alone = exclusions(frame.head(4), DuplicatesSettings(leak_km=1), read_external(names))
+    alone = exclusions(frame.head(4), DuplicatesSettings(leak_km=1), external=read_external(names))
     assert alone["a"].leaks_into == "im2gps3k.csv" and alone["a"].evidence["km"] == pytest.approx(0.111, abs=0.001)
     before = with_digests(DuplicatesSettings(external=names))
     points.write_text("IMG_ID,LAT,LON\nx.jpg,2.001,1.0\n")

@@ -1,15 +1,17 @@
-"""Panoramas lose their colour profile, so their colours are brought to what is assumed without one."""
+"""Stored pictures are 8-bit RGB or grey, in the colours that are assumed where no profile says otherwise."""
 
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
 from tasks.imaging.colour_profile import as_srgb, plain_profile
-from tasks.imaging.decode import Encoded
+from tasks.imaging.decode import Encoded, chunk
 from tasks.imaging.images import equirectangular
+from tasks.imaging.metadata import cleaned
 
 SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
@@ -49,3 +51,59 @@ def test_without_a_change_the_pixels_are_not_touched() -> None:
     for profile in (None, SRGB, b"", b"no profile", SRGB[:200], plain_profile(SRGB)):
         assert as_srgb(pixels, profile) is pixels
     assert np.abs(as_srgb(pixels, STRANGE).astype(int) - pixels[..., [1, 0, 2]]).max() <= 2
+
+
+def deep_png(colour: tuple[int, int, int], profile: bytes | None = None) -> bytes:
+    """16 bits a channel, which Pillow cannot write."""
+    row = b"\0" + struct.pack(">3H", *(level * 257 for level in colour)) * 40
+    named = chunk(b"iCCP", b"icc\0\0" + zlib.compress(profile)) if profile else b""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 40, 30, 16, 2, 0, 0, 0)) + named
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(row * 30)) + chunk(b"IEND", b"")
+
+
+def print_profile() -> bytes:
+    """A CMYK profile whose table shows every colour as the same light red, as no plain rule would."""
+    table = b"mft1" + bytes(4) + bytes([4, 3, 2, 0]) + struct.pack(">9i", 65536, 0, 0, 0, 65536, 0, 0, 0, 65536)
+    ramp = bytes(range(256))
+    table += ramp * 4 + bytes([180, 170, 150]) * 16 + ramp * 3
+    table += bytes(-len(table) % 4)
+    white = b"XYZ " + bytes(4) + bytes.fromhex("0000f6d6000100000000d32d")
+    text = b"text" + bytes(4) + b"none\0\0\0\0"
+    tags = {b"A2B0": table, b"cprt": text, b"wtpt": white}
+    at, entries, bodies = 128 + 4 + 12 * len(tags), b"", b""
+    for name, body in tags.items():
+        entries += struct.pack(">4sII", name, at + len(bodies), len(body))
+        bodies += body
+    header = bytearray(128)
+    header[:4] = struct.pack(">I", at + len(bodies))
+    header[8:12], header[12:24], header[36:40] = b"\x02\x10\0\0", b"prtrCMYKLab ", b"acsp"
+    header[68:80] = bytes.fromhex("0000f6d6000100000000d32d")
+    return bytes(header) + struct.pack(">I", len(tags)) + entries + bodies
+
+
+@pytest.mark.parametrize(("profile", "colour"), [(None, (220, 40, 60)), (STRANGE, (40, 220, 60))])
+def test_a_png_of_16_bits_is_stored_with_8(profile: bytes | None, colour: tuple[int, int, int]) -> None:
+    stored, facts = cleaned(deep_png((220, 40, 60), profile))
+    shown = Image.open(io.BytesIO(stored))
+    assert (stored[24], shown.mode, shown.size, facts.extension) == (8, "RGB", (40, 30), "png")
+    assert np.abs(np.array(shown).astype(int) - colour).max() <= 2
+    assert "icc_profile" not in shown.info and cleaned(stored)[0] == stored
+    grey = io.BytesIO()
+    Image.fromarray(np.full((30, 40), 200 * 257, np.uint16)).save(grey, "PNG")
+    assert (np.array(Image.open(io.BytesIO(cleaned(grey.getvalue())[0]))) == 200).all()
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_a_cmyk_jpeg_is_stored_as_rgb_by_its_profile(managed: bool) -> None:
+    ink, out = Image.new("CMYK", (40, 30), (20, 200, 180, 10)), io.BytesIO()
+    ink.save(out, "JPEG", quality=95, **({"icc_profile": print_profile()} if managed else {}))
+    stored, facts = cleaned(out.getvalue())
+    shown = Image.open(io.BytesIO(stored))
+    assert (shown.mode, shown.size, facts.extension) == ("RGB", (40, 30), "jpg")
+    assert "icc_profile" not in shown.info and cleaned(stored)[0] == stored
+    plain = np.array(ink.convert("RGB")).astype(int)
+    away = np.abs(np.array(shown).astype(int) - plain).max()
+    assert away > 20 if managed else away <= 4
+    if managed:  # lightness 180 of 255, and redder than it is green
+        red, green, _ = np.array(shown)[0, 0].tolist()
+        assert red - 50 > green > 90

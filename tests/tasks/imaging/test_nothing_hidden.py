@@ -152,9 +152,12 @@ def test_no_text_survives_in_a_jpeg(kind: str, data: st.DataObject) -> None:
         laden = laden[:at] + JPEG_TEXTS[name] + laden[at:]
     laden += data.draw(st.sampled_from([b"", SECRET, plain + SECRET]))
     clean, facts = cleaned(laden)
-    assert told(clean) == []
-    assert same_picture(clean, plain) and (facts.width, facts.height) == (90, 61)
+    assert told(clean) == [] and (facts.width, facts.height) == (90, 61)
     assert cleaned(clean)[0] == clean
+    if kind == "print colours":  # drawn anew as RGB
+        assert clean == cleaned(plain)[0]
+        return
+    assert same_picture(clean, plain)
     scans = plain[plain.index(b"\xff\xda") :]
     unfilled = re.sub(rb"\xff{2,}", b"\xff", clean)  # fill bytes before a marker between two scans may stay
     assert len(clean) <= len(plain) + 64 and scans[14:200] in unfilled, "the coded pixels are the same bytes"
@@ -177,7 +180,7 @@ def test_no_text_survives_in_a_png(kind: str, data: st.DataObject) -> None:
     laden = plain[:at] + before + plain[at:first] + pixels + behind + ending
     clean, _ = cleaned(laden)
     assert told(clean) == []
-    assert same_picture(clean, plain)
+    assert same_picture(clean, plain if Encoded.open(plain).eight_bit_rgb else cleaned(plain)[0])
     assert cleaned(clean)[0] == clean
 
 

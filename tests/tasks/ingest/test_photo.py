@@ -81,7 +81,7 @@ def bomb() -> bytes:
         (saved("TIFF"), "unsupported_format"),
         (saved("WEBP"), "unsupported_format"),
         (saved("GIF"), "unsupported_format"),
-        (b"\0\0\0\x18ftypheic" + bytes(100), "unsupported_format"),
+        (b"\0\0\0\x18ftypheic" + bytes(100), "truncated"),
         (b"\0\0\0\x18ftypavif" + bytes(100), "unsupported_format"),
         (b"%PDF-1.7", "unsupported_format"),
         (animated("GIF"), "animated"),

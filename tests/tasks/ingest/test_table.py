@@ -132,7 +132,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(TableRefused, match="no such file"):
         survey_rows(tmp_path / "t.csv", IngestSettings())
     (tmp_path / "d.csv").mkdir()
-    with pytest.raises(TableRefused, match="is not a file"):
+    with pytest.raises(TableRefused, match="the folder holds no picture"):
         survey_rows(tmp_path / "d.csv", IngestSettings())
 
 

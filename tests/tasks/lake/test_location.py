@@ -40,6 +40,8 @@ def test_a_uri_is_an_object_store(given: str, monkeypatch: pytest.MonkeyPatch, t
         ("s3://", "s3://bucket/prefix"),
         ("s3://bucket/lake?versionId=1", "s3://bucket/prefix"),
         ("s3://AKIAKEY:hunter2@bucket/lake", "environment"),
+        ("50%20/lake", "must not hold '%'"),
+        ("a[1]/lake", r"must not hold '\['"),
     ],
 )
 def test_other_names_are_refused_without_showing_a_secret(given: str, said: str) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -198,7 +199,26 @@ def test_a_lease_that_is_not_renewed_expires_and_one_of_this_machine_is_taken_ov
         pass
 
 
-def test_a_bucket_that_is_not_there_is_one_line(store: None) -> None:
-    with pytest.raises(LakeError, match=r"lake 's3://nowhere/x' cannot be written: .*; check the bucket") as refused:
-        Lake("s3://nowhere/x")
-    assert "\n" not in str(refused.value)
+def test_a_store_that_cannot_be_used_is_one_line_with_bucket_and_variables(
+    store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(uri: str = "s3://nowhere/x", **options: bool) -> str:
+        with pytest.raises(LakeError) as refused:
+            Lake(uri, **options).is_there()
+        return str(refused.value)
+
+    assert said() == (
+        "lake 's3://nowhere/x' cannot be written: the store knows no such bucket; check bucket 'nowhere' and the "
+        "environment: AWS_ENDPOINT_URL (set), AWS_ACCESS_KEY_ID (set), AWS_SECRET_ACCESS_KEY (set), AWS_REGION (set)"
+    )
+    with socket.socket() as closed:  # bound, but nothing listens
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        for words in (said(), said(read_only=True)):
+            assert "the store gave no usable answer; check bucket 'nowhere'" in words and "Generic" not in words
+        # Without keys the library asks the cloud's host for some, which here does not answer either.
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        words = said()
+        assert "AWS_ACCESS_KEY_ID (not set)" in words and "AWS_SECRET_ACCESS_KEY (set)" in words and "\n" not in words
+    assert "AZURE_STORAGE_ACCOUNT_NAME (not set)" in said("az://container/x")

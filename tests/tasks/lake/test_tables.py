@@ -39,6 +39,17 @@ def test_upsert_replaces_by_key_and_keeps_the_rest(lake: Lake) -> None:
     assert rows["country"].to_list() == ["FR", "DE", "FR"]
 
 
+@pytest.mark.parametrize("name", ["mit leer", "umläut", "#1 日本"])
+def test_a_path_may_hold_spaces_and_letters_of_every_language(tmp_path: Path, name: str) -> None:
+    lake = Lake(tmp_path / name)
+    lake.upsert("places", [place("a"), place("b")], Commit("run", 1))
+    lake.upsert("places", [place("b", country="DE"), place("c")], Commit("run", 2))
+    lake.tombstone("places", pl.DataFrame({"place_id": ["a"]}), "gone", Commit("run", 3))
+    assert dict(lake.read("places").select("place_id", "country").iter_rows()) == {"b": "DE", "c": "FR"}
+    assert lake.read("places", version=1).height == 2 and lake.existing() == ["places"]
+    assert Lake((tmp_path / name).as_uri()).read("places").equals(lake.read("places"))
+
+
 def test_upsert_by_a_key_of_two_columns(lake: Lake) -> None:
     rows = [{"image_id": "i", "policy": p, "k": 8, "kept": True} for p in ("p", "q")]
     lake.upsert("regimes", rows, Commit("run", 1))

@@ -55,6 +55,11 @@ def test_hugging_face_datasets_reads_pictures_and_facts(
     assert {name: len(rows) for name, rows in loaded.items()} == dict(
         lake.read("labels").group_by("split").len().iter_rows()
     )
+    told = (done.folder / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(done.folder)
+    by_card: dict[str, Any] = {}
+    exec(told, by_card)
+    assert {name: len(rows) for name, rows in by_card["rows"].items()} == {n: len(r) for n, r in loaded.items()}
     assert len(list((done.folder / "data").glob("train-*.parquet"))) > 1
     found = {row["image_id"]: row for split in loaded.values() for row in split}
     same(found, lake)

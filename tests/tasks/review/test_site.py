@@ -157,11 +157,12 @@ def test_a_withdrawn_picture_leaves_every_site(make_lake: MakeLake) -> None:
     assert not (site.parent / "data" / "panorama" / f"{gone['image_id']}.js").exists()
 
 
-def test_the_best_of_a_row_is_the_lower_cost_and_ties_are_all_marked() -> None:
-    def cells(*values: float | None) -> list[dict[str, Any] | None]:
-        return [None if value is None else {"value": value} for value in values]
+def test_the_best_of_a_row_is_marked_only_where_no_interval_overlaps() -> None:
+    def cells(*values: tuple[float, float, float] | None) -> list[dict[str, Any] | None]:
+        names = ("low", "value", "high")
+        return [None if value is None else dict(zip(names, value, strict=True)) for value in values]
 
-    assert best("acc@25km", cells(0.5, 0.7, 0.7)) == [1, 2]
-    assert best("seconds_mean", cells(1.5, 0.5, None)) == [1]
-    assert best("tokens_mean", cells(300, 2000)) == [0] and best("median_km", cells(9.0, 3.0)) == [1]
-    assert best("acc@1km", cells(0.0, 0.0)) == [] and best("acc@1km", cells(None)) == []
+    assert best("acc@25km", cells((0.4, 0.5, 0.6), (0.61, 0.7, 0.8))) == [1]
+    assert best("acc@25km", cells((0.1, 0.33, 0.9), (0.2, 0.67, 0.99))) == []  # three pictures
+    assert best("median_km", cells((8, 9, 10), (2, 3, 4), None)) == [1] and best("acc@1km", cells(None)) == []
+    assert best("tokens_mean", cells((3, 4, 5), (4, 5, 6))) == []

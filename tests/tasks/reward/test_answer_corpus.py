@@ -83,7 +83,19 @@ def test_a_million_fuzzed_answers() -> None:
     assert slowest < 0.05
 
 
-@pytest.mark.parametrize("unit", ["{", "1.5, ", "48.85 or ", "1°1'", "lat: 1 lon: 2 ", "<", "| 1 | 2 |\n", "\\boxed{"])
+CALLS = [
+    "[TOOL_CALLS]{}",
+    "<tool_call>",
+    "</tool_call>1.5, 2.5",
+    "\nAction Input: 1\nObservation:",
+    "a_query(",
+    '{"name":"a","args":',
+]
+
+
+@pytest.mark.parametrize(
+    "unit", ["{", "1.5, ", "48.85 or ", "1°1'", "lat: 1 lon: 2 ", "<", "| 1 | 2 |\n", "\\boxed{", *CALLS]
+)
 def test_the_longest_answers_take_less_than_50_ms(unit: str) -> None:
     for size in (4_000, 30_000, 100_000, 200_000):
         body = unit * (size // len(unit))

@@ -135,6 +135,121 @@ def test_an_address_alone_is_no_point() -> None:
     assert answer.address.city == "Paris"
 
 
+# Minutes and seconds under a label, without a compass letter: (latitude, longitude) of one place, to 0.01 seconds.
+IN_SIXTIETHS = [
+    ("48 51 30.24", "2 17 40.2"),
+    ("48 51 30,24", "2 17 40,2"),
+    ("48°51'30.24\"", "2°17'40.2\""),
+    ("48° 51′ 30.24″", "2° 17′ 40.2″"),
+    ("48°51'30.24", "2°17'40.2"),
+    ("48° 51' 30,24\"", "2° 17' 40,2\""),
+    ("48º51´30.24´´", "2º17´40.2´´"),
+    ("48:51:30.24", "2:17:40.2"),
+    ("48-51-30.24", "2-17-40.2"),
+    ("48d51m30.24s", "2d17m40.2s"),
+    ("48d 51m 30.24s", "2d 17m 40.2s"),
+    ("48 degrees 51 minutes 30.24 seconds", "2 degrees 17 minutes 40.2 seconds"),
+    ("48 degrees, 51 minutes and 30.24 seconds", "2 degrees, 17 minutes and 40.2 seconds"),
+    ("48° 51.504'", "2° 17.67'"),
+    ("48° 51.504", "2° 17.67"),
+    ("48 51.504", "2 17.67"),
+    ("48 51 30.24 N", "2 17 40.2 E"),
+    ("48 51.504 north", "2 17.67 east"),
+    ("+48° 51' 30.24\"", "+2° 17' 40.2\""),
+]
+LABELLED = [
+    "Latitude: {}\nLongitude: {}",
+    "Lat: {}; Lon: {}",
+    "latitude {}, longitude {}",
+    "| Latitude | {} |\n| Longitude | {} |",
+]
+
+
+@pytest.mark.parametrize(("lat", "lon"), IN_SIXTIETHS)
+def test_labelled_minutes_and_seconds_are_read_in_text_answer_and_json(lat: str, lon: str) -> None:
+    for form in LABELLED:
+        body = form.format(lat, lon)
+        for text in (body, f"<answer>{body}</answer>", f"The signs are French.\n{body}"):
+            assert point(text) == pytest.approx((48.8584, 2.2945), abs=1e-9), text
+    for names in (("lat", "lon"), ("Latitude", "Longitude")):
+        body = json.dumps(dict(zip(names, (lat, lon), strict=True)))
+        for text in (body, f"<answer>{body}</answer>", f"```json\n{body}\n```", body.replace("}", ",}")):
+            assert point(text) == pytest.approx((48.8584, 2.2945), abs=1e-9), text
+
+
+@given(st.tuples(st.booleans(), st.booleans()), *[st.integers(0, 59)] * 4, st.integers(0, 89), st.integers(0, 179))
+def test_any_labelled_minutes_and_seconds_are_read_with_the_sign_of_the_degrees(
+    south_west: tuple[bool, bool], m1: int, s1: int, m2: int, s2: int, d1: int, d2: int
+) -> None:
+    size = d1 + m1 / 60 + s1 / 3600, d2 + m2 / 60 + s2 / 3600
+    signs = ["-" if one else "" for one in south_west]
+    meant = tuple(-value if sign else value for sign, value in zip(signs, size, strict=True))
+    for form in ("{}{} {} {}", "{}{}°{}'{}\"", "{}{}:{}:{}"):
+        lat, lon = form.format(signs[0], d1, m1, s1), form.format(signs[1], d2, m2, s2)
+        for text in (f"Latitude: {lat}\nLongitude: {lon}", json.dumps({"lat": lat, "lon": lon})):
+            assert point(text) == pytest.approx(meant, abs=1e-9), text
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("Latitude: 48°51'\nLongitude: 2°17'", (48.85, 2.283333333)),
+        ("Coordinates: 48 51 30.24, 2 17 40.2", (48.8584, 2.2945)),
+        ("<answer>-33 51.408, 151 12.918</answer>", (-33.8568, 151.2153)),
+        ("N 48.8584\nE 2.2945", (48.8584, 2.2945)),
+        ("It is here: N 48.8584 E 2.2945", (48.8584, 2.2945)),
+        ("N: 48.8584\nE: 2.2945", (48.8584, 2.2945)),
+        ("S 33° 51.408 E 151° 12.918", (-33.8568, 151.2153)),
+        ("33.8568 degrees South latitude, 151.2153 degrees East longitude", (-33.8568, 151.2153)),
+        ("33.8568 degrees of south latitude and 151.2153 degrees of east longitude", (-33.8568, 151.2153)),
+        (
+            "33 degrees 51.408 minutes South latitude and 151 degrees 12.918 minutes East longitude",
+            (-33.8568, 151.2153),
+        ),
+        ("South latitude: 33.8568, east longitude: 151.2153", (-33.8568, 151.2153)),
+        ("Latitude (South): 33.8568\nLongitude (East): 151.2153", (-33.8568, 151.2153)),
+        ("Latitude (S): -33.8568\nLongitude (E): 151.2153", (-33.8568, 151.2153)),
+        ("خط العرض: 48.8584\nخط الطول: 2.2945", (48.8584, 2.2945)),
+        ("خط العرض ٣٣٫٨٥٦٨ جنوباً، خط الطول ١٥١٫٢١٥٣ شرقاً", (-33.8568, 151.2153)),
+        ("अक्षांश: 48.8584, देशांतर: 2.2945", (48.8584, 2.2945)),
+        ("अक्षांश: ३३.८५६८° दक्षिण, देशांतर: १५१.२१५३° पूर्व", (-33.8568, 151.2153)),
+        ("ละติจูด: 48.8584\nลองจิจูด: 2.2945", (48.8584, 2.2945)),
+        ("ละติจูด ๓๓.๘๕๖๘ ใต้ ลองจิจูด ๑๕๑.๒๑๕๓ ตะวันออก", (-33.8568, 151.2153)),
+        ("Γεωγραφικό πλάτος: 48,8584\nΓεωγραφικό μήκος: 2,2945", (48.8584, 2.2945)),
+        ("33,8568° Ν, 151,2153° Α", (-33.8568, 151.2153)),  # Νότια is south
+    ],
+)
+def test_compass_words_and_labels_of_other_languages(text: str, place: tuple[float, float]) -> None:
+    for form in (text, f"<answer>{text}</answer>", f"I see a tower.\n{text}"):
+        assert point(form) == pytest.approx(place, abs=1e-8), form
+
+
+@pytest.mark.parametrize(
+    ("lat", "lon"),
+    [
+        ("خط العرض", "خط الطول"),
+        ("अक्षांश", "देशांतर"),
+        ("ละติจูด", "ลองจิจูด"),
+        ("Γεωγραφικό πλάτος", "Γεωγραφικό μήκος"),
+        ("纬度", "经度"),
+        ("위도", "경도"),
+        ("Широта", "Долгота"),
+    ],
+)
+def test_json_keys_of_other_languages(lat: str, lon: str) -> None:
+    for text in (
+        json.dumps({lat: 48.8584, lon: "2.2945° E"}, ensure_ascii=False),
+        f"{{'{lat}': 48.8584, '{lon}': 2.2945,}}",
+    ):
+        assert point(text) == point(f"<answer>{text}</answer>") == (48.8584, 2.2945)
+
+
+@pytest.mark.parametrize("value", ["48, 51, 30", "48 75 10", "48 51 30 20", "48,51,30"])
+def test_what_follows_whole_degrees_and_cannot_be_minutes_is_no_point(value: str) -> None:
+    for text in (f"Latitude: {value}\nLongitude: 2", json.dumps({"lat": value, "lon": 2})):
+        assert isinstance(parse_answer(text), ParseFailure), text
+
+
 @given(st.floats(-90, 90), st.floats(-180, 180), st.text(max_size=40), st.text(max_size=40))
 def test_written_json_is_read_back_exactly(lat: float, lon: float, city: str, country: str) -> None:
     text = json.dumps({"lat": lat, "lon": lon, "city": city, "country": country})

@@ -11,16 +11,17 @@ from schemas.errors import GeofixError
 from tasks.recipes.geoagent import reward as geoagent
 from tasks.recipes.geoagent.reward import Consistency
 from tasks.recipes.geovista import reward as geovista
-from tasks.recipes.rewards import reward_for, rewarded_recipes, score
+from tasks.recipes.rewards import Reward, reward_for, rewarded_recipes, score
 from tasks.recipes.spotagent import reward as spotagent
 from tasks.recipes.thinking_with_map import reward as thinking_with_map
 from tasks.reward.advantage import group_advantages
-from tasks.reward.answer import Address, ParsedAnswer
+from tasks.reward.answer import Address, ParsedAnswer, parse_answer
 from tasks.reward.levels import Level, LevelVerdict, levels_by_rule, verdicts
 from tasks.reward.outcome import Excluded, Scored, Truth
 from tasks.reward.services import RewardDeps
 from tasks.services.errors import ServiceError
 from tasks.train import verl_hook
+from tasks.train.rollouts.source import Completion, Episode, recipe_scorer
 
 PARIS = Truth(48.8566, 2.3522, Address("France", "Île-de-France", "Paris"))
 LOS_ANGELES = Truth(34.05, -118.24, Address("United States", "California", "Los Angeles"))
@@ -300,6 +301,152 @@ def test_reward_hacking_earns_nothing(recipe: str, hack: str) -> None:
     for text in (hack, f"<answer>{hack}</answer>", f"<answer>{GOLD}</answer><answer>{hack}</answer>"):
         found = score(recipe, text, PARIS, deps)
         assert isinstance(found, Scored) and found.reward == 0, (recipe, text[:80], found)
+
+
+CALL = '{"name": "static_map_query", "arguments": {"center": [48.8566, 2.3522]}}'
+FIELDS = '{"lat": 48.8566, "lon": 2.3522, "city": "Paris", "region": "Île-de-France", "country": "France"}'
+UNEXECUTED = [
+    *(
+        CALL,
+        f"```json\n{CALL}\n```",
+        f"```tool_call\n{CALL}\n```",
+        f"[{CALL}]",
+        f"<tool_call>\n{CALL}\n</tool_call>",
+        CALL[:-2],
+    ),
+    f'{{"name": "locate", "arguments": {FIELDS}}}',
+    json.dumps({"name": "locate", "arguments": FIELDS}),
+    f'{{"arguments": {FIELDS}, "name": "locate"}}',
+    f"{{'name': 'locate', 'arguments': {FIELDS.replace(chr(34), chr(39))},}}",
+    f'{{"type": "function", "function": {{"name": "locate", "parameters": {FIELDS}}}}}',
+    f'{{"tool_calls": [{{"id": "1", "function": {{"name": "locate", "arguments": {FIELDS}}}}}]}}',
+    f'{{"type": "tool_use", "name": "locate", "input": {FIELDS}}}',
+    f'{{"action": "locate", "action_input": {FIELDS}}}',
+    f'{{"thought": "Let me look.", "action": {{"name": "locate", "args": {FIELDS}}}}}',
+    f'{{"tool": "static_map_query", "where": {FIELDS}}}',
+    f'{{"static_map_query": {FIELDS}}}',
+    f'{{"method": "tools/call", "params": {{"name": "locate", "arguments": {FIELDS}}}}}',
+    f"<function=static_map_query>{FIELDS}</function>",
+    "<function=static_map_query>\n<parameter=center>\n48.8566, 2.3522\n</parameter>\n</function>",
+    "<function=static_map_query><parameter=center>Paris, France 48.8566, 2.3522",
+    "<function_calls><invoke name='locate'><parameter name='at'>48.8566, 2.3522</parameter></invoke></function_calls>",
+    "<static_map_query><center>48.8566, 2.3522</center></static_map_query>",
+    f"Thought: I should look.\nAction: static_map_query\nAction Input: {FIELDS}",
+    "Action: static_map_query\nAction Input: 48.8566, 2.3522",
+    "**Action:** static_map_query\n**Action Input:** Paris, France; 48.8566, 2.3522\nObservation: 48.8566, 2.3522",
+    "Action: static_map_query[48.8566, 2.3522]",
+    f"Tool: static_map_query\nArguments: {FIELDS}",
+    f"[TOOL_CALLS] [{CALL}]",
+    f"[TOOL_CALLS]static_map_query[ARGS]{FIELDS}",
+    "[TOOL_CALL] {tool => 'map', at => 'Paris, France 48.8566, 2.3522'}",
+    f"<|python_tag|>{CALL}",
+    "<|python_tag|>static_map_query.call(center=[48.8566, 2.3522])",
+    f"<|tool_calls_section_begin|><|tool_call_begin|>functions.map:0<|tool_call_argument_begin|>{FIELDS}<|tool_call_end|>",
+    f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>map\n```json\n{FIELDS}\n```<｜tool▁calls▁end｜>",
+    f"<|channel|>commentary to=functions.map <|constrain|>json<|message|>{FIELDS}<|call|>",
+    f"functools[{CALL}]",
+    "```tool_code\nprint(locate('Paris, France', 48.8566, 2.3522))\n```",
+    "static_map_query(center=[48.8566, 2.3522])",
+    "default_api.locate(48.8566, 2.3522)",
+    "maps_geocode('Paris, Île-de-France, France')",
+]
+
+
+@pytest.mark.parametrize("recipe", rewarded_recipes())
+@pytest.mark.parametrize("call", UNEXECUTED)
+def test_a_call_that_was_not_executed_is_not_an_answer_and_earns_nothing(recipe: str, call: str) -> None:
+    row = {"lat": PARIS.lat, "lon": PARIS.lon, "country": "France", "region": "Île-de-France", "city": "Paris"}
+    deps = RewardDeps(geocode=lambda address: (PARIS.lat, PARIS.lon), embed=embed)
+    texts = [
+        call,
+        f"This could be Paris, France at 48.8566, 2.3522. Let me check.\n\n{call}",
+        f"<answer>{call}</answer>",
+    ]
+    found = Reward(recipe, deps).many(texts, [row] * 3)
+    assert [one.reward for one in found if isinstance(one, Scored)] == [0.0] * 3, (recipe, found)
+    assert not any(isinstance(parse_answer(text), ParsedAnswer) for text in texts)
+
+
+@pytest.mark.parametrize("recipe", ["spotagent", "thinking-with-map", "geovista"])
+def test_the_trainer_and_verl_reward_no_call_and_still_reward_an_answer_beside_one(recipe: str) -> None:
+    row = {"lat": PARIS.lat, "lon": PARIS.lon, "country": "France", "region": "Île-de-France", "city": "Paris"}
+    texts = [CALL, f"<answer>{GOLD}</answer>\n{CALL}", f"{CALL}\n<answer>{GOLD}</answer>"]
+    pairs = [(Episode(Completion([], []), True, text), row) for text in texts]
+    judged = [one.reward for one in recipe_scorer(recipe)(pairs)]
+    assert judged[0] == 0 and judged[1] == judged[2] == (4 if recipe == "geovista" else 1)
+    assert [verl_hook.compute_score(recipe, text, row)["score"] for text in texts] == judged
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "Eiffel Tower", "lat": 48.8566, "lon": 2.3522, "tool_calls": 3}',
+        '{"lat": 48.8566, "lon": 2.3522, "tool_calls": [{"name": "map", "arguments": {"at": [1, 2]}}]}',
+        "I used static_map_query (twice) and search_web. Final answer: 48.8566, 2.3522",
+        "Thought: done.\nFinal Answer: 48.8566, 2.3522",
+        "Action: static_map_query\nAction Input: {}\nObservation: 1.5, 2.5\nThought: so\nFinal Answer: 48.8566, 2.3522",
+        "Input: a street. Action taken: none. Function: unclear. 48.8566, 2.3522",
+        '{"type": "Feature", "name": "Paris", "geometry": {"type": "Point", "coordinates": [2.3522, 48.8566]}}',
+    ],
+)
+def test_what_only_looks_like_a_call_is_read(text: str) -> None:
+    answer = parse_answer(text)
+    assert isinstance(answer, ParsedAnswer) and (answer.lat, answer.lon) == (48.8566, 2.3522)
+
+
+ATHENS = Truth(37.98, 23.73, Address("Greece", "Attica", "Athens"))
+MEXICO_CITY = Truth(19.43, -99.13, Address("Mexico", "Mexico City", "Mexico City"))
+SEVILLE = Truth(37.39, -5.99, Address("Spain", "Andalusia", "Seville"))
+CAPITAL = Truth(38.9, -77.04, Address("United States", "District of Columbia", "Washington"))
+SEATTLE = Truth(47.61, -122.33, Address("United States", "Washington", "Seattle"))
+BRUSSELS = Truth(50.85, 4.35, Address("Belgium", "Brussels Capital", "Brussels"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "reward"),
+    [
+        ("Αθήνα", ATHENS, 4),
+        ("Ελλάδα; Αττική; Αθήνα", ATHENS, 4),
+        ("Athens, Greece", Truth(37.98, 23.73, Address("Ελλάδα", "Αττική", "Αθήνα")), 4),
+        ("CDMX", MEXICO_CITY, 4),
+        ("Mexico; CDMX; Coyoacán", Truth(19.43, -99.13, Address("México", "Ciudad de México", "Ciudad de México")), 2),
+        ("A town in Andalucía", SEVILLE, 2),
+        ("Spain; Andalucía; Sevilla", SEVILLE, 4),
+        ("Sevilla, Andalucía, España", SEVILLE, 4),
+        ("Washington, D.C.", CAPITAL, 4),
+        ("Washington, D.C.", SEATTLE, 0),
+        ("Washington, DC, USA", SEATTLE, 1),
+        ("United States; Washington, D.C.; Washington", SEATTLE, 1),
+        ("United States; District of Columbia; Washington", SEATTLE, 1),
+        ("Washington State, USA", CAPITAL, 1),
+        ("Seattle, Washington", SEATTLE, 4),
+        ("not France, rather Belgium", PARIS, 0),
+        ("not France, rather Belgium", BRUSSELS, 1),
+        ("Belgium rather than France", PARIS, 0),
+        ("This isn't France, it is Belgium", BRUSSELS, 1),
+        ("Not in Paris but in Brussels", BRUSSELS, 4),
+        ("I could not read the sign, but it is Paris", PARIS, 4),
+        ("France or Belgium", PARIS, 0),
+        # Several cities are not the first one.
+        ("Paris. London. Berlin.", PARIS, 0),
+        ("Paris\nLondon\nBerlin", PARIS, 0),
+        ("Paris, Versailles or Rouen", PARIS, 0),
+        ("Paris, Lyon, Marseille, France", PARIS, 1),
+        ("Country: France\nCity: Paris, Lyon, Marseille", PARIS, 1),
+        ("France; Île-de-France; Paris, Lyon, Nice", PARIS, 2),
+        ('{"city": "Paris or Lyon", "country": "France"}', PARIS, 1),
+        ("City: Los Angeles, San Francisco\nCountry: USA", LOS_ANGELES, 1),
+        ("Los Angeles, San Francisco, San Diego, California", LOS_ANGELES, 2),
+        # A place near it, or what it lies in, is no second city.
+        ("Versailles, Paris", PARIS, 4),
+        ("Country: United States\nCity: Los Angeles, California", LOS_ANGELES, 4),
+        ("Paris, France. Its boulevards are wider than those of London.", PARIS, 4),
+    ],
+)
+def test_names_in_other_languages_denied_ones_and_lists(answer: str, truth: Truth, reward: float) -> None:
+    for text in (answer, f"<answer>{answer}</answer>"):
+        found = geovista.score(text, truth)
+        assert isinstance(found, Scored) and found.reward == reward, (text, found)
 
 
 def test_names_both_ways_through_the_one_table() -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.ray_job import main
 from tasks.runtime.ray_jobs import RESULT, TICK, job_id, run_as_job, stage_home
 from tasks.runtime.runner import Context, Inputs, Kept, Row, Stage, WorkerSetup, run
+from tasks.runtime.snapshots import approved_snapshot
 from tasks.services import connect
 
 
@@ -102,6 +103,29 @@ def test_a_new_job_is_submitted_and_its_progress_and_result_come_back(done: tupl
     assert f"-m tasks.runtime.ray_job {__name__} plan.numbers" in job["entrypoint"]
     sent = json.loads(job["runtime_env"]["env_vars"]["GEOFIX_JOB_CONFIG"])
     assert sent["lake"] == lake.uri, "a relative path would mean another folder on the head"
+
+
+def test_the_snapshot_that_was_asked_for_goes_to_the_job(
+    done: tuple[Lake, StageResult], snapshot_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--snapshot names an older one than the newest approved, which a job would take by itself."""
+    lake, result = done
+    wanted, _ = snapshot_of(lake), snapshot_of(lake)
+    asked = replace(context(lake, "http://head:8265"), snapshot=approved_snapshot(lake, wanted))
+    jobs = FakeJobs(lake, prints=f"{RESULT} {json.dumps(asdict(result))}\n")
+    run_as_job(STAGE, asked, "hash", {}, jobs)
+    for name, value in jobs.submitted[0]["runtime_env"]["env_vars"].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    given: list[Context] = []
+
+    def ran(stage: Any, settings: Any, context: Context) -> StageResult:
+        given.append(context)
+        return result
+
+    monkeypatch.setattr("tasks.runtime.ray_job.run", ran)
+    assert main(["tasks.train", "train.sft"]) == 0
+    assert given[0].snapshot is not None and given[0].snapshot.snapshot_id == wanted
 
 
 def test_a_running_job_is_followed_and_one_that_is_over_is_tried_anew(done: tuple[Lake, StageResult]) -> None:

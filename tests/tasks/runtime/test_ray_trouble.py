@@ -28,7 +28,7 @@ from flows.cli.command import Call, run_command
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
 from tasks.runtime.pool import spread
-from tasks.runtime.ray_watch import fitting
+from tasks.runtime.ray_watch import Watch, fitting
 from tasks.runtime.stage import Resources
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -280,6 +280,20 @@ class TestWorkers:
             self.work()
         said = str(caught.value)
         assert all(word in said for word in [*words, "what was finished is saved"]) and "\n" not in said
+
+
+def test_a_lost_node_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = [{"NodeID": name, "NodeManagerHostname": f"host-{name}", "Alive": name != "a"} for name in "abc"]
+    monkeypatch.setattr(ray, "nodes", lambda: cluster)
+    session = ray_home.RaySession(SpreadSettings(address="ray://head:10001"), {})
+    monkeypatch.setattr("tasks.runtime.ray_watch.current_session", lambda: session)
+    watch = Watch()
+    watch.check(at_once=True)
+    assert not caplog.text
+    cluster[2]["Alive"] = False
+    watch.check(at_once=True)
+    watch.check(at_once=True)
+    assert caplog.text.count("node host-c left the Ray cluster") == 1 and "host-a" not in caplog.text
 
 
 def test_a_worker_lies_on_one_node() -> None:

@@ -82,3 +82,13 @@ def test_it_reads_signs_it_has_not_seen(folder: Path) -> None:
             written = model.generate(**inputs, max_new_tokens=36, do_sample=False)[0, inputs["input_ids"].shape[1] :]
         right += processor.tokenizer.decode(written, skip_special_tokens=True) == " ".join(crop.text.split())
     assert right >= 2  # noise reads none
+
+
+def test_it_spells_the_name_it_looks_up_and_nothing_else(folder: Path) -> None:
+    tokenizer = load_processor(str(folder)).tokenizer
+    call = '{"name": "maps_geocode", "arguments": {"address": "Rue de la Poste"}}'
+    pieces = [tokenizer.decode([one]) for one in tokenizer(call)["input_ids"]]
+    assert "".join(pieces) == call
+    start = len(pieces) - 1 - pieces[::-1].index("R")
+    assert pieces[start : start + len("Rue de la Poste")] == list("Rue de la Poste")
+    assert "geocode" in pieces  # words elsewhere stay whole

@@ -16,7 +16,7 @@ from tasks.train.fast.families import fast_model
 from tasks.train.fast.grouped import Completion
 from tasks.train.fast.packing import Sample
 from tasks.train.grpo import Grpo, Reference, has_converged
-from tasks.train.loop import Loop
+from tasks.train.loop import Loop, prepare_model
 from tasks.train.rollouts.source import Episode, Judged
 from tasks.train.schedule import rate_share
 from tasks.train.supervised import Supervised
@@ -240,3 +240,16 @@ def test_phase_two_expands_the_set_of_phase_one() -> None:
     later = [n for generation in range(1, 5) for n in program.prompts(generation, progress)]
     assert sorted(later) == list(range(8)), "all of both phases, once each"
     assert {rows[n]["phase"] for n in later[:4]} == {1, 2}, "and mixed"
+
+
+def test_a_frozen_vision_tower_stays_as_it_is(build_tiny: Build, make_sample: Make, tmp_path: Path) -> None:
+    samples = [make_sample(n, grids, 5 + n) for n, grids in enumerate(GRIDS)]
+    tuner = TunerSettings(epochs=1, batch_size=3, micro_batch=2, learning_rate=3e-3)
+    settings = TrainSettings(sft=tuner, loader_threads=0, pack_tokens=64, freeze="vision")
+    model = build_tiny()
+    fast = prepare_model(model, settings)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    Loop(model, Supervised(fast, samples.__getitem__, len(samples), settings, tuner), settings, tmp_path).run()
+    same = {name for name, weight in model.state_dict().items() if torch.equal(weight, before[name])}
+    assert {name for name in before if ".visual." in name} <= same
+    assert not any(name in same for name in before if name.endswith("_proj.weight") and ".visual." not in name)

@@ -11,11 +11,13 @@ from safetensors.torch import load_file
 
 from bench import train_workers
 from bench.training_lake import small_settings
+from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings, TunerSettings
 from tasks.train import STAGES, checkpoints
 from tasks.train.checkpoints import save_model
 from tasks.train.fast.families import fast_model
 from tasks.train.fast.packing import Sample
+from tasks.train.on_workers import worker_resources
 from tasks.train.policy_loss import token_weights
 from tasks.train.ranks import Ranks
 from tasks.train.supervised import Supervised, blank_sample, with_picture
@@ -32,6 +34,16 @@ class Apart(Ranks):
 
     def most(self, value: int) -> int:
         return value
+
+
+def test_too_few_gpus_are_refused_instead_of_training_on_cpus() -> None:
+    settings = TrainSettings(workers=4, threads=2)
+    assert worker_resources(settings, {"CPU": 16, "GPU": 4}) == {"CPU": 2, "GPU": 1}
+    assert worker_resources(settings, {"CPU": 8}) == {"CPU": 2}
+    with pytest.raises(GeofixError, match=r"train\.workers=4 need 4 GPUs and Ray has 2: lower train\.workers, or add"):
+        worker_resources(settings, {"CPU": 16, "GPU": 2})
+    with pytest.raises(GeofixError, match=r"need 8 CPUs and Ray has 4: lower train\.workers or train\.threads"):
+        worker_resources(settings, {"CPU": 4})
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -66,7 +66,8 @@ def leaderboard_page(source: Source) -> list[Block]:
     return [
         words(
             "Base models first, then SFT, cold start and GRPO. Each cell: the value, and its 95 % interval below. "
-            "The best of a row is marked. best@N knows the truth: it is what a perfect verifier would reach.",
+            "The best of a row is marked where its interval overlaps no other. "
+            "best@N knows the truth: it is what a perfect verifier would reach.",
             "muted",
         ),
         {
@@ -204,13 +205,16 @@ def _lower_is_better(metric: str) -> bool:
 
 
 def best(metric: str, cells: list[dict[str, Any] | None]) -> list[int]:
-    """The positions of the best value, several where some are equal; none where all are."""
-    values = [None if cell is None else cell["value"] for cell in cells]
-    known = [value for value in values if value is not None]
-    if not known or min(known) == max(known):
+    """The position of the best value; none where its interval overlaps another's, or is not known."""
+    known = [(position, cell) for position, cell in enumerate(cells) if cell is not None and cell["value"] is not None]
+    if len(known) < 2:
         return []
-    wanted = min(known) if _lower_is_better(metric) else max(known)
-    return [position for position, value in enumerate(values) if value == wanted]
+    sign = -1 if _lower_is_better(metric) else 1
+    first, *others = sorted(known, key=lambda one: sign * one[1]["value"], reverse=True)
+    near, far = ("high", "low") if sign < 0 else ("low", "high")
+    edge = first[1][near]
+    apart = edge is not None and all(other[far] is not None and sign * edge > sign * other[far] for _, other in others)
+    return [first[0]] if apart else []
 
 
 def _cell(row: dict[str, Any] | None) -> list[Any]:

@@ -12,6 +12,7 @@ from schemas.errors import GeofixError
 from tasks.train.fast.families import fast_model
 from tasks.train.fast.flops import forward_flops
 from tasks.train.fast.layout import VisionShape, vision_layout
+from tasks.train.fast.model import is_worth_compiling
 from tasks.train.fast.packing import Sample, bins, pack, positions_of
 from tasks.train.fast.padding import pad_vision, plain_state
 
@@ -141,3 +142,9 @@ def test_flops_are_those_torch_counts(model: Qwen2_5_VLForConditionalGeneration,
     assert forward_flops(model.config, [n], one.grids, n) == pytest.approx(
         counter.get_total_flops() - causal_half, rel=0.01
     )
+
+
+def test_a_tiny_model_is_not_compiled() -> None:
+    tiny, large = torch.nn.Linear(100, 100), torch.nn.Linear(20_000, 20_000, device="meta")
+    assert not is_worth_compiling(tiny, torch.device("cuda")) and is_worth_compiling(large, torch.device("cuda"))
+    assert not is_worth_compiling(large, torch.device("cpu"))

@@ -1,0 +1,56 @@
+"""HEIC, which phones write: taken as a JPEG of the same pixels, and its EXIF data.
+
+The pixels come upright: libheif applies a file's own turns, and the EXIF orientation beside them is reset.
+"""
+
+import io
+
+import pillow_heif
+from PIL import Image
+
+from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage
+
+_QUALITY = 95
+_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"mif1"}
+
+
+def is_heic(data: bytes) -> bool:
+    """Whether the first bytes are those of a HEIC picture; AVIF and videos begin alike and are not."""
+    return data[4:8] == b"ftyp" and data[8:12] in _BRANDS and b"avif" not in data[12:64]
+
+
+def heic_size(data: bytes) -> tuple[int, int]:
+    """Width and height, from the header; `BadImage` where it cannot be read or is too large."""
+    width, height = _open(data).size
+    if width * height > MAX_DECODED_PIXELS:
+        raise BadImage("too_large", f"{width} x {height} exceeds {MAX_DECODED_PIXELS} pixels")
+    return width, height
+
+
+def heic_exif(data: bytes) -> bytes:
+    """The EXIF data of the primary picture, empty without any; no pixel is decoded."""
+    return _open(data).info.get("exif") or b""
+
+
+def heic_as_jpeg(data: bytes) -> bytes:
+    """The primary picture as an upright JPEG with its EXIF data and colour profile."""
+    heic_size(data)
+    try:
+        picture = _open(data).to_pillow()
+    except (OSError, ValueError, RuntimeError, EOFError) as error:
+        raise BadImage("truncated", "a HEIC picture whose pixels cannot be read") from error
+    kept = {name: picture.info[name] for name in ("exif", "icc_profile") if picture.info.get(name)}
+    paper = picture.convert("RGB")
+    if "A" in picture.getbands():
+        paper = Image.new("RGB", picture.size, "white")
+        paper.paste(picture, mask=picture.getchannel("A"))
+    out = io.BytesIO()
+    paper.save(out, "JPEG", quality=_QUALITY, **kept)
+    return out.getvalue()
+
+
+def _open(data: bytes) -> pillow_heif.HeifFile:
+    try:
+        return pillow_heif.open_heif(io.BytesIO(data))
+    except (OSError, ValueError, RuntimeError, EOFError) as error:
+        raise BadImage("truncated", f"a HEIC picture that cannot be read, {len(data)} bytes in all") from error

@@ -1,0 +1,72 @@
+"""A folder of photos as rows: the path of each picture, and the position its camera wrote into it.
+
+Only files that lie in the folder, with all links followed, are opened.
+"""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+
+from tasks.ingest.files import PictureFolder
+from tasks.ingest.refusal import Refusal, TableRefused
+from tasks.ingest.tags import read_tags
+from tasks.lake.names import KEY_FILE
+
+COLUMNS = ("path", "lat", "lon")
+PICTURES = (".jpg", ".jpeg", ".png", ".heic", ".heif")
+OTHER_PICTURES = (".webp", ".avif", ".gif", ".tif", ".tiff", ".bmp", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw")
+HEAD_BYTES = 1_000_000  # of a JPEG: its metadata stands before its pixels
+MOST_BYTES = 64_000_000  # of any other picture
+
+
+def folder_rows(root: Path) -> tuple[pl.DataFrame, list[tuple[int, Refusal]], tuple[str, ...]]:
+    """Rows with the text of COLUMNS, those that are refused for their path, and notes on what was left out."""
+    names, others = _pictures_in(root)
+    if not names:
+        raise TableRefused(f"{root}: the folder holds no picture ({', '.join(PICTURES)})")
+    folder = PictureFolder(root)
+    rows, bad = [], []
+    for number, name in enumerate(names, 1):
+        length = HEAD_BYTES if name.casefold().endswith((".jpg", ".jpeg")) else MOST_BYTES
+        head = folder.head(name, length)
+        if isinstance(head, Refusal):
+            bad.append((number, head))
+            continue
+        lat, lon = _position(head)
+        rows.append((number, name, lat, lon))
+    schema = {"row": pl.Int64, **dict.fromkeys(COLUMNS, pl.String)}
+    notes = tuple(
+        f"{count:,} files {ending} are left out: JPEG, PNG and HEIC are taken" for ending, count in others.items()
+    )
+    return pl.DataFrame(rows, schema, orient="row"), bad, notes
+
+
+def _pictures_in(root: Path) -> tuple[list[str], Counter[str]]:
+    """The relative paths of all pictures, in order, and how many files of other kinds of pictures there are."""
+    names, others = [], Counter[str]()
+    for at, folders, files in os.walk(root, followlinks=False):
+        folders[:] = sorted(one for one in folders if not one.startswith(".") and not _is_lake(Path(at, one)))
+        for file in files:
+            ending = Path(file).suffix.casefold()
+            if file.startswith("."):
+                continue
+            if ending in PICTURES:
+                names.append(Path(at, file).relative_to(root).as_posix())
+            elif ending in OTHER_PICTURES:
+                others[ending] += 1
+    return sorted(names), others
+
+
+def _is_lake(folder: Path) -> bool:
+    """Whether its pictures came from elsewhere: a lake may lie in the very folder that is brought in."""
+    return (folder / KEY_FILE).exists()
+
+
+def _position(data: bytes) -> tuple[str | None, str | None]:
+    """Latitude and longitude as text. What cannot be a position stands as it is, so that the row's checks name it."""
+    tags = read_tags(data)
+    if tags.lat is not None and tags.lon is not None:
+        return f"{tags.lat:.7f}", f"{tags.lon:.7f}"
+    return tags.bad_position or (None, None)

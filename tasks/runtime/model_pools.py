@@ -1,0 +1,423 @@
+"""Pools of served models: Ray Serve applications that are brought up on the cluster, waited for and put away.
+
+vLLM cannot be installed beside Prefect: they want different versions of FastAPI. So Serve is called by an actor, the
+keeper, that Ray starts with the Python of the engine's environment (`runtime_env.py_executable`), and what it deploys
+inherits that environment. Ray and Python must have the same versions there and here; geofix need not be installed.
+
+The keeper lives on the cluster and knows which commands use a pool. A command renews its leases while it runs; a pool
+that none has renewed for LEASE_S is put away, so that a killed command does not hold GPUs.
+"""
+
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from schemas.errors import GeofixError
+from schemas.settings.pools import Pool
+from schemas.settings.spread import SpreadSettings
+from tasks.runtime.identity import digest
+from tasks.runtime.ray_start import split_address, start_ray
+
+NAMESPACE = "geofix"
+LEASE_S = 180.0
+SWEEP_S = 15.0  # between two looks for leases that have ended
+LOOK_EVERY_S = 2.0
+CALL_S = 600.0  # for a call of the keeper: its process imports Serve first, and starts it
+# Of Serve's controller, which is started by the keeper: its 5 s are too short for a proxy that has to import first.
+PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
+VLLM_PYTHON = "GEOFIX_VLLM_PYTHON"
+HEAD = "node:__internal_head__"  # a resource that only the head of a cluster has
+# What the log of vLLM says, in the order in which it is said.
+PHASES = (
+    ("Starting to load model", "loading weights"),
+    ("Loading weights took", "weights are loaded"),
+    ("Dynamo bytecode transform", "compiling"),
+    ("Capturing CUDA graph", "capturing CUDA graphs"),
+    ("init engine", "engine is ready"),
+)
+# Of every vLLM pool, unless `engine_args` says otherwise: what `geofix serve --engine vllm` gives as well.
+ENGINE_ARGS: dict[str, Any] = {
+    "limit_mm_per_prompt": {"image": 16},
+    "enable_auto_tool_choice": True,
+    "tool_call_parser": "hermes",
+}
+
+logger = logging.getLogger("geofix.pools")
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """A pool as it is brought up."""
+
+    name: str
+    settings: Pool
+    model: str  # the name that requests give
+    source: str  # hub name or folder
+
+    @property
+    def application(self) -> str:
+        """Its name in Ray Serve and in its address: pools of one name and other settings do not meet."""
+        return f"geofix-{self.name}-{digest(self.settings.identity(), self.model, self.source)[:8]}"
+
+    @property
+    def python(self) -> str | None:
+        """The Python of its engine; None: that of the nodes."""
+        if self.settings.python or self.settings.engine == "embedded":
+            return self.settings.python
+        return os.environ.get(VLLM_PYTHON) or str(Path(".venv-vllm/bin/python").absolute())
+
+    def options(self) -> dict[str, Any]:
+        """What the keeper builds the application of: plain values, since it may run where geofix is not installed."""
+        pool, (least, most) = self.settings, self.settings.replicas
+        own = ENGINE_ARGS | ({} if pool.gpus else {"dtype": "float32"})  # not every CPU computes in bfloat16
+        arguments = own | {"tensor_parallel_size": pool.tensor_parallel} | pool.engine_args
+        return {
+            "engine": pool.engine,
+            "model": self.model,
+            "source": self.source,
+            "bundles": [pool.bundle] * pool.tensor_parallel,
+            "replicas": {"num_replicas": least}
+            if least == most
+            else {"autoscaling_config": {"min_replicas": least, "max_replicas": most}},
+            "engine_args": {name: value for name, value in arguments.items() if value is not None},
+            "env": pool.env,
+        }
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """What Ray Serve says of an application."""
+
+    status: str  # DEPLOYING, RUNNING, UNHEALTHY, DEPLOY_FAILED …
+    message: str
+    replicas: Mapping[str, int]  # by state, of the deployment that holds the model
+
+    @property
+    def is_up(self) -> bool:
+        return self.status == "RUNNING"
+
+
+def pool_address(application: str, spread: SpreadSettings, port: int) -> str:
+    """The address at which workers of every node ask a pool: Serve's proxy on the head of the cluster."""
+    host = split_address(_plain(spread.address))[0] if spread.address else "127.0.0.1"
+    return f"http://{host}:{port}/{application}/v1"
+
+
+def _plain(address: str) -> str:
+    return address.replace("https://", "ray://").replace("http://", "ray://")
+
+
+def check_python(plans: Iterable[PoolPlan], spread: SpreadSettings) -> None:
+    """GeofixError if the engine's Python is missing on this machine, where a private Ray would look for it."""
+    for plan in plans:
+        if spread.address is None and plan.python is not None and shutil.which(plan.python) is None:
+            raise GeofixError(
+                f"models.pools.{plan.name}: there is no Python with vLLM at {plan.python}: `make vllm` installs it in "
+                f".venv-vllm; elsewhere name it in models.pools.{plan.name}.python or {VLLM_PYTHON}"
+            )
+
+
+def check_gpus(plans: Iterable[PoolPlan], nodes: Sequence[Mapping[str, float]]) -> None:
+    """GeofixError if the cluster cannot hold the first replicas of these pools at once."""
+    free = [node.get("GPU", 0.0) for node in nodes]
+    for plan in plans:
+        pool = plan.settings
+        for each in [pool.bundle.get("GPU", 0.0)] * (pool.tensor_parallel * pool.replicas[0]):
+            place = next((number for number, left in enumerate(free) if left >= each - 1e-9), None)
+            if place is None:
+                have = " + ".join(f"{node.get('GPU', 0):g}" for node in nodes if node.get("GPU")) or "none"
+                raise GeofixError(
+                    f"models.pools.{plan.name} needs {pool.replicas[0]} x {pool.gpus:g} GPUs, and the cluster has "
+                    f"{have} in {len(nodes)} nodes, which pools asked at the same time share: lower replicas or "
+                    "gpus, or add nodes"
+                )
+            free[place] -= each
+
+
+class Keepers:
+    """The keepers of a cluster, one for each Python, as this command uses them."""
+
+    def __init__(self, spread: SpreadSettings, port: int, owner: str, lease_s: float = LEASE_S) -> None:
+        self._spread, self._port, self._owner, self._lease_s = spread, port, owner, lease_s
+        self._keepers: dict[str | None, Any] = {}
+
+    def bring_up(self, plan: PoolPlan) -> None:
+        """Have Serve deploy a pool, unless it is there; does not wait for it."""
+        head = next((node for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]), None)
+        host = head["NodeManagerAddress"] if head else "127.0.0.1"
+        http = {"host": host, "port": self._port}
+        self._call(plan, "bring_up", self._owner, self._lease_s, plan.application, http, plan.options())
+
+    def wait(self, plan: PoolPlan, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        """Until a pool answers; `say` is told each new phase. GeofixError where it does not come up."""
+        begin_s, told = clock(), ""
+        while True:
+            state = self.states([plan]).get(plan.application)
+            if state is not None and state.is_up:
+                say(f"pool {plan.name}: ready after {clock() - begin_s:.0f} s")
+                return
+            if state is not None and state.status == "DEPLOY_FAILED":
+                raise GeofixError(f"models.pools.{plan.name} did not start: {_one_line(state.message)}")
+            said = "" if state is None else " ".join(state.message.split())[:160]
+            phase = self._phase(plan) or said or "waiting for a replica"
+            if phase != told:
+                say(f"pool {plan.name}: {phase}")
+                told = phase
+            if clock() - begin_s > plan.settings.start_s:
+                raise GeofixError(
+                    f"models.pools.{plan.name} did not come up within start_s={plan.settings.start_s:g} s: {told}"
+                )
+            time.sleep(LOOK_EVERY_S)
+
+    def renew(self, plans: Iterable[PoolPlan]) -> None:
+        """Say that the pools are still used."""
+        for plan in plans:
+            self._call(plan, "renew", self._owner, self._lease_s, plan.application)
+
+    def release(self, plan: PoolPlan) -> None:
+        """This command uses the pool no more; it is put away unless another one does."""
+        self._call(plan, "release", self._owner, plan.application)
+
+    def stop(self, plan: PoolPlan) -> None:
+        """Put a pool away, whoever uses it."""
+        self._call(plan, "stop", plan.application)
+
+    def states(self, plans: Iterable[PoolPlan]) -> dict[str, PoolState]:
+        """What Serve says of these pools, by application; one that is not there is left out."""
+        found: dict[str, PoolState] = {}
+        for plan in plans:
+            told = self._call(plan, "states").get(plan.application)
+            if told is not None:
+                found[plan.application] = PoolState(**told)
+        return found
+
+    def _keeper(self, python: str | None) -> Any:
+        if python not in self._keepers:
+            environment = {"env_vars": PATIENCE} | ({} if python is None else {"py_executable": python})
+            self._keepers[python] = (
+                ray.remote(_keeper_class())
+                .options(
+                    name=f"pools-{digest(python or '')[:8]}",
+                    namespace=NAMESPACE,
+                    lifetime="detached",
+                    get_if_exists=True,
+                    num_cpus=0,
+                    max_concurrency=8,
+                    runtime_env=environment,
+                )
+                .remote(SWEEP_S)
+            )
+        return self._keepers[python]
+
+    def _call(self, plan: PoolPlan, method: str, *arguments: Any) -> Any:
+        """A method of the keeper, asked once more of a new one where its node was lost."""
+        if not ray.is_initialized():  # a call would start another Ray
+            raise GeofixError(f"models.pools.{plan.name}: the Ray it is on is gone")
+        for is_last in (False, True):
+            keeper = self._keeper(plan.python)
+            try:
+                return ray.get(getattr(keeper, method).remote(*arguments), timeout=CALL_S)
+            except RayTaskError as error:
+                raise GeofixError(f"models.pools.{plan.name}: {_one_line(error.cause)}") from error
+            except RayActorError as error:
+                del self._keepers[plan.python]
+                if is_last:
+                    raise GeofixError(
+                        f"models.pools.{plan.name}: Ray could not run {plan.python or sys.executable} on its nodes, or "
+                        f"Ray's and Python's versions differ there: {_one_line(error)}"
+                    ) from error
+            except (RayError, ConnectionError) as error:
+                raise GeofixError(f"models.pools.{plan.name}: Ray does not answer: {_one_line(error)}") from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def _phase(self, plan: PoolPlan) -> str:
+        """How far vLLM is, by the logs of the nodes; empty where they do not say."""
+        if plan.settings.engine != "vllm":
+            return ""
+        look = ray.remote(_phase_reader())
+        asked = []
+        for node in ray.nodes():
+            if node["Alive"]:
+                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
+                asked.append(look.options(num_cpus=0, scheduling_strategy=there).remote(plan.source, PHASES))
+        done, _ = ray.wait(asked, num_returns=len(asked), timeout=30.0)
+        found = [number for number in ray.get(done) if number is not None]
+        return PHASES[max(found)][1] if found else ""
+
+
+def open_keepers(spread: SpreadSettings, port: int, owner: str, lease_s: float = LEASE_S) -> Keepers:
+    """Ray joined or started, and its keepers. Pools that are not renewed within `lease_s` are put away."""
+    start_ray(spread)
+    return Keepers(spread, port, owner, lease_s)
+
+
+def _one_line(error: object, most: int = 300) -> str:
+    words = " ".join(str(error).split())
+    return words if len(words) <= most else f"… {words[-most:]}"
+
+
+def _keeper_class() -> type:
+    """The keeper's class. Nested, so that Ray sends it by value: it uses nothing of geofix but what it is given."""
+
+    class PoolKeeper:
+        def __init__(self, sweep_s: float) -> None:
+            import threading
+
+            self._sweep_s = sweep_s
+            self._leases: dict[str, dict[str, float]] = {}  # application -> owner -> until when, by the clock
+            self._lock = threading.Lock()
+            threading.Thread(target=self._sweep, name="leases", daemon=True).start()
+
+        def bring_up(
+            self, owner: str, lease_s: float, application: str, http: dict[str, Any], options: dict[str, Any]
+        ) -> None:
+            from ray import serve
+
+            with self._lock:
+                self._renew(owner, lease_s, application)
+                known = serve.status().applications.get(application)
+                if known is not None and known.status not in ("DEPLOY_FAILED", "UNHEALTHY", "DELETING"):
+                    return
+                self._start(http)
+                build = self._vllm if options["engine"] == "vllm" else self._embedded
+                target = serve.RunTarget(build(options), name=application, route_prefix=f"/{application}")
+                serve.run_many([target], wait_for_applications_running=False)
+
+        def _start(self, http: dict[str, Any], times: int = 3) -> None:
+            from ray import serve
+            from ray.exceptions import RayActorError
+
+            for left in reversed(range(times)):
+                try:
+                    serve.start(proxy_location="HeadOnly", http_options=http)
+                    return
+                except (RayActorError, TimeoutError):  # a proxy that was too slow; the controller starts another
+                    if not left:
+                        raise
+
+        def renew(self, owner: str, lease_s: float, application: str) -> None:
+            with self._lock:
+                self._renew(owner, lease_s, application)
+
+        def release(self, owner: str, application: str) -> None:
+            with self._lock:
+                owners = self._leases.get(application, {})
+                owners.pop(owner, None)
+                if not owners:
+                    self._delete(application)
+
+        def stop(self, application: str) -> None:
+            with self._lock:
+                self._delete(application)
+
+        def states(self) -> dict[str, dict[str, Any]]:
+            from ray import serve
+
+            found = {}
+            for name, one in serve.status().applications.items():
+                model = next(
+                    (each for key, each in one.deployments.items() if key.startswith(("LLMServer", "Checkpoint"))), None
+                )
+                said = [each.message for each in one.deployments.values() if each.message]
+                found[name] = {
+                    "status": str(getattr(one.status, "value", one.status)),
+                    "message": " ".join([*said, one.message] if one.message else said),
+                    "replicas": {str(getattr(key, "value", key)): count for key, count in model.replica_states.items()}
+                    if model
+                    else {},
+                }
+            return found
+
+        def _renew(self, owner: str, lease_s: float, application: str) -> None:
+            import time
+
+            self._leases.setdefault(application, {})[owner] = time.monotonic() + lease_s
+
+        def _delete(self, application: str) -> None:
+            from ray import serve
+
+            self._leases.pop(application, None)
+            if application in serve.status().applications:
+                serve.delete(application)
+
+        def _sweep(self) -> None:
+            import time
+
+            while True:
+                time.sleep(self._sweep_s)
+                now_s = time.monotonic()
+                with self._lock:
+                    for application, owners in list(self._leases.items()):
+                        left = {owner: until for owner, until in owners.items() if until > now_s}
+                        self._leases[application] = left
+                        if not left:
+                            self._delete(application)
+
+        def _vllm(self, options: dict[str, Any]) -> Any:
+            from ray.serve.llm import LLMConfig, build_openai_app
+
+            config = LLMConfig(
+                model_loading_config={"model_id": options["model"], "model_source": options["source"]},
+                engine_kwargs=options["engine_args"],
+                placement_group_config={"bundles": options["bundles"]},
+                deployment_config=options["replicas"] | {"ray_actor_options": {"num_cpus": 0}},  # beside the bundles
+                runtime_env={"env_vars": options["env"]} if options["env"] else None,
+            )
+            few = {"num_replicas": 1, "autoscaling_config": None, "ray_actor_options": {"num_cpus": 0}}
+            return build_openai_app({"llm_configs": [config], "ingress_deployment_config": few})
+
+        def _embedded(self, options: dict[str, Any]) -> Any:
+            import sys
+
+            from ray import serve
+
+            def application() -> Any:
+                import importlib
+                from pathlib import Path
+
+                server = importlib.import_module("infra.serve.server")
+                return server.served_app(Path(options["source"]), options["model"])
+
+            [bundle] = options["bundles"]
+
+            @serve.ingress(application)
+            class Checkpoint:
+                pass
+
+            # Serve's controller may run in another engine's environment, which its replicas would inherit.
+            environment = {"py_executable": sys.executable, "env_vars": options["env"]}
+            resources = {"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0), "runtime_env": environment}
+            replicas = serve.deployment(ray_actor_options=resources, max_ongoing_requests=256, **options["replicas"])
+            return replicas(Checkpoint).bind()
+
+    return PoolKeeper
+
+
+def _phase_reader() -> Callable[..., int | None]:
+    """What a node's log says last of a model's start, as a function that is sent by value."""
+
+    def last_phase(source: str, phases: Sequence[tuple[str, str]]) -> int | None:
+        from pathlib import Path
+
+        folder = Path("/proc/self/fd/2").readlink().parent  # Ray's workers write their logs into one folder
+        newest: tuple[float, int] | None = None
+        for path in folder.glob("worker-*"):
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - 200_000))
+                text = file.read().decode(errors="replace")
+            said = [number for number, (words, _) in enumerate(phases) if words in text]
+            if said and source in text:
+                newest = max(newest or (0.0, 0), (path.stat().st_mtime, max(said)))
+        return newest[1] if newest else None
+
+    return last_phase

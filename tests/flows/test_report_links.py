@@ -1,0 +1,33 @@
+"""Links of reports lead where a browser can follow them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import artifacts
+from flows.session import Session
+from schemas.config import Config
+from tasks.lake import Lake
+from tasks.runtime.report import Report
+
+
+@pytest.mark.parametrize("url", [None, "https://data.example/reports/"])
+def test_a_link_is_made_only_where_a_web_server_shows_the_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str | None
+) -> None:
+    links: list[dict[str, Any]] = []
+    pages: list[dict[str, Any]] = []
+    monkeypatch.setattr(artifacts, "create_link_artifact", lambda **given: links.append(given))
+    monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda **given: pages.append(given))
+    session = Session(Config.model_validate({"flows": {"reports_url": url}}), Lake(tmp_path / "mit Leerraum"))
+    picture = session.lake.root / "reports" / "plan" / "the map.png"
+    artifacts.publish_report("plan", Report("# plan", {"map": picture}), session.report_address)
+    assert [one["link"] for one in links] == (["https://data.example/reports/plan/the%20map.png"] if url else [])
+    assert (str(picture) in pages[0]["markdown"]) is not bool(url) and "file:" not in pages[0]["markdown"]
+    shown = session.report_address("reports/44df/index.html")
+    assert shown == (
+        "https://data.example/reports/44df/index.html"
+        if url
+        else str(tmp_path / "mit Leerraum/reports/44df/index.html")
+    )
