@@ -9,6 +9,7 @@ same of a tool at once, without any kill; calls to models wait for each other al
 
     python -m bench paid_calls
     python -m bench.paid_calls --kills 20 --pictures 60
+    python -m bench paid_calls --recipe geoagent    # GRPO whose reward asks models, until a budget ends it
 """
 
 import argparse
@@ -21,11 +22,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.goals import Goal, judge
 from bench.offline_server import OfflineServer, offline_server
+from bench.training_lake import small_settings
 from infra.offline.render import render_jpeg
 from infra.offline.world import World
 from schemas.errors import GeofixError
@@ -33,13 +36,16 @@ from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from schemas.settings.synthesize import SynthesizeSettings
+from schemas.settings.train import GrpoSettings, TunerSettings
 from tasks.lake import Commit, Lake
 from tasks.lake.names import KEY_FILE
+from tasks.recipes.rewards import reward_roles
 from tasks.runtime.calls import call_store, spent_usd
 from tasks.runtime.ray_start import stop_ray
 from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
 from tasks.synthesize import STAGE
+from tasks.train import STAGES as TRAIN
 
 KILLS, PICTURES = 20, 60
 SEED, SIZE, WIDTH = 7, 3_000, 1024
@@ -50,6 +56,8 @@ MOMENT_S = 0.1  # in which an answer that was sent may not have been read and wr
 BUDGET_USD = 1.0
 SETTINGS = SynthesizeSettings(view_max_pixels=120_000, view_min_pixels=784)
 PASSING = ("run_id", "written_at")
+REWARD_PRICE = {"prompt": 4000.0, "completion": 0.0}  # a few tokens a call: dear, so that the budget ends training
+KEPT = re.compile(r"^train.grpo stopped: the money budget is used up: .*the checkpoint of step \d+ is kept[^\n]*$")
 WHAT_IT_GOT = re.compile(r"money budget is used up: .* kept and .* rejected are saved, .* left")
 
 
@@ -66,7 +74,8 @@ def make_lake(folder: Path, count: int) -> Lake:
         where = {"image_id": f"i{index}", "sha256": sha256, "lat": record.lat, "lon": record.lon}
         about = {"kind": "photo", "source": "bench", "source_id": str(index), "licence": "CC0", "attribution": "-"}
         images.append({**where, **about, "extension": "jpg"})
-        labels.append({**where, "split": "train"})
+        city = world.place(index).city
+        labels.append({**where, "split": "train", "country": city.country, "region": city.admin1, "city": city.name})
         if len(images) == count:
             break
     lake.upsert("images", images, Commit("bench", 1))
@@ -84,7 +93,13 @@ def make_lake(folder: Path, count: int) -> Lake:
     return lake
 
 
-def context_of(lake: Lake, url: str, budget: float | None = None) -> Context:
+def context_of(
+    lake: Lake,
+    url: str,
+    budget: float | None = None,
+    paid: Sequence[str] = ("observer", "planner", "agent"),
+    price: Mapping[str, float] = PRICE,
+) -> Context:
     """What the stage runs in, with the offline world at this address."""
     quick = {"timeout_s": 300, "total_timeout_s": 300}
     services = ServicesSettings.model_validate(
@@ -94,7 +109,7 @@ def context_of(lake: Lake, url: str, budget: float | None = None) -> Context:
             "geocoder": {"base_url": f"{url}/nominatim", **quick},
         }
     )
-    roles = {name: {"price": PRICE} for name in ("observer", "planner", "agent")}
+    roles = {name: {"price": price} for name in paid}
     models = ModelsSettings.model_validate({"roles": roles, "budget_usd": budget})
     return Context(lake, connect(services, {}, models=models), SpreadSettings(workers=2))
 
@@ -221,13 +236,55 @@ def main(kills: int = KILLS, pictures: int = PICTURES) -> int:
     )
 
 
+def rewards(recipe: str) -> int:
+    """Train a tiny model until its reward's models have used up a budget: is every call counted, is there a checkpoint?
+
+    SFT teaches it the form of the answer by heart, so that its rollouts name addresses that the reward asks about.
+    """
+    taught = TunerSettings(max_steps=60, batch_size=4, micro_batch=4, learning_rate=3e-3)
+    grpo = GrpoSettings(
+        max_steps=400, group_size=4, prompts_per_generation=2, prompts_per_step=2, micro_batch=8, temperature=1.2,
+        max_completion_tokens=32, pictures="all",
+    )  # fmt: skip
+    settings = small_settings(recipe=recipe, phases=("sft", "grpo"), validation_images=0, sft=taught, grpo=grpo)
+    options = ("--seed", str(SEED), "--size", str(SIZE), "--pano-width", str(WIDTH))
+    with tempfile.TemporaryDirectory() as name, offline_server(*options) as server:
+        lake = make_lake(Path(name) / "lake", 4)
+        roles = reward_roles(recipe, settings.grpo.reward)
+        context = context_of(lake, server.url, BUDGET_USD, roles, REWARD_PRICE)
+        stopped, began_s = "", time.monotonic()
+        server.ask("/control/journal", "POST")
+        try:
+            for step in TRAIN:
+                run(step, settings, context)
+        except GeofixError as error:
+            stopped = str(error)
+        stop_ray()
+        sent = [one for one in asked(server) if "completions" in one or "embeddings" in one]
+        calls, spent = lake.read("calls"), spent_usd(lake)
+        kept = list((lake.root / "models").glob(".*/checkpoint-*"))
+        print(f"   {time.monotonic() - began_s:.0f} s; spent ${spent:.4f} of ${BUDGET_USD:.2f}; {stopped}")
+        print(f"   {len(sent)} requests to models, {calls.height} rows in `calls`: {dict(Counter(calls['role']))}")
+    return judge(
+        [
+            Goal("dollars spent of a budget of one", spent, at_least=0.5, at_most=BUDGET_USD),
+            Goal("stopped with one line that names the checkpoint", float(bool(KEPT.search(stopped))), at_least=1),
+            Goal("checkpoints", len(kept), at_least=1),
+            Goal("requests of rewards that are not in the table", len(sent) - calls.height, at_most=0),
+        ]
+    )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--pictures", type=int, default=PICTURES)
+    parser.add_argument("--recipe", help="train by the reward of this recipe instead")
     parser.add_argument("--work", nargs=2, metavar=("LAKE", "URL"), help="run the stage once, in this process")
     given = parser.parse_args()
     if given.work:
         work(*given.work)
+    elif given.recipe:
+        sys.exit(rewards(given.recipe))
     else:
         sys.exit(main(given.kills, given.pictures))

@@ -20,17 +20,18 @@ from bench.training_lake import fill_lake, small_settings
 from schemas.config import Config
 from schemas.load import load_config
 from schemas.settings.train import GrpoSettings
-from tasks.agent.prompt import answer_lines
 from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.lake import Lake
+from tasks.recipes.recipe import RECIPES
 from tasks.reward.advantage import group_advantages
+from tasks.reward.outcome import truth_of
 from tasks.train.encoding import Encoder, Pictures
 from tasks.train.policy_loss import objective, token_weights
 from tasks.train.tiny import build_model, build_processor
 from tasks.train.verl_folder import AVERAGED, write_verl_folder
 from tasks.train.with_tools import environment_maker, opening_prompt
 
-RECIPES = ("spotagent", "geovista", "thinking-with-map")
+CHECKED = ("spotagent", "geovista", "thinking-with-map")
 
 
 def configuration(recipe: str, lake: Path) -> Config:
@@ -148,7 +149,7 @@ def score(config: Any, folder: Path) -> list[Goal]:
     worst, wrong = math.inf, 0.0
     for row in pq.read_table(folder / "train.parquet").to_pylist():
         truth = json.loads(row["reward_model"]["ground_truth"])
-        gold = answer_lines(truth["country"], truth["city"], truth["lat"], truth["lon"], 6)
+        gold = RECIPES[row["data_source"].rpartition("/")[2]].gold(truth_of(truth), 6)
         turns = f"<tool_call>x</tool_call>user\n<tool_response>\nCountry: Nowhere\n</tool_response>\nassistant\n{gold}"
         given: dict[str, Any] = {"data_source": row["data_source"], "ground_truth": row["reward_model"]["ground_truth"]}
         for text in (gold, turns):
@@ -284,7 +285,7 @@ def main() -> int:
         )
         build_model(processor, tiny.tiny, 0).save_pretrained(root / "model")
         processor.save_pretrained(root / "model")
-        for recipe in RECIPES:
+        for recipe in CHECKED:
             own = configuration(recipe, root / "lake")
             written = write_verl_folder(lake, own, root / recipe, str(root / "model"))
             folder = written.folder

@@ -1,4 +1,7 @@
-"""The stages of the pipeline, in order: commands, flows and what a run does all follow from this list."""
+"""The stages of the pipeline, in order: commands, flows and what a run does all follow from this list.
+
+Where Pass@K is of a model that training makes, a run measures it between two phases of training: `segments`.
+"""
 
 import difflib
 import importlib
@@ -63,9 +66,41 @@ def _offered(stage: str, name: str) -> Any:
     return getattr(package, name) if name in getattr(package, "__all__", ()) else None
 
 
-def services_of(stages: Sequence[str]) -> set[str]:
+def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
+    """(stage, its steps) in the order in which the recipe runs these stages.
+
+    A recipe that trains on all pictures measures no Pass@K. Where Pass@K is of the model of a phase, training is in two
+    parts: the phases up to that one, and after the measurement the samples again and the phases that follow.
+    """
+    train, found = config.train, [(stage, list(steps_of(stage))) for stage in stages]
+    if not {"difficulty", "train"} <= {*stages}:
+        return found
+    policy, phases = config.difficulty.policy, train.phases
+    if "grpo" not in phases or train.grpo.pictures != "learnable":
+        return [(stage, steps) for stage, steps in found if stage != "difficulty"]
+    if policy not in phases or config.difficulty.endpoint == "trained":
+        return found
+    from tasks.runtime.stage import ColumnStage  # polars: `geofix --help` does without
+
+    at = list(stages).index("difficulty")  # training is the stage after it
+    measured, (_, steps) = found[at], found[at + 1]
+    last = next(number for number, step in enumerate(steps, 1) if step.name == f"train.{policy}")
+    samples = [step for step in steps if isinstance(step, ColumnStage)]  # Pass@K finds more of them
+    parts = [("train", steps[:last]), measured, ("train", [*samples, *steps[last:]])]
+    return [*found[:at], *parts, *found[at + 2 :]]
+
+
+def services_of(config: "Config", stages: Sequence[str]) -> set[str]:
     """The services whose keys these stages need."""
-    return {service for stage in stages for step in steps_of(stage) for service in step.services}
+    from schemas.config import section_of
+    from tasks.runtime.stage import services_asked
+
+    return {
+        service
+        for stage in stages
+        for step in steps_of(stage)
+        for service in services_asked(step, section_of(config, step.section or stage))
+    }
 
 
 def roles_of(config: "Config", stages: Sequence[str]) -> list[tuple[str, str]]:

@@ -89,7 +89,7 @@ def check_before(config: Config, stages: Sequence[str]) -> None:
     check_step_names(config.spread.stages)
     refuse_second_writers(step for stage in STAGES for step in steps_of(stage))
     roles = [role for _, role in roles_of(config, stages)]
-    connect(config.services, os.environ, services_of(stages), config.models, roles)
+    connect(config.services, os.environ, services_of(config, stages), config.models, roles)
     for stage in stages:
         check = check_of(stage)
         if check is not None:

@@ -13,7 +13,7 @@ from prefect.utilities.annotations import quote
 
 from flows.artifacts import ProgressArtifact, publish_counts, publish_report, publish_step
 from flows.decision import conclude_review
-from flows.order import REVIEW, STAGES, report_of, services_of, steps_of
+from flows.order import REVIEW, STAGES, report_of, segments, services_of
 from flows.session import Session
 from flows.states import StepOutage, is_outage, merged, outages_of, step_state
 from flows.trained import trained_model
@@ -39,14 +39,14 @@ class _Work:
 
 def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
     """Run stages in order; returns the results of the session so far."""
-    for stage in stages:
-        if session.snapshot is None and any(step.snapshot for step in steps_of(stage)):
+    for stage, steps in segments(session.config, stages):
+        if session.snapshot is None and any(step.snapshot for step in steps):
             session.snapshot = approved_snapshot(session.lake, session.wanted_snapshot)
         if session.pools is not None:
             session.pools.put_away_before(stage)
         with trained_model(session, stage) as (config, ready):
-            context = session.context(config, services_of([stage]), ready, str(flow_run.id or ""), [stage])
-            for step in steps_of(stage):
+            context = session.context(config, services_of(config, [stage]), ready, str(flow_run.id or ""), [stage])
+            for step in steps:
                 settings = section_of(config, step.section or stage)
                 _run_step(session, step, settings, with_pools(session, step, settings, context))
             report = report_of(stage)

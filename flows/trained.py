@@ -99,18 +99,19 @@ def checkpoints(config: Config, models: pl.DataFrame, stage: str) -> dict[str, s
     if stage == "evaluate":
         settings = config.evaluate
         names = [*settings.policies, *settings.scaling.policies, *settings.swarm.agents]
-        newest = newest_model(models, "grpo") or newest_model(models) if settings.trained else None
+        recipe = settings.agent_recipe
+        newest = newest_model(models, recipe, "grpo") or newest_model(models, recipe) if settings.trained else None
         named = [newest] if newest else []
     elif stage == "difficulty":
         settings_of = config.difficulty
         own = settings_of.endpoint == "trained"
         names = [TRAINED + settings_of.policy.removeprefix(TRAINED) if own else settings_of.policy]
-        named = []
+        named, recipe = [], settings_of.recipe
     else:
         return {}
     for name in names:
         if name in PHASES:
-            found = newest_model(models, name)
+            found = newest_model(models, recipe, name)
             named += [found] if found else []
         elif name.startswith(TRAINED):
             named.append(name.removeprefix(TRAINED))

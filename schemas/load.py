@@ -16,6 +16,13 @@ from schemas.describe import allowed, settings_of
 from schemas.recipes import SETTINGS, default_recipe, recipe_folders
 
 SHIPPED = files("schemas")
+# The settings that name the recipe, unless its own say otherwise.
+OF_RECIPE = {
+    "synthesize": ("recipe",),
+    "difficulty": ("recipe", "agent_recipe"),
+    "train": ("recipe",),
+    "evaluate": ("agent_recipe",),
+}
 # What must not be echoed back even when it is wrong: a user may have pasted a key there.
 HIDDEN = ("key", "token", "secret", "password")
 
@@ -82,7 +89,10 @@ def load_config(
 def _recipe(name: str) -> dict[str, Any]:
     folders = recipe_folders()
     _require_known("recipe", name, list(folders))
-    return _parse((folders[name] / SETTINGS).read_text(), f"{folders[name].name}/{SETTINGS}")
+    found: dict[str, Any] = {section: dict.fromkeys(fields, name) for section, fields in OF_RECIPE.items()}
+    own = _parse((folders[name] / SETTINGS).read_text(), f"{folders[name].name}/{SETTINGS}")
+    _merge(found, own, "", {}, ())
+    return found
 
 
 def _profile(name: str) -> dict[str, Any]:

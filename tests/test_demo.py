@@ -50,6 +50,7 @@ def demo(lake: Path, before: Sequence[str] = ()) -> subprocess.CompletedProcess[
         "spread.workers=1",  # each worker of each stage takes four seconds of CPU to start
         "synthesize.also_images=1",
         "difficulty.k=4",
+        "difficulty.policy=answerer-base",  # a model of six steps finds no picture that it could learn from
         "evaluate.split=train",  # of so few places none for the benchmark may be localizable
         "evaluate.max_images=1",
         *steps,

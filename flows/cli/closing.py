@@ -51,9 +51,9 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
     if any(result.stage == "plan" for result in results):
         lines += _plan(lake)
     if call.demo or any(result.stage.startswith("evaluate") for result in results):
-        lines += _made(lake)
+        lines += _made(lake, call.options().resolve().train.recipe)
     elif any(result.stage.split(".")[0] == "train" for result in results):
-        lines += _models(lake)
+        lines += _models(lake, call.options().resolve().train.recipe)
     elif any(result.stage.split(".")[0] == "collect" for result in results):
         got = _coverage(lake) or ["nothing yet: no picture, and no reason why not"]
         lines += ["What the places got:", *(f"  {line}" for line in got)]
@@ -109,7 +109,7 @@ def _refused(results: Sequence[StageResult], call: Call) -> list[str]:
     return [f"Rejected, with the reason ({_command('show rejects', call)}):", *found] if found else []
 
 
-def _made(lake: Lake) -> list[str]:
+def _made(lake: Lake, recipe: str) -> list[str]:
     lines = ["What it made:"]
     counts = {name: lake.read(name, columns=["tombstone"]).height for name in ("places", "images", "labels")}
     lines.append(
@@ -119,17 +119,22 @@ def _made(lake: Lake) -> list[str]:
     lines += [f"    {line}" for line in _coverage(lake)]
     trajectories = lake.read("trajectories", columns=["verdict"])["verdict"]
     lines.append(f"  {(trajectories == 'kept').sum():,} trajectories kept of {trajectories.len():,} sampled")
-    regimes = lake.read("regimes", columns=["policy", "kept"]).group_by("policy").agg(pl.col("kept").sum(), pl.len())
-    for policy, kept, measured in regimes.sort("policy").iter_rows():
+    regimes = lake.read("regimes", columns=["kept", "policy", "written_at"]).sort("written_at")
+    regimes = regimes.filter(~_of_other_recipe(lake, recipe))
+    if regimes.height:
+        policy = regimes["policy"][-1]
+        kept = regimes.filter(pl.col("policy") == policy)["kept"]
         lines.append(
-            f"  {kept:,} of {measured:,} images to learn from for {policy}: learnable, with rewards that differ"
+            f"  {kept.sum():,} of {kept.len():,} images to learn from by Pass@K of {policy}: learnable, with rewards "
+            "that differ"
         )
-    return lines + _models(lake) + _score_lines(lake)
+    return lines + _models(lake, recipe) + _score_lines(lake, recipe)
 
 
-def _models(lake: Lake) -> list[str]:
-    """The newest model of every training stage, and how it went."""
-    newest = lake.read("models").sort("written_at").unique("training_stage", keep="last", maintain_order=True)
+def _models(lake: Lake, recipe: str) -> list[str]:
+    """The recipe's newest model of every phase, and how it went."""
+    own = lake.read("models").filter(pl.col("recipe") == recipe)
+    newest = own.sort("written_at").unique("training_stage", keep="last", maintain_order=True)
     return [
         f"  model {model['training_stage']:<11} {model['model_id']}  {model['samples']:,} samples, "
         f"{model['steps']:,} steps{_course(model)}"
@@ -163,9 +168,10 @@ def _course(model: dict[str, Any]) -> str:
     return f", {name} {first:.2f} -> {last:.2f}{held_out}"
 
 
-def _score_lines(lake: Lake) -> list[str]:
+def _score_lines(lake: Lake, recipe: str) -> list[str]:
     columns = ["policy", "metric", "value", "n", "evaluation_id", "snapshot_id", "written_at"]
     scores = lake.read("scores", columns=columns).sort("written_at")
+    scores = scores.filter(~_of_other_recipe(lake, recipe))
     # Scores of other snapshots and settings stand beside the newest ones.
     newest = scores.group_by("policy").agg(pl.col("evaluation_id", "snapshot_id").last())
     scores = scores.join(newest, on=["policy", "evaluation_id", "snapshot_id"], how="semi", maintain_order="left")
@@ -182,6 +188,12 @@ def _score_lines(lake: Lake) -> list[str]:
         cells = "".join(f"{format_metric(name, found[name]) if name in found else '-':>16}" for name in shown)
         lines.append(f"    {policy:<34}{rows['n'][0]:>6,}{cells}")
     return lines
+
+
+def _of_other_recipe(lake: Lake, recipe: str) -> pl.Expr:
+    """Whether the policy of a row is a model that another recipe trained."""
+    models = lake.read("models", columns=["model_id", "recipe"]).filter(pl.col("recipe") != recipe)["model_id"]
+    return pl.col("policy").str.strip_prefix("trained:").is_in(models.implode())
 
 
 def _reports(results: Sequence[StageResult], lake: Lake) -> dict[str, Path]:

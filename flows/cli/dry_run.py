@@ -37,7 +37,7 @@ def dry_run(call: Call, stage: str) -> int:
     session, declared = Session(config, lake), steps_of(stage)
     if any(step.snapshot for step in declared):
         session.snapshot = approved_snapshot(lake, call.snapshot)
-    context = session.context(config, services_of([stage]), session.ready, stages=[stage])
+    context = session.context(config, services_of(config, [stage]), session.ready, stages=[stage])
     settings = {step.name: section_of(config, step.section or stage) for step in declared}
     steps = estimate(declared, settings, context)
     requests = Counter[str]()

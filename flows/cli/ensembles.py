@@ -106,7 +106,8 @@ def _evaluate(call: Call, settings: Sequence[str], dry_run: bool, redo: bool, ke
     if redo and keep:
         raise UsageError("--redo and --keep exclude each other; give one of them")
     choice = ["run.redo=always"] if redo else ["run.redo=never"] if keep else []
-    alone = ["evaluate.policies=[]", "evaluate.trained=false"]
+    alone = ["policies=[]", "trained=false", "scaling.policies=[]", "swarm.agents=[]"]
+    alone = [f"evaluate.{setting}" for setting in alone]
     call = dataclasses.replace(call, overrides=[*choice, *alone, *settings, *(call.overrides or [])])
     if dry_run:
         from flows.cli.dry_run import dry_run as estimate

@@ -47,14 +47,14 @@ def models(
         connection = connect(
             reachable.services, os.environ, ["chat"], reachable.models, [one.role for one in roles]
         ).chat
-        probes = asyncio.run(_probe_all(connection, asked))
+        by_name = {one.role: one for one in roles}
+        probes = asyncio.run(_probe_all(connection, [by_name[role] for role in asked]))
+        roles = _roles(reachable)  # at the addresses that were asked
     if call.as_json:
         print_json([asdict(one) | {"probe": asdict(probes[one.role]) if one.role in probes else None} for one in roles])
     else:
         _show(roles, probes)
-    from tasks.agent.model_probe import WORDS
-
-    return DONE if all(probe.works(WORDS) for probe in probes.values()) else FAILED
+    return DONE if all(probe.works(probe.checks[0]) for probe in probes.values()) else FAILED
 
 
 def _pools(config: Any, roles: list[str]) -> contextlib.AbstractContextManager[Any]:
@@ -79,15 +79,18 @@ class _Role:
     price: str
     missing: tuple[str, ...]
     unreachable: bool = False
+    embeds: bool = False
 
 
 def _roles(config: Any) -> list[_Role]:
     from flows.order import STAGES, roles_of
+    from flows.trained import OWN_PRICE
     from schemas.settings.models import CHAT, TRAINED, pool_endpoint
 
     asked: dict[str, list[str]] = {name: [] for name in config.models.roles}
     for section, role in roles_of(config, STAGES):
         asked.setdefault(role, []).append(section)
+    embedders = {config.train.grpo.reward.embedder, config.difficulty.reward.embedder}
     if config.services.trained is not None:
         asked.setdefault(TRAINED, []).append("evaluate")
     found = []
@@ -102,7 +105,9 @@ def _roles(config: Any) -> list[_Role]:
         model = role.model or (name if role.endpoint != TRAINED else "the one that is served")
         price = None if endpoint is None else role.price or endpoint.price_of(role.model or name)
         missing = []
-        if endpoint is None:
+        if endpoint is None and role.endpoint == TRAINED:
+            model, price = "of the lake, served by the run", OWN_PRICE
+        elif endpoint is None:
             missing.append(f"{section} names no server")
         elif endpoint.public_key is None and endpoint.key_env and not os.environ.get(endpoint.key_env):
             missing.append(f"no key in {endpoint.key_env} ({section}.key_env)")
@@ -113,17 +118,18 @@ def _roles(config: Any) -> list[_Role]:
             words += f" ({price.as_of})"
         base_url = "-" if endpoint is None else "a pool on the cluster" if pool is not None else endpoint.base_url
         unused = ", ".join(dict.fromkeys(sections)) or "no stage"
-        found.append(_Role(name, unused, role.endpoint, base_url, model, words, tuple(missing), endpoint is None))
+        asking = name, unused, role.endpoint, base_url, model, words
+        found.append(_Role(*asking, tuple(missing), endpoint is None, name in embedders))
     return found
 
 
-async def _probe_all(connection: Any, roles: list[str]) -> dict[str, Any]:
-    from tasks.agent.model_probe import probe
+async def _probe_all(connection: Any, roles: list[_Role]) -> dict[str, Any]:
+    from tasks.agent.model_probe import probe, probe_embedder
     from tasks.services import Chat
 
     chat = Chat(connection)
     try:
-        found = await asyncio.gather(*(probe(chat, role) for role in roles))
+        found = await asyncio.gather(*((probe_embedder if one.embeds else probe)(chat, one.role) for one in roles))
     finally:
         await chat.close()
     return {one.role: one for one in found}
@@ -133,22 +139,22 @@ def _show(roles: list[_Role], probes: dict[str, Any] | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tasks.agent.model_probe import CHECKS
+    from tasks.agent.model_probe import CHECKS, VECTORS
 
     console = Console(highlight=False)
     table = Table(box=None, header_style="bold")
-    for column in ("role", "model", "endpoint", "$ in / out a million", *(CHECKS if probes else ("asked by",))):
+    checks = (*CHECKS, VECTORS) if any(one.embeds for one in roles) else CHECKS
+    for column in ("role", "model", "asked by", "endpoint", "$ in / out a million", *(checks if probes else ())):
         table.add_column(column, overflow="fold")
     if probes:
         table.add_column("s", justify="right")
     for one in roles:
-        cells = [one.role, one.model, one.endpoint, one.price]
+        cells = [one.role, one.model, one.asked_by, one.endpoint, one.price]
         probe = (probes or {}).get(one.role)
         if probe is not None:
-            cells += [("[green]yes[/]" if probe.works(check) else "[red]no[/]") for check in CHECKS]
+            said = {check: "[green]yes[/]" if probe.works(check) else "[red]no[/]" for check in probe.checks}
+            cells += [said.get(check, "-") for check in checks]
             cells.append(f"{probe.seconds:.1f}")
-        elif probes is None:
-            cells.append(one.asked_by)
         table.add_row(*cells)
     console.print(table)
     for endpoint, base_url in dict.fromkeys((one.endpoint, one.base_url) for one in roles):

@@ -39,7 +39,7 @@ def serve(
     ),
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8761,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of the embedded engine.")] = 1,
-    max_context: Annotated[int, typer.Option(min=64, help="Tokens of prompt and answer together.")] = 8192,
+    max_context: Annotated[int, typer.Option(min=64, help="Tokens of prompt and answer together.")] = 32_768,
 ) -> int:
     """Serve a trained model in OpenAI's protocol until stopped."""
     if engine is Engine.embedded:

@@ -117,6 +117,7 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
             bool, typer.Option("--dry-run", help="Only say what fits on the GPUs seen; load and write nothing.")
         ] = False,
         snapshot: Snapshot = None,
+        budget: Budget = None,
         redo: Redo = False,
         keep: Keep = False,
     ) -> int:
@@ -124,7 +125,7 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
             from flows.cli.dry_run import train_dry_run
 
             return train_dry_run(call)
-        return run_stage(call, snapshot, redo, keep)
+        return run_stage(with_budget(call, budget), snapshot, redo, keep)
 
     def run_paid(
         call: Call,

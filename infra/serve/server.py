@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8761)
     parser.add_argument("--listening-fd", type=int, help="serve on this open socket instead")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; more only pay for large models")
-    parser.add_argument("--max-context", type=int, default=8192, help="tokens of prompt and answer together, at most")
+    parser.add_argument("--max-context", type=int, default=32_768, help="tokens of prompt and answer together, at most")
     parser.add_argument("--key-env", help="environment variable with the key clients must send (default: no key)")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     options = parser.parse_args(arguments)

@@ -7,19 +7,22 @@ from pydantic import Field, model_validator
 from schemas.recipes import default_recipe
 from schemas.settings.base import Settings
 from schemas.settings.reward import RewardSettings
+from schemas.settings.synthesize import RecipeName
 
 
 class DifficultySettings(Settings):
     """SpotAgent's Pass@K filter (3.3.1) and the phases of its curriculum (3.3.2)."""
 
     policy: str = Field(
-        "answerer-base",
+        "sft",
         min_length=1,
-        description="model whose difficulty is measured: a role, trained:<model id>, or cold_start (sft, grpo) for the "
-        "newest model of that phase",
+        description="model whose difficulty is measured: sft (cold_start, grpo) for the recipe's newest model of that "
+        "phase, after which a run measures it; or a role, or trained:<model id>",
     )
     endpoint: Literal["chat", "trained"] = Field("chat", description="the service that serves the policy")
-    recipe: str = Field(default_recipe(), description="whose reward the trials are given")
+    recipe: RecipeName = Field(
+        default_recipe(), description="whose reward the trials are given, and whose model is tried"
+    )
     reward: RewardSettings = RewardSettings()
     keep: Literal["reward_variance", "learnable"] = Field(
         "reward_variance",
@@ -27,7 +30,9 @@ class DifficultySettings(Settings):
         "differ inside the group",
     )
     tools: tuple[str, ...] = Field((), description="tools offered to the policy; [all]: all of agent_recipe; []: none")
-    agent_recipe: str = Field(default_recipe(), description="whose words and tools are used where tools are offered")
+    agent_recipe: RecipeName = Field(
+        default_recipe(), description="whose words, tools and pictures are used, and how answers are read"
+    )
     k: int = Field(8, ge=2, le=256, description="K: trials for one picture")
     thresholds_km: tuple[float, ...] = Field(
         (1.0, 25.0, 200.0, 750.0), description="delta: a trial nearer than this passes"

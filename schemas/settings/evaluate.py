@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from schemas.recipes import default_recipe
 from schemas.settings.base import Settings
+from schemas.settings.synthesize import RecipeName
 
 
 class ScalingSettings(Settings):
@@ -61,7 +62,10 @@ class EvaluateSettings(Settings):
     tools: tuple[str, ...] = Field(
         (), description="tools offered to the policies; [all]: all of agent_recipe; []: none"
     )
-    agent_recipe: str = Field(default_recipe(), description="whose words and tools are used where tools are offered")
+    agent_recipe: RecipeName = Field(
+        default_recipe(),
+        description="whose words, tools, pictures and models are used, and how answers are read",
+    )
     verifier: str | None = Field(None, description="role that judges address levels where the name rule says no")
     scaling: ScalingSettings = ScalingSettings()
     swarm: SwarmSettings = SwarmSettings()

@@ -74,6 +74,11 @@ class GrpoSettings(Settings):
         "its longest rollout; null: as many as the completion has left",
     )
     max_turns: int = Field(0, ge=0, description="turns with tools in a rollout; 0: no tools in RL, as SpotAgent has it")
+    pictures: Literal["learnable", "all"] = Field(
+        "learnable",
+        description="which pictures of the train split are trained on: those that Pass@K keeps (SpotAgent 3.3.1), or "
+        "all; with `all` a run measures no Pass@K",
+    )
     rollout_groups: int = Field(
         8, ge=1, description="groups decoded side by side, which decides the key cache", json_schema_extra=OPERATIONAL
     )
@@ -101,6 +106,13 @@ class GrpoSettings(Settings):
                 f"prompts_per_step {self.prompts_per_step}"
             )
         return self
+
+
+class VerlSettings(Settings):
+    """What `geofix verl` writes for verl's rollout engine; the defaults are verl's own."""
+
+    tensor_parallel: int = Field(1, ge=1, description="GPUs that hold one copy of the model while it writes rollouts")
+    memory_share: float = Field(0.5, gt=0, le=1, description="of a GPU's memory that the engine may take")
 
 
 class TrainSettings(Settings):
@@ -166,6 +178,9 @@ class TrainSettings(Settings):
     sft: TunerSettings = TunerSettings()
     cold_start: ColdStartSettings = ColdStartSettings()
     grpo: GrpoSettings = GrpoSettings()
+    verl: VerlSettings = Field(
+        VerlSettings(), description="rollouts of verl, for `geofix verl`", json_schema_extra=OPERATIONAL
+    )
 
     @field_validator("gradient_checkpointing", mode="before")
     @classmethod

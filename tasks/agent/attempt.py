@@ -21,20 +21,23 @@ TRAINED = "trained:"
 PHASES = ("sft", "cold_start", "grpo")
 
 
-def newest_model(models: pl.DataFrame, phase: str | None = None) -> str | None:
-    """The id of the newest model, of one phase or of any."""
+def newest_model(models: pl.DataFrame, recipe: str, phase: str | None = None) -> str | None:
+    """The id of the newest model that was trained by a recipe, of one phase or of any."""
+    models = models.filter(pl.col("recipe") == recipe)
     if phase is not None:
         models = models.filter(pl.col("training_stage") == phase)
     return str(models.sort("written_at")["model_id"][-1]) if models.height else None
 
 
-def policy_role(name: str, models: pl.DataFrame) -> str:
-    """The role a policy is asked by: `cold_start` and the like are the newest model of that phase."""
+def policy_role(name: str, models: pl.DataFrame, recipe: str) -> str:
+    """The role a policy is asked by: `cold_start` and the like are the recipe's newest model of that phase."""
     if name not in PHASES:
         return name
-    found = newest_model(models, name)
+    found = newest_model(models, recipe, name)
     if found is None:
-        raise StageRefused(f"policy '{name}' is the newest {name} model, and the lake has none: train it first")
+        raise StageRefused(
+            f"policy '{name}' is the newest {name} model of recipe {recipe}, and the lake has none: train it first"
+        )
     return f"{TRAINED}{found}"
 
 

@@ -98,7 +98,8 @@ class Environment:
         """`keep_picture` stores a JPEG and returns its sha256, by which the stored messages name it."""
         self.picture, self.prompt = picture, prompt
         self.budgets = budgets or prompt.budgets
-        self.tools = tools if self.budgets.results is None else tools.showing(self.budgets.results)
+        shown = tools if self.budgets.results is None else tools.showing(self.budgets.results)
+        self.tools = shown.limited(prompt.search_results, prompt.result_chars)
         self._keep, self._clock, self._stop_at_outage = keep_picture or _digest, clock, stop_at_outage
         self._offered = prompt.tool_schemas() or None
         self._view_sha256 = keep_picture(picture.view) if keep_picture else picture.view_sha256
@@ -112,6 +113,7 @@ class Environment:
         self.calls: list[CallRecord] = []
         self.usage = Usage()
         self.end_reason, self.final_text, self._turns = "", "", 0
+        self._context_tokens = 0
         self._began_s = self._clock()
         self.messages: list[Message] = self.prompt.opening(image_part(self._view_sha256), self.budgets)
         return self.messages
@@ -149,6 +151,7 @@ class Environment:
         if self.done:
             raise ValueError(f"the trajectory has ended ({self.end_reason}): reset it first")
         self.usage += reply.usage
+        self._context_tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens or self._context_tokens
         self._turns += 1
         calls = tuple(
             ToolCall(f"call_{len(self.calls) + number}", call.name[:MAX_NAME_CHARS], _plain(call.arguments))
@@ -202,6 +205,8 @@ class Environment:
         if self._turns >= budgets.turns:
             return TURN_BUDGET
         if budgets.tokens is not None and used.prompt_tokens + used.completion_tokens >= budgets.tokens:
+            return TOKEN_BUDGET
+        if budgets.context is not None and self._context_tokens >= budgets.context:
             return TOKEN_BUDGET
         if budgets.cost_usd is not None and (used.cost_usd or 0.0) >= budgets.cost_usd:
             return MONEY_BUDGET

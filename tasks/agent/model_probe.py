@@ -18,6 +18,7 @@ from tasks.services.errors import ServiceError
 LONGEST = 1_000_000  # characters of an answer that are read
 WORDS, PICTURE, TOOL, FORM = "words", "picture", "tool", "form"
 CHECKS = (WORDS, PICTURE, TOOL, FORM)
+VECTORS = "vectors"  # the one check of a model that embeds
 _REPORT = {
     "type": "function",
     "function": {
@@ -111,6 +112,7 @@ class Probe:
     usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0  # of the quickest answer
     model: str = ""  # as its server names it
+    checks: tuple[str, ...] = CHECKS  # that were made
 
     def works(self, check: str) -> bool:
         return check not in self.failed
@@ -142,6 +144,17 @@ async def probe(chat: Chat, role: str) -> Probe:
         elif check != TOOL and not reply.text:
             found.failed[check] = f"an empty answer ({reply.finish_reason})"
     found.seconds = min(times, default=0.0)
+    return found
+
+
+async def probe_embedder(chat: Chat, role: str) -> Probe:
+    """Ask a role's model for the vectors of two texts. What is wrong is told, never raised."""
+    found, began_s = Probe(role, checks=(VECTORS,)), time.monotonic()
+    try:
+        await chat.embed(role, ["Paris", "Lima"])
+    except (ServiceError, GeofixError) as error:
+        found.failed[VECTORS] = str(error)
+    found.seconds = time.monotonic() - began_s
     return found
 
 

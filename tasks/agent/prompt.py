@@ -19,6 +19,7 @@ class Budgets:
     calls: int = 6  # tool calls, SpotAgent's T_max
     turns: int = 8  # replies of the model, the answer included
     tokens: int | None = None  # of all requests and replies together
+    context: int | None = None  # of one request and its reply: the conversation as it stands
     seconds: float | None = None
     cost_usd: float | None = None
     results: int | None = None  # of one search or lookup that a model is shown; None: as many as the tool gives
@@ -33,6 +34,8 @@ class Prompt:
     tools: tuple[str, ...] = ()
     budgets: Budgets = Budgets()
     helpers: Mapping[str, str] = field(default_factory=dict)  # what further models are told, such as an observer
+    search_results: int | None = None  # pages of a web search, at most; None: the toolbox's own number
+    result_chars: int | None = None  # longest tool result that is shown; None: the toolbox's own length
 
     def opening(self, picture: dict[str, Any], budgets: Budgets | None = None) -> list[Message]:
         """The messages before the model's first reply; `picture` is an image part, stored or sent."""
@@ -53,8 +56,9 @@ class Prompt:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that follow from every word any model is told."""
-        words = [self.system, self.question, dict(self.helpers), self.tool_schemas()]
+        """16 hex digits that follow from every word any model is told, and from how much tools show."""
+        words: list[Any] = [self.system, self.question, dict(self.helpers), self.tool_schemas()]
+        words += [limit for limit in (self.search_results, self.result_chars) if limit is not None]
         return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,5 +1,6 @@
 """The tools over the services that a configuration names, with the answers that are kept beside a lake."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,6 +12,16 @@ from tasks.services.geocoder import open_geocoder
 from tasks.services.maps import Maps
 from tasks.services.response_store import FILE, ResponseStore
 from tasks.services.search import open_search
+
+_ASKED = {
+    "search_web": "search", "maps_geocode": "geocoder", "poi_input_tips": "maps", "poi_keyword_search": "maps",
+    "poi_detail_query": "maps", "static_map_query": "maps", "satellite_map_query": "maps",
+}  # fmt: skip
+
+
+def tool_services(names: Iterable[str]) -> tuple[str, ...]:
+    """The services that these tools ask."""
+    return tuple(sorted({_ASKED[name] for name in names if name in _ASKED}))
 
 
 def open_toolbox(connections: Connections, state: Path | None, result_chars: int = RESULT_CHARS) -> Toolbox:

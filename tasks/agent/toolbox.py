@@ -127,6 +127,13 @@ class Toolbox:
         """The same tools with at most this many results a call."""
         return Toolbox(replace(self.context, max_results=results), self.result_chars, self._responses)
 
+    def limited(self, search_results: int | None, result_chars: int | None) -> "Toolbox":
+        """The same tools as a recipe has them: so many pages of a search, and results no longer than its own."""
+        if search_results is None and (result_chars is None or result_chars >= self.result_chars):
+            return self
+        context = replace(self.context, search_results=search_results or self.context.search_results)
+        return Toolbox(context, min(self.result_chars, result_chars or self.result_chars), self._responses)
+
     async def call(self, call: ToolCall, picture: Picture | None, offered: Sequence[str]) -> CallResult:
         """What became of a call by a model that was offered these tools."""
         try:
@@ -154,7 +161,8 @@ class Toolbox:
 
         if spec.name in _LOCAL or self._responses is None:
             return await ask()
-        return await self._responses.ask_once([spec.name, arguments, self.context.max_results], ask)
+        limits = [self.context.max_results, *([self.context.search_results] if self.context.search_results else [])]
+        return await self._responses.ask_once([spec.name, arguments, *limits], ask)
 
     def _refused(self, call: ToolCall, why: str, well_formed: bool = True, outage: str = "") -> CallResult:
         record = CallRecord(call.name, well_formed, False, why, outage, call.arguments)

@@ -74,6 +74,7 @@ class ToolContext:
     geocoder: Geocodes | None = None
     maps: Charts | None = None
     max_results: int = 5
+    search_results: int | None = None  # pages of a web search; None: max_results
 
 
 async def image_zoom_in_tool(context: ToolContext, bbox_2d: list[float]) -> ToolOutput:
@@ -105,7 +106,7 @@ async def search_web(context: ToolContext, query: str) -> ToolOutput:
     search = require_part(context.search, "a web search")
     if not query.strip():
         raise ToolMistake("query is empty")
-    found = await ask_service(search.search(query, context.max_results))
+    found = await ask_service(search.search(query, context.search_results or context.max_results))
     return ToolOutput({"results": [{"title": r.title, "url": r.url, "content": r.content} for r in found]})
 
 

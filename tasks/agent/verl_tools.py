@@ -41,6 +41,7 @@ class GeofixTool(BaseTool):  # type: ignore[misc]
         whole = TOOLS[config["tool"]].openai()
         super().__init__(config, OwnSchema.model_validate({**whole, "whole": whole}))
         self._offered = tuple(config["offered"])
+        self._limits = config.get("limits") or (None, None)
         self._folder, self._settings = Path(config["folder"]), str(config["settings"])
         self._pictures: dict[str, str] = {}
 
@@ -57,7 +58,7 @@ class GeofixTool(BaseTool):  # type: ignore[misc]
         name = self._pictures[instance_id]
         picture = _opened(str(self._folder / name), self._settings) if name else None
         call = ToolCall("call_1", self.name, json.dumps(parameters))
-        found = await _toolbox(self._settings).call(call, picture, self._offered)
+        found = await _toolbox(self._settings).limited(*self._limits).call(call, picture, self._offered)
         if found.record.outage and agent_data is not None:
             agent_data.extra_fields["tool_outage"] = found.record.outage
         shown = [] if found.picture is None else [Image.open(io.BytesIO(found.picture)).convert("RGB")]

@@ -13,15 +13,17 @@ from schemas.errors import StageRefused
 from schemas.settings.difficulty import DifficultySettings
 from tasks.agent.attempt import PHASES, TRAINED, policy_role, run_attempt, stable_seed
 from tasks.agent.picture import stored_picture
-from tasks.agent.service_tools import open_toolbox
+from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.toolbox import Toolbox
 from tasks.lake.image_store import ImageStore
-from tasks.recipes.recipe import prompt_with
-from tasks.recipes.rewards import Reward, reward_for
-from tasks.reward.outcome import TRUTH_COLUMNS, Excluded, point_error
+from tasks.recipes.reading import located, reads_addresses
+from tasks.recipes.recipe import RECIPES, prompt_with
+from tasks.recipes.rewards import Reward, reward_for, reward_roles, reward_services
+from tasks.reward.outcome import TRUTH_COLUMNS, Excluded
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
-from tasks.services import Chat, ServiceError
+from tasks.services import Chat, Geocoder, ServiceError
+from tasks.services.geocoder import RecallingGeocoder
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class WorkerContext:
     chat: Chat
     tools: Toolbox
     reward: Reward
+    geocoder: Geocoder
 
 
 def attempt_identity(settings: DifficultySettings) -> dict[str, Any]:
@@ -43,7 +46,8 @@ def attempt_identity(settings: DifficultySettings) -> dict[str, Any]:
 
 def items(inputs: Inputs, settings: DifficultySettings) -> pl.DataFrame:
     """One row for each picture meant for training and each trial, with the truth it is measured by."""
-    chosen = labelled_pictures(inputs, "train", settings.max_images)
+    wanted = RECIPES[settings.agent_recipe].pictures
+    chosen = labelled_pictures(inputs, "train", settings.max_images, wanted)
     names = inputs.frame("labels").select("image_id", "country", "region", "city")
     policy = policy_of(inputs, settings)
     trials = pl.DataFrame({"trial": list(range(settings.k))}, schema={"trial": pl.Int64})
@@ -57,23 +61,37 @@ def items(inputs: Inputs, settings: DifficultySettings) -> pl.DataFrame:
 
 def policy_of(inputs: Inputs, settings: DifficultySettings) -> str:
     """The role of the policy that is tried."""
-    if settings.endpoint == "trained":
-        return policy_role(TRAINED + settings.policy.removeprefix(TRAINED), inputs.frame("models"))
-    return policy_role(settings.policy, inputs.frame("models"))
+    name = TRAINED + settings.policy.removeprefix(TRAINED) if settings.endpoint == "trained" else settings.policy
+    return policy_role(name, inputs.frame("models"), settings.recipe)
+
+
+def is_trained(settings: DifficultySettings) -> bool:
+    """Whether the policy is a model that this lake holds."""
+    return settings.endpoint == "trained" or settings.policy in PHASES or settings.policy.startswith(TRAINED)
 
 
 def roles(settings: DifficultySettings) -> tuple[str, ...]:
-    trained = settings.endpoint == "trained" or settings.policy in PHASES or settings.policy.startswith(TRAINED)
-    return ("trained",) if trained else (settings.policy,)
+    """The models that are asked, the reward's included; a trained one is served by the run itself."""
+    own = "trained" if is_trained(settings) else settings.policy
+    return (own, *reward_roles(settings.recipe, settings.reward))
+
+
+def services(settings: DifficultySettings) -> tuple[str, ...]:
+    """The services that attempts and their rewards ask."""
+    prompt = prompt_with(settings.agent_recipe, settings.tools)
+    geocodes = ("geocoder",) if reads_addresses(settings.agent_recipe) else ()
+    asked = ("chat", *tool_services(prompt.tools), *geocodes, *reward_services(settings.recipe, settings.reward))
+    return tuple(dict.fromkeys(asked))
 
 
 def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerContext:
-    services = setup.connections
-    if roles(settings) == ("trained",) and services.trained is None:
+    connections = setup.connections
+    if is_trained(settings) and connections.trained is None:
         raise StageRefused("difficulty.policy is a trained model, but services.trained names no server")
-    reward = reward_for(settings.recipe, settings.reward, services)
-    tools = open_toolbox(services, setup.lake.state)
-    return WorkerContext(settings, setup.lake.images, Chat(services.chat), tools, reward)
+    reward = reward_for(settings.recipe, settings.reward, connections)
+    tools = open_toolbox(connections, setup.lake.state)
+    geocoder = RecallingGeocoder(connections.geocoder, setup.responses())
+    return WorkerContext(settings, setup.lake.images, Chat(connections.chat), tools, reward, geocoder)
 
 
 async def work(item: Row, context: WorkerContext) -> Kept:
@@ -103,7 +121,7 @@ async def work(item: Row, context: WorkerContext) -> Kept:
         "trial": item["trial"],
         "reward": scored[0].reward,
         **tried.columns(),
-        **vars(point_error(tried.text, item["lat"], item["lon"])),
+        **vars(await located(settings.agent_recipe, tried.text, item["lat"], item["lon"], context.geocoder)),
     }
     return Kept({"attempts": [row]}, tried.trajectory.usage)
 
@@ -116,7 +134,7 @@ STAGE = Stage(
     work=work,
     open=open_context,
     resources=Resources(cpus=1, concurrency=16, chunk=8),
-    services=("chat",),
+    services=services,
     roles=roles,
     identity=attempt_identity,
     snapshot=True,

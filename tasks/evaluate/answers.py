@@ -14,16 +14,16 @@ from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.reward import RewardSettings
 from tasks.agent.attempt import PHASES, TRAINED, Attempt, newest_model, policy_role, run_attempt, stable_seed
 from tasks.agent.picture import Picture, stored_picture
-from tasks.agent.service_tools import open_toolbox
+from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.stored import derived_rows
 from tasks.agent.toolbox import Toolbox
 from tasks.geo.distance import distance_km
 from tasks.lake.image_store import ImageStore
-from tasks.recipes.recipe import prompt_with
+from tasks.recipes.reading import located, reads_addresses
+from tasks.recipes.recipe import RECIPES, prompt_with
 from tasks.reward.answer import Address, parse_answer
-from tasks.reward.levels import level_names, verdicts
+from tasks.reward.levels import address_line, verdicts
 from tasks.reward.metrics import geoscore
-from tasks.reward.outcome import point_error
 from tasks.reward.services import RewardServices
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
@@ -43,8 +43,9 @@ def answer_identity(settings: EvaluateSettings) -> dict[str, Any]:
 def policies(inputs: Inputs, settings: EvaluateSettings) -> list[str]:
     """The policies to evaluate; a trained one is `trained:` and its model id."""
     models = inputs.frame("models")
-    names = [policy_role(name, models) for name in settings.policies]
-    newest = newest_model(models, "grpo") or newest_model(models)
+    recipe = settings.agent_recipe
+    names = [policy_role(name, models, recipe) for name in settings.policies]
+    newest = newest_model(models, recipe, "grpo") or newest_model(models, recipe)
     if settings.trained and newest is not None:
         names.append(f"{TRAINED}{newest}")
     return list(dict.fromkeys(names))
@@ -57,7 +58,8 @@ def evaluation_id(policy: str, settings: EvaluateSettings) -> str:
 
 def benchmark_pictures(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """The pictures to answer with their truth, of the whole split or of one ingested source."""
-    pictures = labelled_pictures(inputs, settings.split, None if settings.source else settings.max_images)
+    wanted = RECIPES[settings.agent_recipe].pictures
+    pictures = labelled_pictures(inputs, settings.split, None if settings.source else settings.max_images, wanted)
     if settings.source:
         own = inputs.frame("images").filter(pl.col("source") == settings.source).select("image_id")
         pictures = pictures.join(own, on="image_id", how="semi")
@@ -100,16 +102,23 @@ def roles(settings: EvaluateSettings) -> tuple[str, ...]:
     return (*named, settings.verifier) if settings.verifier else named
 
 
+def services(settings: EvaluateSettings) -> tuple[str, ...]:
+    """The services that policies, their tools and the reading of answers ask."""
+    tools = tool_services(prompt_with(settings.agent_recipe, settings.tools).tools)
+    geocodes = ("geocoder",) if settings.geocode or reads_addresses(settings.agent_recipe) else ()
+    return tuple(dict.fromkeys(("chat", *tools, *geocodes)))
+
+
 def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContext:
-    services = setup.connections
+    connections = setup.connections
     return WorkerContext(
         settings,
         setup.lake.images,
-        Chat(services.chat),
-        services.trained is not None,
-        open_toolbox(services, setup.lake.state),
-        RecallingGeocoder(services.geocoder, setup.responses()),
-        RewardServices(services, RewardSettings(verifier=settings.verifier)),
+        Chat(connections.chat),
+        connections.trained is not None,
+        open_toolbox(connections, setup.lake.state),
+        RecallingGeocoder(connections.geocoder, setup.responses()),
+        RewardServices(connections, RewardSettings(verifier=settings.verifier)),
     )
 
 
@@ -162,7 +171,7 @@ async def prediction_row(
         "view_height": picture.height,
         "levels_json": await asyncio.to_thread(_levels, tried.text, truth, context),
         "address_km": await _address_km(tried.text, item["lat"], item["lon"], context),
-        **judge_point(tried.text, item["lat"], item["lon"]),
+        **await judge_point(tried.text, item["lat"], item["lon"], context),
     }
     made = derived_rows(f"{evaluation}|{item['image_id']}", item["image_id"], messages)
     return row, [{**one, "trajectory_id": None} for one in made if one["kind"] == "crop"]
@@ -182,9 +191,9 @@ def _stored(item: Row, tried: Attempt, picture: Picture, images: ImageStore) -> 
     return messages
 
 
-def judge_point(answer_text: str, true_lat: float, true_lon: float) -> Row:
-    """The point an answer names, its distance from the truth and its GeoScore, or why there is no point."""
-    found = point_error(answer_text, true_lat, true_lon)
+async def judge_point(answer_text: str, true_lat: float, true_lon: float, context: WorkerContext) -> Row:
+    """An answer's point as its recipe reads it, the distance from the truth and the GeoScore, or why there is none."""
+    found = await located(context.settings.agent_recipe, answer_text, true_lat, true_lon, context.geocoder)
     return {**vars(found), "geoscore": 0.0 if found.error_km is None else float(geoscore(found.error_km))}
 
 
@@ -201,8 +210,8 @@ async def _address_km(text: str, lat: float, lon: float, context: WorkerContext)
     """The distance of the geocoded address the answer names (GeoVista's nuanced evaluation); null without one."""
     if not context.settings.geocode:
         return None
-    names = [name for name in reversed(level_names(parse_answer(text).address).values()) if name]
-    found = await context.geocoder.search(", ".join(names), limit=1) if names else []
+    line = address_line(parse_answer(text).address)
+    found = await context.geocoder.search(line, limit=1) if line else []
     return distance_km(found[0].lat, found[0].lon, lat, lon) if found else None
 
 
@@ -214,7 +223,7 @@ STAGE = Stage(
     work=work,
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
-    services=("chat",),
+    services=services,
     roles=roles,
     identity=answer_identity,
     snapshot=True,

@@ -21,6 +21,7 @@ from tasks.evaluate.answers import (
     picture_of,
     prediction_row,
     require_server,
+    services,
 )
 from tasks.recipes.evaluation import EvaluationContext, EvaluationMethod, evaluation_methods
 from tasks.recipes.recipe import prompt_with
@@ -79,7 +80,7 @@ def expected_predictions(inputs: Inputs, settings: EvaluateSettings) -> pl.DataF
 
 def _policies(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSettings) -> list[str]:
     models = inputs.frame("models")
-    return list(dict.fromkeys(policy_role(name, models) for name in method.policies(settings)))
+    return list(dict.fromkeys(policy_role(name, models, settings.agent_recipe) for name in method.policies(settings)))
 
 
 async def work(item: Row, context: MethodContext) -> Kept:
@@ -133,7 +134,7 @@ def method_stage(method: EvaluationMethod) -> Stage:
         work=work,
         open=partial(_open, method),
         resources=Resources(cpus=1, concurrency=4, chunk=1),
-        services=("chat",),
+        services=services,
         roles=partial(_roles, method),
         identity=partial(method_identity, method),
         snapshot=True,

@@ -25,7 +25,10 @@ _ANSWERED = (
     *("evaluation_id", "image_id", "answer", "tool_calls", "tool_successes", "tool_pattern", "levels_json"),
     *("address_km", "prompt_tokens", "completion_tokens", "cost_usd", "seconds"),
 )
-_SLICED = ("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS)
+_SLICED = (
+    *("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS),
+    *(f"{level}_accuracy" for level in LEVELS),  # GeoVista's Table 2: the city by kind of picture
+)
 
 
 def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[dict[str, pl.DataFrame], list[Row]]:
@@ -78,20 +81,15 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
 
 
 def _metrics(rows: pl.DataFrame, settings: EvaluateSettings) -> list[Metric]:
-    by_rule: dict[str, list[float]] = {level: [] for level in LEVELS}
-    by_model: dict[str, list[float]] = {level: [] for level in LEVELS}
-    for row in rows.select("answer", "country", "region", "city", "levels_json").iter_rows(named=True):
-        truth = Address(row["country"], row["region"], row["city"])
-        told = json.loads(row["levels_json"] or "{}")
-        for level, right in levels_by_rule(parse_answer(row["answer"]), truth).items():
-            by_rule[level].append(np.nan if right is None else float(right))
-            model = (told.get(level) or {}).get("model")
-            by_model[level].append(np.nan if right is None else float(right or bool(model)))
+    by_rule = _levels_by_rule(rows)
     found = summarize(errors(rows), by_rule, settings.resamples, settings.seed)
     if settings.verifier:
-        for name, verdict in by_model.items():
-            judged = [one for one in verdict if one == one]
-            found.append(share(f"{name}_accuracy_with_model", int(sum(judged)), len(judged)))
+        told = [json.loads(text or "{}") for text in rows["levels_json"]]
+        for level, rule in by_rule.items():
+            by_model = np.array([bool((one.get(level) or {}).get("model")) for one in told])
+            judged = ~np.isnan(rule)
+            right = int(((rule == 1) | by_model)[judged].sum())
+            found.append(share(f"{level}_accuracy_with_model", right, int(judged.sum())))
     if settings.geocode:
         by_address = summarize(_floats(rows["address_km"]), None, settings.resamples, settings.seed)
         found += [Metric(f"address_{one.name}", one.value, one.low, one.high, one.n) for one in by_address]
@@ -123,14 +121,27 @@ def _mean(name: str, values: np.ndarray, settings: EvaluateSettings) -> Metric:
     return Metric(name, float(known.mean()), float(low), float(high), len(known))
 
 
+def _levels_by_rule(rows: pl.DataFrame) -> dict[str, np.ndarray]:
+    """Whether each answer has each level right, NaN where the truth has none."""
+    found = [
+        levels_by_rule(parse_answer(row["answer"]), Address(row["country"], row["region"], row["city"]))
+        for row in rows.select("answer", "country", "region", "city").iter_rows(named=True)
+    ]
+    told = {level: [one[level] for one in found] for level in LEVELS}
+    return {
+        level: np.array([np.nan if one is None else float(one) for one in column]) for level, column in told.items()
+    }
+
+
 def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The main metrics by kind, tier, localizability, scene category, continent and tool pattern."""
     kept: list[Row] = []
     for evaluation, rows in answered_evaluations(inputs, settings)[0].items():
-        km = errors(rows)
+        km, levels = errors(rows), _levels_by_rule(rows)
         head = {"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "policy": rows["policy"][0]}
         for by, name, mask in _groups(rows):
-            for metric in summarize(km[mask], None, settings.resamples, settings.seed):
+            right = {level: verdict[mask] for level, verdict in levels.items()}
+            for metric in summarize(km[mask], right, settings.resamples, settings.seed):
                 if metric.name in _SLICED:
                     row = metric.as_row()
                     key = f"{evaluation}|{inputs.snapshot_id}|{by}|{name}|{row['name']}"

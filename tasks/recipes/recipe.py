@@ -1,30 +1,33 @@
 """What a recipe is, and the recipes by name.
 
-A recipe answers six questions, each in one place: how it opens a conversation (`prompt`), how its answer is read
-(`judge`), what it earns (`reward`), of which pictures and how trajectories are made (`notes`, `writer`,
-`label_answer`), in which order its phases run (`train.phases` of its `settings.yaml`), and how it is evaluated
-(`EVALUATION` of its folder, `evaluation.py`).
+A recipe answers six questions, each in one place: how it opens a conversation (`prompt`, `direct`), how its answer is
+read (`judge`, `gold`, `addresses_of`), what it earns (`reward`), which pictures it uses and how trajectories are made
+of them (`pictures`, `notes`, `writer`), in which order its phases and Pass@K run (`train.phases`, `train.grpo.pictures`
+and `difficulty.policy` of its `settings.yaml`), and how it is evaluated (`evaluate` there, and `EVALUATION` of its
+folder, `evaluation.py`).
 """
 
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
+from schemas.errors import InputError
 from schemas.recipes import PACKAGES, recipe_folders
 from schemas.settings.reward import RewardSettings
 from schemas.settings.synthesize import Rule, SynthesizeSettings
 from tasks.agent.attempt import Sampling
 from tasks.agent.environment import Ask
 from tasks.agent.picture import Picture
-from tasks.agent.prompt import DIRECT, Prompt
+from tasks.agent.prompt import DIRECT, Prompt, answer_lines
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import ParsedAnswer, parse_answer
 from tasks.reward.outcome import Excluded, Scored, Truth
 from tasks.reward.services import RewardDeps
+from tasks.runtime.labelled import ON_THE_GROUND, PictureFilter
 from tasks.services.chat import Chat
 
 # The parser's reasons where there is no answer at all, rather than one that cannot be used.
@@ -71,10 +74,17 @@ def _asks_none(settings: RewardSettings) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RecipeReward:
-    """What an answer earns, and the services that are asked for it."""
+    """What an answer earns, and the services and model roles that are asked for it."""
 
     score: Callable[[str | None, Truth, RewardDeps], Scored | Excluded]
     asks: Callable[[RewardSettings], tuple[str, ...]] = _asks_none
+    roles: Callable[[RewardSettings], tuple[str, ...]] = _asks_none
+
+
+def gold_lines(truth: Truth, decimals: int) -> str:
+    """The truth in the four lines of SpotSFT."""
+    address = truth.address
+    return answer_lines(address.country or "", address.city or "", truth.lat, truth.lon, decimals)
 
 
 @dataclass(frozen=True)
@@ -83,15 +93,21 @@ class Recipe:
 
     name: str
     version: int  # raised with every change of its words
+    # With its tools: synthesis and cold start; GRPO, validation, Pass@K and evaluation where they offer tools
     prompt: Prompt
     judge: Judge
     kept_when: str  # in one line, for reports: which trajectories are kept
     # What they are held to beyond the paper, unless `synthesize.require` says otherwise: no false thing is learned
     rules: tuple[Rule, ...] = ("visible_signs", "true_statements", "unnamed_answer")
-    writer: Writer | None = None  # None: a single agent writes, as it is also where the settings say so
+    # Without tools, in one turn: SFT; GRPO, validation, Pass@K and evaluation where they offer none
+    direct: Prompt = DIRECT
+    gold: Callable[[Truth, int], str] = gold_lines  # the true answer in the form of `direct`, with n decimals
+    # What of a reply is geocoded to a point, the first that is found; None: the point that it names
+    addresses_of: Callable[[str], tuple[str, ...]] | None = None
     reward: RecipeReward | None = None
-    # A text made of the truth, with n decimals, in place of a model's: samples that are labels
-    label_answer: Callable[[Truth, int], str] | None = None
+    pictures: PictureFilter = ON_THE_GROUND
+    writer: Writer | None = None  # None: a single agent writes, as it is also where the settings say so
+    writes_gold: bool = False  # in place of a model's reply: trajectories that are labels
     # A table of image_id and notes that trajectories are made of; None: of every labelled picture
     notes: Callable[[SynthesizeSettings], pl.DataFrame | None] = lambda settings: None
 
@@ -152,12 +168,20 @@ def recipe_module(name: str) -> Any:
 
 def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
     """The recipe's prompt with these of its tools; without any the one that asks for an answer at once."""
-    if not tools:
-        return DIRECT
     if recipe not in RECIPES:
-        raise ValueError(f"there is no recipe {recipe!r}; there are {', '.join(RECIPES)}")
+        raise InputError(f"there is no recipe {recipe!r}; there are {', '.join(RECIPES)}")
+    if not tools:
+        return RECIPES[recipe].direct
     prompt = RECIPES[recipe].prompt
     strangers = [name for name in tools if name not in prompt.tools and name != "all"]
     if strangers:
-        raise ValueError(f"recipe {recipe} has no tool {strangers[0]!r}; it has {', '.join(prompt.tools)}")
+        raise InputError(f"recipe {recipe} has no tool {strangers[0]!r}; it has {', '.join(prompt.tools)}")
     return prompt if "all" in tools else prompt.with_tools(*tools)
+
+
+def rollout_prompt(recipe: str, max_turns: int) -> Prompt:
+    """What GRPO and validation ask: with the recipe's tools where rollouts have turns for them, else at once."""
+    if not max_turns:
+        return RECIPES[recipe].direct
+    prompt = RECIPES[recipe].prompt
+    return replace(prompt, budgets=replace(prompt.budgets, turns=max_turns))

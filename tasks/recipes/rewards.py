@@ -69,6 +69,11 @@ def reward_services(recipe: str, settings: RewardSettings) -> tuple[str, ...]:
     return _reward_of(recipe).asks(settings)
 
 
+def reward_roles(recipe: str, settings: RewardSettings) -> tuple[str, ...]:
+    """The model roles that a recipe's reward asks under these settings."""
+    return _reward_of(recipe).roles(settings)
+
+
 def reward_for(recipe: str, settings: RewardSettings | None = None, connections: Connections | None = None) -> Reward:
     """The recipe's reward with the services its settings name; `connections` are needed where it asks any."""
     settings = settings or RewardSettings()

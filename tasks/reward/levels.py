@@ -46,6 +46,11 @@ def level_names(address: Address) -> dict[Level, str | None]:
     return {"country": address.country, "province_or_state": address.region, "city": address.city}
 
 
+def address_line(address: Address) -> str:
+    """The address as a geocoder is asked for it, fine to coarse."""
+    return ", ".join(name for name in reversed(level_names(address).values()) if name)
+
+
 def known_names(truth: Address, aliases: Aliases | None = None) -> dict[Level, frozenset[str]]:
     """Every folded name each level of the truth goes by; empty where the truth has no such level."""
     known = dict(zip(LEVELS, _gazetteer_names(truth), strict=True))

@@ -18,7 +18,6 @@ from schemas.messages import Message, json_object
 from schemas.settings.reward import RewardSettings
 from tasks.reward.levels import Aliases, Level, Verifier
 from tasks.services import Chat, Connections, Geocoder
-from tasks.services.chat import OpenAIServer
 from tasks.services.errors import ServiceError
 
 T = TypeVar("T")
@@ -84,7 +83,7 @@ class RewardServices:
         """One vector a text."""
         new = sorted({text for text in texts if text not in self._vectors})
         if new:
-            vectors = self._ask(self._client("embeddings").embed(self._settings.embedder, new))
+            vectors = self._ask(self._client("chat").embed(self._settings.embedder, new))
             self._vectors.update(zip(new, vectors, strict=True))
         return np.array([self._vectors[text] for text in texts])
 
@@ -110,7 +109,6 @@ class RewardServices:
                 of = self._connections
                 kinds = {
                     "geocoder": (Geocoder, of.geocoder),
-                    "embeddings": (OpenAIServer, of.chat),
                     "chat": (Chat, of.chat),
                 }
                 make, connection = kinds[name]

@@ -19,7 +19,7 @@ from schemas.settings.models import CHAT
 from schemas.tables import TABLES
 from tasks.lake import Lake
 from tasks.runtime.runner import pending
-from tasks.runtime.stage import ColumnStage, Context, Stage
+from tasks.runtime.stage import ColumnStage, Context, Stage, services_asked
 from tasks.services import Connections
 
 LAST_RUNS = 5  # of a step, whose costs are averaged
@@ -94,7 +94,7 @@ def item_cost(stage: Stage, settings: Any, context: Context) -> StepEstimate:
     """What one item took in the last runs of the stage, or the defaults."""
     runs, calls = _last_runs(context.lake, stage.name), _last_calls(context.lake, stage.name)
     items, asked_for = int(runs["done"].sum()), calls["item_id"].n_unique()
-    services = [service for service in stage.services if service != CHAT]
+    services = [service for service in services_asked(stage, settings) if service != CHAT]
     if not items and not asked_for:
         usage = _default_calls(stage, settings, context)
         requests, sizes = dict.fromkeys(services, DEFAULT_REQUESTS), dict.fromkeys(services, DEFAULT_BYTES)
@@ -149,7 +149,7 @@ def _last_calls(lake: Lake, stage: str) -> pl.DataFrame:
 
 def _default_calls(stage: Stage, settings: Any, context: Context) -> Usage:
     models = context.connections.chat.models
-    if CHAT not in stage.services or models is None or stage.roles is None:
+    if CHAT not in services_asked(stage, settings) or models is None or stage.roles is None:
         return Usage()
     prices = [models.target(role, CHAT).price for role in stage.roles(settings)]
     costs = [None if price is None else price.of(*DEFAULT_TOKENS) for price in prices]

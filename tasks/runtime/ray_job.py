@@ -16,6 +16,7 @@ from tasks.runtime.outcome import Tick
 from tasks.runtime.ray_jobs import CONFIG, FLOW_RUN, RESULT, SNAPSHOT, TICK, stages_in
 from tasks.runtime.runner import Context, run
 from tasks.runtime.snapshots import approved_snapshot
+from tasks.runtime.stage import services_asked
 from tasks.services import ServiceError, connect
 
 
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
     try:
         settings = section_of(config, stage.section or stage.name.partition(".")[0])
         roles = stage.roles(settings) if stage.roles else ()
-        connections = connect(config.services, os.environ, stage.services, config.models, roles)
+        connections = connect(config.services, os.environ, services_asked(stage, settings), config.models, roles)
         lake, wanted = Lake(config.lake), os.environ.get(SNAPSHOT)
         context = Context(
             lake=lake,

@@ -44,6 +44,7 @@ from tasks.runtime.stage import (
     chosen_resources,
     most_workers,
     open_inputs,
+    services_asked,
 )
 from tasks.runtime.stage_lock import stage_lock
 from tasks.services.limits import Pauses
@@ -76,7 +77,7 @@ __all__ = [
 def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageResult:
     """Run a stage over what its input tables hold now."""
     if context.spread.submits_jobs and isinstance(stage, Stage):
-        if stage.services:
+        if services_asked(stage, settings):
             context.ready()
         inputs, config_hash, _ = _begin(stage, settings, context)
         return run_as_job(stage, context, config_hash, dict(inputs.versions))
@@ -133,15 +134,16 @@ def _run_items(
     stage: Stage, settings: Any, context: Context, inputs: Inputs, config_hash: str, ledger: Ledger
 ) -> StageResult:
     items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)
-    plan = _plan(stage, items, ledger, context)
+    plan = _plan(stage, items, ledger, context, bool(services_asked(stage, settings)))
     todo = plan.todo
     progress = Progress(context.progress, stage.name, items.height, items.height - todo.height)
     connections, pauses, calls = context.connections, None, None
-    if todo.height and stage.services:
+    services = services_asked(stage, settings)
+    if todo.height and services:
         context.ready()
         rate_budget = shared_rate_budget(context.lake, context.spread)
         models = connections.chat.models
-        if models is not None and "chat" in stage.services:
+        if models is not None and "chat" in services:
             calls = StageCalls(context.lake, models.settings, context.spread, stage.name, ledger.run_id)
         connections = connections.sharing(rate_budget, calls.log if calls else None)
         pauses = Pauses(rate_budget)
@@ -168,7 +170,7 @@ def _run_items(
         resources,
         is_async=is_async,
         meanwhile=_meanwhile(pauses, calls),
-        most_workers=most_workers([getattr(connections, name) for name in stage.services], resources.concurrency),
+        most_workers=most_workers([getattr(connections, name) for name in services], resources.concurrency),
     )
     batch = Batch(ledger, progress)
     fatal: Failure | None = None
@@ -222,10 +224,12 @@ def _run_columns(
     return _finish(stage, settings, plan, ledger, progress, batch)
 
 
-def _plan(stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context) -> RunPlan:
+def _plan(
+    stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context, asks: bool = False
+) -> RunPlan:
     """What is to be done, after the user was asked where much would be paid for again; what is there is revived."""
     plan = ledger.plan_run(items)
-    paid = bool(stage.services) and stage.keeps_versions
+    paid = asks and stage.keeps_versions
     plan = replace(plan, todo=items_to_run(plan, ledger, paid, context.run, context.confirm))
     ledger.revive(plan.revive)
     return plan

@@ -110,7 +110,8 @@ class Stage:
     version: int = 1  # raise it when the output changes its meaning
     resources: Resources = Resources()
     sized: Callable[[Any, Resources], Resources] | None = None  # (settings, declared) -> what a worker needs with them
-    services: tuple[str, ...] = ()  # whose keys must be there before anything starts
+    # whose keys must be there before anything starts, or (settings) -> those: they are started, counted and checked
+    services: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
     keeps_history: bool = False  # rows stay live when their item leaves the input, as models and snapshots do
     keeps_versions: bool = True  # a redone item's old rows stay as tombstones; false: they are deleted, unasked
     partial: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
@@ -141,6 +142,11 @@ class ColumnStage:
     unhashed: tuple[str, ...] = ()
     keeps_versions: ClassVar[bool] = True
     services: ClassVar[tuple[str, ...]] = ()
+
+
+def services_asked(stage: Stage | ColumnStage, settings: Any) -> tuple[str, ...]:
+    """The services that a step asks under these settings."""
+    return stage.services(settings) if callable(stage.services) else stage.services
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from schemas.errors import StageRefused
 from schemas.messages import ChatReply, Message, Usage
+from schemas.settings.services import Price
 from tasks.services.calls import CallLog, identify
 from tasks.services.chat_reply import (
     LONGEST_ANSWER,
@@ -88,8 +89,10 @@ class OpenAIServer:
             bad.usage, bad.attempts = usage, usage.requests
             raise bad from None
 
-    async def embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        """The vectors of texts, one row a text, in the order asked."""
+    async def embed(
+        self, model: str, texts: Sequence[str], price: Price | None = None
+    ) -> tuple[NDArray[np.float64], Usage]:
+        """The vectors of texts, one row a text, in the order asked, and what they used."""
         # An empty text is refused by the protocol; a space has a vector, and no level compares it.
         body = {"model": model, "input": [text or " " for text in texts], "encoding_format": "float"}
         value, response = await self.http.request_json(
@@ -102,7 +105,7 @@ class OpenAIServer:
             raise self.http.bad_response("no list of vectors under 'data'", response) from None
         if vectors.ndim != 2 or len(vectors) != len(texts) or not np.isfinite(vectors).all():
             raise self.http.bad_response(f"not one vector for each of {len(texts)} texts", response)
-        return vectors
+        return vectors, read_usage(value, price, response.attempts)
 
     async def models(self) -> list[str]:
         """Names of the models served."""
@@ -287,6 +290,25 @@ class Chat:
         if target.price is None:
             raise StageRefused(no_price(target.role, target.model))
         return target.price.of(question_tokens(messages, fields.get("tools")), answer_tokens(fields))
+
+    async def embed(self, role: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """The vectors of texts by the role's model, one row a text; asked once, counted and paid for like a reply."""
+        target = self._models.target(role, self._default)
+        server, log = self._server(target.endpoint), self._models.calls
+        model = target.model or await server.only_model()
+
+        async def ask(call_id: str = "") -> ChatReply:
+            vectors, usage = await server.embed(model, texts, target.price)
+            return ChatReply(orjson.dumps(vectors.tolist()).decode(), usage=usage, model=model, call_id=call_id)
+
+        if log is None:
+            return np.array(orjson.loads((await ask()).text), dtype=np.float64)
+        asked: list[Message] = [{"role": "user", "content": text} for text in texts]
+        base_url, fields = server.http.endpoint.base_url, {"temperature": 0, "object": "embedding"}
+        request = identify(role, target.endpoint, base_url, model, orjson.dumps(asked), fields, None, None)
+        most_usd = self._most_usd(target, log, asked, {"max_tokens": 1})
+        reply = await log.once(request, most_usd, ask, unpaid=Usage(cost_usd=None if target.price is None else 0.0))
+        return np.array(orjson.loads(reply.text), dtype=np.float64)
 
     async def models(self, endpoint: str | None = None) -> list[str]:
         """Names of the models that an endpoint serves."""

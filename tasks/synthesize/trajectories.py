@@ -56,10 +56,10 @@ def open_writer(
 ) -> tuple[str, Ask]:
     """The writer's name and the writer. Only a recipe whose samples are labels is given the truth; it asks no model."""
     sampling = Sampling(settings.temperature, seed, settings.max_tokens)
-    if settings.single_agent or (recipe.writer is None and recipe.label_answer is None):
+    if settings.single_agent or (recipe.writer is None and not recipe.writes_gold):
         return "agent", SingleAgent(chat, settings.agent, sampling)
-    if recipe.label_answer is not None:
-        return "truth", LabelWriter(recipe.label_answer(truth, settings.answer_decimals))
+    if recipe.writes_gold:
+        return "truth", LabelWriter(recipe.gold(truth, settings.answer_decimals))
     assert recipe.writer is not None
     return recipe.writer.open(WriterContext(chat, recipe.prompt, picture, settings, sampling, notes))
 
@@ -92,7 +92,7 @@ def items(inputs: Inputs, settings: SynthesizeSettings) -> pl.DataFrame:
 
 
 def _items_of(inputs: Inputs, settings: SynthesizeSettings, recipe: str, max_images: int | None) -> pl.DataFrame:
-    chosen = labelled_pictures(inputs, "train", max_images)
+    chosen = labelled_pictures(inputs, "train", max_images, RECIPES[recipe].pictures)
     addresses = inputs.frame("labels").select("image_id", "country", "region", "city")
     chosen = chosen.join(addresses, on="image_id", how="left")
     notes = RECIPES[recipe].notes(settings)
@@ -130,7 +130,7 @@ def roles(settings: SynthesizeSettings) -> tuple[str, ...]:
     """The models that the chosen recipes ask."""
     found: list[str] = []
     for recipe in (RECIPES[name] for name in chosen_recipes(settings)):
-        if settings.single_agent or (recipe.writer is None and recipe.label_answer is None):
+        if settings.single_agent or (recipe.writer is None and not recipe.writes_gold):
             found.append(settings.agent)
         elif recipe.writer is not None:
             found += recipe.writer.roles(settings)
@@ -154,7 +154,7 @@ async def work(item: Row, context: WorkerContext) -> Outcome:
     files: list[Row] = []
     judged: list[Verdict] = []
     usage = Usage()
-    for number in range(settings.samples if recipe.label_answer is None else 1):
+    for number in range(1 if recipe.writes_gold else settings.samples):
         writer, trajectory = await _try(item, recipe, picture, truth, number, context)
         verdict, read = await _judge(trajectory, recipe, truth, context)
         judged.append(verdict)

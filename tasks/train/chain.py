@@ -44,8 +44,8 @@ def chain(samples: pl.DataFrame, settings: TrainSettings) -> list[Link]:
     """The models to be made, in order. A phase without samples has a link too, but is not a parent."""
     links: list[Link] = []
     parent: str | None = None
-    # The tiny base learns its tokenizer from the text of all samples, so all of them decide what it is.
-    vocabulary = _digest(samples) if settings.base == "tiny" else None
+    # The tiny base learns its tokenizer from the text of these samples, so they decide what it is.
+    vocabulary = _digest(vocabulary_samples(samples)) if settings.base == "tiny" else None
     for phase in settings.phases:
         mine = samples_of(samples, phase, settings)
         samples_digest = _digest(mine)
@@ -54,6 +54,15 @@ def chain(samples: pl.DataFrame, settings: TrainSettings) -> list[Link]:
         if mine.height:
             parent = model_id
     return links
+
+
+def vocabulary_samples(samples: pl.DataFrame) -> pl.DataFrame:
+    """The samples whose text the tiny base's tokenizer is learned from.
+
+    Those of GRPO count only where there are no others: Pass@K of a model finds them after that model was trained.
+    """
+    others = samples.filter(pl.col("training_stage") != "grpo")
+    return others if others.height else samples
 
 
 def samples_of(samples: pl.DataFrame, phase: TrainingPhase, settings: TrainSettings) -> pl.DataFrame:

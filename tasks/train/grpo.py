@@ -123,12 +123,15 @@ class Grpo:
         return self.grpo.learning_rate * rate_share(step, self.steps, 0.0, self.grpo.schedule)
 
     def prompts(self, generation: int, progress: Progress) -> list[int]:
-        """The samples of a generation, the curriculum's phase I first; phase II at once when phase I has converged."""
+        """The samples of a generation, the curriculum's phase I first; all of them when phase I has converged.
+
+        Phase II "expands the training set" (SpotAgent 3.3.2): its samples and those of phase I are mixed, by bytes.
+        """
         first = [n for n, row in enumerate(self.rows) if row.get("phase") in (None, 1)]
         if progress.phase_end is not None and len(first) < len(self.rows):
-            second = [n for n in range(len(self.rows)) if n not in set(first)]
+            expanded = sorted(range(len(self.rows)), key=lambda n: (str(self.rows[n].get("sha256")), n))
             start = (generation - progress.phase_end) * self.per_generation
-            return [second[(start + n) % len(second)] for n in range(self.per_generation)]
+            return [expanded[(start + n) % len(expanded)] for n in range(self.per_generation)]
         start = generation * self.per_generation
         return [(start + n) % len(self.rows) for n in range(self.per_generation)]
 

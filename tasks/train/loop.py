@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch.distributed.tensor import DTensor
 
-from schemas.errors import GeofixError
+from schemas.errors import GeofixError, StageRefused
 from schemas.settings.train import TrainSettings
 from tasks.runtime.steps import Steps
 from tasks.train.checkpoints import Progress, resume_checkpoint, save_checkpoint
@@ -79,7 +79,14 @@ class Loop:
         began = time.monotonic()
         done_before = progress.step
         while progress.step < steps:
-            figures = self._step(optimizer, progress)
+            try:
+                figures = self._step(optimizer, progress)
+            except StageRefused as refusal:  # such as a money budget that a reward's models have used up
+                if progress.step == last_saved or self.ranks.count > 1:
+                    raise
+                # A step fails so while it draws, before it learns: the model is as the last step left it.
+                save_checkpoint(self.output, self.model, optimizer, progress, self.ranks)
+                raise StageRefused(f"{refusal}; the checkpoint of step {progress.step} is kept") from refusal
             for name, text in signs.seen(progress.step, figures):
                 progress.warnings.append({"step": progress.step, "sign": name, "text": text})
                 logger.warning("step %d: %s", progress.step, text)

@@ -2,8 +2,8 @@
 
 SFT has a question and the true answer for every labelled picture of the train split; cold start has the kept
 trajectories, rendered as the served model is prompted (`tasks/agent/render.py`), with boxes in pixels of the size the
-trainer shows; GRPO has the question alone for every picture that Pass@K calls learnable. The reward needs the address
-levels beside the point, so each row carries them.
+trainer shows; GRPO has the question alone for every picture, or for those that Pass@K calls learnable. Words, form and
+kinds of pictures are the recipe's. The reward needs the address levels beside the point, so each row carries them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Any
 
 import polars as pl
 
+from schemas.errors import InputError
 from schemas.messages import Message, image_part
 from schemas.settings.train import TrainSettings
 from schemas.tables import TABLES
-from tasks.agent.prompt import answer_lines, direct_messages
+from tasks.agent.prompt import Prompt
 from tasks.agent.render import training_messages
 from tasks.agent.stored import shown_size, with_size
 from tasks.agent.tagged import NotTaggable
 from tasks.lake import Lake
-from tasks.reward.outcome import TRUTH_COLUMNS
+from tasks.recipes.recipe import RECIPES, Recipe, rollout_prompt
+from tasks.reward.outcome import TRUTH_COLUMNS, truth_of
 from tasks.runtime.runner import ColumnStage, Inputs, digest
 
 Row = dict[str, Any]
@@ -32,25 +34,20 @@ REJECTS_SCHEMA = {"id": pl.String, "reason": pl.String, "evidence_json": pl.Stri
 
 def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The samples of all phases, and what cannot be one, with the reason."""
-    images = inputs.frame("images").select("image_id", "kind", "extension", "licence", "attribution")
-    labels = (
-        inputs.frame("labels")
-        .filter(pl.col("split") == "train")
-        .join(images, on="image_id", how="left")
-        # Satellite scenes are labelled too; the recipes train on pictures taken on the ground.
-        .filter(pl.col("kind").fill_null("") != "satellite")
-        .sort("image_id")
-    )
+    images = known_recipe(settings).pictures.apply(inputs.frame("images"))
+    images = images.select("image_id", "extension", "licence", "attribution")
+    labels = inputs.frame("labels").filter(pl.col("split") == "train").join(images, on="image_id").sort("image_id")
     known = {row["image_id"]: row for row in labels.to_dicts()}
     # The snapshot holds what was approved; a picture that has ended since is left out.
     live = set(inputs.lake.read("images", columns=["image_id"])["image_id"])
 
     kept: list[Row] = []
     rejects: list[Row] = []
+    every: list[Row] = [{"image_id": image_id} for image_id in known]
     for phase, found in (
-        ("sft", [{"image_id": image_id} for image_id in known]),
+        ("sft", every),
         ("cold_start", _kept_trajectories(inputs, settings)),
-        ("grpo", _learnable(inputs)),
+        ("grpo", _learnable(inputs, settings) if settings.grpo.pictures == "learnable" else every),
     ):
         for row in found:
             sample_id = digest(phase, row["image_id"], row.get("trajectory_id"))
@@ -96,12 +93,24 @@ def _messages(phase: str, row: Row, label: Row, settings: TrainSettings) -> list
         trained = shown_size(view, settings.image_max_pixels, settings.image_min_pixels)
         stored = with_size(json.loads(row["messages_json"]), view, trained)
         return training_messages(stored, json.loads(row["tools_json"]))
-    question = direct_messages(image_part(label["sha256"], label["extension"]))
+    picture = image_part(label["sha256"], label["extension"])
     if phase == "grpo":
-        return question
-    point = label["lat"], label["lon"]
-    answer = answer_lines(label["country"], label["city"], *point, settings.answer_decimals)
-    return [*question, {"role": "assistant", "content": answer}]
+        return opened(rollout_prompt(settings.recipe, settings.grpo.max_turns), picture)
+    recipe = known_recipe(settings)
+    answer = recipe.gold(truth_of(label), settings.answer_decimals)
+    return [*opened(recipe.direct, picture), {"role": "assistant", "content": answer}]
+
+
+def known_recipe(settings: TrainSettings) -> Recipe:
+    """The recipe that is trained; InputError in one line if there is none of its name."""
+    if settings.recipe not in RECIPES:
+        raise InputError(f"train.recipe: there is no recipe '{settings.recipe}'; there are {', '.join(RECIPES)}")
+    return RECIPES[settings.recipe]
+
+
+def opened(prompt: Prompt, picture: dict[str, Any]) -> list[Message]:
+    """The opening as a model is trained on it: its tools stand in the system's message."""
+    return training_messages(prompt.opening(picture), prompt.tool_schemas())
 
 
 def _kept_trajectories(inputs: Inputs, settings: TrainSettings) -> list[Row]:
@@ -114,9 +123,14 @@ def _kept_trajectories(inputs: Inputs, settings: TrainSettings) -> list[Row]:
     )
 
 
-def _learnable(inputs: Inputs) -> list[Row]:
-    """Pictures to learn from, by the policy that was measured last: policies are not mixed."""
+def _learnable(inputs: Inputs, settings: TrainSettings) -> list[Row]:
+    """Pictures to learn from, by the policy that was measured last: policies are not mixed.
+
+    Of trained models only the recipe's own count.
+    """
+    models = inputs.frame("models").filter(pl.col("recipe") != settings.recipe)["model_id"]
     regimes = inputs.frame("regimes")
+    regimes = regimes.filter(~pl.col("policy").str.strip_prefix("trained:").is_in(models.implode()))
     if regimes.is_empty():
         return []
     policy = regimes.sort("written_at")["policy"][-1]
@@ -132,6 +146,7 @@ def identity(settings: TrainSettings) -> Any:
     """Of the settings, what decides the samples."""
     return {
         "recipe": settings.recipe,
+        "grpo": [settings.grpo.pictures, settings.grpo.max_turns],
         "answer_decimals": settings.answer_decimals,
         "pixels": [settings.image_min_pixels, settings.image_max_pixels],
     }
@@ -139,10 +154,10 @@ def identity(settings: TrainSettings) -> Any:
 
 STAGE = ColumnStage(
     name="train.samples",
-    reads=("labels", "images", "trajectories", "regimes"),
+    reads=("labels", "images", "trajectories", "regimes", "models"),
     writes=("samples",),
     compute=compute,
-    version=2,
+    version=3,
     identity=identity,
     snapshot=True,
     unhashed=("snapshot_id",),
@@ -154,17 +169,17 @@ SPLIT = "validation"
 
 def held_out(lake: Lake, settings: TrainSettings) -> list[dict[str, Any]]:
     """Pictures of the validation split, the same ones in every lake that holds them, as many as are asked about."""
-    images = lake.read("images", columns=["image_id", "extension"])
+    recipe, prompt = known_recipe(settings), rollout_prompt(settings.recipe, settings.grpo.max_turns)
+    images = recipe.pictures.apply(lake.read("images")).select("image_id", "extension")
     labels = (
         lake.read("labels").filter(pl.col("split") == SPLIT).drop_nulls(["country", "city"]).join(images, on="image_id")
     )
     rows = []
     for label in labels.sort("sha256", "image_id").head(settings.validation_images).to_dicts():
-        prompt = direct_messages(image_part(label["sha256"], label["extension"]))
-        answer = answer_lines(label["country"], label["city"], label["lat"], label["lon"], settings.answer_decimals)
-        gold = [*prompt, {"role": "assistant", "content": answer}]
+        asked = opened(prompt, image_part(label["sha256"], label["extension"]))
+        answer = recipe.gold(truth_of(label), settings.answer_decimals)
+        gold = [*asked, {"role": "assistant", "content": answer}]
         truth = {name: label.get(name) for name in TRUTH_COLUMNS}
-        rows.append(
-            {**truth, "image_id": label["image_id"], "prompt_json": json.dumps(prompt), "gold_json": json.dumps(gold)}
-        )
+        written = {"messages_json": json.dumps(asked), "gold_json": json.dumps(gold)}
+        rows.append({**truth, "image_id": label["image_id"], **written})
     return rows

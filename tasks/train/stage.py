@@ -13,7 +13,10 @@ import polars as pl
 
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainingPhase, TrainSettings
+from tasks.agent.service_tools import tool_services
 from tasks.lake import Lake
+from tasks.recipes.recipe import rollout_prompt
+from tasks.recipes.rewards import reward_roles, reward_services
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup
 from tasks.runtime.steps import StepFile
 from tasks.services import Connections
@@ -159,6 +162,21 @@ def phase_resources(settings: TrainSettings, declared: Resources) -> Resources:
     return declared if settings.workers == 1 else replace(declared, cpus=0.0, gpus=0.0, gpu_where_any=False)
 
 
+def services(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:
+    """The services that rewards and tools ask, in GRPO and in the validation of every phase."""
+    if phase not in settings.phases or (phase != "grpo" and not settings.validation_images):
+        return ()
+    tools = rollout_prompt(settings.recipe, settings.grpo.max_turns).tools
+    asked = (*tool_services(tools), *reward_services(settings.recipe, settings.grpo.reward))
+    return tuple(dict.fromkeys(asked))
+
+
+def roles(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:
+    """The models that the reward asks."""
+    is_asked = "chat" in services(phase, settings)
+    return reward_roles(settings.recipe, settings.grpo.reward) if is_asked else ()
+
+
 def _stage(phase: TrainingPhase) -> Stage:
     return Stage(
         name=f"train.{phase}",
@@ -169,6 +187,8 @@ def _stage(phase: TrainingPhase) -> Stage:
         open=open_context,
         resources=Resources(cpus=2, gpu_where_any=True, workers=1, chunk=1),
         sized=phase_resources,
+        services=functools.partial(services, phase),
+        roles=functools.partial(roles, phase),
         keeps_history=True,
         snapshot=True,
         unhashed=("snapshot_id",),

@@ -18,7 +18,7 @@ from tasks.imaging.processor import ImageOnlyProcessor, load_processor
 from tasks.lake.image_store import ImageStore
 from tasks.runtime.steps import Steps
 from tasks.services import Connections
-from tasks.train.chain import Link, samples_of
+from tasks.train.chain import Link, samples_of, vocabulary_samples
 from tasks.train.encoding import Encoder, Pictures, conversation_texts
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
@@ -32,7 +32,7 @@ from tasks.train.result import Result, finished_result, partial_folder
 from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer, recipe_scorer
 from tasks.train.supervised import Supervised
 from tasks.train.tiny import build_model, build_processor
-from tasks.train.validation import validator
+from tasks.train.validation import NEW_TOKENS, validator
 from tasks.train.with_tools import ToolRollouts, environment_maker, opening_prompt
 
 Rows = Sequence[Mapping[str, Any]]
@@ -57,7 +57,8 @@ def train_model(
 
     def make_job() -> Job:
         rows = samples_of(all_samples, link.phase, settings).to_dicts()
-        texts = (text for one in all_samples["messages_json"] for text in conversation_texts(one))
+        taught = vocabulary_samples(all_samples)
+        texts = (text for one in taught["messages_json"] for text in conversation_texts(one))
         if torch.cuda.is_available():
             check_room(forecast_phase(pl.DataFrame(rows, infer_schema_length=None), link.phase, settings))
         processor, model = _open(link, texts, settings, models, ranks)
@@ -78,10 +79,13 @@ def train_model(
         validate = None
         shown = held_out[: settings.validation_images]
         if shown:
-            validate = by_first(validator(
-                fast, encoder, shown, scorer, settings.grpo.rollout_groups, settings.grpo.max_completion_tokens,
-                settings.pack_tokens,
-            ), fast, ranks)  # fmt: skip
+            engines = Engines(fast, encoder.end_tokens, settings.grpo.rollout_groups)
+            rollouts, encode = open_rollouts(
+                engines, encoder, shown, settings, store, connections, size=1, temperature=0.0, most_tokens=NEW_TOKENS
+            )
+            validate = by_first(
+                validator(fast, encoder, shown, rollouts, encode, scorer, settings.pack_tokens), fast, ranks
+            )
         return Job(model, processor, program, settings, weight_decay, validate, ranks)
 
     try:
@@ -103,24 +107,9 @@ def grpo_program(
     """GRPO over these samples, with rollouts of the embedded engine; with tools where the recipe trains with them."""
     grpo = settings.grpo
     engines = Engines(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)
-    rollouts: Rollouts
-    if grpo.max_turns:
-        make = environment_maker(settings, store, connections)
-        rollouts = ToolRollouts(
-            engines, encoder, make, grpo.group_size, grpo.max_completion_tokens, grpo.max_turns, grpo.temperature,
-            grpo.max_reply_tokens,
-        )  # fmt: skip
-
-        def encode(number: int) -> Sample:
-            return opening_prompt(make(rows[number]), encoder)
-    else:
-        rollouts = EmbeddedRollouts(
-            engines, encoder.decode, grpo.group_size, grpo.max_completion_tokens, grpo.temperature
-        )
-
-        def encode(number: int) -> Sample:
-            return encoder.prompt(rows[number]["messages_json"])
-
+    rollouts, encode = open_rollouts(
+        engines, encoder, rows, settings, store, connections, grpo.group_size, grpo.temperature
+    )
     reference = None
     if grpo.kl:
         is_shared = ranks.count > 1 and settings.shard == "full"
@@ -129,6 +118,35 @@ def grpo_program(
         if is_shared:
             shard(reference.fast, ranks)
     return Grpo(fast, encode, rows, settings, rollouts, scorer, reference, ranks)
+
+
+def open_rollouts(
+    engines: Engines,
+    encoder: Encoder,
+    rows: Rows,
+    settings: TrainSettings,
+    store: ImageStore,
+    connections: Connections | None,
+    size: int,
+    temperature: float,
+    most_tokens: int | None = None,
+) -> tuple[Rollouts, Callable[[int], Sample]]:
+    """What writes `size` rollouts of each row's question, and the question as tokens.
+
+    Rollouts have tools where the settings give them turns. `most_tokens` is given for validation, between whose rounds
+    key caches are freed.
+    """
+    grpo = settings.grpo
+    new_tokens = min(grpo.max_completion_tokens, most_tokens or grpo.max_completion_tokens)
+    if not grpo.max_turns:
+        embedded = EmbeddedRollouts(engines, encoder.decode, size, new_tokens, temperature, keep=most_tokens is None)
+        return embedded, lambda number: encoder.prompt(rows[number]["messages_json"])
+    make = environment_maker(settings, store, connections)
+    with_tools = ToolRollouts(
+        engines, encoder, make, size, grpo.max_completion_tokens, grpo.max_turns, temperature,
+        min(new_tokens, grpo.max_reply_tokens or new_tokens), most_tokens is None,
+    )  # fmt: skip
+    return with_tools, lambda number: opening_prompt(make(rows[number]), encoder)
 
 
 def by_first(validate: Validate, fast: FastModel, ranks: Ranks) -> Validate:

@@ -8,14 +8,11 @@ from typing import Any
 import torch
 
 from tasks.reward.metrics import THRESHOLDS_KM
-from tasks.reward.outcome import point_error
 from tasks.train.encoding import Encoder
-from tasks.train.fast.grouped import Completion
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import IGNORED, bins, pack
+from tasks.train.fast.packing import IGNORED, Sample, bins, pack
 from tasks.train.loop import Figures
-from tasks.train.rollouts.sampling import Sampling
-from tasks.train.rollouts.source import Engines, Episode, Scorer
+from tasks.train.rollouts.source import Rollouts, Scorer
 
 NEW_TOKENS = 512
 
@@ -24,20 +21,18 @@ def validator(
     fast: FastModel,
     encoder: Encoder,
     rows: Sequence[Mapping[str, Any]],
+    rollouts: Rollouts,
+    encode: Callable[[int], Sample],
     scorer: Scorer,
-    groups: int,
-    new_tokens: int,
     pack_tokens: int,
 ) -> Callable[[], Figures]:
-    """A function that asks the model as it is: one greedy answer for each picture, and the loss of the true answer.
+    """A function that asks the model as it is: one answer for each picture, and the loss of the true answer.
 
-    `rows` have `prompt_json`, `gold_json` and the truth.
+    `rows` have `gold_json` and the truth; `encode` gives the prompt of each, which `rollouts` answer once.
     """
-    engines = Engines(fast, encoder.end_tokens, groups)
     gold = [encoder.conversation(row["gold_json"]) for row in rows]
-    prompts = [encoder.prompt(row["prompt_json"]) for row in rows]
+    prompts = [encode(number) for number in range(len(rows))]
     trained = sum(label != IGNORED for one in gold for label in one.labels[1:])
-    limit = min(new_tokens, NEW_TOKENS)
 
     def validate() -> Figures:
         total = torch.zeros((), device=fast.device)
@@ -45,24 +40,19 @@ def validator(
         for members in bins(lengths, max([pack_tokens, *lengths])):
             packed = pack([gold[n] for n in members], fast.image_token, fast.merge).to(fast.device)
             total += fast.loss(packed, max(1, trained))
-        found = engines.generate(prompts, 1, limit, Sampling(temperature=0))
-        engines.clear()
-        episodes = [
-            Episode(Completion(one.ids, [True] * len(one.ids)), one.is_finished, encoder.decode(one.ids))
-            for [one] in found
-        ]
+        episodes = [one for [one] in rollouts.draw(prompts, rows)]
         judged = scorer(list(zip(episodes, rows, strict=True)))
-        rewards = [one.reward for one in judged if one.reward is not None]
+        used = [one for one in judged if one.reward is not None]
         figures: Figures = {"loss": float(total), "images": float(len(rows))}
-        figures["reward"] = sum(rewards) / max(1, len(rewards))
+        figures["reward"] = sum(one.reward or 0.0 for one in used) / max(1, len(used))
         figures["unread"] = sum(one.reason is not None for one in judged) / len(judged)
-        errors = [
-            point_error(episode.answer, row["lat"], row["lon"]).error_km
-            for episode, row in zip(episodes, rows, strict=True)
-        ]
-        for limit_km in THRESHOLDS_KM:
-            near = [error is not None and error < limit_km for error in errors]
-            figures[f"acc@{limit_km:g}km"] = sum(near) / len(near)
+        parts = sorted({name for one in used for name in one.parts})
+        figures |= {f"reward/{name}": sum(one.parts.get(name, 0.0) for one in used) / len(used) for name in parts}
+        errors = [one.error_km for one in judged]
+        if not parts or any(error is not None for error in errors):  # a reward by levels alone measures no distance
+            for limit_km in THRESHOLDS_KM:
+                near = [error is not None and error < limit_km for error in errors]
+                figures[f"acc@{limit_km:g}km"] = sum(near) / len(near)
         return figures
 
     return validate

@@ -28,10 +28,11 @@ from schemas.errors import InputError
 from schemas.messages import image_references
 from schemas.settings.train import TrainSettings
 from tasks.agent.picture import open_picture
+from tasks.agent.prompt import Prompt
 from tasks.agent.render import chat_template
 from tasks.agent.toolbox import RESULT_CHARS
 from tasks.lake import Lake
-from tasks.recipes.recipe import RECIPES
+from tasks.recipes.recipe import rollout_prompt
 from tasks.recipes.rewards import rewarded_recipes
 from tasks.reward.outcome import TRUTH_COLUMNS
 from tasks.runtime.snapshots import Snapshot
@@ -43,7 +44,6 @@ from tasks.train.opening import base_folder
 from tasks.train.result import finished_result
 from tasks.train.samples import STAGE, compute, held_out
 from tasks.train.stage import MODELS
-from tasks.train.with_tools import budgets_of
 
 Row = dict[str, Any]
 TOOL = "tasks.agent.verl_tools.GeofixTool"
@@ -74,8 +74,8 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
     rows = samples_of(samples, "grpo", settings).to_dicts()
     if not rows:
         raise InputError("there are no GRPO samples: run `geofix difficulty` on the approved snapshot first")
-    shown = [{**row, "messages_json": row["prompt_json"]} for row in held_out(lake, settings)]
-    tools = RECIPES[settings.recipe].prompt.tools if settings.grpo.max_turns else ()
+    shown = held_out(lake, settings)
+    tools = _prompt(settings).tools
     out.parent.mkdir(parents=True, exist_ok=True)
     final, part = out.resolve(), out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -84,7 +84,7 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
         _write_rows(part, "train", rows, lake, settings, tools)
         _write_rows(part, "validation", shown or rows[:1], lake, settings, tools)
         if tools:
-            _yaml(part / "tools.yaml", {"tools": [_tool(name, tools, final) for name in sorted(tools)]})
+            _yaml(part / "tools.yaml", {"tools": [_tool(name, _prompt(settings), final) for name in sorted(tools)]})
         kept = {name: getattr(config, name).model_dump(mode="json") for name in ("train", "services", "models")}
         _yaml(part / "settings.yaml", {"recipe": settings.recipe, "profile": config.profile, **kept})
         (part / "reward.py").write_text(
@@ -137,7 +137,8 @@ def _row(
     picture = open_picture(lake.images.read(*reference), settings.image_max_pixels, settings.image_min_pixels)
     given: Row = {}
     if tools:
-        messages = RECIPES[settings.recipe].prompt.opening({"type": "image"}, budgets_of(settings))
+        # verl adds the tools to the words itself
+        messages = _prompt(settings).opening({"type": "image"})
         name = f"pictures/{reference[0]}.{reference[1]}"
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -183,11 +184,12 @@ def _marked(content: str | list[dict[str, Any]]) -> str:
     return "".join(part["text"] if part["type"] == "text" else "<image>" for part in content)
 
 
-def _tool(name: str, offered: Iterable[str], folder: Path) -> Row:
+def _tool(name: str, prompt: Prompt, folder: Path) -> Row:
     config = {
         "type": "native",
         "tool": name,
-        "offered": list(offered),
+        "offered": list(prompt.tools),
+        "limits": [prompt.search_results, prompt.result_chars],
         "folder": str(folder),
         "settings": str(folder / "settings.yaml"),
     }
@@ -230,8 +232,8 @@ def launch_configuration(
         multi_turn |= {
             "tool_config_path": str(folder / "tools.yaml"),
             "max_assistant_turns": grpo.max_turns,
-            "max_parallel_calls": budgets_of(settings).calls,
-            "max_tool_response_length": RESULT_CHARS,
+            "max_parallel_calls": _prompt(settings).budgets.calls,
+            "max_tool_response_length": _prompt(settings).result_chars or RESULT_CHARS,
         }
     adapters = {} if settings.lora is None else {"lora_rank": settings.lora.rank, "lora_alpha": settings.lora.alpha}
     passes = {"log_prob_micro_batch_size_per_gpu": grpo.micro_batch}
@@ -282,7 +284,8 @@ def launch_configuration(
                 "name": "vllm",
                 "n": grpo.group_size,
                 "temperature": grpo.temperature,
-                "tensor_model_parallel_size": 1,
+                "tensor_model_parallel_size": settings.verl.tensor_parallel,
+                "gpu_memory_utilization": settings.verl.memory_share,
                 "multi_turn": multi_turn,
                 "agent": {"default_agent_loop": "tool_agent" if has_tools else "single_turn_agent"},
                 **passes,
@@ -312,12 +315,9 @@ def launch_configuration(
 def prompt_tokens(settings: TrainSettings, rows: Sequence[Mapping[str, Any]]) -> int:
     """Room for the longest question with its picture."""
     text = max(size_of(row["messages_json"])[0] for row in rows) / CHARS_A_TOKEN
-    if settings.grpo.max_turns:  # words and tools of the recipe stand in place of the question
-        text = len(str(_words(settings))) / CHARS_A_TOKEN
     needed = text + settings.image_max_pixels / TOKEN_PIXELS
     return max(PROMPT_TOKENS, round(-(-needed // ROUND) * ROUND))
 
 
-def _words(settings: TrainSettings) -> list[Any]:
-    prompt = RECIPES[settings.recipe].prompt
-    return [prompt.opening({"type": "image"}), prompt.tool_schemas()]
+def _prompt(settings: TrainSettings) -> Prompt:
+    return rollout_prompt(settings.recipe, settings.grpo.max_turns)

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -30,12 +30,11 @@ from schemas.messages import ChatReply, ToolCall, Usage, image_reference, parts_
 from schemas.settings.train import TrainSettings
 from tasks.agent.environment import TOOL_OUTAGE, TURN_BUDGET, Environment
 from tasks.agent.picture import open_picture
-from tasks.agent.prompt import Budgets
 from tasks.agent.render import CONTROL, render_text
-from tasks.agent.service_tools import open_toolbox
+from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.tagged import split_calls
 from tasks.lake.image_store import ImageStore
-from tasks.recipes.recipe import RECIPES
+from tasks.recipes.recipe import rollout_prompt
 from tasks.services import Connections
 from tasks.train.encoding import Encoder
 from tasks.train.fast.grouped import Completion
@@ -44,10 +43,6 @@ from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Engines, Episode
 
-ASKED = {
-    "search_web": "search", "maps_geocode": "geocoder", "poi_input_tips": "maps", "poi_keyword_search": "maps",
-    "poi_detail_query": "maps", "static_map_query": "maps", "satellite_map_query": "maps",
-}  # fmt: skip
 GATHER_S = 0.05  # a step of the engine costs the same for one rollout as for many: few are not started alone
 SLACK = 4  # a quarter more than the longest: an engine is made anew, and emptied before, for what does not fit
 CONTROL_TOKEN = "control_token"  # why a rollout ended: a tool's answer holds a token that steers the model
@@ -164,11 +159,13 @@ class ToolRollouts:
         max_turns: int,
         temperature: float,
         reply_tokens: int | None = None,
+        keep: bool = True,
     ) -> None:
         self._engines, self._encoder, self._make = engines, encoder, make_environment
         self._size, self._max_tokens, self._max_turns = size, max_tokens, max_turns
         self._reply_tokens = min(max_tokens, reply_tokens or max_tokens)
         self._sampling = Sampling(temperature)
+        self._keep = keep  # key caches between two draws
         self._tools: asyncio.AbstractEventLoop | None = None
         self.waited_s = 0.0  # of the last draw: the engine idle for want of a tool's answer
 
@@ -185,6 +182,8 @@ class ToolRollouts:
             while queue.wait():
                 self._continue(queue)
         self.waited_s = queue.waited_s
+        if not self._keep:
+            self._engines.clear()
         return [[rollout.episode() for rollout in group] for group in groups]
 
     def _continue(self, queue: RolloutQueue) -> None:
@@ -223,7 +222,7 @@ class ToolRollouts:
         reply = ChatReply(
             text=said if calls else text,
             tool_calls=tuple(ToolCall(f"call_{n}", name, arguments) for n, (name, arguments) in enumerate(calls)),
-            usage=Usage(prompt_tokens=len(rollout.prompt.ids), completion_tokens=len(ids)),
+            usage=Usage(prompt_tokens=rollout.length - len(ids), completion_tokens=len(ids)),
             finish_reason="stop" if is_whole else "length",
         )
         await environment.step(reply)
@@ -270,21 +269,20 @@ def environment_maker(
     settings: TrainSettings, store: ImageStore, connections: Connections | None
 ) -> Callable[[Mapping[str, Any]], Environment]:
     """Makes the environment of a sample: its picture, the recipe's words and tools, the turns of the settings."""
-    if settings.recipe not in RECIPES or not RECIPES[settings.recipe].prompt.tools:
+    prompt = rollout_prompt(settings.recipe, settings.grpo.max_turns)
+    if not prompt.tools:
         raise GeofixError(
             f"train.grpo.max_turns is {settings.grpo.max_turns}, but '{settings.recipe}' has no tools; set it to 0"
         )
     if connections is None:
         raise GeofixError("tools in training ask services: run it through `geofix train`")
-    prompt = RECIPES[settings.recipe].prompt
-    for service in sorted({ASKED[name] for name in prompt.tools if name in ASKED}):
+    for service in tool_services(prompt.tools):
         connection = getattr(connections, service)
         if connection.endpoint.key_env and connection.key is None:
             raise GeofixError(
                 f"the tools of '{settings.recipe}' ask {service}: put its key into {connection.endpoint.key_env}"
             )
     tools = open_toolbox(connections, None)
-    budgets = budgets_of(settings)
 
     def make(row: Mapping[str, Any]) -> Environment:
         references = [
@@ -295,14 +293,9 @@ def environment_maker(
         ]
         original = store.read(*references[0])
         picture = open_picture(original, settings.image_max_pixels, settings.image_min_pixels)
-        return Environment(picture, tools, prompt, budgets, stop_at_outage=True)
+        return Environment(picture, tools, prompt, stop_at_outage=True)
 
     return make
-
-
-def budgets_of(settings: TrainSettings) -> Budgets:
-    """The recipe's, with the turns of the settings."""
-    return replace(RECIPES[settings.recipe].prompt.budgets, turns=settings.grpo.max_turns)
 
 
 def opening_prompt(environment: Environment, encoder: Encoder) -> Sample:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from flows.order import STAGES, check_of, report_of, steps_of
+from flows.order import STAGES, check_of, report_of, segments, steps_of
+from schemas.load import load_config
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -15,3 +16,30 @@ def test_a_module_of_a_stage_is_not_taken_for_its_report_or_check(stage: str) ->
 def test_the_plan_offers_both_and_the_review_neither() -> None:
     assert check_of("plan") and report_of("plan")
     assert check_of("review") is None and report_of("review") is None
+
+
+AFTER = ("synthesize", "difficulty", "train", "evaluate")
+
+
+def order(recipe: str, *overrides: str) -> list[str]:
+    found = segments(load_config(recipe=recipe, overrides=overrides), AFTER)
+    return [step.name for stage, steps in found if stage in ("difficulty", "train") for step in steps]
+
+
+def test_pass_at_k_runs_after_the_phase_whose_model_it_measures() -> None:
+    assert order("spotagent") == [
+        "train.samples", "train.sft", "difficulty.attempts", "difficulty.regimes", "train.samples", "train.cold_start",
+        "train.grpo",
+    ]  # fmt: skip
+    after = order("spotagent", "difficulty.policy=cold_start")
+    assert after.index("difficulty.attempts") == after.index("train.cold_start") + 1
+    before = order("spotagent", "difficulty.policy=answerer-base")
+    assert before[:3] == ["difficulty.attempts", "difficulty.regimes", "train.samples"], "a model that is not trained"
+
+
+@pytest.mark.parametrize("recipe", ["geovista", "geoagent", "thinking-with-map", "spotsft"])
+def test_a_recipe_that_takes_all_pictures_measures_no_pass_at_k(recipe: str) -> None:
+    assert order(recipe) == ["train.samples", "train.sft", "train.cold_start", "train.grpo"]
+    assert [stage for stage, _ in segments(load_config(recipe=recipe), ["difficulty"])] == ["difficulty"], (
+        "if asked for"
+    )

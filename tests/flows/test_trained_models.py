@@ -3,20 +3,24 @@
 from datetime import UTC, datetime
 
 import polars as pl
+import pytest
 
 from flows.trained import checkpoints
 from schemas.config import Config
+from schemas.errors import StageRefused
+from tasks.agent.attempt import policy_role
 
 STAGES = ("sft", "cold_start", "grpo", "cold_start")
 
 
 def models() -> pl.DataFrame:
     rows = [
-        {"model_id": f"m{day}", "training_stage": stage, "checkpoint": f"models/m{day}"}
+        {"model_id": f"m{day}", "training_stage": stage, "checkpoint": f"models/m{day}", "recipe": "spotagent"}
         | {"written_at": datetime(2026, 1, day, tzinfo=UTC)}
         for day, stage in enumerate(STAGES, 1)
     ]
-    return pl.DataFrame(rows)
+    other = {"model_id": "m9", "recipe": "geovista", "written_at": datetime(2026, 2, 1, tzinfo=UTC)}
+    return pl.DataFrame([*rows, {**rows[2], **other}])
 
 
 def asked(stage: str, **settings: object) -> list[str]:
@@ -36,3 +40,12 @@ def test_pass_at_k_serves_the_policy_that_is_measured() -> None:
     assert asked("difficulty", policy="m1", endpoint="trained") == ["m1"]
     assert asked("difficulty", policy="answerer-base") == []
     assert asked("train") == []
+
+
+def test_a_recipe_is_given_its_own_models_alone() -> None:
+    assert asked("evaluate", policies=[], agent_recipe="geovista") == ["m9"]
+    assert asked("evaluate", policies=["cold_start"], agent_recipe="geovista") == ["m9"], "no cold start of its own"
+    assert asked("evaluate", policies=[], agent_recipe="thinking-with-map") == []
+    assert asked("difficulty", policy="grpo", recipe="geovista") == ["m9"]
+    with pytest.raises(StageRefused, match="newest cold_start model of recipe geovista, and the lake has none"):
+        policy_role("cold_start", models(), "geovista")

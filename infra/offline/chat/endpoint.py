@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from infra.offline.chat import agent, answerer, consistency, judge, observer, verifier
+from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.protocol import ChatError, ChatRequest, bad, read_request
 from infra.offline.chat.reply import VARIANTS, Reply, base_name, completion, prompt_tokens, speak_as, stream
 from infra.offline.computing import compute_in_thread
@@ -35,14 +36,33 @@ class Model:
 
     speak: Callable[[ChatRequest, random.Random], Reply]
     takes_pictures: bool
+    calls_tools: bool = False
+
+
+_NAMED_TOOL = re.compile(r"\bcall the tool `(?P<name>[\w.-]{1,64})`(?: with the word (?P<word>\w{1,40}))?", re.I)
+
+
+def _named_tool(request: ChatRequest) -> re.Match[str] | None:
+    """What the last message says if it asks for a call in so many words, and the tool is offered."""
+    last = request.messages[-1]
+    found = _NAMED_TOOL.search(last.text) if last.role == "user" else None
+    return found if found and found["name"] in request.tools else None
+
+
+def _call_by_name(request: ChatRequest, rng: random.Random) -> Reply:
+    """The call that is asked for, as any model with tools makes it; its arguments are the word it is told."""
+    asked = _named_tool(request)
+    assert asked is not None
+    known = dict.fromkeys(request.tools[asked["name"]].get("properties") or {}, asked["word"] or "ok")
+    return Reply(calls=((asked["name"], fill_schema(request.tools[asked["name"]], known)),))
 
 
 MODELS: dict[str, Model] = {
-    "agent": Model(agent.agent_reply, True),
-    "proposer": Model(agent.agent_reply, True),
-    "writer": Model(agent.agent_reply, True),
+    "agent": Model(agent.agent_reply, True, True),
+    "proposer": Model(agent.agent_reply, True, True),
+    "writer": Model(agent.agent_reply, True, True),
     "observer": Model(observer.observer_reply, True),
-    "planner": Model(agent.planner_reply, False),
+    "planner": Model(agent.planner_reply, False, True),
     "judge": Model(judge.judge_reply, True),
     "verifier": Model(verifier.verifier_reply, True),
     "consistency": Model(consistency.consistency_reply, False),
@@ -79,13 +99,13 @@ async def complete(request: Request) -> Response:
 
 async def list_models(request: Request) -> Response:
     check_key(request)
-    return JSONResponse({"object": "list", "data": [_card(name) for name in MODELS]})
+    return JSONResponse({"object": "list", "data": [_card(name) for name in (*MODELS, EMBEDDER)]})
 
 
 async def show_model(request: Request) -> Response:
     check_key(request)
     name = request.path_params["name"]
-    if name not in _takes_pictures():
+    if name not in _takes_pictures() and name != EMBEDDER:
         raise ChatError(404, f"The model '{name}' does not exist", param="model", code="model_not_found")
     return JSONResponse(_card(name))
 
@@ -109,7 +129,7 @@ def _answer(body: bytes) -> tuple[ChatRequest, list[Reply]]:
     parsed = _parse(body, "We could not parse the JSON body of your request. (HINT: check for a trailing comma.)")
     request = read_request(parsed, _takes_pictures())
     name, variant = base_name(request.model)
-    speak = MODELS[name].speak
+    speak = _call_by_name if MODELS[name].calls_tools and _named_tool(request) else MODELS[name].speak
     return request, [speak_as(variant, speak, request, random_for(request, index)) for index in range(request.choices)]
 
 

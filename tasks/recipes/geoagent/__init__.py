@@ -13,7 +13,7 @@ from schemas.settings.synthesize import SynthesizeSettings
 from tasks.agent.attempt import Sampling
 from tasks.agent.environment import Ask
 from tasks.agent.prompt import Budgets, Prompt
-from tasks.recipes.geoagent.form import NORMALISE, QUESTION, SYSTEM, judge, schema
+from tasks.recipes.geoagent.form import DIRECT, NORMALISE, QUESTION, SYSTEM, addresses_of, gold, judge, schema
 from tasks.recipes.geoagent.reward import REWARD
 from tasks.recipes.recipe import Recipe, Writer, WriterContext
 from tasks.services.chat import Chat
@@ -93,8 +93,11 @@ RECIPE = Recipe(
     name="geoagent",
     version=1,
     prompt=Prompt(SYSTEM, QUESTION, budgets=Budgets(calls=0, turns=1), helpers={"normalise": NORMALISE}),
+    direct=Prompt(DIRECT, QUESTION, budgets=Budgets(calls=0, turns=1)),
     judge=judge,
     kept_when="the form, and the right country, region and place",
+    gold=gold,
+    addresses_of=addresses_of,
     writer=Writer(_writer, _roles),
     reward=REWARD,
     notes=_notes,

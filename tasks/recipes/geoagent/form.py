@@ -7,6 +7,8 @@ from schemas.messages import json_object
 from tasks.geo.named_places import nearest_named_km
 from tasks.geo.names import city_names, country_code, is_region, region_names, same_region
 from tasks.recipes.recipe import Judged
+from tasks.reward.answer import parse_answer
+from tasks.reward.levels import address_line
 from tasks.reward.outcome import Truth
 from tasks.reward.prose import countries_in, fold_text, mentions
 
@@ -30,6 +32,17 @@ For each level give the clues you see in the image, the reasoning that leads fro
 conclusion, and how uncertain it is: Low, Moderate or High.
 Answer with JSON alone, in this form:
 {FORM}"""
+
+# Figure 7, GRPO: the chain of thought is the thought, and the answer stands in tags of its own.
+DIRECT = f"""\
+You are an expert at telling where images were taken. Reason in three levels: which country, which region, which place.
+For each level give the clues you see in the image, the reasoning that leads from them to a conclusion, the \
+conclusion, and how uncertain it is: Low, Moderate or High. Name nothing that is not in the image.
+Write the reasoning inside <think> ... </think> tags and the answer inside <answer> ... </answer> tags.
+The reasoning is JSON in this form:
+{FORM}
+The answer is text alone: the country, its first or second administrative division, and the place inside it, as in
+<answer>Country; Region; Specific Location</answer>"""
 
 NORMALISE = f"""\
 A person looked at a picture and wrote down how they found out where it was taken. Bring these notes into the form \
@@ -78,6 +91,18 @@ def form_error(text: str) -> str | None:
     answer = value["FinalAnswer"]
     parts = [part.strip() for part in answer.split(";")] if isinstance(answer, str) else []
     return None if len(parts) == 3 and parts[0] else "FinalAnswer is not 'Country; Region; Specific Location'"
+
+
+def gold(truth: Truth, decimals: int) -> str:
+    """The true answer, as the paper's data have it; the reasoning is the model's own."""
+    address = truth.address
+    return f"<answer>{'; '.join(name or '' for name in (address.country, address.region, address.city))}</answer>"
+
+
+def addresses_of(text: str) -> tuple[str, ...]:
+    """What is geocoded (5.1)."""
+    line = address_line(parse_answer(text).address)
+    return (line,) if line else ()
 
 
 def judge(text: str, truth: Truth, max_error_km: float) -> Judged:

@@ -19,7 +19,7 @@ from tasks.geo.distance import distance_km
 from tasks.recipes.recipe import RecipeReward
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.fields import object_spans
-from tasks.reward.levels import LEVELS, known_names, level_names, same_name
+from tasks.reward.levels import LEVELS, address_line, known_names, level_names, same_name
 from tasks.reward.outcome import Excluded, Scored, Truth, excluded_by
 from tasks.reward.services import AskJson, Embed, Geocode, RewardDeps
 from tasks.services.errors import ServiceError
@@ -179,9 +179,8 @@ def score(
     answer = parse_answer(answer_text)
     if not answer.address:
         return Scored(0.0, reason=getattr(answer, "reason", "no_address"))
-    names = [name for name in reversed(level_names(answer.address).values()) if name]
     try:
-        point = _find(geocode, ", ".join(names))
+        point = _find(geocode, address_line(answer.address))
         similarity = semantic_similarity(answer.address, truth.address, embed)
         reading = consistent(answer_text or "") if callable(consistent) else consistent
     except ServiceError as error:
@@ -232,4 +231,8 @@ def _score(answer_text: str | None, truth: Truth, deps: RewardDeps) -> Scored | 
     return score(answer_text, truth, deps.geocode, deps.embed, reader)
 
 
-REWARD = RecipeReward(_score, lambda settings: ("geocoder", "chat"))
+def _roles(settings: RewardSettings) -> tuple[str, ...]:
+    return tuple(role for role in (settings.embedder, settings.consistency) if role is not None)
+
+
+REWARD = RecipeReward(_score, lambda settings: ("geocoder", "chat"), _roles)

@@ -46,8 +46,8 @@ def _score(answer_text: str | None, truth: Truth, deps: RewardDeps) -> Scored | 
     return score(answer_text, truth, deps.verifier, deps.aliases, deps.settings.beta)
 
 
-def _asks(settings: RewardSettings) -> tuple[str, ...]:
-    return ("chat",) if settings.verifier is not None else ()
+def _roles(settings: RewardSettings) -> tuple[str, ...]:
+    return (settings.verifier,) if settings.verifier is not None else ()
 
 
-REWARD = RecipeReward(_score, _asks)
+REWARD = RecipeReward(_score, lambda settings: ("chat",) if _roles(settings) else (), _roles)

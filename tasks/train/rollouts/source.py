@@ -37,6 +37,7 @@ class Judged:
     reward: float | None  # None: an outage excludes it from its group
     reason: str | None = None  # why the answer could not be read, or which outage excluded it
     parts: Mapping[str, float] = field(default_factory=dict)
+    error_km: float | None = None  # of the answer from the truth, where the reward measures it
 
 
 # Rollouts with the sample each belongs to -> what each is worth.
@@ -123,7 +124,9 @@ def recipe_scorer(
         episodes, rows = [episode for episode, _ in pairs], [row for _, row in pairs]
         found = reward.many([one.answer for one in episodes], rows, [one.outage for one in episodes])
         return [
-            Judged(None, one.reason) if isinstance(one, Excluded) else Judged(one.reward, one.reason, one.parts)
+            Judged(None, one.reason)
+            if isinstance(one, Excluded)
+            else Judged(one.reward, one.reason, one.parts, one.error_km)
             for one in found
         ]
 

@@ -96,17 +96,19 @@ def test_figures_are_formatted_as_by_score(tmp_path: Path) -> None:
         for name, value in values.items()
     ]
     lake.upsert("scores", scores, Commit("evaluate", 1))
-    model = {"checkpoint": "models/m", "samples": 21, "steps": 1200, "base": "tiny"}
+    model = {"checkpoint": "models/m", "samples": 21, "steps": 1200, "base": "tiny", "recipe": "spotagent"}
     asked = [{"step": n, "loss": 7.183 - n, "unread": 1 - n / 4, "images": 8.0} for n in range(3)]
     curves = {"grpo": {"reward": [0.0, 0.0], "loss": [0.0, 0.0]}, "sft": {"loss": [9.6, 1.234], "validations": asked}}
     rows = [
         {"model_id": name, "training_stage": name, **model, "metrics_json": json.dumps(curve)}
         for name, curve in curves.items()
     ]
-    lake.upsert("models", rows, Commit("train", 1))
+    other = {**rows[0], "model_id": "foreign", "training_stage": "cold_start", "recipe": "geovista"}
+    lake.upsert("models", [*rows, other], Commit("train", 1))
     words = closing_words([result("evaluate.scores", {})], lake, Call())
     assert "1,380.4" in words and "12.50 %" in words and "e+" not in words
     assert "1,200 steps, no completion earned a reward" in words
+    assert "foreign" not in words, "a model of another recipe is not this run's"
     went = "loss 9.60 -> 1.23; on 8 held-out pictures loss 7.18 -> 5.18, answers that can be read 0% -> 50%"
     assert went in words and went in closing_words([result("train.sft", {})], lake, Call())
 

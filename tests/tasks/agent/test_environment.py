@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +17,7 @@ from tasks.agent.prompt import Budgets
 from tasks.agent.render import training_messages
 from tasks.agent.tagged import split_thought, without_tags
 from tasks.agent.toolbox import Toolbox, as_text
+from tasks.agent.tools import ToolContext
 from tasks.recipes.spotagent import RECIPE
 from tasks.services.errors import ServiceError
 from tasks.services.search import SearchResult
@@ -126,6 +128,8 @@ async def test_more_calls_than_allowed_end_it(studio, call, numbers):
     [
         (Budgets(turns=2), "turn_budget"),
         (Budgets(turns=9, tokens=500), "token_budget"),
+        (Budgets(turns=9, context=200), "token_budget"),
+        (Budgets(turns=9, context=500), "answered"),  # of one request: the sum of all is more
         (Budgets(turns=9, cost_usd=0.75), "money_budget"),
         (Budgets(turns=9, seconds=2.5), "time_budget"),
         (Budgets(turns=9), "answered"),
@@ -136,6 +140,22 @@ async def test_each_budget_ends_it_with_its_reason(studio, call, answer, budgets
     script = [call("search_web", '{"query": "x"}') for _ in range(3)]
     done = await studio.run(*script, answer, budgets=budgets, clock=lambda: next(ticks) * 0.4)
     assert done.end_reason == reason and bool(done.final_text) == (reason == "answered")
+
+
+async def test_a_prompt_says_how_much_its_tools_show(studio, call):
+    class Web:
+        async def search(self, query, max_results=5):
+            return [SearchResult(f"page {n}", f"https://p/{n}", "words " * 200, 1.0) for n in range(20)][:max_results]
+
+    tools = Toolbox(ToolContext(search=Web()))
+    for prompt, pages, longest in (
+        (RECIPE.prompt, 5, 6000),
+        (replace(RECIPE.prompt, search_results=10, result_chars=4096), 10, 4096),
+    ):
+        environment = Environment(studio.picture, tools, prompt)
+        await environment.step(call("search_web", '{"query": "x"}'))
+        shown = environment.messages[-1]["content"]
+        assert len(json.loads(shown)["results"]) == pages and len(shown) <= longest
 
 
 async def test_a_reply_that_takes_too_long_ends_it(studio):

@@ -127,7 +127,7 @@ async def answer_all(lake: Lake, settings: EvaluateSettings, shop: WorkerSetup, 
 
 def add_models(lake: Lake) -> None:
     for day, name in enumerate(("m9", "m2"), 1):  # m2 is the newer one
-        row = {"model_id": name, "training_stage": "grpo", "checkpoint": f"models/{name}"}
+        row = {"model_id": name, "training_stage": "grpo", "checkpoint": f"models/{name}", "recipe": "spotagent"}
         write(lake, "models", [{**row, "written_at": datetime(2026, 1, day, tzinfo=UTC)}])
 
 
@@ -206,15 +206,16 @@ async def test_a_service_that_fails_is_no_answer(lake: Lake, model: tuple[type[M
         await answer_all(lake, EvaluateSettings(policies=()), setup(lake, model[1]))
 
 
-def test_judge() -> None:
-    assert judge_point("<answer>1.0, 2.0</answer>", 1.0, 2.0) == {
+async def test_judge(lake: Lake, model: tuple[type[Model], str]) -> None:
+    context = ANSWERS.open(EvaluateSettings(), setup(lake, model[1]))
+    assert await judge_point("<answer>1.0, 2.0</answer>", 1.0, 2.0, context) == {
         "lat": 1.0,
         "lon": 2.0,
         "parse_error": None,
         "error_km": 0.0,
         "geoscore": 5000.0,
     }
-    lost = judge_point("no idea", 1.0, 2.0)
+    lost = await judge_point("no idea", 1.0, 2.0, context)
     assert (lost["lat"], lost["error_km"], lost["geoscore"], lost["parse_error"]) == (None, None, 0.0, "no_answer")
 
 
@@ -254,6 +255,8 @@ async def test_slices_pairs_and_the_report(lake: Lake, model: tuple[type[Model],
     slices = lake.read("score_slices")
     kinds = slices.filter((pl.col("slice_by") == "kind") & (pl.col("metric") == "acc@1km"))
     assert kinds["slice"].to_list() == ["photo", "photo"] and kinds["n"].to_list() == [3, 3]
+    cities = slices.filter((pl.col("slice_by") == "kind") & (pl.col("metric") == "city_accuracy"))
+    assert cities["n"].to_list() == [3, 3], "GeoVista's Table 2 has the city by kind"
     pairs = lake.read("score_pairs").filter(pl.col("metric") == "acc@1km").row(0, named=True)
     assert {pairs["policy"], pairs["other_policy"]} == {"answerer-base", "second"} and pairs["p"] == 1.0
     text = report(lake, settings).markdown

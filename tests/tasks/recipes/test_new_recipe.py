@@ -2,30 +2,43 @@
 
 import ast
 import asyncio
+import contextlib
+import itertools
+import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from flows.order import roles_of, segments, services_of
+from flows.trained import checkpoints
 from infra.offline.faults import Faults
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
-from schemas.config import Config
+from schemas.config import Config, section_of
+from schemas.errors import GeofixError
 from schemas.load import load_config
+from schemas.messages import texts_of
 from schemas.recipes import default_recipe, recipe_folders
+from schemas.settings.services import TrainedEndpoint
 from tasks.difficulty import STAGES as DIFFICULTY
 from tasks.evaluate import STAGES as EVALUATE
 from tasks.lake import Commit, Lake
-from tasks.recipes.recipe import RECIPES, recipe_module
+from tasks.recipes.recipe import RECIPES, recipe_module, rollout_prompt
 from tasks.recipes.rewards import reward_for, rewarded_recipes
+from tasks.reward.answer import Address
+from tasks.reward.outcome import Truth
 from tasks.runtime.runner import Context, run
 from tasks.services import Mapillary, connect
 from tasks.synthesize import STAGES as SYNTHESIZE
 from tasks.train import STAGES as TRAIN
+from tasks.train.fast.grouped import Completion
+from tasks.train.rollouts.source import EmbeddedRollouts, Episode, recipe_scorer
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -52,12 +65,10 @@ RECIPE = Recipe(
 )
 '''
 SETTINGS = """
-synthesize: {recipe: street-clocks, max_images: 2, view_max_pixels: 100352}
-difficulty:
-  {recipe: street-clocks, agent_recipe: street-clocks, tools: [all], policy: agent, k: 2, keep: learnable,
-   view_max_pixels: 100352, max_images: 1}
-train: {recipe: street-clocks, phases: [cold_start]}
-evaluate: {agent_recipe: street-clocks, tools: [all], view_max_pixels: 100352}
+synthesize: {max_images: 2, view_max_pixels: 100352}
+difficulty: {tools: [all], policy: agent, k: 2, keep: learnable, view_max_pixels: 100352, max_images: 1}
+train: {phases: [cold_start]}
+evaluate: {tools: [all], view_max_pixels: 100352}
 """
 
 
@@ -81,7 +92,7 @@ def world() -> Iterator[tuple[World, str]]:
         yield made, url
 
 
-def configuration(recipe: str, url: str) -> Config:
+def configuration(recipe: str, url: str, **changes: dict[str, Any]) -> Config:
     names = {"mapillary": "mapillary", "geocoder": "nominatim", "search": "tavily", "maps": "maps", "chat": "openai/v1"}
     services = {name: {"base_url": f"{url}/{path}", "timeout_s": 120} for name, path in names.items()}
     tiny = {"vocabulary": 400, "hidden": 64, "layers": 1, "intermediate": 64, "vision_hidden": 32, "vision_layers": 1}
@@ -93,24 +104,32 @@ def configuration(recipe: str, url: str) -> Config:
         "synthesize": {"also": [], "require": []},
         "evaluate": {"policies": ["agent"], "trained": False, "resamples": 100},
     }
-    return load_config(recipe=recipe, extra={"services": services, "train": train, **own})
+    sections: dict[str, dict[str, Any]] = {"services": services, "train": train, **own}
+    merged = {name: {**sections.get(name, {}), **changes.get(name, {})} for name in {*sections, *changes}}
+    return load_config(recipe=recipe, extra=merged)
 
 
-def filled(lake: Lake, world: World, config: Config) -> Lake:
-    """Three pictures of the world: two for training, one for the benchmark."""
+# The label of a picture as the offline agent answers to it: forms are tested here, and a wrong place is rejected.
+TOLD = {12: ("Brazil", "São Paulo", "São Paulo")}
+PHOTOS = (("photo", "train", 0), ("photo", "train", 1), ("photo", "benchmark", 2))
+
+
+def filled(lake: Lake, world: World, config: Config, wanted: Sequence[tuple[str, str, int]] = PHOTOS) -> Lake:
+    """Pictures of the world, each of a kind, for a split and of a place."""
     mapillary = Mapillary(connect(config.services, {}).mapillary)
     images, labels = [], []
-    for number, split in enumerate(("train", "train", "benchmark")):
-        record, city = world.first_image(number), world.place(number).city
+    for number, (kind, split, place) in enumerate(wanted):
+        record, city = world.first_image(place), world.place(place).city
 
         async def fetched(source_id: str = record.image_id) -> bytes:
             return await mapillary.fetch((await mapillary.image(source_id))["thumb_1024_url"])
 
         row = {"image_id": f"i{number}", "sha256": lake.images.put(asyncio.run(fetched()), "jpg")}
         row |= {"lat": record.lat, "lon": record.lon}
-        known = {"kind": "photo", "source": "s", "source_id": f"s{number}", "licence": "CC0", "attribution": "a"}
+        known = {"kind": kind, "source": "s", "source_id": f"s{number}", "licence": "CC0", "attribution": "a"}
         images.append({**row, **known, "extension": "jpg"})
-        labels.append({**row, "country": city.country, "region": city.admin1, "city": city.name, "split": split})
+        names = TOLD.get(place, (city.country, city.admin1, city.name))
+        labels.append({**row, **dict(zip(("country", "region", "city"), names, strict=True)), "split": split})
     lake.upsert("images", images, Commit("test", 1))
     lake.upsert("labels", labels, Commit("test", 2))
     return lake
@@ -155,7 +174,7 @@ def test_every_recipe_is_whole() -> None:
     assert default_recipe() in RECIPES
     for name, recipe in RECIPES.items():
         assert recipe.name == name and recipe.prompt.question and recipe.kept_when
-        assert recipe.writer is None or recipe.label_answer is None, "a recipe writes in one way"
+        assert recipe.writer is None or not recipe.writes_gold, "a recipe writes in one way"
         load_config(recipe=name)
     for name in ("no-such", "recipe", "../spotagent", "os"):
         assert name not in RECIPES
@@ -182,3 +201,209 @@ def test_no_other_room_names_a_recipe() -> None:
 def test_a_name_would_be_found() -> None:
     assert NAMES.findall('recipe == "geovista"') and NAMES.findall("THINKING_WITH_MAP = 1")
     assert not NAMES.findall("GeoVista eq. 4")
+
+
+# The four that are trained, each through all its steps.
+
+STEPS = {
+    "spotagent": "synthesize train.samples train.sft difficulty.attempts difficulty.regimes train.samples "
+    "train.cold_start train.grpo",
+    "geovista": "synthesize train.samples train.sft train.cold_start train.grpo",
+    "geoagent": "synthesize train.samples train.sft train.cold_start train.grpo",
+    "thinking-with-map": "synthesize train.samples train.sft train.cold_start train.grpo",
+}
+MODELS = {
+    "spotagent": ["sft", "cold_start", "grpo"],
+    "geovista": ["cold_start", "grpo"],
+    "geoagent": ["cold_start", "grpo"],
+    "thinking-with-map": ["grpo"],
+}
+# Photos of which every recipe keeps a trajectory, and two that are called scenes.
+WANTED = (
+    *(("photo", "train", 0), ("photo", "train", 1), ("photo", "train", 12), ("photo", "benchmark", 8)),
+    *(("satellite", "train", 3), ("satellite", "benchmark", 13)),
+)
+SMALL: dict[str, dict[str, Any]] = {
+    "synthesize": {"also": [], "require": [], "max_error_km": 20_000},
+    "difficulty": {"k": 2, "keep": "learnable", "max_tokens": 64, "view_max_pixels": 100352},
+    "evaluate": {
+        "policies": ["agent"], "trained": False, "resamples": 100, "view_max_pixels": 100352, "max_tokens": 1024,
+        "scaling": {"policies": []},
+    },
+}  # fmt: skip
+
+
+def small_training(recipe: str) -> dict[str, Any]:
+    one = {"max_steps": 1, "batch_size": 1, "micro_batch": 1}
+    grpo = {
+        "max_steps": 1, "group_size": 2, "prompts_per_generation": 1, "prompts_per_step": 1, "micro_batch": 2,
+        "max_completion_tokens": 8,
+    }  # fmt: skip
+    given = configuration(recipe, "http://127.0.0.1:9").train.model_dump(include={"tiny"})
+    sizes = {"precision": "fp32", "loader_threads": 0, "image_min_pixels": 1568, "image_max_pixels": 4704}
+    return {**given, **sizes, "validation_images": 0, "lora": None, "sft": one, "cold_start": one, "grpo": grpo}
+
+
+@contextlib.contextmanager
+def served(config: Config, lake: Lake, stage: str) -> Iterator[Config]:
+    """The configuration with the model that the stage asks for, served in this process."""
+    wanted = checkpoints(config, lake.read("models"), stage)
+    if not wanted:
+        yield config
+        return
+    from infra.serve.model import Model
+    from infra.serve.server import Service
+
+    [(model_id, folder)] = wanted.items()
+    with serving(Service(Model(lake.blobs.pull(folder), 1, 8192), model_id).app()) as url:
+        trained = {"base_url": f"{url}/v1", "timeout_s": 120}
+        services = config.services.model_copy(update={"trained": TrainedEndpoint.model_validate(trained)})
+        yield config.model_copy(update={"services": services})
+
+
+def taken_through(config: Config, lake: Lake) -> list[str]:
+    """The names of the steps that were run, in their order, from synthesis to scores."""
+    names = []
+    for stage, steps in segments(config, ("synthesize", "difficulty", "train", "evaluate")):
+        with served(config, lake, stage) as reachable:
+            context = Context(lake, connect(reachable.services, {}, models=reachable.models))
+            for step in steps:
+                names.append(step.name)
+                result = run(step, section_of(reachable, step.section or stage), context)
+                assert result.failed == 0, (step.name, lake.read("failures").to_dicts())
+    return names
+
+
+def words(messages: Sequence[dict[str, Any]]) -> str:
+    """What a model is told before its first reply, without its tools, which servers and trainers add to it."""
+    told = [text for message in messages[:2] for text in texts_of(message)]
+    return "\n".join(told).replace(tools_block_in(told[0]), "")
+
+
+def tools_block_in(system: str) -> str:
+    return system[system.index("\n\n# Tools\n") :] if "\n\n# Tools\n" in system else "\0"
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("recipe", STEPS)
+def test_a_recipe_keeps_its_own_form_through_all_its_steps(
+    recipe: str, world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str]
+) -> None:
+    config = configuration(recipe, world[1], train=small_training(recipe), **SMALL)
+    lake = filled(Lake(tmp_path / "lake"), world[0], config, WANTED)
+    snapshot_of(lake)
+    names = taken_through(config, lake)
+    assert names[: names.index("evaluate.answers")] == STEPS[recipe].split(), "the paper's order"
+    models = lake.read("models").sort("written_at")
+    learnable = recipe != "spotagent" or lake.read("regimes")["kept"].any()
+    verdicts = lake.read("trajectories").select("recipe", "reasons", "answer").to_dicts()
+    assert models["training_stage"].to_list() == MODELS[recipe][: None if learnable else -1], verdicts
+    assert set(models["recipe"]) == {recipe}
+
+    own, has_scenes = RECIPES[recipe], recipe == "geovista"
+    trajectories, samples = lake.read("trajectories"), lake.read("samples")
+    opening = words(own.prompt.opening({"type": "image"}))
+    assert trajectories.height and all(words(json.loads(one)) == opening for one in trajectories["messages_json"])
+    cold_start = samples.filter(pl.col("training_stage") == "cold_start")
+    assert all(words(json.loads(one)) == opening for one in cold_start["messages_json"])
+    kinds = dict(lake.read("images").select("image_id", "kind").iter_rows())
+    for table in (trajectories, samples, lake.read("predictions")):
+        assert ("satellite" in {kinds[one] for one in table["image_id"]}) == has_scenes
+
+    # The prompt of GRPO is that of evaluation, and of Pass@K.
+    prompt = words(rollout_prompt(recipe, config.train.grpo.max_turns).opening({"type": "image"}))
+    predictions = lake.read("predictions")
+    phases = ("grpo",) if config.train.grpo.max_turns else ("grpo", "sft")
+    asked = samples.filter(pl.col("training_stage").is_in(phases))["messages_json"]
+    assert asked.len() and {words(json.loads(one)) for one in (*asked, *predictions["messages_json"])} == {prompt}
+    said = predictions.select("answer", "parse_error", "end_reason").to_dicts()
+    assert predictions["error_km"].is_not_null().all(), ("answers are read as the recipe reads them", said)
+    assert predictions["parse_error"].is_null().all(), said
+
+    # The truth is in no prompt.
+    for row in lake.read("labels").iter_rows(named=True):
+        for name in (row["country"], row["city"], f"{row['lat']:.2f}", f"{row['lon']:.2f}"):
+            assert name not in opening and name not in prompt
+
+
+def reasoned(truth: Address) -> str:
+    """A right answer with reasoning that supports it, in the form of GRPO's prompt."""
+    padding = "The road markings, the poles and the plants beside the road all agree with it. " * 3
+    said = (truth.country, f"{truth.region} in {truth.country}", f"{truth.city} in {truth.region}, {truth.country}")
+    levels = ("CountryIdentification", "RegionalGuess", "PreciseLocalization")
+    chain = {
+        level: {"Clues": [], "Reasoning": f"The signs name {name}. {padding}", "Conclusion": name, "Uncertainty": "Low"}
+        for level, name in zip(levels, said, strict=True)
+    }
+    answer = "; ".join(str(name) for name in (truth.country, truth.region, truth.city))
+    thought = json.dumps({"ChainOfThought": chain, "FinalAnswer": answer}, ensure_ascii=False)
+    return f"<think>{thought}</think><answer>{answer}</answer>"
+
+
+def test_the_gold_answer_earns_the_maximum_through_the_trainers_call(world: tuple[World, str]) -> None:
+    place = world[0].place(0)
+    city, record = place.city, world[0].first_image(0)
+    address = Address(city.country, city.admin1, city.name)
+    truth = Truth(city.lat, city.lon, address)
+    row = {"lat": truth.lat, "lon": truth.lon, "country": city.country, "region": city.admin1, "city": city.name}
+    assert record.image_id
+
+    def earned(recipe: str, text: str) -> float | None:
+        config = configuration(recipe, world[1])
+        scorer = recipe_scorer(recipe, config.train.grpo.reward, connect(config.services, {}, models=config.models))
+        [found] = scorer([(Episode(Completion([], []), True, text), row)])
+        return found.reward
+
+    for recipe in ("spotagent", "thinking-with-map"):
+        assert earned(recipe, RECIPES[recipe].gold(truth, 5)) == 1.0
+    state = RECIPES["geovista"].gold(Truth(0, 0, replace(address, city="Elsewhere")), 5)
+    country = RECIPES["geovista"].gold(Truth(0, 0, replace(address, region="Elsewhere", city="Nowhere")), 5)
+    assert [earned("geovista", one) for one in (RECIPES["geovista"].gold(truth, 5), state, country)] == [4, 2, 1]
+    assert earned("geoagent", reasoned(address)) == pytest.approx(3.0, abs=0.01)
+    assert earned("geoagent", RECIPES["geoagent"].gold(truth, 5)) == pytest.approx(2.5, abs=0.01), "no reasoning"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_calls_of_a_reward_are_counted_and_a_budget_ends_training_with_a_checkpoint(
+    world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = {"embedder": (0, 0), "consistency": (1000, 0)}
+    roles = {name: {"price": {"prompt": one[0], "completion": one[1]}} for name, one in prices.items()}
+    training = small_training("geoagent")
+    training |= {"phases": ["grpo"], "grpo": {**training["grpo"], "max_steps": 50}}
+    config = configuration("geoagent", world[1], train=training, models={"roles": roles, "budget_usd": 1.0}, **SMALL)
+    lake = filled(Lake(tmp_path / "lake"), world[0], config)
+    snapshot_of(lake)
+    numbers = itertools.count()
+
+    class Reasoning(EmbeddedRollouts):
+        """The policy's rollouts, but for what they say: a tiny model names no place that a reward could ask about."""
+
+        def draw(self, prompts: Any, rows: Any) -> list[list[Episode]]:
+            def said(one: Episode) -> Episode:
+                return replace(one, answer=reasoned(Address("France", "Normandy", f"Ville {next(numbers)}")))
+
+            return [[said(one) for one in group] for group in super().draw(prompts, rows)]
+
+    monkeypatch.setattr("tasks.train.training.EmbeddedRollouts", Reasoning)
+    assert services_of(config, ["train"]) == {"geocoder", "chat"}
+    assert {role for _, role in roles_of(config, ["train"])} == {"embedder", "consistency"}
+    ready: list[str] = []
+    context = Context(
+        lake, connect(config.services, {}, models=config.models), ready=lambda: ready.append("services are started")
+    )
+    run(TRAIN[0], config.train, context)
+    assert ready == []
+    with pytest.raises(GeofixError) as ended:
+        run(TRAIN[3], config.train, context)
+    assert ready, "the reward's services are started before the first step"
+    told = str(ended.value)
+    found = re.search(
+        r"^train.grpo stopped: the money budget is used up: .*; the checkpoint of step (\d+) is kept$", told
+    )
+    assert found, told
+    [kept] = (tmp_path / "lake" / "models").glob(".*/checkpoint-*")
+    assert kept.name == f"checkpoint-{found[1]}"
+    calls = lake.read("calls")
+    assert set(calls["stage"]) == {"train.grpo"} and set(calls["role"]) == {"embedder", "consistency"}
+    assert 0 < calls["cost_usd"].sum() <= 1.0

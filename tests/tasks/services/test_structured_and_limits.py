@@ -1,5 +1,6 @@
 """Answers in a form with one repair, tokens a minute, and what `geofix models` finds out."""
 
+import json
 import time
 from typing import Any
 
@@ -10,7 +11,17 @@ from typer.testing import CliRunner
 from flows.cli import app
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
-from tasks.agent.model_probe import FORM, PICTURE, TOOL, WORDS, BadStructure, probe, structured
+from tasks.agent.model_probe import (
+    FORM,
+    PICTURE,
+    TOOL,
+    VECTORS,
+    WORDS,
+    BadStructure,
+    probe,
+    probe_embedder,
+    structured,
+)
 from tasks.services import Chat, connect
 from tasks.services.rate_budget import ProcessRateBudget
 
@@ -82,6 +93,34 @@ async def test_a_probe_tells_what_works_and_raises_nothing(server):
     assert set((await probe(chat_of(server), "m")).failed) == {WORDS, PICTURE, TOOL, FORM}
 
 
+@pytest.mark.parametrize(
+    ("recipe", "asked"),
+    [
+        ("spotagent", {"observer", "planner", "answerer-base", "trained"}),
+        ("geovista", {"agent", "answerer-base"}),
+        ("geoagent", {"agent", "embedder", "consistency", "answerer-base"}),
+        ("thinking-with-map", {"agent", "verifier", "answerer-base"}),
+    ],
+)
+def test_models_names_every_role_that_a_recipe_asks(recipe: str, asked: set[str], tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    only = ["--set", "synthesize.also=[]"]
+    done = CliRunner().invoke(app, ["models", "--recipe", recipe, "--dry-run", "--json", *only])
+    assert done.exit_code == 0, done.output
+    rows = {row["role"]: row for row in json.loads(done.stdout)}
+    assert asked <= {role for role, row in rows.items() if row["asked_by"] != "no stage"}
+    assert all(not row["missing"] for row in rows.values()), "the run serves its own models"
+    assert [role for role, row in rows.items() if row["embeds"]] == (["embedder"] if recipe == "geoagent" else [])
+
+
+async def test_vectors_are_probed_and_a_missing_embedder_is_told(server):
+    server.says_json({"data": [{"index": n, "embedding": [1.0, 2.0]} for n in range(2)], "usage": {"prompt_tokens": 3}})
+    found = await probe_embedder(chat_of(server), "m")
+    assert found.works(VECTORS) and found.checks == (VECTORS,)
+    server.answers = lambda asked: (404, {"error": {"message": "no such model"}})
+    assert "no such model" in (await probe_embedder(chat_of(server), "m")).failed[VECTORS]
+
+
 def test_models_of_production_are_named_without_asking(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -104,5 +143,6 @@ def test_a_budget_without_a_price_is_refused_before_anything_starts(tmp_path, mo
         "--set",
         "models.roles.answerer-base.endpoint=own",
     ]
+    sets += ["--set", "difficulty.policy=answerer-base"]
     done = CliRunner().invoke(app, ["difficulty", *sets, "--budget", "1", "--set", "offline.serve=false"])
     assert done.exit_code == 2 and "models.roles.answerer-base.price" in done.stderr, done.stderr

@@ -220,7 +220,8 @@ def test_attempts_stop_when_enough_are_kept_and_other_recipes_stand(world, lake)
 
 def measure_difficulty(lake, world, **settings):
     world.requests.clear()
-    return [go(stage, DifficultySettings(**settings), lake, world) for stage in DIFFICULTY]
+    chosen = DifficultySettings(**{"policy": "answerer-base", **settings})
+    return [go(stage, chosen, lake, world) for stage in DIFFICULTY]
 
 
 def test_difficulty_measures_pass_at_k_and_regimes(world, lake):
@@ -269,8 +270,9 @@ def test_difficulty_measures_pass_at_k_and_regimes(world, lake):
 def test_a_policy_that_nobody_serves_is_refused_in_one_line(world, lake):
     with pytest.raises(Exception, match=r"services\.trained names no server"):
         measure_difficulty(lake, world, endpoint="trained")
-    with pytest.raises(Exception, match="newest cold_start model, and the lake has none"):
+    with pytest.raises(Exception, match="newest cold_start model of recipe spotagent, and the lake has none"):
         measure_difficulty(lake, world, policy="cold_start")
+    assert DifficultySettings().policy == "sft", "by default the model that is trained"
 
 
 def test_scores_of_a_snapshot_stay_the_same_after_refreshes_and_cost_nothing_again(world, lake, snapshot_of):

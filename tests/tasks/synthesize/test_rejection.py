@@ -95,7 +95,9 @@ def test_each_recipe_keeps_its_own_form():
     for place in ("12 Rue X, Paris", "Versailles", "Montmartre", "near the river"):
         assert judge(LEVELS.replace("; Paris", f"; {place}"), recipe="geoagent").kept
     assert judge(LEVELS.replace("Île-de-France", "northern France"), recipe="geoagent").kept
-    assert judge(answer(lat=0, lon=0), recipe="geovista").kept  # no filter by the answer
+    lines = "Country: Chile\nState: Maule\nCity: Talca\nAddress: Plaza de Armas, Talca, Chile"
+    assert judge(f"<answer>\n{lines}\n</answer>", recipe="geovista").kept  # no filter by the answer
+    assert judge(answer(), recipe="geovista").reasons == ("wrong_form",), "no state, no address"
 
 
 def conversation(*assistant, tool='{"results": [{"lat": 48.85661, "lon": 2.35222}]}', question="Where?"):

@@ -229,6 +229,19 @@ def test_phase_two_begins_when_the_validation_reward_no_longer_rises() -> None:
     assert not has_converged([{"reward": 0.3}] * 9, GrpoSettings(patience=None))
 
 
+def test_phase_two_expands_the_set_of_phase_one() -> None:
+    """SpotAgent 3.3.2: "we expand the training set to include" the looser regimes."""
+    rows = [{"phase": 1 + n // 4, "sha256": f"{(7 * n) % 10}"} for n in range(8)]
+    program = Grpo.__new__(Grpo)
+    program.rows, program.per_generation = rows, 2
+    first = [n for generation in range(2) for n in program.prompts(generation, Progress())]
+    assert {rows[n]["phase"] for n in first} == {1}
+    progress = Progress(phase_end=1)
+    later = [n for generation in range(1, 5) for n in program.prompts(generation, progress)]
+    assert sorted(later) == list(range(8)), "all of both phases, once each"
+    assert {rows[n]["phase"] for n in later[:4]} == {1, 2}, "and mixed"
+
+
 def test_a_frozen_vision_tower_stays_as_it_is(build_tiny: Build, make_sample: Make, tmp_path: Path) -> None:
     samples = [make_sample(n, grids, 5 + n) for n, grids in enumerate(GRIDS)]
     tuner = TunerSettings(epochs=1, batch_size=3, micro_batch=2, learning_rate=3e-3)

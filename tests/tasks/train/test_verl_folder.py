@@ -28,7 +28,7 @@ def filled_lake(lake: Lake, filled: Callable[..., str]) -> Lake:
 def test_questions_tools_reward_and_launch_lie_in_one_folder(filled_lake: Lake, tmp_path: Path) -> None:
     config = configuration("geovista", tmp_path / "lake")
     done = write_verl_folder(filled_lake, config, tmp_path / "out", "/models/m")
-    assert (done.train, done.validation, done.tools) == (3, 2, 2)
+    assert (done.train, done.validation, done.tools) == (5, 2, 2), "all pictures, not those that Pass@K keeps"
     rows = pl.read_parquet(done.folder / "train.parquet").to_dicts()
     for number, row in enumerate(rows):
         said = "".join(turn["content"] for turn in row["prompt"])
@@ -48,6 +48,7 @@ def test_questions_tools_reward_and_launch_lie_in_one_folder(filled_lake: Lake, 
     assert read.train == config.train and read.services == config.services, "what reward and tools are given"
     tools = yaml.safe_load((done.folder / "tools.yaml").read_text())["tools"]
     assert [tool["config"]["tool"] for tool in tools] == ["image_zoom_in_tool", "search_web"]
+    assert [tool["config"]["limits"] for tool in tools] == [[10, None]] * 2, "pages of a search"
     assert "VERL_USE_EXTERNAL_MODULES=tasks.train.verl_estimator" in (done.folder / "launch.sh").read_text()
 
 
@@ -59,6 +60,8 @@ def test_recipes_without_tools_have_no_tool_files(filled_lake: Lake, tmp_path: P
     ]  # fmt: skip
     launch = yaml.safe_load((done.folder / "launch.yaml").read_text())
     assert launch["actor_rollout_ref"]["actor"]["kl_loss_coef"] == 0.001
+    rollout = launch["actor_rollout_ref"]["rollout"]
+    assert (rollout["tensor_model_parallel_size"], rollout["gpu_memory_utilization"]) == (2, 0.8), "Table 7"
     with pytest.raises(InputError, match="is there already; name a new folder"):
         write_verl_folder(filled_lake, config, tmp_path / "out", "/models/m")
 

@@ -177,3 +177,15 @@ def test_manners_of_real_servers_can_be_asked_for(ask: Any) -> None:
         json.loads(cut["message"]["tool_calls"][0]["function"]["arguments"])
     assert choice("length", tool_choice="none")["finish_reason"] == "length"
     assert choice("filtered")["finish_reason"] == "content_filter"
+
+
+@pytest.mark.parametrize("model", ["agent", "planner"])
+def test_a_tool_that_is_asked_for_by_name_is_called(client: httpx.Client, model: str) -> None:
+    """As `geofix models` asks; in synthesis both call the tools of their recipe."""
+    parameters = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+    tool = {"type": "function", "function": {"name": "report", "description": "d", "parameters": parameters}}
+    asked = [{"role": "user", "content": "Call the tool `report` with the word ok."}]
+    body = {"model": model, "messages": asked, "tools": [tool]}
+    [choice] = post(client, body).json()["choices"]
+    [call] = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "report" and json.loads(call["function"]["arguments"]) == {"word": "ok"}

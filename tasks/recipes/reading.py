@@ -1,0 +1,37 @@
+"""How a recipe's answer becomes a point: the one it names, or that of its address, which a geocoder is asked for."""
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from tasks.geo.distance import distance_km
+from tasks.recipes.recipe import RECIPES
+from tasks.reward.answer import ParseFailure, parse_answer
+from tasks.reward.outcome import PointError, point_error
+from tasks.services.geocoder import GeocodeCandidate
+
+NOT_FOUND = "address_not_found"  # why an address has no point
+
+
+class AddressSearch(Protocol):
+    """A geocoder."""
+
+    def search(self, query: str, limit: int = 5) -> Awaitable[Sequence[GeocodeCandidate]]: ...
+
+
+def reads_addresses(recipe: str) -> bool:
+    """Whether the recipe's answers are located by a geocoder."""
+    return RECIPES[recipe].addresses_of is not None
+
+
+async def located(recipe: str, text: str, lat: float, lon: float, geocoder: AddressSearch) -> PointError:
+    """The point of an answer and its distance from the truth, or why it has none. A geocoder that fails raises."""
+    addresses_of = RECIPES[recipe].addresses_of
+    if addresses_of is None:
+        return point_error(text, lat, lon)
+    addresses = addresses_of(text)
+    for address in addresses:
+        for found in await geocoder.search(address, limit=1):
+            return PointError(found.lat, found.lon, distance_km(found.lat, found.lon, lat, lon))
+    answer = parse_answer(text)
+    unread = answer.reason if isinstance(answer, ParseFailure) else "no_address"
+    return PointError(parse_error=NOT_FOUND if addresses else unread)
