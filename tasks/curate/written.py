@@ -3,6 +3,7 @@
 What is written is what a judge quotes of it in the reason of its verdict.
 """
 
+import math
 import re
 
 from tasks.geo.distance import distance_km
@@ -19,9 +20,12 @@ def place_written(said: str | None, lat: float, lon: float, country_code: str | 
     for match in _QUOTED.finditer(said or ""):
         text = next(part for part in match.groups() if part is not None)
         point = parse_point(text)
-        if not isinstance(point, ParseFailure) and point.lat is not None and point.lon is not None:
-            if distance_km(point.lat, point.lon, lat, lon) <= SAME_KM:
-                return text
+        if isinstance(point, ParseFailure) or point.lat is None or point.lon is None:
+            away_km = math.inf
+        else:
+            away_km = distance_km(point.lat, point.lon, lat, lon)
+        if away_km <= SAME_KM:
+            return text
         words = f" {fold(text)} "
         names = country_names(country_code) if country_code else ()
         if any(f" {name} " in words for name in names if len(name) >= LEAST_NAME):
