@@ -10,6 +10,7 @@ import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -36,8 +37,9 @@ _TOOL_NAME = re.compile(r"[\w.-]{1,64}")
 class Service:
     """One model behind HTTP. Requests wait in line and are answered together where they are sampled alike."""
 
-    def __init__(self, model: "Model", name: str, key: str | None = None) -> None:
-        self._model, self._name, self._key = model, name, key
+    def __init__(self, model: "Model", name: str, key: str | None = None, host: str = "") -> None:
+        """`host` is the name by which it is asked besides loopback's, as on a cluster."""
+        self._model, self._name, self._key, self._host = model, name, key, host
         self._batcher = Batcher(model)
         self._waiting = 0
 
@@ -52,7 +54,7 @@ class Service:
         )
 
     async def health(self, request: Request) -> JSONResponse:
-        _check_sender(request)
+        _check_sender(request, self._host)
         return JSONResponse({"service": "geofix-serve", "model": self._name})
 
     async def models(self, request: Request) -> JSONResponse:
@@ -85,16 +87,16 @@ class Service:
         return Waiting(read, Sampling(asked.temperature, asked.top_k, asked.top_p), asked.seed)
 
     def _check_key(self, request: Request) -> None:
-        _check_sender(request)
+        _check_sender(request, self._host)
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
         if self._key is not None and not hmac.compare_digest(given, self._key.encode()):
             raise Refused(401, "Incorrect API key provided", "invalid_api_key")
 
 
-def _check_sender(request: Request) -> None:
+def _check_sender(request: Request, known: str) -> None:
     """Refuse what a page of another address makes a browser send, also one whose name was led to this machine."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    if not is_loopback(f"http://{host}"):
+    if not is_loopback(f"http://{host}") and (not known or urlsplit(f"http://{host}").hostname != known.lower()):
         raise Refused(403, f"asked for as '{host[:100]}'; it answers as 127.0.0.1 and localhost only", "wrong_host")
     if origin not in (None, f"http://{host}"):
         raise Refused(403, "pages of other addresses are not answered", "wrong_origin")
@@ -159,12 +161,14 @@ async def _refusal(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": shape}, status_code=error.status, headers=headers)
 
 
-def served_app(folder: Path, name: str, threads: int = 1, max_context: int = 8192, key: str | None = None) -> Starlette:
+def served_app(
+    folder: Path, name: str, threads: int = 1, max_context: int = 8192, key: str | None = None, host: str = ""
+) -> Starlette:
     """The application that serves a checkpoint under a name."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from infra.serve.model import Model  # torch takes seconds to import; a wrong option is told at once
 
-    return Service(Model(folder.resolve(), threads, max_context), name, key).app()
+    return Service(Model(folder.resolve(), threads, max_context), name, key, host).app()
 
 
 def main(arguments: list[str] | None = None) -> int:

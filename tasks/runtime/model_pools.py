@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -156,7 +157,9 @@ class Keepers:
         head = next((node for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]), None)
         host = head["NodeManagerAddress"] if head else "127.0.0.1"
         http = {"host": host, "port": self._port}
-        self._call(plan, "bring_up", self._owner, self._lease_s, plan.application, http, plan.options())
+        asked_as = urlsplit(pool_address(plan.application, self._spread, self._port)).hostname
+        options = plan.options() | {"host": asked_as}
+        self._call(plan, "bring_up", self._owner, self._lease_s, plan.application, http, options)
 
     def wait(self, plan: PoolPlan, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         """Until a pool answers; `say` is told each new phase. GeofixError where it does not come up."""
@@ -386,7 +389,7 @@ def _keeper_class() -> type:
                 from pathlib import Path
 
                 server = importlib.import_module("infra.serve.server")
-                return server.served_app(Path(options["source"]), options["model"])
+                return server.served_app(Path(options["source"]), options["model"], host=options["host"])
 
             [bundle] = options["bundles"]
 

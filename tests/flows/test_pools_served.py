@@ -83,7 +83,7 @@ def by_the_pool(base_url: str, model: str, numbers: Sequence[int]) -> list[list[
 
 
 def by_the_embedded_server(checkpoint: Path, numbers: Sequence[int]) -> list[list[int]]:
-    client = TestClient(served_app(checkpoint, "tiny"))
+    client = TestClient(served_app(checkpoint, "tiny"), base_url="http://127.0.0.1")
     answers = [client.post("/v1/chat/completions", json=body("tiny", number)).json() for number in numbers]
     return [answer["choices"][0]["token_ids"] for answer in answers]
 

@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
+from infra.serve.server import Service
 from schemas.settings.services import ServicesSettings, TrainedEndpoint
 from tasks.services import Chat, connect
 
@@ -203,3 +205,11 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytes
 
     assert main(["--model", str(tmp_path)]) == 1
     assert "is not a checkpoint" in capsys.readouterr().err
+
+
+def test_on_a_cluster_it_is_asked_by_the_heads_name_and_by_no_other() -> None:
+    client = TestClient(Service(cast(Any, object()), "tiny", host="head").app())
+    assert client.get("/v1/models", headers={"Host": "head:8000"}).status_code == 200
+    assert client.get("/v1/models", headers={"Host": "evil.example:8000"}).json()["error"]["code"] == "wrong_host"
+    alone = TestClient(Service(cast(Any, object()), "tiny").app())
+    assert alone.get("/v1/models", headers={"Host": "head:8000"}).json()["error"]["code"] == "wrong_host"
