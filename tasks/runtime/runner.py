@@ -211,7 +211,7 @@ def _run_columns(
     items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
     if items["id"].is_duplicated().any():
         raise GeofixError(f"step {stage.name} both kept and rejected an item")
-    plan = _plan(stage, items, ledger, context)
+    plan = _plan(stage, items, ledger, context, bool(services_asked(stage, settings)))
     progress = Progress(context.progress, stage.name, items.height, items.height - plan.todo.height, began_s)
     batch = Batch(ledger, progress)
     try:
@@ -224,9 +224,7 @@ def _run_columns(
     return _finish(stage, settings, plan, ledger, progress, batch)
 
 
-def _plan(
-    stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context, asks: bool = False
-) -> RunPlan:
+def _plan(stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context, asks: bool) -> RunPlan:
     """What is to be done, after the user was asked where much would be paid for again; what is there is revived."""
     plan = ledger.plan_run(items)
     paid = asks and stage.keeps_versions

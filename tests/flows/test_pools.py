@@ -118,7 +118,7 @@ def test_a_step_that_asks_a_pool_has_it_up_before_its_services_are_asked(tmp_pat
     pools = RunPools(config, lake, STAGES)
     session = Session(pools.configured(config), lake, pools=pools)
     steps = {step.name: step for step in steps_of("curate")}
-    context = session.context(session.config, services_of(["curate"]), lambda: keepers.told.append("world"))
+    context = session.context(session.config, services_of(config, ["curate"]), lambda: keepers.told.append("world"))
     for name, told in (("curate.address", ["world"]), ("curate.judge", ["world", "up eyes"])):
         keepers.told.clear()
         settings = section_of(session.config, steps[name].section or "curate")

@@ -32,11 +32,13 @@ def test_vllm_is_started_with_the_models_files(checkpoint: Path, tmp_path: Path)
     assert done.returncode == 0
     verb, folder, *flags = json.loads(told.read_text())
     assert (verb, folder) == ("serve", str(checkpoint))
-    assert flags[-3:] == ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    given = dict(zip(flags[:-3:2], flags[1:-3:2], strict=True))
+    alone = flags.index("--enable-auto-tool-choice")
+    flags = [*flags[:alone], *flags[alone + 1 :]]
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
     assert given == {
         "--host": "127.0.0.1", "--port": "8123", "--served-model-name": "tiny-model", "--max-model-len": "2048",
         "--chat-template": str(checkpoint / "chat_template.jinja"), "--limit-mm-per-prompt": '{"image": 16}',
+        "--tool-call-parser": "hermes", "--allowed-origins": "[]",
         **({} if list(Path("/dev").glob("nvidia[0-9]*")) else {"--dtype": "float32"}),
     }  # fmt: skip
     assert (checkpoint / "chat_template.jinja").is_file()

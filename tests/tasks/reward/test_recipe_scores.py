@@ -280,7 +280,7 @@ def test_an_outage_excludes_and_never_scores_zero() -> None:
 
 
 def test_wrong_use_is_said() -> None:
-    with pytest.raises(GeofixError, match=r"smilegeo.*geoagent, geovista, spotagent, thinking-with-map"):
+    with pytest.raises(GeofixError, match=r"smilegeo.*geoagent, geovista, spotagent, spotmini, thinking-with-map"):
         score("smilegeo", "", PARIS)
     with pytest.raises(ValueError, match="geocode and an embed"):
         score("geoagent", "", PARIS)

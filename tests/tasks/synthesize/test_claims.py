@@ -239,7 +239,8 @@ class Reader:
 
 
 def test_pictures_are_read_again_by_a_model_that_is_shown_nothing_else():
-    quoting = after("A sign reads 'Wiesbaden'.")
+    own = RECIPES["geovista"].gold(FRANCE, 4)  # its answer has no coordinates
+    quoting = after("A sign reads 'Wiesbaden'.", answer=own)
     trajectory = replace(quoting, pictures={"0" * 64: b"jpeg"})
     settings = SynthesizeSettings(recipe="geovista", observer="reader")
 
@@ -253,4 +254,4 @@ def test_pictures_are_read_again_by_a_model_that_is_shown_nothing_else():
     assert usage.prompt_tokens == 5 and [role for role, _ in asked] == ["reader"]
     assert "Wiesbaden" not in str(asked) and "Paris" not in str(asked)  # neither the claim nor the truth
     assert judged('"Wiesbaden 5 km"')[0].kept
-    assert judged("", replace(trajectory, messages=after("Nothing is quoted.").messages))[2] == []
+    assert judged("", replace(trajectory, messages=after("Nothing is quoted.", answer=own).messages))[2] == []
