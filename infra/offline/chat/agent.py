@@ -143,8 +143,7 @@ class ThoughtWriter:
         if guess.why == "nothing":
             return "I settle on a guess, since nothing points anywhere."
         why = guess.why[0].upper() + guess.why[1:]
-        known = self.one_of("whose position I know from the map of the country", "and give the position I know it by")
-        return f"{why}. I settle on {name}, {known}."
+        return f"{why}. I settle on {name}."
 
 
 def _on_the_signs(passages: Iterable[str], notes: Notes, believed: str) -> str:
