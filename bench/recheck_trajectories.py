@@ -35,7 +35,7 @@ EMPTY = re.compile(r"The map has nothing for|does not know|There is no entry for
 LISTED = re.compile(
     r"The map lists for [^\n]*?: ([^,;\n]+)|(?:says|pages reads): ([^\n]{10,40})|entry on the map is ([^,\n]+)"
 )
-MAP_READING = re.compile(r"The map shows:.*")  # a map's own names, which nobody painted
+MAP_READING = re.compile(r"The map shows:.*")  # a map's own names, which are not painted on signs
 TYPES = {"string": str, "number": (int, float), "integer": int, "boolean": bool, "array": list, "object": dict}
 
 
@@ -186,7 +186,7 @@ def coordinate_problems(messages: list[dict[str, Any]]) -> list[str]:
             for number in DECIMAL.findall(text):
                 decimals = len(number.partition(".")[2])
                 if not any(round(value, decimals) == float(number) for value in numbers):
-                    found.append(f"a coordinate from nowhere: {number}")
+                    found.append(f"a coordinate that no tool gave: {number}")
     return found
 
 

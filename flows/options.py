@@ -42,7 +42,7 @@ class RunOptions(BaseModel):
         description=f"Which published system to follow; default: the file's, else {default_recipe()}.",
     )
     profile: ProfileName | None = Field(
-        None, title="Profile", description="Where the services are: offline or production; default: offline."
+        None, title="Profile", description="Where the services are: offline, miniature or production; default: offline."
     )
     config: str | None = Field(None, title="File", description="Path of a YAML file of settings, on the worker.")
     lake: str | None = Field(None, title="Lake", description="Folder of tables and images; default: 'lake'.")

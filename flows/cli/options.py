@@ -18,7 +18,8 @@ COMMON: dict[str, Any] = {
         typer.Option(metavar="NAME", show_default=default_recipe(), help="Which published system to follow."),
     ],
     "profile": Annotated[
-        str | None, typer.Option(metavar="NAME", show_default="offline", help="Services: offline or production.")
+        str | None,
+        typer.Option(metavar="NAME", show_default="offline", help="Services: offline, miniature or production."),
     ],
     "lake": Annotated[
         str | None,

@@ -35,9 +35,9 @@ def register(app: typer.Typer) -> None:
 
 def pools(
     call: Call,
-    action: Annotated[Action, typer.Argument(help="show; start: up until stop; stop: away, whoever asks it.")] = (
-        Action.show
-    ),
+    action: Annotated[
+        Action, typer.Argument(help="show; start: up until stop; stop: away, even while it is asked.")
+    ] = (Action.show),
     names: Annotated[list[str] | None, typer.Argument(help="Pools by name; without: all of the settings.")] = None,
 ) -> int:
     """Show, start or stop the pools of served models on the Ray cluster."""

@@ -1,7 +1,7 @@
 """What Python does first in the environment of vLLM for CPUs: it prepares the import of torchvision.
 
 The torchvision of the package index is built for CUDA, so that its compiled operators do not load on a machine
-without. Its Python part describes two of them all the same, which fails where they are unknown. They are declared here
+without. Its Python part describes two of them anyway, which fails where they are unknown. They are declared here
 before torchvision is imported, through torch's public registry; nothing that geofix serves calls them.
 """
 

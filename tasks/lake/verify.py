@@ -48,7 +48,7 @@ class Problem:
 def verify(lake: Lake, quick: bool = False) -> Iterator[Problem]:
     """What is wrong with the lake, as it is found. `quick` looks whether files exist, and reads none of them.
 
-    A table that cannot be read is a problem like any other: what does not depend on it is looked at all the same.
+    A table that cannot be read is a problem like any other: what does not depend on it is still checked.
     """
     whole: list[str] = []
     for name in lake.existing():

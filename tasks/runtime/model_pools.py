@@ -192,7 +192,7 @@ class Keepers:
         self._call(plan, "release", self._owner, plan.application)
 
     def stop(self, plan: PoolPlan) -> None:
-        """Put a pool away, whoever uses it."""
+        """Put a pool away, even while a command uses it."""
         self._call(plan, "stop", plan.application)
 
     def states(self, plans: Iterable[PoolPlan]) -> dict[str, PoolState]:
