@@ -1,12 +1,14 @@
 """Parallel scaling and the swarm on pictures of the offline world: accuracy with intervals, tokens and seconds.
 
 Pictures are drawn from the world straight into a lake, so that the figures are of the methods alone. First
-`answerer-base` is tried four times at each and the verifier answers (pass@1, verifier@4, best@4). Then three answerers
-discuss: the swarm's election is learned on pictures of another split, and measured beside each agent alone, the
-majority vote and a debate of all. A second run in the same `--lake` goes on where the first stopped.
+`answerer-base` is tried four times at each and the verifier answers (pass@1, verifier@4, best@4). Then five agents
+discuss, with web search: whom to elect is learned on pictures of another split, and the swarm is measured beside each
+agent alone, the swarm before it learned (fixed election), the majority vote and a debate of all. A second run in the
+same `--lake` goes on where the first stopped.
 
     python -m bench ensembles
-    python -m bench.ensembles --pictures 300 --learn 100 --lake FOLDER
+    python -m bench.ensembles --pictures 300 --learn 100 --rounds 6 --lake FOLDER
+    python -m bench.ensembles --only swarm --baselines single,vote,debate,blender,php,reflexion,dylan,fixed
 """
 
 import argparse
@@ -27,18 +29,22 @@ from bench.offline_server import offline_server
 from infra.offline.render import render_jpeg
 from infra.offline.world import World
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.evaluate.ensembles import ENSEMBLES
+from tasks.evaluate.ensembles import ENSEMBLES, METHODS
 from tasks.evaluate.scores import PAIRS
 from tasks.evaluate.scores import STAGE as SCORES
 from tasks.lake import Commit, Lake
-from tasks.recipes.smilegeo.outcomes import DEBATE, VOTE, agent_alone, learn
+from tasks.recipes.evaluation import training_steps
+from tasks.recipes.smilegeo.evaluation import SWARM, agent_alone, baseline
 from tasks.runtime.runner import Context, run
 from tasks.services import connect
 
-PICTURES, LEARN = 300, 100
+PICTURES, LEARN, ROUNDS = 300, 100, 6
 SEED, SIZE, WIDTH = 7, 20_000, 1024
 POLICY, N = "answerer-base", 4
-AGENTS = ("answerer-small", "answerer-base", "answerer-large")
+AGENTS = ("answerer-small", "answerer-base", "answerer-large", "answerer-base as asia", "answerer-large as europe")
+PERSONAS = {"asia": "You are a traveler around Asia.", "europe": "You are a traveler around Europe."}
+BASELINES = "single,fixed,vote,debate"
+FIXED, VOTE, DEBATE = (baseline(name) for name in ("fixed", "vote", "debate"))
 THRESHOLDS = ("acc@25km", "acc@50km", "acc@200km", "acc@750km")
 
 
@@ -73,26 +79,34 @@ def fill(lake: Lake, pictures: int, learning: int) -> None:
     lake.upsert("snapshots", [snapshot], Commit("bench", 3))
 
 
-def measure(lake: Lake, url: str, learning: int, folder: Path) -> EvaluateSettings:
-    """Ask everything that is not yet in the lake; returns the settings of the evaluation."""
+def measure(lake: Lake, url: str, given: argparse.Namespace) -> None:
+    """Ask everything that is not yet in the lake."""
     context = Context(lake, connect(services(url), {}))
     plain: dict[str, Any] = {"policies": [], "trained": False, "max_tokens": 512, "view_max_pixels": 786_432}
-    swarm: dict[str, Any] = {"agents": AGENTS, "rounds": 3}
-    if learning:
-        settings = EvaluateSettings.model_validate({**plain, "split": "train", "swarm": swarm})
-        _told("swarm on pictures to learn from", run(ENSEMBLES["swarm"], settings, context))
-        found = learn(lake, AGENTS, "train", settings.swarm.same_km, folder / "election.pt")
-        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.right.items())
-        print(f"   learned from {found.pictures} pictures, right within 50 km: {shares}", flush=True)
-        swarm["network"] = str(folder / "election.pt")
-    settings = EvaluateSettings.model_validate(
-        {**plain, "scaling": {"policies": [POLICY], "n": N}, "swarm": swarm, "resamples": 2000}
-    )
-    _told("parallel scaling", run(ENSEMBLES["scaling"], settings, context))
-    _told("swarm", run(ENSEMBLES["swarm"], settings, context))
+    plain["resamples"] = 2000
+    if given.only != "swarm":
+        scaling = EvaluateSettings.model_validate({**plain, "scaling": {"policies": [POLICY], "n": N}})
+        _told("parallel scaling", run(ENSEMBLES["scaling"], scaling, context))
+        _score(scaling, context)
+    if given.only == "scaling":
+        return
+    swarm: dict[str, Any] = {
+        "agents": AGENTS, "personas": PERSONAS, "rounds": 3, "web_search": True, "election": "learned",
+        "baselines": given.baselines.split(","),
+        "learning": {"rounds": given.rounds, "side": 128, "width": 64, "epochs": 200, "average_epochs": 20,
+                     "encoder_steps": 40, "learning_rate": 1e-3},
+    }  # fmt: skip
+    own = METHODS[SWARM].recipe
+    settings = EvaluateSettings.model_validate({**plain, "agent_recipe": own, "swarm": swarm})
+    for step in training_steps():
+        _told(step.name, run(step, settings, context))
+    _told("swarm", run(ENSEMBLES[SWARM], settings, context))
+    _score(settings, context)
+
+
+def _score(settings: EvaluateSettings, context: Context) -> None:
     for stage in (SCORES, PAIRS):
         run(stage, settings, context)
-    return settings
 
 
 def _told(what: str, result: Any) -> None:
@@ -123,57 +137,72 @@ def _share(row: dict[str, Any]) -> str:
     return f"{100 * row['value']:.1f} ({100 * row['low']:.1f}..{100 * row['high']:.1f})"
 
 
-def paired(lake: Lake, first: str, second: str, metric: str) -> None:
-    """The paired comparison of two methods, as the table has it."""
+def paired(lake: Lake, first: str, second: str, metric: str) -> float:
+    """The paired comparison of two methods, as the table has it; returns the interval's lower end."""
     rows = lake.read("score_pairs").filter((pl.col("metric") == metric) & pl.col("policy").is_in([first, second]))
-    for row in rows.filter(pl.col("other_policy").is_in([first, second])).sort("written_at").tail(1).to_dicts():
-        sign = 1 if row["policy"] == first else -1
-        low, high = sorted((sign * row["low"], sign * row["high"]))
-        print(
-            f"   {second} less {first}, {metric}: {100 * sign * row['difference']:+.1f} points "
-            f"({100 * low:+.1f}..{100 * high:+.1f}), McNemar p {row['p']:.3g}, {row['n']} pictures"
-        )
+    [row] = rows.filter(pl.col("other_policy").is_in([first, second])).sort("written_at").tail(1).to_dicts()
+    sign = 1 if row["policy"] == first else -1
+    low, high = sorted((sign * row["low"], sign * row["high"]))
+    print(
+        f"   {second} less {first}, {metric}: {100 * sign * row['difference']:+.1f} points "
+        f"({100 * low:+.1f}..{100 * high:+.1f}), McNemar p {row['p']:.3g}, {row['n']} pictures"
+    )
+    return float(low)
+
+
+def _scaling_goals(lake: Lake, found: dict[str, dict[str, dict[str, Any]]]) -> list[Goal]:
+    first, verified, best = (f"{POLICY} {name}" for name in ("pass@1", f"verifier@{N}", f"best@{N}"))
+    paired(lake, first, verified, "acc@25km")
+    at = {name: found[name]["acc@25km"]["value"] for name in (first, verified, best)}
+    better = max(at[first], at[verified])
+    return [
+        Goal(f"verifier@{N} less pass@1 at 25 km", at[verified] - at[first], at_least=0.0),
+        Goal(f"best@{N} less the better of the two at 25 km", at[best] - better, at_least=0.0),
+    ]
+
+
+def _swarm_goals(lake: Lake, found: dict[str, dict[str, dict[str, Any]]]) -> list[Goal]:
+    single = max((agent_alone(agent) for agent in AGENTS), key=lambda name: found[name]["acc@50km"]["value"])
+    print(f"   the best single agent is {single}")
+    for other in (single, VOTE, DEBATE):
+        paired(lake, other, SWARM, "acc@50km")
+    swarm, debate = found[SWARM], found[DEBATE]
+    return [
+        Goal("pictures", swarm["acc@50km"]["n"], at_least=PICTURES),
+        Goal(
+            "learned less fixed election at 50 km, lower end of the paired interval",
+            paired(lake, FIXED, SWARM, "acc@50km"),
+            at_least=1e-9,
+        ),
+        Goal(
+            "swarm less the best single agent at 50 km",
+            swarm["acc@50km"]["value"] - found[single]["acc@50km"]["value"],
+            at_least=0.0,
+        ),
+        Goal(
+            "tokens of the swarm, as a share of the debate's",
+            swarm["tokens_mean"]["value"] / debate["tokens_mean"]["value"],
+            at_most=1.0,
+        ),
+    ]
 
 
 def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pictures", type=int, default=PICTURES)
     parser.add_argument("--learn", type=int, default=LEARN)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="L of the learning")
+    parser.add_argument("--only", choices=("scaling", "swarm"), default=None)
+    parser.add_argument("--baselines", default=BASELINES)
     parser.add_argument("--lake", default=None)
     given = parser.parse_args(list(arguments))
     with tempfile.TemporaryDirectory() as folder, offline_server("--size", str(SIZE), "--seed", str(SEED)) as server:
-        home = Path(given.lake or folder)
-        lake = Lake(home / "lake")
+        lake = Lake(Path(given.lake or folder) / "lake")
         fill(lake, given.pictures, given.learn)
-        measure(lake, server.url, given.learn, home)
-    found = show(lake)
-    first, verified, best = (f"{POLICY} {name}" for name in ("pass@1", f"verifier@{N}", f"best@{N}"))
-    single = max((agent_alone(agent) for agent in AGENTS), key=lambda name: found[name]["acc@50km"]["value"])
-    print(f"   the best single agent is {single}")
-    paired(lake, first, verified, "acc@25km")
-    for other in (single, VOTE, DEBATE):
-        paired(lake, other, "swarm", "acc@50km")
-    at = {name: found[name]["acc@25km"]["value"] for name in (first, verified, best)}
-    swarm, alone_at, debate = (found[name] for name in ("swarm", single, DEBATE))
-    return judge(
-        [
-            Goal("pictures", found[first]["acc@25km"]["n"], at_least=PICTURES),
-            Goal(f"verifier@{N} less pass@1 at 25 km", at[verified] - at[first], at_least=0.0),
-            Goal(
-                f"best@{N} less the better of the two at 25 km", at[best] - max(at[first], at[verified]), at_least=0.0
-            ),
-            Goal(
-                "swarm less the best single agent at 50 km",
-                swarm["acc@50km"]["value"] - alone_at["acc@50km"]["value"],
-                at_least=0.0,
-            ),
-            Goal(
-                "tokens of the swarm, as a share of the debate's",
-                swarm["tokens_mean"]["value"] / debate["tokens_mean"]["value"],
-                at_most=1.0,
-            ),
-        ]
-    )
+        measure(lake, server.url, given)
+        found = show(lake)
+        goals = [] if given.only == "swarm" else _scaling_goals(lake, found)
+        return judge(goals + ([] if given.only == "scaling" else _swarm_goals(lake, found)))
 
 
 if __name__ == "__main__":

@@ -69,11 +69,12 @@ def _offered(stage: str, name: str) -> Any:
 def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
     """(stage, its steps) in the order in which the recipe runs these stages.
 
+    A recipe without phases of training makes no trajectories and no samples; what else it learns is a step of `train`.
     A recipe that trains on all pictures measures no Pass@K. Where Pass@K is of the model of a phase, training is in two
     parts: the phases up to that one, and after the measurement the samples again and the phases that follow.
     """
-    train, found = config.train, [(stage, list(steps_of(stage))) for stage in stages]
-    if not {"difficulty", "train"} <= {*stages}:
+    train, found = config.train, _steps_run(config, stages)
+    if not {"difficulty", "train"} <= {stage for stage, _ in found}:
         return found
     policy, phases = config.difficulty.policy, train.phases
     if "grpo" not in phases or train.grpo.pictures != "learnable":
@@ -90,6 +91,17 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
     return [*found[:at], *parts, *found[at + 2 :]]
 
 
+def _steps_run(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
+    """(stage, its steps) as far as a run of these stages has them under the recipe, in the order of the stages."""
+    found = [(stage, list(steps_of(stage))) for stage in stages]
+    if config.train.phases or len(stages) == 1:
+        return found
+    from tasks.train import PHASES  # polars: `geofix --help` does without
+
+    needed = [(stage, steps) for stage, steps in found if stage not in ("synthesize", "difficulty")]
+    return [(stage, [step for step in steps if step not in PHASES]) for stage, steps in needed]
+
+
 def services_of(config: "Config", stages: Sequence[str]) -> set[str]:
     """The services whose keys these stages need."""
     from schemas.config import section_of
@@ -97,8 +109,8 @@ def services_of(config: "Config", stages: Sequence[str]) -> set[str]:
 
     return {
         service
-        for stage in stages
-        for step in steps_of(stage)
+        for stage, steps in _steps_run(config, stages)
+        for step in steps
         for service in services_asked(step, section_of(config, step.section or stage))
     }
 
@@ -108,8 +120,8 @@ def roles_of(config: "Config", stages: Sequence[str]) -> list[tuple[str, str]]:
     from schemas.config import section_of
 
     found = []
-    for stage in stages:
-        for step in steps_of(stage):
+    for stage, steps in _steps_run(config, stages):
+        for step in steps:
             roles = getattr(step, "roles", None)
             section = step.section or stage
             found += [(section, role) for role in (roles(section_of(config, section)) if roles else ())]

@@ -98,10 +98,13 @@ def checkpoints(config: Config, models: pl.DataFrame, stage: str) -> dict[str, s
     """model_id -> checkpoint of the models a stage asks: policies by phase or id, and the newest in evaluation."""
     if stage == "evaluate":
         settings = config.evaluate
-        names = [*settings.policies, *settings.scaling.policies, *settings.swarm.agents]
+        names = [*settings.policies, *settings.scaling.policies, *(role for role, _ in settings.swarm.cast)]
         recipe = settings.agent_recipe
         newest = newest_model(models, recipe, "grpo") or newest_model(models, recipe) if settings.trained else None
         named = [newest] if newest else []
+    elif stage == "train":  # a swarm's agents, from whose answers it is learned whom to elect
+        names, named = [role for role, _ in config.evaluate.swarm.cast], []
+        recipe = config.evaluate.agent_recipe
     elif stage == "difficulty":
         settings_of = config.difficulty
         own = settings_of.endpoint == "trained"

@@ -8,7 +8,7 @@ import yaml
 
 PACKAGES = ("tasks.recipes", "geofix_recipes")  # ours, and a user's own anywhere on the Python path
 SETTINGS = "settings.yaml"
-ALL = "all"  # in a list of recipes: every recipe there is
+ALL = "all"  # in a list of recipes: every recipe that trains
 
 
 def package_places() -> list[Path]:
@@ -23,6 +23,14 @@ def recipe_folders() -> dict[str, Path]:
     for settings in (file for place in package_places() for file in place.glob(f"*/{SETTINGS}")):
         found.setdefault(settings.parent.name.replace("_", "-"), settings.parent)
     return dict(sorted(found.items()))
+
+
+def training_recipes() -> list[str]:
+    """The recipes that train a model, and so want trajectories; another one says `train: {phases: []}`."""
+    settings = {
+        name: yaml.safe_load((folder / SETTINGS).read_text()) or {} for name, folder in recipe_folders().items()
+    }
+    return [name for name, own in settings.items() if own.get("train", {}).get("phases") != []]
 
 
 @cache

@@ -30,7 +30,7 @@ HEAVY = {
 # The modules that may need an extra when they are imported. All others import it where they use it.
 NEED_EXTRAS = re.compile(
     r"tasks\.train\..*|infra\.pretrain\..*|infra\.serve\..*"
-    r"|tasks\.(agent\.verl_tools|imaging\.processor|recipes\.smilegeo\.learning)"
+    r"|tasks\.(agent\.verl_tools|imaging\.processor|recipes\.smilegeo\.(encoder|network))"
 )
 
 # Imports every module and prints those that could not be imported, as {module: missing module}.

@@ -20,7 +20,7 @@ from tasks.runtime.report import report_folder
 SPLITS = ("train", "validation", "benchmark")
 MOST_REASONS = 4  # of a stage, named in the summary
 WATCHED = 3  # pictures for the packaged agent, which finds some places and not others
-METRICS = ("acc@25km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate")
+METRICS = ("acc@25km", "acc@50km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate", "tokens_mean")
 
 
 def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:

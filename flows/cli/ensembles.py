@@ -2,14 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from flows.cli.command import DONE, Call, UsageError
+from flows.cli.command import Call, UsageError
 from flows.cli.options import Budget, Keep, Redo, Snapshot, command
-from flows.cli.printing import print_json
 from flows.cli.stages import with_budget
 
 GROUP = "Score predictions"
@@ -37,9 +35,8 @@ def register(app: typer.Typer) -> None:
         GROUP,
         [
             "geofix swarm answerer-base answerer-large answerer-third",
-            "geofix swarm a b c --set evaluate.split=train    # answers to learn from",
-            "geofix swarm a b c --learn election.pt --from train",
-            "geofix swarm a b c --network election.pt",
+            "geofix swarm a b 'b as europe' --learn        # learn whom to elect on the train split, then evaluate",
+            "geofix swarm a b c --web-search --set 'evaluate.swarm.baselines=[single, debate]'",
         ],
     )(swarm)
 
@@ -70,21 +67,17 @@ def scale(
 
 def swarm(
     call: Call,
-    agents: Annotated[list[str], typer.Argument(metavar="ROLE…", help="Model roles of the agents, 2 at least.")],
+    agents: Annotated[
+        list[str], typer.Argument(metavar="AGENT…", help="Model roles, or `ROLE as PERSONA`; 2 at least.")
+    ],
     images: _Images = None,
-    network: Annotated[
-        Path | None,
-        typer.Option("--network", metavar="FILE", help="Elect by what was learned (evaluate.swarm.network)."),
-    ] = None,
     learn: Annotated[
-        Path | None,
-        typer.Option(
-            "--learn", metavar="FILE", help="Learn who answers and reviews from answers in the lake; ask none."
-        ),
-    ] = None,
-    split: Annotated[
-        str, typer.Option("--from", metavar="SPLIT", help="For --learn: pictures to learn from: train or validation.")
-    ] = "train",
+        bool,
+        typer.Option("--learn", help="First learn on the train split whom to elect (evaluate.swarm.learning)."),
+    ] = False,
+    web_search: Annotated[
+        bool, typer.Option("--web-search", help="Every agent searches the web before it speaks.")
+    ] = False,
     snapshot: Snapshot = None,
     dry_run: _DryRun = False,
     budget: Budget = None,
@@ -92,16 +85,22 @@ def swarm(
     keep: Keep = False,
 ) -> int:
     """A swarm of agents (smileGeo) beside every agent alone, a majority vote and a debate of all."""
-    if learn is not None:
-        return _learn(call, agents, split, learn)
-    settings = [f"evaluate.swarm.agents={_listed(agents)}"]
-    if network is not None:
-        settings.append(f"evaluate.swarm.network={network}")
+    from tasks.recipes.evaluation import evaluation_methods
+
+    own = evaluation_methods()["swarm"].recipe
+    settings = [f"evaluate.swarm.agents={_listed(agents)}", f"evaluate.agent_recipe={own}"]
+    if learn:
+        settings += ["evaluate.swarm.election=learned", "train.phases=[]"]
+    if web_search:
+        settings.append("evaluate.swarm.web_search=true")
     call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
-    return _evaluate(call, [*settings, *_common(images, None)], dry_run, redo, keep)
+    first = "train" if learn and not dry_run else "evaluate"
+    return _evaluate(call, [*settings, *_common(images, None)], dry_run, redo, keep, first)
 
 
-def _evaluate(call: Call, settings: Sequence[str], dry_run: bool, redo: bool, keep: bool) -> int:
+def _evaluate(
+    call: Call, settings: Sequence[str], dry_run: bool, redo: bool, keep: bool, first: str = "evaluate"
+) -> int:
     """Evaluate these policies and no others; what other runs evaluated stands beside them."""
     if redo and keep:
         raise UsageError("--redo and --keep exclude each other; give one of them")
@@ -115,32 +114,9 @@ def _evaluate(call: Call, settings: Sequence[str], dry_run: bool, redo: bool, ke
         return estimate(call, "evaluate")
     from flows.cli.running import run_flow
 
+    if first != "evaluate":
+        return run_flow("pipeline", call, first=first, last="evaluate")
     return run_flow("evaluate", call)
-
-
-def _learn(call: Call, agents: Sequence[str], split: str, out: Path) -> int:
-    from flows.cli.lake import existing_lake
-    from tasks.recipes.evaluation import evaluation_methods
-
-    if split not in ("train", "validation"):
-        raise UsageError(f"--from {split}: learn from train or validation; the benchmark is for measuring")
-    if len(set(agents)) < 2:
-        raise UsageError("a swarm needs two different agents at least")
-    if not out.parent.is_dir():
-        raise UsageError(f"--learn {out}: there is no folder {out.parent}")
-    config = call.options().resolve()
-    method: Any = evaluation_methods()["swarm"]
-    found = method.learn(existing_lake(call), agents, split, config.evaluate.swarm.same_km, out)
-    if call.as_json:
-        print_json(dataclasses.asdict(found) | {"file": str(out)})
-    elif not call.quiet:
-        print(
-            f"learned from {found.pictures:,} pictures of {split}; loss {found.first_loss:.4f} to {found.last_loss:.4f}"
-        )
-        for agent, share in found.right.items():
-            print(f"  {agent:<28} right on {100 * share:5.1f} % of them")
-        print(f"network  {out}")
-    return DONE
 
 
 def _common(images: int | None, tools: str | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.recipes import default_recipe
 from schemas.settings.base import Settings
@@ -25,20 +25,68 @@ class ScalingSettings(Settings):
     top_k: int = Field(60, ge=1, description="of the trajectories, where the server knows it")
 
 
-class SwarmSettings(Settings):
-    """smileGeo's swarm of agents; beside it every agent alone, a majority vote and a debate of all."""
+Baseline = Literal["single", "vote", "debate", "blender", "php", "reflexion", "dylan", "fixed"]
 
-    agents: tuple[str, ...] = Field((), description="model roles of the agents, 2 at least; []: no swarm")
+
+class SwarmLearningSettings(Settings):
+    """How election and links are learned (smileGeo 3.3); the defaults are its appendix C."""
+
+    split: Literal["train", "validation"] = Field("train", description="pictures to learn from")
+    max_images: int | None = Field(None, ge=1, description="pictures to learn from; null: all of the split")
+    rounds: int = Field(20, ge=1, description="L: rounds of answers and reviews on each picture")
+    printed_links: bool = Field(
+        False, description="eq. 3 as printed, which weakens links of right answers; false: as its text says"
+    )
+    encoder: str = Field(
+        "tiny",
+        min_length=1,
+        description='VAE whose encoder sees the pictures: "tiny", learned from these pictures, or a folder or hub name '
+        "in the layout of stabilityai/sd-vae-ft-mse",
+    )
+    encoder_steps: int = Field(200, ge=0, description='steps in which the "tiny" VAE learns to draw the pictures')
+    side: int = Field(512, ge=32, multiple_of=8, description="pixels of a side of the picture that the encoder sees")
+    width: int = Field(1024, ge=1, description="of agents' embeddings and of the network's layers")
+    epochs: int = Field(2500, ge=1, description="times every picture is seen")
+    average_epochs: int = Field(100, ge=1, description="last epochs over which the weights are averaged")
+    learning_rate: float = Field(1e-5, gt=0, description="of Adam")
+    batch_size: int = Field(64, ge=1, description="pictures in one step")
+    distance_weight: float = Field(1.0, ge=0, description="of the distance term of eq. 5; 0: without it")
+    seed: int = Field(0, ge=0, description="of new weights and of the order of pictures")
+
+
+class SwarmSettings(Settings):
+    """smileGeo's swarm of agents, and the baselines beside it."""
+
+    agents: tuple[str, ...] = Field(
+        (), description="model roles of the agents, or `ROLE as PERSONA`, 2 at least; []: no swarm"
+    )
+    personas: dict[str, str] = Field(
+        {
+            "nature": "You are good at recognizing natural attractions.",
+            "europe": "You are a traveler around Europe.",
+        },
+        description="what an agent is told about itself, by the persona's name",
+    )
     answerers: int = Field(2, ge=1, description="K: agents elected to answer")
     reviewers: int = Field(2, ge=0, description="R: agents that review one answer, found by random walk")
     rounds: int = Field(10, ge=0, description="Z: rounds of discussion at most")
-    debate_rounds: int = Field(2, ge=1, description="rounds of the debate of all agents, for comparison")
-    same_km: float = Field(50.0, gt=0, description="answers nearer than this agree")
+    debate_rounds: int = Field(2, ge=1, description="rounds of the baselines debate, php, reflexion and dylan, at most")
+    baselines: tuple[Baseline, ...] = Field(
+        ("single", "vote", "debate"),
+        description="what the swarm is compared with; `fixed` is the swarm with K agents drawn, as if nothing were "
+        "learned",
+    )
+    web_search: bool = Field(False, description="every agent searches the web once before it first speaks")
+    election: Literal["fixed", "learned"] = Field(
+        "fixed", description="K agents drawn, all links equal; or by the network that `geofix train` learns"
+    )
+    network: str | None = Field(
+        None, description="model id of the election network; null: the newest that was learned of these agents"
+    )
+    learning: SwarmLearningSettings = SwarmLearningSettings()
+    same_km: float = Field(50.0, gt=0, description="th: answers nearer than this agree, and are right")
     context_chars: int = Field(6000, ge=200, description="of a discussion that are passed on: its end")
     temperature: float = Field(0.7, ge=0, le=2, description="of what agents say")
-    network: str | None = Field(
-        None, description="file of the learned election network (`geofix swarm --learn`); null: all agents are equal"
-    )
 
     @field_validator("agents")
     @classmethod
@@ -46,6 +94,19 @@ class SwarmSettings(Settings):
         if len(value) == 1 or len(set(value)) != len(value):
             raise ValueError(f"a swarm needs two different agents at least, got {list(value)}")
         return value
+
+    @model_validator(mode="after")
+    def _known_personas(self) -> "SwarmSettings":
+        for _, persona in self.cast:
+            if persona and persona not in self.personas:
+                raise ValueError(f"there is no persona '{persona}'; evaluate.swarm.personas has {list(self.personas)}")
+        return self
+
+    @property
+    def cast(self) -> tuple[tuple[str, str], ...]:
+        """(role, persona) of every agent; an agent without one has an empty persona."""
+        parts = (name.partition(" as ") for name in self.agents)
+        return tuple((role.strip(), persona.strip()) for role, _, persona in parts)
 
 
 class EvaluateSettings(Settings):

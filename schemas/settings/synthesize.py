@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from schemas.recipes import ALL, default_recipe, known_recipe, recipe_folders
+from schemas.recipes import ALL, default_recipe, known_recipe, training_recipes
 from schemas.settings.base import Settings
 
 RecipeName = Annotated[str, AfterValidator(known_recipe)]
@@ -66,5 +66,5 @@ class SynthesizeSettings(Settings):
     @property
     def further_recipes(self) -> tuple[str, ...]:
         """The recipes of `also` besides `recipe`, each once."""
-        named = [one for name in self.also for one in (recipe_folders() if name == ALL else (name,))]
+        named = [one for name in self.also for one in (training_recipes() if name == ALL else (name,))]
         return tuple(dict.fromkeys(name for name in named if name != self.recipe))

@@ -51,7 +51,7 @@ TABLES = (
         ("model_id",),
         {
             "model_id": STRING,
-            "training_stage": STRING,
+            "training_stage": STRING,  # sft, cold_start or grpo, or what else a recipe learns
             "parent_id": STRING,
             "snapshot_id": STRING,
             "recipe": STRING,
@@ -66,5 +66,24 @@ TABLES = (
         required=("training_stage", "checkpoint"),
         about="what was trained, from what",
         shared=True,  # one stage for each kind of training
+    ),
+    Table(
+        "swarm_rounds",
+        ("swarm_id", "image_id"),
+        {
+            "swarm_id": STRING,  # follows from the agents and all settings that their answers depend on
+            "image_id": STRING,
+            "snapshot_id": STRING,
+            "sha256": STRING,
+            "extension": STRING,
+            "election_json": JSON,  # an agent's last answer: 1 right, 0 wrong, 0.5 none
+            "links_json": JSON,  # of answerers (rows) to reviewers, after the last round
+            "distances_json": JSON,  # kilometres of each agent's last answer; null: it gave none that has a point
+            "rounds_json": JSON,  # who answered, was right and reviewed, round by round
+            "prompt_tokens": INT,
+            "completion_tokens": INT,
+        },
+        required=("image_id", "sha256", "election_json", "links_json"),
+        about="what a swarm's election and links are learned from",
     ),
 )

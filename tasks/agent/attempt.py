@@ -23,7 +23,8 @@ PHASES = ("sft", "cold_start", "grpo")
 
 def newest_model(models: pl.DataFrame, recipe: str, phase: str | None = None) -> str | None:
     """The id of the newest model that was trained by a recipe, of one phase or of any."""
-    models = models.filter(pl.col("recipe") == recipe)
+    # Policies alone: a recipe may also learn what is none, such as whom to ask.
+    models = models.filter((pl.col("recipe") == recipe) & pl.col("training_stage").is_in(PHASES))
     if phase is not None:
         models = models.filter(pl.col("training_stage") == phase)
     return str(models.sort("written_at")["model_id"][-1]) if models.height else None

@@ -24,6 +24,7 @@ from tasks.evaluate.answers import (
     services,
 )
 from tasks.recipes.evaluation import EvaluationContext, EvaluationMethod, evaluation_methods
+from tasks.recipes.reading import named_point
 from tasks.recipes.recipe import prompt_with
 from tasks.reward.outcome import point_error
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
@@ -52,6 +53,7 @@ def method_evaluation(method: EvaluationMethod, name: str, settings: EvaluateSet
 
 def method_items(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """One row for each policy that the method is applied to, and picture."""
+    settings = method.bound(settings, inputs.frame("models"))
     identity = method_identity(method, settings)
     policies = _policies(method, inputs, settings)
     named = [(one, digest(method.name, *([one] if one != method.name else []), identity)) for one in policies]
@@ -68,7 +70,7 @@ def method_items(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSet
 def expected_predictions(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """evaluation_id, policy, image_id, lat and lon of every prediction that the methods are to make."""
     members = [
-        (name, method_evaluation(method, name, settings))
+        (name, method_evaluation(method, name, method.bound(settings, inputs.frame("models"))))
         for method in METHODS.values()
         for policy in _policies(method, inputs, settings)
         for name in method.evaluations(policy, settings)
@@ -99,6 +101,7 @@ async def work(item: Row, context: MethodContext) -> Kept:
         image_part(item["sha256"], item["extension"]),
         item["sha256"],
         lambda text: point_error(text, item["lat"], item["lon"]).error_km,
+        lambda text: named_point(settings.agent_recipe, text, answers.geocoder),
         context.opened,
     )
     rows: dict[str, list[Row]] = {"derived": [], "deliberations": [], "predictions": []}
@@ -117,11 +120,17 @@ _NO_DETAILS = dict.fromkeys(("method", "rounds", "answers_json", "verifier_input
 
 
 def _open(method: EvaluationMethod, settings: EvaluateSettings, setup: WorkerSetup) -> MethodContext:
-    return MethodContext(method, open_context(settings, setup), method.open(settings))
+    if method.policies(settings):
+        settings = method.bound(settings, setup.lake.read("models"))
+    return MethodContext(method, open_context(settings, setup), method.open(settings, setup.lake))
 
 
 def _roles(method: EvaluationMethod, settings: EvaluateSettings) -> tuple[str, ...]:
     return tuple(name for name in method.roles(settings) if name not in PHASES and not name.startswith(TRAINED))
+
+
+def _services(method: EvaluationMethod, settings: EvaluateSettings) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*services(settings), *method.services(settings))))
 
 
 def method_stage(method: EvaluationMethod) -> Stage:
@@ -134,7 +143,7 @@ def method_stage(method: EvaluationMethod) -> Stage:
         work=work,
         open=partial(_open, method),
         resources=Resources(cpus=1, concurrency=4, chunk=1),
-        services=services,
+        services=partial(_services, method),
         roles=partial(_roles, method),
         identity=partial(method_identity, method),
         snapshot=True,

@@ -24,6 +24,8 @@ def format_metric(name: str, number: float) -> str:
         return "-"
     if name.endswith("_km"):
         return f"{number:,.2f}"
+    if name == "tokens_mean":
+        return f"{number:,.0f}"
     return f"{number:,.1f}" if name.startswith("geoscore") else f"{100 * number:.2f} %"
 
 
@@ -94,12 +96,14 @@ VERSION = 1
 SHOWN = (
     "acc@1km",
     "acc@25km",
+    "acc@50km",
     "acc@200km",
     "acc@750km",
     "acc@2500km",
     "median_km",
     "geoscore_mean",
     "country_accuracy",
+    "tokens_mean",
 )
 
 

@@ -26,7 +26,7 @@ _ANSWERED = (
     *("address_km", "prompt_tokens", "completion_tokens", "cost_usd", "seconds"),
 )
 _SLICED = (
-    *("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS),
+    *("acc@1km", "acc@25km", "acc@50km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS),
     *(f"{level}_accuracy" for level in LEVELS),  # GeoVista's Table 2: the city by kind of picture
 )
 
@@ -73,7 +73,7 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     kept: list[Row] = []
     for evaluation, rows in whole.items():
         head = {"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "policy": rows["policy"][0]}
-        for metric in _metrics(rows, settings):
+        for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels"))):
             row = metric.as_row()
             name = row.pop("name")
             kept.append({"id": f"{evaluation}|{inputs.snapshot_id}|{name}", **head, "metric": name, **row})
@@ -104,6 +104,20 @@ def _metrics(rows: pl.DataFrame, settings: EvaluateSettings) -> list[Metric]:
     ):
         found.append(_mean(name, values, settings))
     return found
+
+
+def _known_places(rows: pl.DataFrame, labels: pl.DataFrame) -> list[Metric]:
+    """smileGeo eq. 6: of the places of the train split those that are answered, and of these those of the train split.
+
+    A place is a city with its region and country.
+    """
+    names = ("country", "region", "city")
+    tested, trained = (
+        set(one.select(names).drop_nulls("city").iter_rows())
+        for one in (rows, labels.filter(pl.col("split") == "train"))
+    )
+    both = len(tested & trained)
+    return [share("coverage", both, len(trained)), share("consistency", both, len(tested))]
 
 
 def _floats(column: pl.Series) -> np.ndarray:

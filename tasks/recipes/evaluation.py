@@ -1,9 +1,14 @@
-"""Evaluations that ask about a picture several times before they answer; a folder offers one as `EVALUATION`."""
+"""Evaluations that ask about a picture several times before they answer; a folder offers one as `EVALUATION`.
+
+What such a method learns beforehand are steps of training, which the folder offers as `TRAINING`.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import polars as pl
 
 from schemas.messages import Message, Usage
 from schemas.recipes import package_places
@@ -13,7 +18,9 @@ from tasks.agent.environment import Trajectory
 from tasks.agent.picture import Picture
 from tasks.agent.prompt import Prompt
 from tasks.agent.toolbox import Toolbox
+from tasks.lake import Lake
 from tasks.recipes.recipe import recipe_module
+from tasks.runtime.stage import Stage
 from tasks.services.chat import Chat
 
 
@@ -30,6 +37,7 @@ class EvaluationContext:
     reference: dict[str, Any]  # the picture as stored messages name it
     seed: str
     error_of: Callable[[str], float | None]  # kilometres of an answer from the truth; None: it names no point
+    locate: Callable[[str], Awaitable[tuple[float, float] | None]]  # the point that an answer names, without the truth
     opened: Any = None  # what the method's `open` gave
 
 
@@ -46,6 +54,7 @@ class EvaluationMethod(ABC):
     """A family of evaluations over the same pictures: asked once, it gives one prediction for each of them."""
 
     name: str  # of its step, `evaluate.NAME`, and of its section of the settings
+    recipe: str | None = None  # in whose form its answers are, whatever the policy; None: as the policy answers
 
     @abstractmethod
     def policies(self, settings: EvaluateSettings) -> tuple[str, ...]:
@@ -63,7 +72,15 @@ class EvaluationMethod(ABC):
     def roles(self, settings: EvaluateSettings) -> tuple[str, ...]:
         """The models it asks."""
 
-    def open(self, settings: EvaluateSettings) -> Any:
+    def services(self, settings: EvaluateSettings) -> tuple[str, ...]:
+        """The services it asks beside those of the policies."""
+        return ()
+
+    def bound(self, settings: EvaluateSettings, models: pl.DataFrame) -> EvaluateSettings:
+        """The settings with the ids of what they take from the table of models, so that answers depend on it."""
+        return settings
+
+    def open(self, settings: EvaluateSettings, lake: Lake) -> Any:
         """What a worker keeps open for it."""
         return None
 
@@ -79,7 +96,15 @@ def answered(messages: list[Message], text: str, usage: Usage, seconds: float) -
 
 def evaluation_methods() -> dict[str, EvaluationMethod]:
     """The methods of all recipes by name, in the order of their names."""
-    folders = {path.name for place in package_places() for path in place.iterdir() if path.is_dir()}
-    modules = (recipe_module(folder) for folder in sorted(folders))
-    found = [module.EVALUATION for module in modules if hasattr(module, "EVALUATION")]
+    found = [module.EVALUATION for module in _modules() if hasattr(module, "EVALUATION")]
     return {method.name: method for method in sorted(found, key=lambda one: str(one.name))}
+
+
+def training_steps() -> list[Stage]:
+    """The steps of training that recipes have beside SFT, cold start and GRPO, as `TRAINING` of their folders."""
+    return [step for module in _modules() for step in getattr(module, "TRAINING", ())]
+
+
+def _modules() -> list[Any]:
+    folders = {path.name for place in package_places() for path in place.iterdir() if path.is_dir()}
+    return [recipe_module(folder) for folder in sorted(folders)]

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from tasks.geo.distance import distance_km
 from tasks.recipes.recipe import RECIPES
-from tasks.reward.answer import ParseFailure, parse_answer
+from tasks.reward.answer import ParsedAnswer, ParseFailure, parse_answer, parse_point
 from tasks.reward.outcome import PointError, point_error
 from tasks.services.geocoder import GeocodeCandidate
 
@@ -23,15 +23,27 @@ def reads_addresses(recipe: str) -> bool:
     return RECIPES[recipe].addresses_of is not None
 
 
+async def named_point(recipe: str, text: str, geocoder: AddressSearch) -> tuple[float, float] | None:
+    """The point that an answer names; None: none. A geocoder that fails raises."""
+    addresses_of = RECIPES[recipe].addresses_of
+    if addresses_of is None:
+        answer = parse_point(text)
+        has_point = isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None
+        return (answer.lat, answer.lon) if has_point else None
+    for address in addresses_of(text):
+        for found in await geocoder.search(address, limit=1):
+            return found.lat, found.lon
+    return None
+
+
 async def located(recipe: str, text: str, lat: float, lon: float, geocoder: AddressSearch) -> PointError:
     """The point of an answer and its distance from the truth, or why it has none. A geocoder that fails raises."""
     addresses_of = RECIPES[recipe].addresses_of
     if addresses_of is None:
         return point_error(text, lat, lon)
-    addresses = addresses_of(text)
-    for address in addresses:
-        for found in await geocoder.search(address, limit=1):
-            return PointError(found.lat, found.lon, distance_km(found.lat, found.lon, lat, lon))
+    found = await named_point(recipe, text, geocoder)
+    if found is not None:
+        return PointError(*found, distance_km(*found, lat, lon))
     answer = parse_answer(text)
     unread = answer.reason if isinstance(answer, ParseFailure) else "no_address"
-    return PointError(parse_error=NOT_FOUND if addresses else unread)
+    return PointError(parse_error=NOT_FOUND if addresses_of(text) else unread)

@@ -17,6 +17,7 @@ import polars as pl
 
 from schemas.errors import InputError, NotFound
 from schemas.tables import TABLES
+from tasks.agent.attempt import PHASES
 from tasks.lake import Commit, Lake
 from tasks.lake.image_store import EXTENSIONS
 from tasks.lake.withdrawn import REASON
@@ -210,11 +211,13 @@ def trained_on(lake: Lake, image_ids: Iterable[str]) -> list[Model]:
 
 def _own_samples(lake: Lake, model: dict[str, Any], runs: dict[str, dict[str, Any]], image_ids: list[str]) -> int:
     """How many of the rows that a model was trained on are of these pictures."""
-    version = json.loads((runs.get(model["run_id"]) or {}).get("input_versions_json") or "{}").get("samples")
-    seen = lake.scan("samples", version).filter(
+    is_policy = model["training_stage"] in PHASES
+    table = "samples" if is_policy else "swarm_rounds"
+    version = json.loads((runs.get(model["run_id"]) or {}).get("input_versions_json") or "{}").get(table)
+    seen = lake.scan(table, version).filter(
         pl.col("image_id").is_in(image_ids),
-        pl.col("training_stage") == model["training_stage"],
+        pl.col("training_stage") == model["training_stage"] if is_policy else pl.lit(True),
         # At a known version the rows that were live; else every row there ever was: rather too many models.
         pl.col("tombstone").is_null() if version is not None else pl.lit(True),
     )
-    return int(lake.collect("samples", seen.select(pl.len())).item())
+    return int(lake.collect(table, seen.select(pl.len())).item())

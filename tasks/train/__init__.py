@@ -1,9 +1,11 @@
 """Train: samples from an approved snapshot, then SFT, agentic cold start and GRPO, each from the one before."""
 
+from tasks.recipes.evaluation import training_steps
 from tasks.train import samples
 from tasks.train.opening import check_base as check
 from tasks.train.stage import COLD_START, GRPO, SFT
 
-STAGES = [samples.STAGE, SFT, COLD_START, GRPO]
+PHASES = [samples.STAGE, SFT, COLD_START, GRPO]
+STAGES = [*PHASES, *training_steps()]
 
-__all__ = ["STAGES", "check"]
+__all__ = ["PHASES", "STAGES", "check"]

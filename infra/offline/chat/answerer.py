@@ -4,13 +4,13 @@ import json
 import math
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infra.offline.chat.agent_state import State, misread
 from infra.offline.chat.answer_form import Answer, write_answer
-from infra.offline.chat.beliefs import Belief, Guess, country_name, match_weight, weigh_notes
+from infra.offline.chat.beliefs import Belief, Guess, cities_in_passage, country_name, match_weight, weigh_notes
 from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, scene_evidence, street_in
-from infra.offline.chat.notes import Notes, SeenText
+from infra.offline.chat.notes import Notes, SeenText, facts_only
 from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import (
     Memory,
@@ -27,7 +27,19 @@ from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
 from infra.offline.chat.sight import SeenPicture, look_at_picture
 from infra.offline.chat.writer import has_other_answers, wants_json, weighed_with_others, write_json
+from infra.offline.facts import countries
 
+# What a persona knows better, and what it pays for that elsewhere, in log10 of the population of half-known towns.
+AT_HOME, ABROAD = -1.0, 0.7
+_CONTINENTS = {
+    "Europe": "EU",
+    "Asia": "AS",
+    "Africa": "AF",
+    "North America": "NA",
+    "South America": "SA",
+    "Oceania": "OC",
+}
+_PAGE = re.compile(r"^Page \d+: (\S[^\n]*)$", re.MULTILINE)
 _PHONE = re.compile(r"(?:\+|\b00)\d{1,3}\s?(\d{2})\b|[Tt]el\.?\s?0(\d{2})\b")
 
 
@@ -41,6 +53,15 @@ class Skill:
     weighs_road: bool  # whether it uses road rules and scenery to choose among namesakes
     doubt: float  # spread of its second thoughts at temperature 1, in log-odds
     garbled_rate: float  # unparsable or refused answers when sampled
+    home: str = ""  # the continent whose towns it knows better, and others' worse
+
+    def memory_of(self, place: Place) -> Memory:
+        """How well it knows the towns around a place."""
+        if not self.home:
+            return self.memory
+        known = countries().get(place.country)
+        shift = AT_HOME if known is not None and known.continent == self.home else ABROAD
+        return replace(self.memory, half_known=self.memory.half_known + shift)
 
 
 SMALL = Skill(Memory("small", 4.5, 0.55, 2.5), 9.0, 0.03, False, 1.4, 0.05)
@@ -49,9 +70,10 @@ LARGE = Skill(Memory("large", 3.0, 0.6, 0.25), 5.0, 0.004, True, 0.6, 0.02)
 
 # Log-odds of an answer within 25 km: by what the town was found, by the lead over towns elsewhere, by how well it is
 # known. Fitted to 2,160 answers of the three at temperatures 0 and 1, in a world (seed 501) that is not measured in.
-_FOUND_BY = {"name": 0.49, "area": -2.07, "country": -2.81}
+_FOUND_BY = {"name": 0.49, "page": 0.49, "area": -2.07, "country": -2.81}
 _LEAD, _KNOWN = 0.82, 0.08
 _SAME_KM = 25.0
+MOST_PAGES = 6
 
 
 @dataclass(frozen=True)
@@ -60,13 +82,14 @@ class Option:
 
     place: Place
     score: float
-    found_by: str  # name | area | country
+    found_by: str  # name | page | area | country
     why: str
 
 
 def answerer_reply(request: ChatRequest, dice: random.Random, skill: Skill) -> Reply:
     """Where the last picture sent was taken, as far as this skill goes."""
     warmth = request.temperature
+    skill = as_told(request, skill)
     seen = look_at_picture(request.last_picture())
     lines = _read(seen, skill, dice, warmth)
     evidence = read_evidence(lines)
@@ -74,22 +97,41 @@ def answerer_reply(request: ChatRequest, dice: random.Random, skill: Skill) -> R
     if skill.weighs_road or not lines:
         road_evidence(evidence, side=scene.side, centre=scene.centre, edge=scene.edge, sign=scene.sign)
         scene_evidence(evidence, scene)
-    options = _options(lines, evidence, skill, dice, warmth)
+    notes = _noted(request, lines)
+    options = _options(lines, notes, evidence, skill, dice, warmth)
     best = options[0]
-    lat, lon = remembered(best.place, skill.memory, dice, warmth)
+    lat, lon = remembered(best.place, skill.memory_of(best.place), dice, warmth)
     country = country_name(best.place.country)
     reasons = "; ".join(dict.fromkeys(evidence.notes[:4])) or "there is little to go by"
     thought = f"{reasons[0].upper()}{reasons[1:]}. {best.why}"
     sure = _confidence(options, skill)
     answer = Answer(round(lat, 4), round(lon, 4), country, "", best.place.name, "", sure, thought)
     if wants_json(request) or has_other_answers(request):
-        state, belief = _as_state(seen, lines, options, evidence)
+        state, belief = _as_state(seen, notes, options, evidence)
         if wants_json(request):
             return write_json(request, state, belief, dice, answer)
         answer, thought = weighed_with_others(request, state, belief, answer)
     if warmth > 0 and dice.random() < skill.garbled_rate * min(1.0, warmth):
         return _garbled(best.place, dice)
     return Reply(write_answer(request, thought, answer))
+
+
+def as_told(request: ChatRequest, skill: Skill) -> Skill:
+    """The skill under the persona of the system's words: a traveler knows the towns of one continent."""
+    told = " ".join(message.text for message in request.messages if message.role == "system")
+    home = next((code for name, code in _CONTINENTS.items() if re.search(rf"\btravell?er\b.*\b{name}\b", told)), "")
+    return replace(skill, home=home) if home else skill
+
+
+def _noted(request: ChatRequest, lines: list[str]) -> Notes:
+    """What it read in the picture, and in the pages it is sent, less what speaks to a reader."""
+    notes = Notes()
+    notes.texts = [SeenText(line, (0, 0, 0, 0), 0.95, 0) for line in lines]
+    told = "\n".join(message.text for message in request.messages if message.role == "user")
+    pages = [" ".join(kept) for kept in (facts_only(page, notes) for page in _PAGE.findall(told)) if kept]
+    if pages:
+        notes.searches.append(("what I read", pages))
+    return notes
 
 
 def _read(seen: SeenPicture, skill: Skill, dice: random.Random, warmth: float) -> list[str]:
@@ -104,30 +146,38 @@ def _read(seen: SeenPicture, skill: Skill, dice: random.Random, warmth: float) -
     return found
 
 
-def _options(lines: list[str], evidence: Evidence, skill: Skill, dice: random.Random, warmth: float) -> list[Option]:
+def _options(
+    lines: list[str], notes: Notes, evidence: Evidence, skill: Skill, dice: random.Random, warmth: float
+) -> list[Option]:
     """Towns that may be it, best first; at a temperature every option's odds are shaken."""
-    names, memory = place_names(), skill.memory
+    names = place_names()
     odds: dict[Place, tuple[float, str, str]] = {}
     unknown = (-math.inf, "", "")
     for line in lines:
         street = street_in(line)
         for match in names.mentions(line):
-            if not recalls(match.place, memory, dice, warmth):
+            if not recalls(match.place, skill.memory_of(match.place), dice, warmth):
                 continue
             hidden = street is not None and fold(match.seen) in fold(street[0])
             weight = match_weight(match) - (2.5 if hidden else 0.0) + evidence.score(match.place.country)
             if weight > odds.get(match.place, unknown)[0]:
                 odds[match.place] = (weight, "name", f"The name of {match.place.name} is readable.")
+    for _, pages in notes.searches:
+        for rank, page in enumerate(pages[:MOST_PAGES]):
+            for town, support in cities_in_passage(page, rank, notes).items():
+                weight = support + evidence.score(town.country)
+                if weight > odds.get(town, unknown)[0]:
+                    odds[town] = (weight, "page", f"A page on what I read speaks of {town.name}.")
     ranked = evidence.ranked()
     for code, score in ranked[:12]:
         for area in _areas(lines):
             for rank, town in enumerate(towns_of_area(code, area)[:3]):
-                if familiarity(town, memory) > 0.6 and town not in odds:
+                if familiarity(town, skill.memory_of(town)) > 0.6 and town not in odds:
                     why = f"The area code {area} is that of the region of {town.name}."
                     odds[town] = (score + 1.2 - 0.7 * rank, "area", why)
         # Without a name that convinces, the country's big cities are the fallback, and they always compete.
         listed = names.biggest(code)
-        cities = [city for city in listed[:12] if familiarity(city, memory) > 0.6][:5] or listed[:1]
+        cities = [city for city in listed[:12] if familiarity(city, skill.memory_of(city)) > 0.6][:5] or listed[:1]
         for rank, city in enumerate(cities):
             if score - 0.7 * rank > odds.get(city, unknown)[0]:
                 why = f"No place name convinces me, so I take a large city: {city.name}."
@@ -152,7 +202,7 @@ def _confidence(options: list[Option], skill: Skill) -> float:
     best = options[0]
     rivals = [option for option in options[1:] if _is_elsewhere(option.place, best.place)]
     lead = 1 / (1 + sum(math.exp(max(-20.0, option.score - best.score)) for option in rivals))
-    known = familiarity(best.place, skill.memory)
+    known = familiarity(best.place, skill.memory_of(best.place))
     odds = _FOUND_BY[best.found_by] + _LEAD * _log_odds(lead) + _KNOWN * _log_odds(known)
     return max(0.01, min(0.97, 1 / (1 + math.exp(-odds))))
 
@@ -166,10 +216,9 @@ def _is_elsewhere(one: Place, other: Place) -> bool:
     return apart_km(one.lat, one.lon, other.lat, other.lon) > _SAME_KM
 
 
-def _as_state(seen: SeenPicture, lines: list[str], options: list[Option], evidence: Evidence) -> tuple[State, Belief]:
+def _as_state(seen: SeenPicture, notes: Notes, options: list[Option], evidence: Evidence) -> tuple[State, Belief]:
     """What it saw and believes, in the form the writers of JSON and reviews take."""
-    notes = Notes(description=describe(seen))
-    notes.texts = [SeenText(line, (0, 0, 0, 0), 0.95, 0) for line in lines]
+    notes.description = describe(seen)
     notes.texts += [SeenText("", line.box, line.score, line.height) for line in seen.lines]
     belief = weigh_notes(notes)
     belief.evidence.notes = evidence.notes

@@ -34,7 +34,7 @@ from tasks.recipes.rewards import reward_for, rewarded_recipes
 from tasks.reward.answer import Address
 from tasks.reward.outcome import Truth
 from tasks.runtime.runner import Context, run
-from tasks.services import Mapillary, connect
+from tasks.services import Chat, Mapillary, connect
 from tasks.synthesize import STAGES as SYNTHESIZE
 from tasks.train import STAGES as TRAIN
 from tasks.train.fast.grouped import Completion
@@ -167,7 +167,9 @@ def test_the_registry_knows_a_new_folder_at_once(sixth: str) -> None:
     assert sixth in recipe_folders() and sixth in list(RECIPES) and sixth in rewarded_recipes()
     assert reward_for(sixth)("<answer>48.0, 2.0</answer>", lat=48.0, lon=2.0).reward == 1.0  # type: ignore[union-attr]
     config = load_config(recipe=sixth)
-    assert config.synthesize.recipe == sixth and set(config.synthesize.further_recipes) == {*RECIPES} - {sixth}
+    untrained = {"smilegeo"}  # no model of its own learns from trajectories
+    assert config.synthesize.recipe == sixth
+    assert set(config.synthesize.further_recipes) == {*RECIPES} - {sixth} - untrained
 
 
 def test_every_recipe_is_whole() -> None:
@@ -324,6 +326,59 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     for row in lake.read("labels").iter_rows(named=True):
         for name in (row["country"], row["city"], f"{row['lat']:.2f}", f"{row['lon']:.2f}"):
             assert name not in opening and name not in prompt
+
+
+SWARM = {
+    "agents": ["answerer-small", "answerer-large", "answerer-base", "answerer-base as europe"], "debate_rounds": 1,
+    "rounds": 1, "learning": {"rounds": 3, "encoder_steps": 2, "side": 32, "width": 16, "epochs": 40},
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_swarm_learns_whom_to_elect_and_is_evaluated_beside_its_baselines(
+    world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"policies": [], "resamples": 100, "view_max_pixels": 100352, "max_tokens": 512, "swarm": SWARM}
+    config = configuration("smilegeo", world[1], evaluate=small)
+    lake = filled(Lake(tmp_path / "lake"), world[0], config)
+    planted = {"country": "Zubrowka", "region": "Nebelsbad", "city": "Lutz"}
+    lake.upsert("labels", [{**row, **planted} for row in _of_label(lake)], Commit("test", 3))
+    snapshot_of(lake)
+    asked: list[str] = []
+    complete = Chat.complete
+
+    async def recorded(self: Chat, role: str, messages: Any, **options: Any) -> Any:
+        asked.extend(text for message in messages for text in texts_of(message))
+        return await complete(self, role, messages, **options)
+
+    monkeypatch.setattr(Chat, "complete", recorded)
+    names = taken_through(config, lake)
+    assert names[:2] == ["train.swarm_rounds", "train.election"], (
+        "the paper's order: no trajectory, no agent is trained"
+    )
+    assert names[2:] == [step.name for step in EVALUATE]
+    assert not lake.read("samples").height and lake.read("swarm_rounds").height == 2
+    [model] = lake.read("models").to_dicts()
+    assert (model["recipe"], model["training_stage"]) == ("smilegeo", "election")
+    predictions = lake.read("predictions")
+    frameworks = {f"swarm {name}" for name in ("vote", "debate", "blender", "php", "reflexion", "dylan", "fixed")}
+    assert set(predictions["policy"]) == {"swarm", *frameworks, *(f"swarm agent {name}" for name in SWARM["agents"])}
+    said = predictions.select("policy", "answer", "parse_error").to_dicts()
+    assert predictions["error_km"].is_not_null().sum() >= 9, ("locations are geocoded", said)
+    scores = lake.read("scores").filter(pl.col("policy") == "swarm")
+    figures = dict(scores.select("metric", "value").iter_rows())
+    assert {"acc@50km", "tokens_mean", "coverage", "consistency"} <= set(figures) and figures["coverage"] == 1.0
+    # Every agent searched the web, and the truth is in no request.
+    assert any("Page 1: " in text for text in asked) and any("traveler around Europe" in text for text in asked)
+    truths = [
+        name for row in lake.read("labels").iter_rows(named=True) for name in (f"{row['lat']:.3f}", f"{row['lon']:.3f}")
+    ]
+    for name in (*planted.values(), *truths, "error_km"):
+        assert not [text for text in asked if name in text], name
+
+
+def _of_label(lake: Lake) -> list[dict[str, Any]]:
+    return lake.read("labels").select("image_id", "sha256", "lat", "lon", "split").to_dicts()
 
 
 def reasoned(truth: Address) -> str:
