@@ -39,9 +39,10 @@ from tasks.runtime.runner import Context, run
 from tasks.services import connect
 
 PICTURES, LEARN, ROUNDS = 300, 100, 6
-SEED, SIZE, WIDTH = 7, 20_000, 1024
+SEED, SIZE, WIDTH = 7, 20_000, 2048  # pixels of a panorama: at 1024 hardly a sign can be read
 POLICY, N = "answerer-base", 4
-AGENTS = ("answerer-small", "answerer-base", "answerer-large", "answerer-base as asia", "answerer-large as europe")
+# As unequal as the paper's thirteen, of which most are weak (Table 1), and with personas (4.3).
+AGENTS = ("answerer-small", "answerer-small as asia", "answerer-small as europe", "answerer-base", "answerer-large")
 PERSONAS = {"asia": "You are a traveler around Asia.", "europe": "You are a traveler around Europe."}
 BASELINES = "single,fixed,vote,debate"
 FIXED, VOTE, DEBATE = (baseline(name) for name in ("fixed", "vote", "debate"))
@@ -82,8 +83,7 @@ def fill(lake: Lake, pictures: int, learning: int) -> None:
 def measure(lake: Lake, url: str, given: argparse.Namespace) -> None:
     """Ask everything that is not yet in the lake."""
     context = Context(lake, connect(services(url), {}))
-    plain: dict[str, Any] = {"policies": [], "trained": False, "max_tokens": 512, "view_max_pixels": 786_432}
-    plain["resamples"] = 2000
+    plain: dict[str, Any] = {"policies": [], "trained": False, "max_tokens": 512, "resamples": 2000}
     if given.only != "swarm":
         scaling = EvaluateSettings.model_validate({**plain, "scaling": {"policies": [POLICY], "n": N}})
         _told("parallel scaling", run(ENSEMBLES["scaling"], scaling, context))

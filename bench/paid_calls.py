@@ -45,7 +45,7 @@ from tasks.runtime.ray_start import stop_ray
 from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
 from tasks.synthesize import STAGE
-from tasks.train import STAGES as TRAIN
+from tasks.train import PHASES as TRAIN
 
 KILLS, PICTURES = 20, 60
 SEED, SIZE, WIDTH = 7, 3_000, 1024

@@ -94,12 +94,18 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
 def _steps_run(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
     """(stage, its steps) as far as a run of these stages has them under the recipe, in the order of the stages."""
     found = [(stage, list(steps_of(stage))) for stage in stages]
-    if config.train.phases or len(stages) == 1:
+    if "train" not in stages:
         return found
-    from tasks.train import PHASES  # polars: `geofix --help` does without
+    from tasks.recipes.evaluation import training_steps  # polars: `geofix --help` does without
+    from tasks.train import PHASES
 
-    needed = [(stage, steps) for stage, steps in found if stage not in ("synthesize", "difficulty")]
-    return [(stage, [step for step in steps if step not in PHASES]) for stage, steps in needed]
+    wanted = [*(PHASES if config.train.phases else []), *training_steps(config.evaluate)]
+    left_out = () if config.train.phases else ("synthesize", "difficulty")
+    return [
+        (stage, [step for step in steps if stage != "train" or step in wanted])
+        for stage, steps in found
+        if stage not in left_out
+    ]
 
 
 def services_of(config: "Config", stages: Sequence[str]) -> set[str]:

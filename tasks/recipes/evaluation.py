@@ -1,6 +1,6 @@
 """Evaluations that ask about a picture several times before they answer; a folder offers one as `EVALUATION`.
 
-What such a method learns beforehand are steps of training, which the folder offers as `TRAINING`.
+What such a method learns beforehand are steps of `train` of its own.
 """
 
 from abc import ABC, abstractmethod
@@ -54,6 +54,7 @@ class EvaluationMethod(ABC):
     """A family of evaluations over the same pictures: asked once, it gives one prediction for each of them."""
 
     name: str  # of its step, `evaluate.NAME`, and of its section of the settings
+    training: tuple[Stage, ...] = ()  # steps of `train` that come before it; their settings are those of `evaluate`
     recipe: str | None = None  # in whose form its answers are, whatever the policy; None: as the policy answers
 
     @abstractmethod
@@ -71,6 +72,10 @@ class EvaluationMethod(ABC):
     @abstractmethod
     def roles(self, settings: EvaluateSettings) -> tuple[str, ...]:
         """The models it asks."""
+
+    def learns(self, settings: EvaluateSettings) -> bool:
+        """Whether its steps of training have something to do."""
+        return False
 
     def services(self, settings: EvaluateSettings) -> tuple[str, ...]:
         """The services it asks beside those of the policies."""
@@ -96,15 +101,13 @@ def answered(messages: list[Message], text: str, usage: Usage, seconds: float) -
 
 def evaluation_methods() -> dict[str, EvaluationMethod]:
     """The methods of all recipes by name, in the order of their names."""
-    found = [module.EVALUATION for module in _modules() if hasattr(module, "EVALUATION")]
+    folders = {path.name for place in package_places() for path in place.iterdir() if path.is_dir()}
+    modules = (recipe_module(folder) for folder in sorted(folders))
+    found = [module.EVALUATION for module in modules if hasattr(module, "EVALUATION")]
     return {method.name: method for method in sorted(found, key=lambda one: str(one.name))}
 
 
-def training_steps() -> list[Stage]:
-    """The steps of training that recipes have beside SFT, cold start and GRPO, as `TRAINING` of their folders."""
-    return [step for module in _modules() for step in getattr(module, "TRAINING", ())]
-
-
-def _modules() -> list[Any]:
-    folders = {path.name for place in package_places() for path in place.iterdir() if path.is_dir()}
-    return [recipe_module(folder) for folder in sorted(folders)]
+def training_steps(settings: EvaluateSettings | None = None) -> list[Stage]:
+    """The methods' steps of training: all of them, or those that have something to do under the settings."""
+    methods = evaluation_methods().values()
+    return [step for one in methods if settings is None or one.learns(settings) for step in one.training]

@@ -1,11 +1,10 @@
 """smileGeo: a swarm of agents that elects, reviews and discusses. Whom to elect is learned; no agent is trained."""
 
 from tasks.recipes.recipe import Recipe
-from tasks.recipes.smilegeo import election, rounds
 from tasks.recipes.smilegeo.evaluation import EVALUATION
 from tasks.recipes.smilegeo.form import DIRECT, PROMPT, addresses_of, gold, judge
 
-__all__ = ["EVALUATION", "RECIPE", "TRAINING"]
+__all__ = ["EVALUATION", "RECIPE"]
 
 RECIPE = Recipe(
     name="smilegeo",
@@ -17,4 +16,3 @@ RECIPE = Recipe(
     kept_when="the form: the paper makes no trajectories",
     addresses_of=addresses_of,
 )
-TRAINING = (rounds.STAGE, election.STAGE)

@@ -14,8 +14,10 @@ from tasks.lake import Lake
 from tasks.recipes.evaluation import Deliberated, EvaluationContext, EvaluationMethod, answered
 from tasks.recipes.smilegeo.baselines import BASELINES
 from tasks.recipes.smilegeo.election import FILE, newest_election
+from tasks.recipes.smilegeo.election import STAGE as ELECTION
 from tasks.recipes.smilegeo.form import ASK, QUESTION
-from tasks.recipes.smilegeo.rounds import swarm_roles, swarm_services
+from tasks.recipes.smilegeo.rounds import STAGE as ROUNDS
+from tasks.recipes.smilegeo.rounds import learns, swarm_roles, swarm_services
 from tasks.recipes.smilegeo.swarm import Matrix, Outcome, Said, Swarm, equal_links
 
 SWARM = "swarm"
@@ -36,6 +38,7 @@ class SwarmEvaluation(EvaluationMethod):
 
     name = SWARM
     recipe = "smilegeo"
+    training = (ROUNDS, ELECTION)
 
     def policies(self, settings: EvaluateSettings) -> tuple[str, ...]:
         return (SWARM,) if settings.swarm.agents else ()
@@ -47,6 +50,9 @@ class SwarmEvaluation(EvaluationMethod):
 
     def identity(self, settings: EvaluateSettings) -> dict[str, Any]:
         return {name: value for name, value in settings.swarm.identity().items() if name != "learning"}
+
+    def learns(self, settings: EvaluateSettings) -> bool:
+        return learns(settings)
 
     def roles(self, settings: EvaluateSettings) -> tuple[str, ...]:
         return swarm_roles(settings)

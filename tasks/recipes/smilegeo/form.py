@@ -15,7 +15,7 @@ ANSWER = """\
 Write your answer inside <answer> ... </answer>, as these four lines:
 Country: ...
 City: ... (and the district or the landmark, if you know it)
-Confidence: ... (per cent)
+Confidence: ... (a percentage)
 Explanation: ..."""
 
 SYSTEM = f"You locate pictures. Look at everything that tells of the place, and judge.\n{ANSWER}"

@@ -36,7 +36,7 @@ from tasks.reward.outcome import Truth
 from tasks.runtime.runner import Context, run
 from tasks.services import Chat, Mapillary, connect
 from tasks.synthesize import STAGES as SYNTHESIZE
-from tasks.train import STAGES as TRAIN
+from tasks.train import PHASES as TRAIN
 from tasks.train.fast.grouped import Completion
 from tasks.train.rollouts.source import EmbeddedRollouts, Episode, recipe_scorer
 

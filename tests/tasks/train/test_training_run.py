@@ -19,7 +19,7 @@ from tasks.lake import Commit, Lake
 from tasks.runtime.ray_start import stop_ray
 from tasks.runtime.runner import Context, Kept, StageResult, run
 from tasks.services import connect
-from tasks.train import STAGES
+from tasks.train import PHASES as STAGES
 from tasks.train.chain import chain
 from tasks.train.stage import WorkerContext, work
 
