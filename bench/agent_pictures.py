@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.offline_server import offline_server
 from infra.offline.world import World
+from schemas.recipes import training_recipes
 from schemas.settings.services import ServicesSettings
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.lake import Lake
@@ -119,7 +120,7 @@ def produce(pictures: int, file: Path, recipe: str = "spotagent", changes: Mappi
 def produce_all(folder: Path, kept: int, pictures: int) -> None:
     """A file of rows for every recipe, each with its own rules, of one world whose pictures are read once."""
     with offline_server("--size", str(SIZE)) as server:
-        for recipe in RECIPES:
+        for recipe in training_recipes():
             with tempfile.TemporaryDirectory() as lake:
                 settings = SynthesizeSettings(recipe=recipe)
                 asyncio.run(make(server.url, pictures, settings, Path(lake), folder / f"{recipe}.jsonl", kept))

@@ -161,6 +161,14 @@ def swarm_services(settings: EvaluateSettings) -> tuple[str, ...]:
     return ("chat", *search, *(("geocoder",) if reads_addresses(settings.agent_recipe) else ()))
 
 
+def _roles(settings: EvaluateSettings) -> tuple[str, ...]:
+    return swarm_roles(settings) if learns(settings) else ()
+
+
+def _services(settings: EvaluateSettings) -> tuple[str, ...]:
+    return swarm_services(settings) if learns(settings) else ()
+
+
 STAGE = Stage(
     name="train.swarm_rounds",
     section="evaluate",
@@ -170,8 +178,8 @@ STAGE = Stage(
     work=work,
     open=open_context,
     resources=Resources(cpus=1, concurrency=4, chunk=1),
-    services=lambda settings: swarm_services(settings) if learns(settings) else (),
-    roles=lambda settings: swarm_roles(settings) if learns(settings) else (),
+    services=_services,
+    roles=_roles,
     identity=rounds_identity,
     snapshot=True,
     keeps_history=True,  # rounds of other swarms stand beside these

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from infra.offline.chat.answerer import BASE, LARGE, SMALL, Option, _confidence
@@ -31,6 +32,38 @@ def test_what_is_known_better_is_remembered_more_exactly() -> None:
     assert off[1] < off[0] < 5
     spread = {remembered(london, BASE.memory, dice, 1.0) for _ in range(8)}
     assert len(spread) == 8
+
+
+def test_a_traveler_knows_the_towns_of_one_continent_better_and_others_worse(ask: Any, scenes: Any) -> None:
+    villages = [place for place in place_names().places[::500] if 500 < place.population < 3000]
+    at_home = [v for v in villages if v.country in ("FR", "DE", "PL")]
+    abroad = [v for v in villages if v.country in ("IN", "BR", "US")]
+    told = replace(BASE, home="EU")
+
+    def known(places: list[Any], skill: Any) -> float:
+        return float(sum(familiarity(place, skill.memory_of(place)) for place in places)) / len(places)
+
+    assert known(at_home, told) > known(at_home, BASE) + 0.2 and known(abroad, told) < known(abroad, BASE) - 0.1
+    picture = scenes.message(scenes.draw(["Boulangerie Lamberneau", "Rue Montviret"]))
+    said = [
+        ask("answerer-base", [*system, picture], temperature=0)["choices"][0]["message"]["content"]
+        for system in ([], [{"role": "system", "content": "You are a traveler around Asia."}])
+    ]
+    assert all("<answer>" in text for text in said)
+
+
+def test_pages_that_an_answerer_is_sent_name_the_town_of_the_signs(ask: Any, scenes: Any) -> None:
+    drawn = scenes.draw(["Boulangerie Lamberneau", "Rue Montviret"])
+    page = "Page 1: Boulangerie Lamberneau. Boulangerie Lamberneau stands in the Rue Montviret, Aurillac, France."
+
+    def said(words: str) -> str:
+        asked = scenes.message(drawn)
+        asked["content"].append({"type": "text", "text": words})
+        return str(ask("answerer-large", [asked], temperature=0)["choices"][0]["message"]["content"])
+
+    assert "Aurillac" not in said("Where is it?") and "Aurillac" in said(f"{page}\nWhere is it?")
+    query = said('Which web search would help? Reply with JSON {"queries": ["…"]}.')
+    assert "Lamberneau" in query and query.startswith('{"queries"')
 
 
 def test_area_digits_are_public() -> None:
