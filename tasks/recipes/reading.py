@@ -5,7 +5,7 @@ from typing import Protocol
 
 from tasks.geo.distance import distance_km
 from tasks.recipes.recipe import RECIPES
-from tasks.reward.answer import ParsedAnswer, ParseFailure, parse_answer, parse_point
+from tasks.reward.answer import ParseFailure, parse_answer, parse_point
 from tasks.reward.outcome import PointError, point_error
 from tasks.services.geocoder import GeocodeCandidate
 
@@ -28,8 +28,9 @@ async def named_point(recipe: str, text: str, geocoder: AddressSearch) -> tuple[
     addresses_of = RECIPES[recipe].addresses_of
     if addresses_of is None:
         answer = parse_point(text)
-        has_point = isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None
-        return (answer.lat, answer.lon) if has_point else None
+        if isinstance(answer, ParseFailure) or answer.lat is None or answer.lon is None:
+            return None
+        return answer.lat, answer.lon
     for address in addresses_of(text):
         for found in await geocoder.search(address, limit=1):
             return found.lat, found.lon

@@ -110,8 +110,9 @@ def learn_election(rows: pl.DataFrame, settings: EvaluateSettings, lake: Lake, f
     elif kept.exists():
         encoder = PictureEncoder.restored(torch.load(kept, weights_only=True))
     else:
-        drawn = _Stored(lake, stored)
-        encoder = learn_encoder(drawn, learning.side, learning.encoder_steps, learning.seed)
+        encoder = learn_encoder(
+            lambda at: lake.images.read(*stored[at]), len(stored), learning.side, learning.encoder_steps, learning.seed
+        )
         torch.save(encoder.stored(), kept)
     latents = encoder.size.latent_channels * (learning.side // 8) ** 2
     # Half precision on disk: all latents of a large set do not fit in memory.
@@ -130,19 +131,6 @@ def learn_election(rows: pl.DataFrame, settings: EvaluateSettings, lake: Lake, f
         file.unlink()
     partial.rmdir()
     return losses
-
-
-class _Stored:
-    """Pictures of the lake as a sequence; each is read when it is asked for."""
-
-    def __init__(self, lake: Lake, names: list[tuple[str, str]]) -> None:
-        self.lake, self.names = lake, names
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, at: int) -> bytes:
-        return self.lake.images.read(*self.names[at])
 
 
 def newest_election(models: pl.DataFrame, settings: EvaluateSettings) -> str:

@@ -5,7 +5,7 @@ layout, is read as it is. `tiny` is the same encoder in small; it learns to draw
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ class PictureEncoder(nn.Module):
     @torch.no_grad()
     def code(self, pictures: torch.Tensor) -> torch.Tensor:
         """The likeliest latents, one row a picture."""
-        return (self(pictures)[0] * self.size.scaling_factor).flatten(1)
+        return torch.as_tensor(self(pictures)[0] * self.size.scaling_factor).flatten(1)
 
     def stored(self) -> dict[str, Any]:
         """What makes it again."""
@@ -183,8 +183,10 @@ def _renamed(key: str) -> str:
     return ".".join([*path, _OLD_NAMES.get(layer, layer), kind]) if "attentions" in path else key
 
 
-def learn_encoder(pictures: Sequence[bytes], side: int, steps: int, seed: int, batch: int = 8) -> PictureEncoder:
-    """A small VAE after some steps of drawing these pictures again; its decoder is left behind."""
+def learn_encoder(
+    read: Callable[[int], bytes], count: int, side: int, steps: int, seed: int, batch: int = 8
+) -> PictureEncoder:
+    """A small VAE after some steps of drawing n pictures again, which `read` gives by number; without its decoder."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         encoder = PictureEncoder(EncoderSize())
@@ -195,8 +197,8 @@ def learn_encoder(pictures: Sequence[bytes], side: int, steps: int, seed: int, b
         optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=2e-3)
         rng = np.random.default_rng(seed)
         for _ in range(steps):
-            chosen = rng.choice(len(pictures), min(batch, len(pictures)), replace=False)
-            given = torch.from_numpy(np.stack([pixels_of(pictures[at], side) for at in chosen]))
+            chosen = rng.choice(count, min(batch, count), replace=False)
+            given = torch.from_numpy(np.stack([pixels_of(read(at), side) for at in chosen.tolist()]))
             mean, log_variance = encoder(given)
             drawn = decoder(mean + torch.randn_like(mean) * (0.5 * log_variance).exp())
             kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()

@@ -116,9 +116,12 @@ def fit(
         total = 0.0
         for begin in range(0, rows, settings.batch_size):
             chosen = np.sort(order[begin : begin + settings.batch_size])
-            given = [torch.from_numpy(np.asarray(part[chosen], np.float32)).to(device) for part in
-                     (features, targets.election, targets.links, targets.distances)]  # fmt: skip
-            loss = election_loss(*network(given[0]), *given[1:], settings.distance_weight)
+            x, election, links, distances = (
+                torch.from_numpy(np.asarray(part[chosen], np.float32)).to(device)
+                for part in (features, targets.election, targets.links, targets.distances)
+            )
+            said, linked = network(x)
+            loss = election_loss(said, linked, election, links, distances, settings.distance_weight)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

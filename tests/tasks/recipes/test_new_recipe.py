@@ -328,7 +328,7 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
             assert name not in opening and name not in prompt
 
 
-SWARM = {
+SWARM: dict[str, Any] = {
     "agents": ["answerer-small", "answerer-large", "answerer-base", "answerer-base as europe"], "debate_rounds": 1,
     "rounds": 1, "learning": {"rounds": 3, "encoder_steps": 2, "side": 32, "width": 16, "epochs": 40},
 }  # fmt: skip
