@@ -60,7 +60,7 @@ class _Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = self.group_norm(x).flatten(2).transpose(1, 2)
         mixed = functional.scaled_dot_product_attention(self.to_q(rows), self.to_k(rows), self.to_v(rows))
-        return x + self.to_out[0](mixed).transpose(1, 2).reshape(x.shape)
+        return torch.as_tensor(x + self.to_out[0](mixed).transpose(1, 2).reshape(x.shape))
 
 
 class _Halved(nn.Module):

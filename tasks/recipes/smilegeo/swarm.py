@@ -200,7 +200,8 @@ class Swarm:
             call = ToolCall("search", "search_web", json.dumps({"query": query}))
             result = await self.tools.call(call, None, ("search_web",)) if query else None
             if result is not None and result.record.outage:
-                raise ServiceError("search", result.record.outage, "the web search did not answer", retryable=True)
+                told = f"the web search did not answer: {result.record.outage}"
+                raise ServiceError("search", "outage", told, retryable=True)
             listed = (json_object(result.text) or {}).get("results", []) if result is not None else []
             lines = (f"Page {at}: {one['title']}. {one['content']}" for at, one in enumerate(listed, 1))
             found.pages[agent] = "\n".join(" ".join(line.split()) for line in lines) or "It found none."
