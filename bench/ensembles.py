@@ -41,8 +41,12 @@ from tasks.services import connect
 PICTURES, LEARN, ROUNDS = 300, 100, 6
 SEED, SIZE, WIDTH = 7, 20_000, 2048  # pixels of a panorama: at 1024 hardly a sign can be read
 POLICY, N = "answerer-base", 4
-# As unequal as the paper's thirteen, of which most are weak (Table 1), and with personas (4.3).
-AGENTS = ("answerer-small", "answerer-small as asia", "answerer-small as europe", "answerer-base", "answerer-large")
+# As unequal as the paper's thirteen, of which some are hardly ever right (Table 1): here replies of two are cut off.
+# Of agents that all answer, reviews and searches make equals, and there is nothing to elect.
+AGENTS = (
+    *("answerer-small:length", "answerer-base:length", "answerer-small"),
+    *("answerer-base as asia", "answerer-large as europe"),
+)
 PERSONAS = {"asia": "You are a traveler around Asia.", "europe": "You are a traveler around Europe."}
 BASELINES = "single,fixed,vote,debate"
 FIXED, VOTE, DEBATE = (baseline(name) for name in ("fixed", "vote", "debate"))
