@@ -12,8 +12,11 @@ TrainingPhase = Literal["sft", "cold_start", "grpo"]
 
 
 class TinySettings(Settings):
-    """The size of the Qwen2.5-VL that is built from random weights when `base` is "tiny"."""
+    """The model that is built from random weights when `base` is "tiny"."""
 
+    family: Literal["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"] = Field(
+        "qwen2_5_vl", description="its architecture: Qwen2.5-VL, Qwen3-VL, or Qwen3-VL with four experts a layer"
+    )
     vocabulary: int = Field(1024, ge=300, description="tokens of the byte-level BPE trained on the samples' text")
     hidden: int = Field(128, ge=64, multiple_of=64, description="width; heads are 64 wide, which vLLM takes")
     layers: int = Field(2, ge=1, description="layers of the language model")
@@ -122,7 +125,8 @@ class TrainSettings(Settings):
     base: str = Field(
         "tiny",
         min_length=1,
-        description='"tiny", the packaged "sees-2" or "finds-1", or the path or hub name of a Qwen2.5-VL',
+        description='"tiny", the packaged "sees-2" or "finds-1", or the path or hub name of a vision-language model: '
+        "Qwen2.5-VL and Qwen3-VL train packed, any other that transformers opens by a slower plain path",
     )
     phases: tuple[TrainingPhase, ...] = Field(
         ("sft", "cold_start", "grpo"), description="which of the three run, in this order"

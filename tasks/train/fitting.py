@@ -48,8 +48,9 @@ def forecast_phase(samples: pl.DataFrame, phase: TrainingPhase, settings: TrainS
     """One phase over its samples."""
     chars, pictures = zip(*(size_of(one) for one in samples.head(LOOKED_AT)["messages_json"]), strict=True)
     tokens = max(1, round(max(chars) / CHARS_A_TOKEN))
-    load = load_of(settings, phase, tokens, max(pictures), samples.height)
-    memory = memory_needed(shape_of(settings), settings, phase, load)
+    shape = shape_of(settings)
+    load = load_of(settings, phase, tokens, max(pictures), samples.height, shape.patch)
+    memory = memory_needed(shape, settings, phase, load)
     return Forecast(
         phase, samples.height, _steps(phase, samples.height, settings), tokens, max(pictures),
         memory, memory_advice(settings, phase, memory),
@@ -59,8 +60,7 @@ def forecast_phase(samples: pl.DataFrame, phase: TrainingPhase, settings: TrainS
 def shape_of(settings: TrainSettings) -> Shape:
     """The sizes of the base, from its configuration alone."""
     if settings.base != "tiny":
-        folder = base_folder(settings.base)
-        return Shape.of(check_folder(folder, f"train.base={settings.base}"))
+        return check_folder(base_folder(settings.base), f"train.base={settings.base}")
     tiny = settings.tiny
     return Shape(
         tiny.hidden, tiny.layers, tiny.intermediate, tiny.hidden, tiny.vocabulary, True, tiny.vision_hidden,

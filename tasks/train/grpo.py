@@ -16,16 +16,15 @@ from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.reward.advantage import group_advantages
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
-from tasks.train.fast.families import fast_model
-from tasks.train.fast.grouped import Completion, Group, pack_groups
-from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Packed, Sample
+from tasks.train.fast.grouped import Completion, Group
+from tasks.train.fast.packing import Sample
 from tasks.train.loop import Figures, Pending
 from tasks.train.policy_loss import objective, token_weights
 from tasks.train.ranks import ALONE, Ranks, gathered
 from tasks.train.rollouts.source import Episode, Judged, Rollouts, Scorer
 from tasks.train.schedule import rate_share
-from tasks.train.supervised import BYTES_A_PIXEL, blank_sample, on_device
+from tasks.train.supervised import BYTES_A_PIXEL, on_device
+from tasks.train.trainable import TrainableModel
 
 
 class RolloutStats(NamedTuple):
@@ -66,19 +65,18 @@ class RolloutSample:
 class Reference:
     """The phase's starting model: the policy without its adapters, or a copy that lies on the device or beside it."""
 
-    def __init__(self, fast: FastModel, has_adapters: bool, is_offloaded: bool) -> None:
+    def __init__(self, fast: TrainableModel, has_adapters: bool, is_offloaded: bool) -> None:
         self._device, self._is_offloaded = fast.device, is_offloaded and not has_adapters
-        options: dict[str, Any] = {"compile_layers": fast.compile_layers}
         if has_adapters:
-            self.fast = fast_model(fast.model, use_adapters=False, **options)
+            self.fast = fast.alike(fast.model, use_adapters=False)
             return
         model = copy.deepcopy(fast.model).requires_grad_(False)
-        self.fast = fast_model(model, **options)
+        self.fast = fast.alike(model)
         if self._is_offloaded:
             model.to("cpu")
 
     def log_probs(
-        self, passes: Iterator[list[RolloutSample]], compute: Callable[[FastModel, list[RolloutSample]], None]
+        self, passes: Iterator[list[RolloutSample]], compute: Callable[[TrainableModel, list[RolloutSample]], None]
     ) -> None:
         if self._is_offloaded:
             self.fast.model.to(self._device)
@@ -93,7 +91,7 @@ class Grpo:
 
     def __init__(
         self,
-        fast: FastModel,
+        fast: TrainableModel,
         encode: Callable[[int], Sample],
         rows: Sequence[Mapping[str, Any]],
         settings: TrainSettings,
@@ -203,8 +201,8 @@ class Grpo:
         refuse_outage(stats)
         self._figures = figures_of(stats)
 
-        def keep(name: str) -> Callable[[FastModel, list[RolloutSample]], None]:
-            def compute(fast: FastModel, some: list[RolloutSample]) -> None:
+        def keep(name: str) -> Callable[[TrainableModel, list[RolloutSample]], None]:
+            def compute(fast: TrainableModel, some: list[RolloutSample]) -> None:
                 found, _ = fast.log_probs(self._packed(some), self.grpo.temperature)
                 parts = found.split([one.tokens for one in some])
                 for one, part in zip(some, parts, strict=True):
@@ -227,12 +225,12 @@ class Grpo:
         for _ in range(missing):
             yield []
 
-    def _packed(self, some: Sequence[RolloutSample]) -> Packed:
+    def _packed(self, some: Sequence[RolloutSample]) -> Any:
         groups = groups_of(some)
         has_picture = any(group.prompt.grids or any(one.grids for one in group.completions) for group in groups)
         if self.ranks.count > 1 and not has_picture:
-            groups.append(Group(blank_sample(self.fast), ()))
-        return pack_groups(groups, self.fast.image_token, self.fast.merge).to(self.fast.device)
+            groups.append(Group(self.fast.blank_sample(), ()))
+        return self.fast.pack_groups(groups)
 
     def _passes(self, drawn: Sequence[RolloutSample]) -> Iterator[list[RolloutSample]]:
         """Rollouts of each forward pass, in order: a group's rollouts together as far as they fit."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from schemas.settings.train import TrainSettings
-from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.runtime.steps import Steps
 from tasks.train.checkpoints import Progress, full_disk_named, save_model, sync_folder
 from tasks.train.loop import Loop, Program, Validate
@@ -48,7 +47,7 @@ class Job:
     """What a job trains, and how."""
 
     model: Any
-    processor: ImageOnlyProcessor
+    processor: Any
     program: Program
     settings: TrainSettings
     weight_decay: float = 0.0

@@ -22,12 +22,13 @@ from schemas.settings.train import TrainSettings
 from tasks.runtime.steps import Steps
 from tasks.train.checkpoints import Progress, resume_checkpoint, save_checkpoint
 from tasks.train.fast.adapters import add_adapters
-from tasks.train.fast.families import fast_model
-from tasks.train.fast.model import FastModel
+from tasks.train.fast.families import FAMILIES, fast_model
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.fast.padding import pad_vision
+from tasks.train.plain import PlainModel
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.signs import Signs
+from tasks.train.trainable import TrainableModel
 
 logger = logging.getLogger(__name__)
 MAX_NORM = 1.0  # of the gradients together, as transformers' Trainer and verl clip them
@@ -179,16 +180,32 @@ def _note(figures: Figures, left_s: float) -> str:
 ADAPTERS_STEP = -1  # of the seed that new adapters are drawn with
 
 
-def prepare_model(model: Any, settings: TrainSettings) -> FastModel:
-    """The model made ready in place: on its device, padded, with adapters where they are wanted."""
+def prepare_model(model: Any, settings: TrainSettings, processor: Any = None) -> TrainableModel:
+    """The model made ready in place: on its device, padded, with adapters where they are wanted.
+
+    A model without a packed path needs its processor.
+    """
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    pad_vision(model)
+    is_packed = model.config.model_type in FAMILIES
+    if is_packed:
+        pad_vision(model)
     if settings.lora is not None:
         seed_step(settings.seed, ADAPTERS_STEP)
         add_adapters(model, settings.lora)
     kept, is_frozen = settings.gradient_checkpointing, settings.freeze == "vision"
-    # What is not trained keeps no activations, so there is nothing to compute twice.
-    fast = fast_model(model, checkpoint_vision=kept != "none" and not is_frozen, checkpoint_text=kept == "all")
+    if is_packed:
+        # What is not trained keeps no activations, so there is nothing to compute twice.
+        vision_twice = kept != "none" and not is_frozen
+        fast: TrainableModel = fast_model(model, checkpoint_vision=vision_twice, checkpoint_text=kept == "all")
+    else:
+        logger.warning(
+            "'%s' has no packed path: it trains by transformers' own forward pass, one conversation at a time, slower "
+            "than %s",
+            *(model.config.model_type, ", ".join(FAMILIES)),
+        )
+        fast = PlainModel(model, processor)
+        if kept == "all":
+            model.gradient_checkpointing_enable({"use_reentrant": False})
     if is_frozen:
         fast.vision.requires_grad_(False)
     return fast

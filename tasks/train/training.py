@@ -9,22 +9,19 @@ from typing import Any
 import polars as pl
 import torch
 import transformers
-from transformers import Qwen2_5_VLForConditionalGeneration
 
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
-from tasks.agent.render import chat_template
-from tasks.imaging.processor import ImageOnlyProcessor, load_processor
 from tasks.lake.image_store import ImageStore
 from tasks.runtime.steps import Steps
 from tasks.services import Connections
 from tasks.train.chain import Link, samples_of, vocabulary_samples
-from tasks.train.encoding import Encoder, Pictures, conversation_texts
-from tasks.train.fast.model import FastModel
+from tasks.train.encoding import Encoder, Pictures, conversation_texts, open_encoder
 from tasks.train.fast.packing import Sample
 from tasks.train.fitting import Forecast, forecast_phase
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.job import Job, run_job
+from tasks.train.loading import load_model, open_processor
 from tasks.train.loop import Figures, Program, Validate, prepare_model
 from tasks.train.opening import base_folder, check_folder
 from tasks.train.ranks import ALONE, Ranks, gathered, shard
@@ -32,6 +29,7 @@ from tasks.train.result import Result, finished_result, partial_folder
 from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer, recipe_scorer
 from tasks.train.supervised import Supervised
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.trainable import TrainableModel
 from tasks.train.validation import NEW_TOKENS, validator
 from tasks.train.with_tools import ToolRollouts, environment_maker, opening_prompt
 
@@ -62,9 +60,9 @@ def train_model(
         if torch.cuda.is_available():
             check_room(forecast_phase(pl.DataFrame(rows, infer_schema_length=None), link.phase, settings))
         processor, model = _open(link, texts, settings, models, ranks)
-        encoder = Encoder(processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
-        fast = prepare_model(model, settings)
+        fast = prepare_model(model, settings, processor)
+        encoder = open_encoder(fast, processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
         if link.phase == "grpo":
             program: Program = grpo_program(fast, encoder, rows, settings, scorer, store, connections, ranks)
             weight_decay = 0.0
@@ -95,7 +93,7 @@ def train_model(
 
 
 def grpo_program(
-    fast: FastModel,
+    fast: TrainableModel,
     encoder: Encoder,
     rows: Rows,
     settings: TrainSettings,
@@ -149,7 +147,7 @@ def open_rollouts(
     return with_tools, lambda number: opening_prompt(make(rows[number]), encoder)
 
 
-def by_first(validate: Validate, fast: FastModel, ranks: Ranks) -> Validate:
+def by_first(validate: Validate, fast: TrainableModel, ranks: Ranks) -> Validate:
     """Rank 0 asks about the pictures, with all weights at hand, and tells the others."""
 
     def shared() -> Figures:
@@ -159,10 +157,8 @@ def by_first(validate: Validate, fast: FastModel, ranks: Ranks) -> Validate:
     return shared
 
 
-def _open(
-    link: Link, texts: Iterable[str], settings: TrainSettings, models: Path, ranks: Ranks
-) -> tuple[ImageOnlyProcessor, Any]:
-    """The model to start from: the parent's checkpoint, a named base, or a new tiny one."""
+def _open(link: Link, texts: Iterable[str], settings: TrainSettings, models: Path, ranks: Ranks) -> tuple[Any, Any]:
+    """Processor and model to start from: the parent's checkpoint, a named base, or a new tiny one."""
     if link.parent_id is not None:
         if finished_result(models / link.parent_id) is None:
             raise GeofixError(f"{link.phase} starts from model {link.parent_id}, which is not trained yet")
@@ -178,14 +174,8 @@ def _open(
         check_folder(start, f"train.base={settings.base}")
     # CPUs emulate bf16 slowly, and a tiny model has no memory to save.
     is_small = settings.precision == "bf16" and torch.cuda.is_available()
-    model, loaded = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-        start, dtype=torch.bfloat16 if is_small else torch.float32, output_loading_info=True
-    )
-    if loaded["missing_keys"]:  # they would be random numbers
-        raise GeofixError(f"{start}: the weights lack {min(loaded['missing_keys'])}; copy the folder again")
-    processor = load_processor(str(start), settings.image_min_pixels, settings.image_max_pixels)
-    processor.chat_template = chat_template()
-    return processor, model
+    model = load_model(start, torch.bfloat16 if is_small else torch.float32)
+    return open_processor(start, settings.image_min_pixels, settings.image_max_pixels), model
 
 
 def _tiny_base(texts: Iterable[str], settings: TrainSettings, folder: Path) -> Path:

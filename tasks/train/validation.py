@@ -9,16 +9,16 @@ import torch
 
 from tasks.reward.metrics import THRESHOLDS_KM
 from tasks.train.encoding import Encoder
-from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import IGNORED, Sample, bins, pack
+from tasks.train.fast.packing import IGNORED, Sample, bins
 from tasks.train.loop import Figures
 from tasks.train.rollouts.source import Rollouts, Scorer
+from tasks.train.trainable import TrainableModel
 
 NEW_TOKENS = 512
 
 
 def validator(
-    fast: FastModel,
+    fast: TrainableModel,
     encoder: Encoder,
     rows: Sequence[Mapping[str, Any]],
     rollouts: Rollouts,
@@ -38,8 +38,7 @@ def validator(
         total = torch.zeros((), device=fast.device)
         lengths = [len(one.ids) for one in gold]
         for members in bins(lengths, max([pack_tokens, *lengths])):
-            packed = pack([gold[n] for n in members], fast.image_token, fast.merge).to(fast.device)
-            total += fast.loss(packed, max(1, trained))
+            total += fast.loss(fast.pack([gold[n] for n in members]), max(1, trained))
         episodes = [one for [one] in rollouts.draw(prompts, rows)]
         judged = scorer(list(zip(episodes, rows, strict=True)))
         used = [one for one in judged if one.reward is not None]

@@ -30,7 +30,7 @@ from schemas.messages import ChatReply, ToolCall, Usage, image_reference, parts_
 from schemas.settings.train import TrainSettings
 from tasks.agent.environment import TOOL_OUTAGE, TURN_BUDGET, Environment
 from tasks.agent.picture import open_picture
-from tasks.agent.render import CONTROL, render_text
+from tasks.agent.render import CONTROL
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.tagged import split_calls
 from tasks.lake.image_store import ImageStore
@@ -194,7 +194,7 @@ class ToolRollouts:
         taken: list[Rollout] = []
 
         def take(waits: bool) -> Sample | None:
-            rollout = queue.next(engine.cache.prompt, waits)
+            rollout = queue.next(engine.prompt_tokens, waits)
             if rollout is None:
                 return None
             taken.append(rollout)
@@ -248,16 +248,13 @@ class ToolRollouts:
             rollout.outage = CONTROL_TOKEN
             environment.end(CONTROL_TOKEN)
             return
-        head: list[dict[str, Any]] = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
-        start = render_text(head)
-        tail = render_text([*head, *responses], add_generation_prompt=True).removeprefix(start)
         pictures = [
             Image.open(io.BytesIO(environment.pictures[reference[0]])).convert("RGB")
             for message in responses
             for part in parts_of(message["content"])
             if (reference := image_reference(part)) is not None
         ]
-        added = self._encoder.tail("\n" + tail, pictures)
+        added = self._encoder.responses(responses, pictures)
         rollout.ids += list(added.ids)
         rollout.is_policy += [False] * len(added.ids)
         rollout.grids += added.grids

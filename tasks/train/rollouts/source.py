@@ -13,8 +13,11 @@ from tasks.services import Connections
 from tasks.train.fast.grouped import Completion
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
+from tasks.train.plain import PlainModel
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
+from tasks.train.rollouts.plain import PlainEngine
 from tasks.train.rollouts.sampling import Sampling
+from tasks.train.trainable import TrainableModel
 
 ROUND = 64  # prompt capacities are multiples: fewer engines, and fewer graphs to capture
 
@@ -53,10 +56,10 @@ class Rollouts(Protocol):
 class Engines:
     """Embedded engines by capacity: a longer prompt than any before makes a larger engine."""
 
-    def __init__(self, fast: FastModel, end_tokens: Sequence[int], rollouts: int) -> None:
+    def __init__(self, fast: TrainableModel, end_tokens: Sequence[int], rollouts: int) -> None:
         """`rollouts` are decoded side by side, at most."""
         self._fast, self._ends, self._rollouts = fast, list(end_tokens), rollouts
-        self._engines: dict[tuple[int, Sampling], RolloutEngine] = {}
+        self._engines: dict[tuple[int, Sampling], RolloutEngine | PlainEngine] = {}
 
     def generate(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
@@ -72,19 +75,34 @@ class Engines:
         longest = max(len(one.ids) for one in prompts)
         return self.engine(longest, len(prompts), size, new_tokens, sampling).generate(prompts)
 
-    def engine(self, longest: int, prompts: int, size: int, new_tokens: int, sampling: Sampling) -> RolloutEngine:
+    def engine(
+        self, longest: int, prompts: int, size: int, new_tokens: int, sampling: Sampling
+    ) -> RolloutEngine | PlainEngine:
         """An engine for prompts of at most this length; it may hold longer ones too."""
         groups = min(max(1, self._rollouts // size), prompts)
         key = (size, sampling)
         engine = self._engines.get(key)
-        if engine is None or engine.cache.prompt < longest or engine.groups < groups or engine.new_tokens != new_tokens:
+        if (
+            engine is None
+            or engine.prompt_tokens < longest
+            or engine.groups < groups
+            or engine.new_tokens != new_tokens
+        ):
             capacity = -(-longest // ROUND) * ROUND
             if engine is not None:
-                capacity, groups = max(capacity, engine.cache.prompt), max(groups, engine.groups)
+                capacity, groups = max(capacity, engine.prompt_tokens), max(groups, engine.groups)
                 del self._engines[key], engine  # its buffers are freed before the larger ones are made
-            engine = RolloutEngine(self._fast, size, groups, capacity, new_tokens, self._ends, sampling)
+            engine = self._make(size, groups, capacity, new_tokens, sampling)
             self._engines[key] = engine
         return engine
+
+    def _make(
+        self, size: int, groups: int, capacity: int, new_tokens: int, sampling: Sampling
+    ) -> RolloutEngine | PlainEngine:
+        if isinstance(self._fast, PlainModel):
+            return PlainEngine(self._fast, size, groups, capacity, new_tokens, self._ends, sampling)
+        assert isinstance(self._fast, FastModel)
+        return RolloutEngine(self._fast, size, groups, capacity, new_tokens, self._ends, sampling)
 
     def clear(self) -> None:
         """Free the key caches, as a training step needs the memory."""

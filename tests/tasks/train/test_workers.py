@@ -20,7 +20,7 @@ from tasks.train.fast.packing import Sample
 from tasks.train.on_workers import worker_resources
 from tasks.train.policy_loss import token_weights
 from tasks.train.ranks import Ranks
-from tasks.train.supervised import Supervised, blank_sample, with_picture
+from tasks.train.supervised import Supervised, with_picture
 from tasks.train.tiny import build_model, build_processor
 
 Make = Callable[..., Sample]
@@ -94,7 +94,7 @@ def test_a_blank_picture_stands_in_only_where_the_tower_is_shared(model: Any, ma
     assert with_picture([text], fast, Ranks()) == [text]
     assert with_picture([text, picture], fast, Apart(0, 2)) == [text, picture]
     blank = with_picture([text], fast, Apart(0, 2))[1]
-    assert blank.grids == blank_sample(fast).grids == ((1, 2, 2),) and set(blank.labels) == {-100}
+    assert blank.grids == fast.blank_sample().grids == ((1, 2, 2),) and set(blank.labels) == {-100}
 
 
 def test_token_weights_of_a_step_count_all_processes() -> None:
