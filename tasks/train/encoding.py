@@ -272,6 +272,7 @@ class PlainEncoder(Encoder):
     def __init__(self, processor: Any, pictures: Pictures | None, ends: Iterable[int] = ()) -> None:
         """`ends` are tokens that end a reply beside the tokenizer's own."""
         super().__init__(processor, pictures)
+        self._has_twin = False
         self._ends = sorted({int(self._tokenizer.eos_token_id), *ends})
 
     def _open(self) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from schemas.errors import GeofixError
 from schemas.extras import require_extras
@@ -84,6 +84,11 @@ def check_folder(folder: Path, name: str) -> Shape:
     if kind in PACKED:
         _check_shapes(shape, shapes, name, has_experts=kind == "qwen3_vl_moe")
     return shape
+
+
+def training_path(folder: Path) -> Literal["packed", "plain"]:
+    """How a checkpoint trains: by the packed path, or by transformers' own forward pass, which is slower."""
+    return "packed" if _json(folder / "config.json", str(folder)).get("model_type") in PACKED else "plain"
 
 
 def model_config(folder: Path, name: str) -> dict[str, Any]:

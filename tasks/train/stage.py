@@ -21,6 +21,7 @@ from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row
 from tasks.runtime.steps import StepFile
 from tasks.services import Connections
 from tasks.train.chain import Link, chain, phase_identity, samples_of
+from tasks.train.opening import training_path
 from tasks.train.result import RESULT, Result, finished_result
 from tasks.train.samples import held_out
 
@@ -110,6 +111,7 @@ def work(item: Row, context: WorkerContext) -> Outcome:
         "snapshot_id": item["snapshot_id"],
         "recipe": settings.recipe,
         "base": settings.base,
+        "path": training_path(folder),
         "samples": link.samples,
         "samples_digest": link.samples_digest,
         "steps": result.steps,
