@@ -39,6 +39,7 @@ ON_REQUEST = [
     "train_rounding",
     "train_workers",
     "train_command",
+    "train_base",
     "tool_rollouts",
     "verl",
     "train_gpu",
