@@ -284,6 +284,21 @@ def tools_block_in(system: str) -> str:
     return system[system.index("\n\n# Tools\n") :] if "\n\n# Tools\n" in system else "\0"
 
 
+def the_trained_model_is_evaluated(config: Config, lake: Lake, prompt: str) -> None:
+    """The model that GRPO made, a Qwen3-VL, served and asked with the recipe's words and tools."""
+    [model] = lake.read("models").to_dicts()
+    told = json.loads((lake.blobs.pull(model["checkpoint"]) / "config.json").read_text())
+    assert (told["model_type"], model["path"]) == ("qwen3_vl", "packed")
+    asked = {"policies": ("grpo",), "max_tokens": 8, "scaling": config.evaluate.scaling}
+    mine = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=asked)})
+    with served(mine, lake, "evaluate") as reachable:
+        context = Context(lake, connect(reachable.services, {}, models=reachable.models))
+        for step in EVALUATE:
+            assert run(step, section_of(reachable, step.section or "evaluate"), context).failed == 0
+    found = lake.read("predictions").filter(pl.col("policy") == "grpo")
+    assert found.height and all(words(json.loads(one)) == prompt for one in found["messages_json"])
+
+
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("recipe", STEPS)
 def test_a_recipe_keeps_its_own_form_through_all_its_steps(
@@ -319,6 +334,9 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     said = predictions.select("answer", "parse_error", "end_reason").to_dicts()
     assert predictions["error_km"].is_not_null().all(), ("answers are read as the recipe reads them", said)
     assert predictions["parse_error"].is_null().all(), said
+
+    if config.train.tiny.family == "qwen3_vl":
+        the_trained_model_is_evaluated(config, lake, prompt)
 
     # The truth is in no prompt.
     for row in lake.read("labels").iter_rows(named=True):
