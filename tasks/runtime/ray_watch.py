@@ -152,6 +152,16 @@ def nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
+def named_nodes() -> dict[str, dict[str, float]]:
+    """The resources of each living node, by its address; nodes of one machine are told apart by their ids."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    addresses = [node["NodeManagerAddress"] for node in alive]
+    return {
+        address if addresses.count(address) == 1 else f"{address}/{node['NodeID'][:6]}": node["Resources"]
+        for node, address in zip(alive, addresses, strict=True)
+    }
+
+
 def fitting(found: list[dict[str, float]], cpus: float, gpus: float, memory_mb: int | None = None) -> int:
     """How many such workers the nodes hold at once; a worker lies on one node."""
     wanted = {"CPU": max(cpus, 0.01), "GPU": gpus, "memory": (memory_mb or 0) * 2**20}

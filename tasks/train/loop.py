@@ -65,6 +65,7 @@ class Loop:
     observe: Callable[[int, Figures], None] = lambda step, figures: None
     keep_best: Callable[[], None] | None = None
     ranks: Ranks = ALONE
+    saved: Callable[[Path], None] = lambda path: None  # told of each checkpoint
 
     def run(self) -> Progress:
         """Train; returns the figures of all steps, those before a kill included."""
@@ -86,7 +87,7 @@ class Loop:
                 if progress.step == last_saved or self.ranks.count > 1:
                     raise
                 # A step fails so while it draws, before it learns: the model is as the last step left it.
-                save_checkpoint(self.output, self.model, optimizer, progress, self.ranks)
+                self._save(optimizer, progress)
                 raise StageRefused(f"{refusal}; the checkpoint of step {progress.step} is kept") from refusal
             for name, text in signs.seen(progress.step, figures):
                 progress.warnings.append({"step": progress.step, "sign": name, "text": text})
@@ -95,11 +96,15 @@ class Loop:
             if self.validate is not None and (is_last or progress.step % self.settings.validation_steps == 0):
                 self._validate(progress)
             if progress.step - last_saved >= program.save_every and progress.step % program.save_every == 0:
-                save_checkpoint(self.output, self.model, optimizer, progress, self.ranks)
+                self._save(optimizer, progress)
                 last_saved = progress.step
             left_s = (time.monotonic() - began) / (progress.step - done_before) * (steps - progress.step)
             self.report(Steps(progress.step, steps, _note(figures, left_s)))
         return progress
+
+    def _save(self, optimizer: StochasticAdamW, progress: Progress) -> None:
+        self.saved(save_checkpoint(self.output, self.model, optimizer, progress, self.ranks))
+        self.ranks.wait()
 
     def _step(self, optimizer: StochasticAdamW, progress: Progress) -> Figures:
         step, began = progress.step, time.monotonic()

@@ -27,6 +27,7 @@ from tasks.train.opening import base_folder, check_folder
 from tasks.train.ranks import ALONE, Ranks, gathered, shard
 from tasks.train.result import Result, finished_result, partial_folder
 from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer, recipe_scorer
+from tasks.train.stored import StoredJob
 from tasks.train.supervised import Supervised
 from tasks.train.tiny import build_model, build_processor
 from tasks.train.trainable import TrainableModel
@@ -47,8 +48,17 @@ def train_model(
     report: Callable[[Steps], None] = lambda steps: None,
     finish: Callable[[Path, Result], None] = lambda final, result: None,
     ranks: Ranks = ALONE,
+    stored: StoredJob | None = None,
 ) -> Result:
-    """The link's finished model under `models`; each of `ranks` calls this."""
+    """The link's finished model under `models`; each of `ranks` calls this.
+
+    `stored` keeps its checkpoints where every node finds them.
+    """
+    if stored is not None:
+        stored.publish()
+        ranks.wait()
+        stored.fetch()
+        ranks.wait()  # none writes while another still looks
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(settings.threads)
@@ -84,7 +94,7 @@ def train_model(
             validate = by_first(
                 validator(fast, encoder, shown, rollouts, encode, scorer, settings.pack_tokens), fast, ranks
             )
-        return Job(model, processor, program, settings, weight_decay, validate, ranks)
+        return Job(model, processor, program, settings, weight_decay, validate, ranks, stored)
 
     try:
         return run_job(models / link.model_id, make_job, report, finish)
@@ -165,10 +175,9 @@ def _open(link: Link, texts: Iterable[str], settings: TrainSettings, models: Pat
         start = models / link.parent_id
         check_folder(start, f"model {link.parent_id}")
     elif settings.base == "tiny":
-        start = partial_folder(models / link.model_id) / "base"
-        if ranks.is_first:
-            _tiny_base(texts, settings, start)
-        ranks.wait()
+        # Of each process its own, the same in all of them: they may share no disk.
+        start = partial_folder(models / link.model_id) / f"base-{ranks.rank}"
+        _tiny_base(texts, settings, start)
     else:
         start = base_folder(settings.base)
         check_folder(start, f"train.base={settings.base}")
