@@ -53,12 +53,11 @@ class Shape:
         width = text["intermediate_size"]
         if text.get("num_experts"):
             width = text["num_experts_per_tok"] * text["moe_intermediate_size"]
-        is_windowed = "fullatt_block_indexes" in vision
         return cls(
             text["hidden_size"], text["num_hidden_layers"], width, key_width, text["vocab_size"],
             bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))), vision["hidden_size"],
             depth, -(-vision["intermediate_size"] // PADDED) * PADDED,
-            len(vision["fullatt_block_indexes"]) if is_windowed else depth, counted, vision.get("patch_size", PATCH),
+            len(vision.get("fullatt_block_indexes", ())), counted, vision.get("patch_size", PATCH),
         )  # fmt: skip
 
     @property
