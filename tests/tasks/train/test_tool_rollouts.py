@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ class Scripted:
 
     def engine(self, longest: int, count: int, size: int, new_tokens: int, *_: Any) -> "Scripted":
         self._most = new_tokens
-        self.cache = SimpleNamespace(prompt=longest)
+        self.prompt_tokens = longest
         return self
 
     def serve(self, take: Callable[[bool], Sample | None]) -> Iterator[tuple[int, list[Rollout]]]:
