@@ -187,10 +187,10 @@ class Encoder:
             content = [*parts_of(first["content"]), {"type": "text", "text": "\n\n"}, *parts_of(rest[0]["content"])]
             return fill([{**rest[0], "content": content}, *rest[1:]])
 
-    def _by_turns(self, messages: Messages) -> Sample:
+    def _by_turns(self, messages: Messages, pictures: Sequence[Any] | None = None) -> Sample:
         """Each prompt and each of the assistant's turns by themselves, one after another."""
         whole = self._rendered(messages, False)
-        shown = iter(self._shown(messages))
+        shown = iter(pictures or self._shown(messages))
         parts: list[Sample] = []
         done = start = 0
         for number, message in enumerate(messages):

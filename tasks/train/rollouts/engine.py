@@ -54,7 +54,7 @@ class Rollout:
     """One completion: its tokens, the end token included if it was reached."""
 
     ids: list[int]
-    log_probs: list[float]  # of the tokens; none from an engine that does not keep them
+    log_probs: list[float]  # of the tokens; nan from an engine that does not keep them
     is_finished: bool
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -59,4 +60,5 @@ class PlainEngine:
 
     def _rollout(self, ids: list[int]) -> Rollout:
         end = next((place for place, token in enumerate(ids) if token in self.ends), None)
-        return Rollout(ids if end is None else ids[: end + 1], [], end is not None)
+        ids = ids if end is None else ids[: end + 1]
+        return Rollout(ids, [math.nan] * len(ids), end is not None)
