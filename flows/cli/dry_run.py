@@ -29,6 +29,7 @@ from tasks.runtime.snapshots import approved_snapshot
 from tasks.train.fitting import Forecast, forecast
 from tasks.train.memory import GIB, Gpu, gpus
 from tasks.train.on_workers import workers_wanted
+from tasks.train.opening import base_folder, training_path
 
 REFUSED = 1
 TABLE_WIDTH = 110
@@ -217,5 +218,7 @@ def train_dry_run(call: Call) -> int:
             console.print(f"{one.phase} does not fit: {wanted}")
         elif gpu is not None and one.memory.total > gpu.free:
             console.print(f"{one.phase} fits GPU {gpu.index} once other processes leave it")
+    if config.train.base != "tiny" and training_path(base_folder(config.train.base)) == "plain":
+        console.print("train.base has no packed path: it would train by transformers' own forward pass, slower.")
     console.print("Nothing was loaded and nothing written.")
     return DONE if all(fits) else REFUSED

@@ -64,6 +64,8 @@ def check_folder(folder: Path, name: str) -> Shape:
     """The sizes of a checkpoint, whose files were found to be whole."""
     config = model_config(folder, name)
     kind = config.get("model_type")
+    if config.get("quantization_config"):
+        raise GeofixError(f"{name} holds quantized weights, which cannot be trained: give the checkpoint in bf16")
     for needed in (("tokenizer_config.json",), TOKENIZERS, PROCESSORS):
         if not any((folder / one).is_file() for one in needed):
             raise GeofixError(f"{name}: {needed[0]} is missing; copy the whole folder of the checkpoint")

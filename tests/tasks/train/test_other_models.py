@@ -294,6 +294,9 @@ def test_folders_of_qwen3_are_checked_and_their_memory_is_forecast(settings: Mak
         shape = check_folder(folder, "x")
         assert shape.parameters == sum(p.numel() for p in model.parameters()) and shape.patch == 16
         config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+        with pytest.raises(GeofixError, match="quantized weights, which cannot be trained"):
+            check_base(TrainSettings(base=str(folder)))
         config["vision_config"]["hidden_size"] = 64
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(GeofixError, match=r"qkv\.weight has the shape \(96, 32\) .* and \(192, 64\)"):
