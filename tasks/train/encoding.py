@@ -114,8 +114,7 @@ class Encoder:
 
     def conversation(self, messages_json: str) -> Sample:
         """A whole conversation; labels are the assistant's tokens, each turn with its end mark."""
-        messages = json.loads(messages_json)
-        return self._encode(messages, is_whole=True) if self._has_twin else self._by_turns(messages)
+        return self._encode(json.loads(messages_json), is_whole=True)
 
     def prompt(
         self,
@@ -124,11 +123,7 @@ class Encoder:
         pictures: Sequence[Any] | None = None,
     ) -> Sample:
         """A conversation that the assistant is to continue; no token is labelled. Pictures may be given opened."""
-        given = json.loads(messages) if isinstance(messages, str) else messages
-        if self._has_twin:
-            return self._encode(given, False, tools, pictures)
-        text = self._rendered(turns_with_tools(given, tools), True)
-        return self.tail(text, pictures or self._shown(given), is_first=True)
+        return self._encode(json.loads(messages) if isinstance(messages, str) else messages, False, tools, pictures)
 
     def responses(self, messages: Messages, pictures: Sequence[Any]) -> Sample:
         """What tools answered, as the template writes it after a reply's end mark, and the next reply's beginning."""
@@ -187,10 +182,10 @@ class Encoder:
             content = [*parts_of(first["content"]), {"type": "text", "text": "\n\n"}, *parts_of(rest[0]["content"])]
             return fill([{**rest[0], "content": content}, *rest[1:]])
 
-    def _by_turns(self, messages: Messages, pictures: Sequence[Any] | None = None) -> Sample:
+    def _by_turns(self, messages: Messages, pictures: Sequence[Any]) -> Sample:
         """Each prompt and each of the assistant's turns by themselves, one after another."""
         whole = self._rendered(messages, False)
-        shown = iter(pictures or self._shown(messages))
+        shown = iter(pictures)
         parts: list[Sample] = []
         done = start = 0
         for number, message in enumerate(messages):
@@ -225,7 +220,12 @@ class Encoder:
         tools: list[dict[str, Any]] | None = None,
         pictures: Sequence[Any] | None = None,
     ) -> Sample:
-        pixels, grids = self.patches(pictures or self._shown(messages))
+        shown = pictures or self._shown(messages)
+        if not self._has_twin:
+            if is_whole:
+                return self._by_turns(messages, shown)
+            return self.tail(self._rendered(turns_with_tools(messages, tools), True), shown, is_first=True)
+        pixels, grids = self.patches(shown)
         with self._lock:
             found = self._tokenizer.apply_chat_template(
                 [plain_message(message) for message in messages],
