@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from starlette.testclient import TestClient
-from transformers import Qwen3VLForConditionalGeneration, Qwen3VLMoeForConditionalGeneration
+from transformers import AutoProcessor, Qwen3VLForConditionalGeneration, Qwen3VLMoeForConditionalGeneration
 
 from bench.other_models import LLAVA_TEMPLATE, tiny_idefics3, tiny_llava
 from bench.train_kills import by_text
@@ -223,6 +223,32 @@ def test_a_qwen3_with_a_template_of_its_own_is_rendered_by_it(ready: Lake, setti
     assert list(by_turns.ids) == list(by_twin.ids) and len(by_turns.grids) == 2
 
 
+@pytest.mark.parametrize("kind", QWEN3)
+def test_a_saved_qwen3_opens_by_transformers_alone(
+    kind: str, settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without torchvision its processor is the class beside the weights, with the same tokens and patches."""
+    tiny = settings().tiny.model_copy(update={"family": kind})
+    processor = build_processor(["Where was this picture taken?"], tiny, 4096, 16384)
+    model = build_model(processor, tiny, 0).eval()
+    processor.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    opened = AutoProcessor.from_pretrained(tmp_path, trust_remote_code=True)
+    assert type(opened).__name__ == "Qwen3VLProcessor" and opened.image_processor.patch_size == 16
+    video = json.loads((tmp_path / "video_preprocessor_config.json").read_text())
+    assert video["video_processor_type"] == "Qwen3VLVideoProcessor"
+    turns = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Where?"}]}]
+    text = opened.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    picture = Image.effect_noise((120, 80), 90).convert("RGB")
+    theirs, ours = (one(text=[text], images=[picture], return_tensors="pt") for one in (opened, processor))
+    assert theirs.keys() == ours.keys() and all(torch.equal(theirs[name], ours[name]) for name in ours)
+    reopened = load_model(tmp_path, torch.float32).eval()
+    with torch.no_grad():
+        assert torch.equal(reopened(**theirs).logits, model(**ours).logits)
+
+
 def test_other_templates_label_what_the_assistant_says_and_its_end(ready: Lake, settings: Make, tmp_path: Path) -> None:
     rows = ready.read("samples").filter(training_stage="cold_start")["messages_json"]
     spoken = [one["content"] for one in json.loads(rows[0]) if one["role"] == "assistant"]
@@ -242,6 +268,31 @@ def test_other_templates_label_what_the_assistant_says_and_its_end(ready: Lake, 
         assert list(sample.ids[: len(prompt.ids)]) == list(prompt.ids), "trained after what it is asked with"
         assert len(sample.grids) == 2 and sample.pixels is not None
         assert sample.pixels.shape == (sum(h * w for _, h, w in sample.grids), 3)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_tools_answer_goes_on_as_the_models_own_template_writes_it(kind: str, tmp_path: Path) -> None:
+    processor = open_processor(OTHERS[kind](tmp_path))
+    encoder = PlainEncoder(processor, None)
+    shown = [Image.new("RGB", (60, 40), colour) for colour in ("navy", "gold")]
+    asked = [
+        {"role": "system", "content": "Find it."},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Where?"}]},
+    ]
+    said = '<tool_call>\n{"name": "zoom", "arguments": {}}\n</tool_call>'
+    call = {"id": "a", "type": "function", "function": {"name": "zoom", "arguments": "{}"}}
+    answered = {"role": "tool", "tool_call_id": "a", "content": [text_part("a sign"), {"type": "image"}]}
+    tool = {"type": "function", "function": {"name": "zoom", "parameters": {"type": "object", "properties": {}}}}
+    prompt = encoder.prompt(asked, [tool], shown[:1])
+    whole = encoder.prompt(
+        [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}, answered], [tool], shown
+    )
+    tail = encoder.responses([answered], shown[1:])
+    decode = processor.tokenizer.decode
+    together = decode(prompt.ids) + " " + said + ("" if kind == "llava" else "<end_of_utterance>") + decode(tail.ids)
+    assert together == decode(whole.ids), "what a rollout holds is what the template makes of the conversation"
+    assert "<tools>" in together and "<tool_response>\na sign" in together
+    assert (*prompt.grids, *tail.grids) == whole.grids
 
 
 def test_a_template_without_a_system_turn_is_given_its_words(tmp_path: Path) -> None:
