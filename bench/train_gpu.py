@@ -40,7 +40,7 @@ from bench.qwen_gpu import (
 from schemas.settings.train import GrpoSettings, TrainSettings, TunerSettings
 from tasks.train.fast.flops import step_flops
 from tasks.train.fast.optimizer import StochasticAdamW
-from tasks.train.fast.packing import IGNORED, Sample, pack
+from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.loop import Loop, prepare_model
 from tasks.train.memory import Load, memory_needed
