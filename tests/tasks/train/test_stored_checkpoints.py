@@ -3,12 +3,15 @@
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.loopback_cluster import loopback_cluster
 from bench.train_kills import by_text
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
@@ -183,3 +186,46 @@ def test_a_killed_worker_ends_in_a_resumed_step(
     result = finished_result(tmp_path / MODELS / link.model_id)
     assert isinstance(result, Result) and isinstance(link, Link)
     assert [entry["step"] for entry in result.history] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_a_lost_node_ends_in_a_resumed_step(
+    lake: Lake, filled: Callable[..., str], settings: Callable[..., TrainSettings], tmp_path: Path
+) -> None:
+    """Three nodes, two workers over gloo: the node of rank 0 goes at step 3, and the third takes its place."""
+    filled(lake)
+    given = settings(
+        phases=("sft",), workers=2, save_steps=2, sft=TunerSettings(max_steps=5, batch_size=4, learning_rate=3e-3)
+    )
+    samples = compute(open_inputs(STAGE, lake), given)[0]
+    [link] = chain(samples, given)
+    steps, nodes = tmp_path / "steps", tmp_path / "nodes"
+
+    def report(done: Steps) -> None:
+        import ray
+
+        with steps.open("a") as file:
+            file.write(f"{done.done}\n")
+        if done.done == 3 and not nodes.exists():
+            nodes.write_text(ray.get_runtime_context().get_node_id())
+            time.sleep(120)  # in which its node goes
+
+    arguments: dict[str, Any] = {
+        "link": link, "all_samples": samples, "settings": given, "models": tmp_path / MODELS, "store": lake.images,
+        "report": report,
+    }  # fmt: skip
+    with loopback_cluster(3, tmp_path / "cluster.log") as cluster:
+
+        def take_node() -> None:
+            while not (nodes.exists() and nodes.read_text()):
+                time.sleep(0.2)
+            cluster.kill(nodes.read_text())
+
+        threading.Thread(target=take_node, daemon=True).start()
+        start_ray(SpreadSettings(address=cluster.address))
+        try:
+            run_on_workers(arguments, given)
+        finally:
+            stop_ray()
+    assert steps.read_text().split() == ["0", "1", "2", "3", "2", "3", "4", "5"]
+    assert finished_result(tmp_path / MODELS / link.model_id) is not None
