@@ -24,7 +24,7 @@ class LoopbackCluster:
     dashboard: str = ""  # http://host:port, if it was asked for
 
     def kill(self, node: int | str) -> None:
-        """Kill a node's processes: the node of this id, or the one of this number, 0 being the first beside the head."""
+        """Kill the processes of the node with this id or number; 0 is the first of those beside the head."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{node}\n")
         self.process.stdin.flush()
