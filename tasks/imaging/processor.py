@@ -21,7 +21,7 @@ class _ImageOnly(ProcessorMixin):
     def __init__(
         self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(image_processor, tokenizer, None, chat_template=chat_template, **kwargs)
+        super().__init__(image_processor, tokenizer, None, chat_template=chat_template, **kwargs)  # type: ignore[no-untyped-call]
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
         """Write the processor as Qwen's own class, with the video part that class asks for when it opens a folder.

@@ -23,6 +23,7 @@ from tasks.train.trainable import TrainableModel
 
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # inputs of some models: 1 where a token is a picture's
 OF_TEXT = ("input_ids", "attention_mask", *TOKEN_TYPES)
+NO_TOKEN = -1  # of a model whose configuration names no token for pictures
 KEPT_PICTURES = 16  # sets of pictures whose tensors are kept: rollouts of a group ask for the same
 
 
@@ -46,7 +47,7 @@ class PlainModel(TrainableModel):
         self.model, self.processor, self.use_adapters = model, processor, use_adapters
         self.device = model.device
         self.vision = model.get_encoder("image")
-        self.image_token: int | None = getattr(model.config, "image_token_id", None)
+        self.image_token: int = getattr(model.config, "image_token_id", None) or NO_TOKEN
         self._tensors = lru_cache(maxsize=KEPT_PICTURES)(self._picture_tensors)
 
     @property

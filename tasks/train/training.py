@@ -25,7 +25,7 @@ from tasks.train.loading import load_model, open_processor
 from tasks.train.loop import Figures, Program, Validate, prepare_model
 from tasks.train.opening import base_folder, check_folder
 from tasks.train.ranks import ALONE, Ranks, gathered, shard
-from tasks.train.result import Result, finished_result, partial_folder
+from tasks.train.result import Result, finished_result
 from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer, recipe_scorer
 from tasks.train.stored import StoredJob
 from tasks.train.supervised import Supervised
@@ -69,7 +69,7 @@ def train_model(
         texts = (text for one in taught["messages_json"] for text in conversation_texts(one))
         if torch.cuda.is_available():
             check_room(forecast_phase(pl.DataFrame(rows, infer_schema_length=None), link.phase, settings))
-        processor, model = _open(link, texts, settings, models, ranks)
+        processor, model = _open(link, texts, settings, models)
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
         fast = prepare_model(model, settings, processor)
         encoder = open_encoder(fast, processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
@@ -167,32 +167,22 @@ def by_first(validate: Validate, fast: TrainableModel, ranks: Ranks) -> Validate
     return shared
 
 
-def _open(link: Link, texts: Iterable[str], settings: TrainSettings, models: Path, ranks: Ranks) -> tuple[Any, Any]:
+def _open(link: Link, texts: Iterable[str], settings: TrainSettings, models: Path) -> tuple[Any, Any]:
     """Processor and model to start from: the parent's checkpoint, a named base, or a new tiny one."""
-    if link.parent_id is not None:
-        if finished_result(models / link.parent_id) is None:
-            raise GeofixError(f"{link.phase} starts from model {link.parent_id}, which is not trained yet")
-        start = models / link.parent_id
-        check_folder(start, f"model {link.parent_id}")
-    elif settings.base == "tiny":
-        # Of each process its own, the same in all of them: they may share no disk.
-        start = partial_folder(models / link.model_id) / f"base-{ranks.rank}"
-        _tiny_base(texts, settings, start)
-    else:
-        start = base_folder(settings.base)
-        check_folder(start, f"train.base={settings.base}")
     # CPUs emulate bf16 slowly, and a tiny model has no memory to save.
-    is_small = settings.precision == "bf16" and torch.cuda.is_available()
-    model = load_model(start, torch.bfloat16 if is_small else torch.float32)
-    return open_processor(start, settings.image_min_pixels, settings.image_max_pixels), model
-
-
-def _tiny_base(texts: Iterable[str], settings: TrainSettings, folder: Path) -> Path:
-    """A folder with a new tiny model; made again after a kill, since it comes out the same."""
-    processor = build_processor(texts, settings.tiny, settings.image_min_pixels, settings.image_max_pixels)
-    build_model(processor, settings.tiny, settings.seed).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
+    dtype = torch.bfloat16 if settings.precision == "bf16" and torch.cuda.is_available() else torch.float32
+    sizes = (settings.image_min_pixels, settings.image_max_pixels)
+    if link.parent_id is None and settings.base == "tiny":  # comes out the same in every process, and after a kill
+        processor = build_processor(texts, settings.tiny, *sizes)
+        return processor, build_model(processor, settings.tiny, settings.seed).to(dtype)
+    if link.parent_id is None:
+        start, name = base_folder(settings.base), f"train.base={settings.base}"
+    elif finished_result(models / link.parent_id) is None:
+        raise GeofixError(f"{link.phase} starts from model {link.parent_id}, which is not trained yet")
+    else:
+        start, name = models / link.parent_id, f"model {link.parent_id}"
+    check_folder(start, name)
+    return open_processor(start, *sizes), load_model(start, dtype)
 
 
 def check_room(found: Forecast) -> None:

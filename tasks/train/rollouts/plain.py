@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tasks.train.fast.packing import Sample
-from tasks.train.plain import PlainModel
+from tasks.train.plain import NO_TOKEN, PlainModel
 from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
 
@@ -50,7 +50,7 @@ class PlainEngine:
             options |= {
                 "temperature": self.sampling.temperature, "top_k": self.sampling.top_k, "top_p": self.sampling.top_p
             }  # fmt: skip
-        if self.model.image_token is not None:  # a picture's placeholder in a completion would need a picture
+        if self.model.image_token != NO_TOKEN:  # a picture's placeholder in a completion would need a picture
             options["suppress_tokens"] = [self.model.image_token]
         ids = self.model.model.generate(
             **self.model.inputs(prompt, self.size), **options, max_new_tokens=self.new_tokens, num_beams=1,

@@ -295,7 +295,7 @@ def the_trained_model_is_evaluated(config: Config, lake: Lake, prompt: str) -> N
         context = Context(lake, connect(reachable.services, {}, models=reachable.models))
         for step in EVALUATE:
             assert run(step, section_of(reachable, step.section or "evaluate"), context).failed == 0
-    found = lake.read("predictions").filter(pl.col("policy") == "grpo")
+    found = lake.read("predictions").filter(pl.col("policy") == f"trained:{model['model_id']}")
     assert found.height and all(words(json.loads(one)) == prompt for one in found["messages_json"])
 
 
