@@ -158,6 +158,7 @@ def open_rollouts(
     with_tools = ToolRollouts(
         engines, encoder, make, size, grpo.max_completion_tokens, grpo.max_turns, temperature,
         min(new_tokens, grpo.max_reply_tokens or new_tokens), most_tokens is None,
+        connections is not None and connections.tools.mode != "live",
     )  # fmt: skip
     return with_tools, lambda number: opening_prompt(make(rows[number]), encoder)
 
