@@ -20,7 +20,15 @@ from tasks.train.encoding import Encoder
 from tasks.train.packaged import packaged_folder
 from tasks.train.rehearsal import open_rehearsal
 from tasks.train.supervised import Supervised
-from tests.tasks.train.test_training_chain import ALL
+
+ALL = pl.DataFrame(
+    [
+        {"sample_id": phase, "sha256": phase, "training_stage": phase, "phase": None, "messages_json": "[]",
+         "lat": 1.0, "lon": 2.0}
+        for phase in ("sft", "cold_start", "grpo")
+    ],
+    schema_overrides={"phase": pl.Int64},
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
