@@ -257,7 +257,7 @@ def test_a_frozen_vision_tower_stays_as_it_is(build_tiny: Build, make_sample: Ma
 
 
 def test_pictures_of_tools_join_those_of_the_question_as_these_are(build_tiny: Build, make_sample: Make) -> None:
-    """On a GPU a question's patches lie there in bf16, and what a tool returned is decoded later, in fp32 on the CPU."""
+    """On a GPU a question's patches lie there in bf16; what a tool returned is decoded later, in fp32 on the CPU."""
     fast = fast_model(build_tiny())
     prompt, shown = make_sample(0, ((1, 4, 4),), 5), make_sample(1, ((1, 4, 6),), 5)
     assert prompt.pixels is not None
