@@ -8,7 +8,7 @@ LAKE ?= lake
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-plain test-vllm lint bench chaos campaign vllm clean clean-demo lock
+.PHONY: demo test test-slow test-plain test-vllm lint bench chaos campaign docs vllm clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -32,6 +32,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+# The pages of docs/ as a site in site/; a broken link or anchor ends it.
+docs: $(READY)
+	$(BIN)/zensical build --strict
 
 # Kills the running pipeline with SIGKILL twenty times and compares its tables with an undisturbed run's.
 chaos: $(READY)

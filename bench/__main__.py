@@ -45,6 +45,7 @@ ON_REQUEST = [
     "train_gpu",
     "rollouts_gpu",
     "miniature",
+    "frozen_tools",
     "offline_world",
     "offline_models",
 ]

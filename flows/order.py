@@ -93,13 +93,16 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
 def services_of(config: "Config", stages: Sequence[str]) -> set[str]:
     """The services whose keys these stages need."""
     from schemas.config import section_of
+    from tasks.agent.service_tools import ToolService
     from tasks.runtime.stage import services_asked
 
+    is_frozen = config.services.tools.mode == "frozen"
     return {
-        service
+        str(service)
         for stage in stages
         for step in steps_of(stage)
         for service in services_asked(step, section_of(config, step.section or stage))
+        if not (is_frozen and isinstance(service, ToolService))
     }
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "ServicesSettings",
     "StacEndpoint",
     "ToolGeocoderEndpoint",
+    "ToolsSettings",
     "TrainedEndpoint",
     "is_loopback",
     "is_private",
@@ -231,6 +232,25 @@ class TrainedEndpoint(ChatEndpoint):
     )
 
 
+class ToolsSettings(Settings):
+    """Where the tools of agents get their answers from."""
+
+    mode: Literal["live", "record", "frozen"] = Field(
+        "live",
+        description="live: services are asked; record: also what GRPO's rollouts ask is kept; frozen: no service is "
+        "asked, every answer comes from the recording",
+    )
+    recording: str | None = Field(
+        None, description="file of recorded answers, written by `geofix export --as frozen-tools`; for mode frozen"
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "ToolsSettings":
+        if (self.mode == "frozen") != (self.recording is not None):
+            raise ValueError("recording: name the file of recorded answers with mode frozen, and with no other mode")
+        return self
+
+
 class ServicesSettings(Settings):
     """Every service the pipeline reaches."""
 
@@ -251,6 +271,7 @@ class ServicesSettings(Settings):
     tool_geocoder: ToolGeocoderEndpoint | None = Field(
         None, description="geocoder of the tool maps_geocode; null: the one of `geocoder`"
     )
+    tools: ToolsSettings = ToolsSettings()
     chat: ChatEndpoint = ChatEndpoint()
     trained: TrainedEndpoint | None = Field(None, description="chat server of a trained checkpoint, where one runs")
 

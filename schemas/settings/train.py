@@ -33,6 +33,17 @@ class LoraSettings(Settings):
     dropout: float = Field(0.0, ge=0, lt=1, description="share of an adapter's input left out in training")
 
 
+class RehearsalSettings(Settings):
+    """Conversations of another origin among those of SFT and cold start, against forgetting what the base could do."""
+
+    file: str = Field(
+        min_length=1,
+        description="a Parquet file of conversations, `messages` and `images` as TRL reads them and `geofix "
+        "trajectories --as trl` writes them",
+    )
+    share: float = Field(0.25, gt=0, lt=1, description="of the sequences of an optimizer step")
+
+
 class TunerSettings(Settings):
     """What SFT and cold start share."""
 
@@ -179,6 +190,7 @@ class TrainSettings(Settings):
     answer_decimals: int = Field(4, ge=0, le=8, description="decimals of the coordinates in SFT answers")
     tiny: TinySettings = TinySettings()
     lora: LoraSettings | None = None
+    rehearsal: RehearsalSettings | None = None
     sft: TunerSettings = TunerSettings()
     cold_start: ColdStartSettings = ColdStartSettings()
     grpo: GrpoSettings = GrpoSettings()

@@ -106,7 +106,7 @@ def services(settings: EvaluateSettings) -> tuple[str, ...]:
     """The services that policies, their tools and the reading of answers ask."""
     tools = tool_services(prompt_with(settings.agent_recipe, settings.tools).tools)
     geocodes = ("geocoder",) if settings.geocode or reads_addresses(settings.agent_recipe) else ()
-    return tuple(dict.fromkeys(("chat", *tools, *geocodes)))
+    return tuple(dict.fromkeys(("chat", *geocodes, *tools)))
 
 
 def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContext:

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from schemas.errors import InputError, StageRefused
 from schemas.settings.models import CHAT, TRAINED, ModelsSettings, Role, pool_endpoint
-from schemas.settings.services import ChatEndpoint, Endpoint, Price, ServicesSettings
+from schemas.settings.services import ChatEndpoint, Endpoint, Price, ServicesSettings, ToolsSettings
 from tasks.services.calls import CallLog
 from tasks.services.rate_budget import RateBudget
 from tasks.services.transport import Connection
@@ -114,11 +114,12 @@ class Connections:
     maps: Connection
     trained: ChatConnection | None = None
     tool_geocoder: Connection | None = None
+    tools: ToolsSettings = field(default_factory=ToolsSettings)  # whether tools ask these services at all
 
     def every(self) -> tuple[Connection, ...]:
         """All of them, those of models included."""
         named = (getattr(self, each.name) for each in fields(self))
-        return tuple(one for one in (*named, *self.chat.models.endpoints.values()) if one is not None)
+        return tuple(one for one in (*named, *self.chat.models.endpoints.values()) if isinstance(one, Connection))
 
     def secrets(self) -> tuple[str, ...]:
         """The keys themselves, to be kept out of texts."""
@@ -142,10 +143,10 @@ class Connections:
     def sharing(self, rate_budget: RateBudget, calls: CallLog | None = None) -> "Connections":
         """The same, with budgets of requests, and calls to models, counted where others count theirs."""
 
-        def shared(one: Connection | None) -> Connection | None:
+        def shared(one: Any) -> Any:
             if isinstance(one, ChatConnection):
                 one = replace(one, models=one.models.sharing(rate_budget, calls))
-            return one and replace(one, rate_budget=rate_budget)
+            return replace(one, rate_budget=rate_budget) if isinstance(one, Connection) else one
 
         every: dict[str, Any] = {each.name: shared(getattr(self, each.name)) for each in fields(self)}
         return Connections(**every)
@@ -211,6 +212,7 @@ def connect(
         stac=service("stac"),
         maps=service("maps"),
         tool_geocoder=service("tool_geocoder") if services.tool_geocoder else None,
+        tools=services.tools,
         trained=ChatConnection.of(trained, every) if trained is not None else None,
     )
     if missing:

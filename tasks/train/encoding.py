@@ -116,6 +116,10 @@ class Encoder:
         """A whole conversation; labels are the assistant's tokens, each turn with its end mark."""
         return self._encode(json.loads(messages_json), is_whole=True)
 
+    def with_pictures(self, messages: Messages, pictures: Sequence[Any]) -> Sample:
+        """A whole conversation whose pictures are opened already."""
+        return self._encode(messages, True, None, pictures)
+
     def prompt(
         self,
         messages: str | Messages,

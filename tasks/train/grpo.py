@@ -35,6 +35,7 @@ class RolloutStats(NamedTuple):
     tokens: int
     is_finished: bool
     tool_calls: int
+    tool_misses: int
 
 
 @dataclass
@@ -59,7 +60,8 @@ class RolloutSample:
 
     @property
     def stats(self) -> RolloutStats:
-        return RolloutStats(self.group, self.judged, self.tokens, self.episode.is_finished, self.episode.tool_calls)
+        one = self.episode
+        return RolloutStats(self.group, self.judged, self.tokens, one.is_finished, one.tool_calls, one.tool_misses)
 
 
 class Reference:
@@ -309,6 +311,8 @@ def figures_of(drawn: Sequence[RolloutStats]) -> Figures:
         "excluded": float(len(drawn) - len(used)),
         "tool_calls": float(np.mean([one.tool_calls for one in drawn])),
     }
+    if calls := sum(one.tool_calls for one in drawn):
+        found["tool_misses"] = sum(one.tool_misses for one in drawn) / calls  # with recorded tools
     for name in sorted({name for one in used for name in one.judged.parts}):
         found[f"reward/{name}"] = float(np.mean([one.judged.parts.get(name, 0.0) for one in used]))
     return found

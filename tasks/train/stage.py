@@ -170,7 +170,7 @@ def services(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:
     if phase not in settings.phases or (phase != "grpo" and not settings.validation_images):
         return ()
     tools = rollout_prompt(settings.recipe, settings.grpo.max_turns).tools
-    asked = (*tool_services(tools), *reward_services(settings.recipe, settings.grpo.reward))
+    asked = (*reward_services(settings.recipe, settings.grpo.reward), *tool_services(tools))
     return tuple(dict.fromkeys(asked))
 
 

@@ -36,9 +36,15 @@ class Supervised:
         settings: TrainSettings,
         tuner: TunerSettings,
         ranks: Ranks = ALONE,
+        rehearsed: int = 0,
     ) -> None:
+        """`encode` gives samples 0 to count - 1, and after them as many conversations to rehearse."""
         self.fast, self.settings, self.tuner, self.count, self.ranks = fast, settings, tuner, count, ranks
-        self.steps = steps_of(count, tuner.batch_size, tuner.epochs, tuner.max_steps)
+        self.rehearsed = rehearsed
+        share = settings.rehearsal.share if settings.rehearsal and rehearsed else 0.0
+        self._old = min(round(tuner.batch_size * share), tuner.batch_size - 1)  # sequences of a step
+        self._new = tuner.batch_size - self._old
+        self.steps = steps_of(count, self._new, tuner.epochs, tuner.max_steps)
         self.save_every = settings.save_steps
         self._ready: dict[int, tuple[list[Any], Figures]] = {}
         self._ahead = Ahead(
@@ -53,11 +59,15 @@ class Supervised:
 
     def batch(self, step: int) -> list[int]:
         """The samples of a step on all processes: every epoch is a new order, the same for the same seed."""
-        per_epoch = math.ceil(self.count / self.tuner.batch_size)
+        per_epoch = math.ceil(self.count / self._new)
         epoch, place = divmod(step, per_epoch)
         order = np.random.default_rng([self.settings.seed, epoch]).permutation(self.count)
-        start = place * self.tuner.batch_size
-        return [int(index) for index in order[start : start + self.tuner.batch_size]]
+        start = place * self._new
+        chosen = [int(index) for index in order[start : start + self._new]]
+        if self._old:
+            rng = np.random.default_rng([self.settings.seed, step, 1])
+            chosen += [self.count + int(index) for index in rng.integers(0, self.rehearsed, self._old)]
+        return chosen
 
     def gradients(self, step: int, progress: Progress) -> Pending:
         ready = self._ready.get(step)

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from schemas.errors import GeofixError
-from schemas.settings.train import TrainSettings
+from schemas.settings.train import TrainSettings, TunerSettings
 from tasks.lake.image_store import ImageStore
 from tasks.runtime.steps import Steps
 from tasks.services import Connections
@@ -25,6 +25,7 @@ from tasks.train.loading import load_model, open_processor
 from tasks.train.loop import Figures, Program, Validate, prepare_model
 from tasks.train.opening import base_folder, check_folder
 from tasks.train.ranks import ALONE, Ranks, gathered, shard
+from tasks.train.rehearsal import open_rehearsal
 from tasks.train.result import Result, finished_result
 from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer, recipe_scorer
 from tasks.train.stored import StoredJob
@@ -79,9 +80,7 @@ def train_model(
         else:
             tuner = settings.sft if link.phase == "sft" else settings.cold_start
             weight_decay = tuner.weight_decay
-            program = Supervised(
-                fast, lambda n: encoder.conversation(rows[n]["messages_json"]), len(rows), settings, tuner, ranks
-            )
+            program = supervised_program(fast, encoder, rows, settings, tuner, ranks)
         if ranks.count > 1 and settings.shard == "full":
             shard(fast, ranks)
         validate = None
@@ -100,6 +99,20 @@ def train_model(
         return run_job(models / link.model_id, make_job, report, finish)
     except torch.cuda.OutOfMemoryError as error:
         raise GeofixError(too_large(settings, error)) from error
+
+
+def supervised_program(
+    fast: TrainableModel, encoder: Encoder, rows: Rows, settings: TrainSettings, tuner: TunerSettings, ranks: Ranks
+) -> Supervised:
+    """SFT or cold start over these samples, with what is rehearsed among them."""
+    rehearsed, old = (0, None) if settings.rehearsal is None else open_rehearsal(settings.rehearsal, encoder)
+
+    def encode(number: int) -> Sample:
+        if number >= len(rows) and old is not None:
+            return old(number - len(rows))
+        return encoder.conversation(rows[number]["messages_json"])
+
+    return Supervised(fast, encode, len(rows), settings, tuner, ranks, rehearsed)
 
 
 def grpo_program(
@@ -153,6 +166,7 @@ def open_rollouts(
     with_tools = ToolRollouts(
         engines, encoder, make, size, grpo.max_completion_tokens, grpo.max_turns, temperature,
         min(new_tokens, grpo.max_reply_tokens or new_tokens), most_tokens is None,
+        connections is not None and connections.tools.mode != "live",
     )  # fmt: skip
     return with_tools, lambda number: opening_prompt(make(rows[number]), encoder)
 

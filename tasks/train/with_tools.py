@@ -4,8 +4,10 @@ Tools run in an event loop of their own while the engine writes replies of other
 engine as soon as its own tools have answered, and waits for no other's. The tokens that were drawn stay as they
 are; what tools answered is added after them, with its pictures, and bears no loss.
 
-Which replies are written side by side follows from how fast services answer, and so do the random numbers they are
-drawn with: unlike rollouts without tools, two runs need not be the same bit by bit.
+With live services, which replies are written side by side follows from how fast they answer, and so do the random
+numbers they are drawn with: two runs need not be the same bit by bit. While answers are recorded, and with recorded
+ones, all rollouts go in step: the next replies begin when every tool has answered, in the rollouts' own order, and a
+run that is done again is the same.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from tasks.agent.picture import open_picture
 from tasks.agent.render import CONTROL
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.tagged import split_calls
+from tasks.agent.toolbox import NOT_RECORDED
 from tasks.lake.image_store import ImageStore
 from tasks.recipes.recipe import rollout_prompt
 from tasks.services import Connections
@@ -81,14 +84,15 @@ class Rollout:
         return Episode(
             completion, self.is_finished, environment.final_text, len(environment.calls),
             self.outage or environment.trajectory().outage or None,
+            sum(call.error == NOT_RECORDED for call in environment.calls),
         )  # fmt: skip
 
 
 class RolloutQueue:
     """Rollouts of one draw: those whose tools run, and those that are ready for their next reply."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_turns: int) -> None:
-        self._loop, self._max_turns = loop, max_turns
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_turns: int, in_step: bool = False) -> None:
+        self._loop, self._max_turns, self._in_step = loop, max_turns, in_step
         self._running: dict[Rollout, Future[None]] = {}
         self._answered: SimpleQueue[Rollout] = SimpleQueue()
         self.ready: deque[Rollout] = deque()
@@ -114,12 +118,21 @@ class RolloutQueue:
 
     def wait(self) -> bool:
         """Until a rollout is ready; False if none will be."""
-        self._collect(waits=True)
+        if not self._in_step:
+            self._collect(waits=True)
+        while self._in_step and self._running and not self.ready:
+            running, self._running = self._running, {}  # in the order in which they were started
+            began = time.monotonic()
+            for rollout, future in running.items():
+                future.result()
+                self._take(rollout)
+            self.waited_s += time.monotonic() - began
         return bool(self.ready)
 
     def next(self, longest: int, waits: bool) -> Rollout | None:
         """A rollout that is ready and no longer than this."""
-        self._collect(waits)
+        if not self._in_step:
+            self._collect(waits)
         for rollout in self.ready:
             if rollout.length <= longest:
                 self.ready.remove(rollout)
@@ -137,10 +150,13 @@ class RolloutQueue:
             finally:
                 self.waited_s += time.monotonic() - began
             self._running.pop(rollout).result()  # raises what its step raised
-            if rollout.turns >= self._max_turns:
-                rollout.environment.end(TURN_BUDGET)
-            if not rollout.environment.done:
-                self.ready.append(rollout)
+            self._take(rollout)
+
+    def _take(self, rollout: Rollout) -> None:
+        if rollout.turns >= self._max_turns:
+            rollout.environment.end(TURN_BUDGET)
+        if not rollout.environment.done:
+            self.ready.append(rollout)
 
 
 class ToolRollouts:
@@ -160,12 +176,13 @@ class ToolRollouts:
         temperature: float,
         reply_tokens: int | None = None,
         keep: bool = True,
+        in_step: bool = False,
     ) -> None:
         self._engines, self._encoder, self._make = engines, encoder, make_environment
         self._size, self._max_tokens, self._max_turns = size, max_tokens, max_turns
         self._reply_tokens = min(max_tokens, reply_tokens or max_tokens)
         self._sampling = Sampling(temperature)
-        self._keep = keep  # key caches between two draws
+        self._keep, self._in_step = keep, in_step  # keep: key caches between two draws
         self._tools: asyncio.AbstractEventLoop | None = None
         self.waited_s = 0.0  # of the last draw: the engine idle for want of a tool's answer
 
@@ -174,7 +191,7 @@ class ToolRollouts:
             [Rollout(self._make(row), prompt) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)
         ]
-        with RolloutQueue(self._loop(), self._max_turns) as queue:
+        with RolloutQueue(self._loop(), self._max_turns, self._in_step) as queue:
             # The first replies: a group's prompt is computed once.
             for number, found in self._engines.stream(prompts, self._size, self._reply_tokens, self._sampling):
                 for rollout, one in zip(groups[number], found, strict=True):
@@ -273,7 +290,7 @@ def environment_maker(
         )
     if connections is None:
         raise GeofixError("tools in training ask services: run it through `geofix train`")
-    for service in tool_services(prompt.tools):
+    for service in tool_services(prompt.tools) if connections.tools.mode != "frozen" else ():
         connection = getattr(connections, service)
         if connection.endpoint.key_env and connection.key is None:
             raise GeofixError(

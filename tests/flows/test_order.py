@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.order import STAGES, check_of, report_of, segments, steps_of
+from flows.order import STAGES, check_of, report_of, segments, services_of, steps_of
 from schemas.load import load_config
 
 
@@ -43,3 +43,14 @@ def test_a_recipe_that_takes_all_pictures_measures_no_pass_at_k(recipe: str) -> 
     assert [stage for stage, _ in segments(load_config(recipe=recipe), ["difficulty"])] == ["difficulty"], (
         "if asked for"
     )
+
+
+def test_recorded_tools_need_no_service_but_those_of_models_and_rewards() -> None:
+    def needed(recipe: str, *stages: str, frozen: bool) -> set[str]:
+        mode = ("services.tools.mode=frozen", "services.tools.recording=tools.sqlite") if frozen else ()
+        return services_of(load_config(recipe=recipe, overrides=mode), stages)
+
+    assert needed("spotmini", "train", frozen=False) == {"geocoder"}
+    assert needed("spotmini", "train", frozen=True) == set()
+    assert needed("spotmini", "evaluate", frozen=True) == {"chat"}
+    assert needed("geoagent", "train", frozen=True) == needed("geoagent", "train", frozen=False) != set()

@@ -31,6 +31,7 @@ class Episode:
     answer: str  # the text that is scored
     tool_calls: int = 0
     outage: str | None = None  # a tool that failed for reasons of its own
+    tool_misses: int = 0  # questions that nothing was recorded for
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The training programs against plain transformers, torch's AdamW and formulas written out: 1e-5."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings, Tu
 from tasks.train.checkpoints import Progress
 from tasks.train.fast.adapters import add_adapters, merged_state
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.grouped import Completion
+from tasks.train.fast.grouped import Completion, Group, pack_groups
 from tasks.train.fast.packing import Sample
 from tasks.train.grpo import Grpo, Reference, has_converged
 from tasks.train.loop import Loop, prepare_model
@@ -253,3 +254,15 @@ def test_a_frozen_vision_tower_stays_as_it_is(build_tiny: Build, make_sample: Ma
     same = {name for name, weight in model.state_dict().items() if torch.equal(weight, before[name])}
     assert {name for name in before if ".visual." in name} <= same
     assert not any(name in same for name in before if name.endswith("_proj.weight") and ".visual." not in name)
+
+
+def test_pictures_of_tools_join_those_of_the_question_as_these_are(build_tiny: Build, make_sample: Make) -> None:
+    """On a GPU a question's patches lie there in bf16; what a tool returned is decoded later, in fp32 on the CPU."""
+    fast = fast_model(build_tiny())
+    prompt, shown = make_sample(0, ((1, 4, 4),), 5), make_sample(1, ((1, 4, 6),), 5)
+    assert prompt.pixels is not None
+    sent = replace(prompt, pixels=prompt.pixels.to(torch.bfloat16))
+    completion = Completion(list(shown.ids), [False] * len(shown.ids), shown.pixels, shown.grids)
+    packed = pack_groups([Group(sent, (completion,))], fast.image_token, fast.merge)
+    assert packed.pixels is not None and packed.pixels.dtype == torch.bfloat16
+    assert len(packed.pixels) == 4 * 4 + 4 * 6
