@@ -56,6 +56,11 @@ ENGINE_ARGS: dict[str, Any] = {
 logger = logging.getLogger("geofix.pools")
 
 
+def vllm_python(given: str | None) -> str:
+    """The Python of vLLM's environment on this machine."""
+    return given or os.environ.get(VLLM_PYTHON) or str(Path(".venv-vllm/bin/python").absolute())
+
+
 @dataclass(frozen=True)
 class PoolPlan:
     """A pool as it is brought up."""
@@ -75,7 +80,7 @@ class PoolPlan:
         """The Python of its engine; None: that of the nodes."""
         if self.settings.python or self.settings.engine == "embedded":
             return self.settings.python
-        return os.environ.get(VLLM_PYTHON) or str(Path(".venv-vllm/bin/python").absolute())
+        return vllm_python(None)
 
     def options(self) -> dict[str, Any]:
         """What the keeper builds the application of: plain values, since it may run where geofix is not installed."""

@@ -158,7 +158,7 @@ def load_of(settings: TrainSettings, phase: TrainingPhase, text_tokens: int, pic
         groups * sample + members * new,
         groups * patches,
         members * new,
-        cached=decoded * (sample + grpo.group_size * new),
+        cached=decoded * (sample + grpo.group_size * new) if grpo.engine == "embedded" else 0,
         passes=-(-min(grpo.prompts_per_step, prompts) * grpo.group_size // members),
     )
 
