@@ -44,6 +44,7 @@ ON_REQUEST = [
     "train_gpu",
     "rollouts_gpu",
     "grpo_vllm",
+    "judge_batch",
     "miniature",
     "frozen_tools",
     "offline_world",

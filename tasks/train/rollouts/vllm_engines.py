@@ -271,6 +271,8 @@ class VllmEngines:
             folder = Path(tempfile.mkdtemp(prefix="geofix-vllm-"))
             config = copy.deepcopy(self._fast.model.config)
             config.architectures = [type(self._fast.model).__name__]  # a model made in memory does not say
+            # vLLM's reload leaves a head that is tied to the embeddings as it was: it gets one of its own.
+            config.tie_word_embeddings = config.text_config.tie_word_embeddings = False
             config.save_pretrained(folder)
             self._encoder.save_processor(folder)
             if not is_gpu:  # what began without weights reloads none from a folder
@@ -304,6 +306,10 @@ def _shared(state: dict[str, torch.Tensor], device: torch.device) -> dict[str, A
 
 
 def _save(state: dict[str, torch.Tensor], folder: Path) -> None:
-    """A checkpoint. Weights that share memory are written once: safetensors refuses them twice, vLLM ties its own."""
-    once = {one.data_ptr(): name for name, one in reversed(state.items())}
-    save_file({name: state[name] for name in once.values()}, folder / "model.safetensors", {"format": "pt"})
+    """A checkpoint; of weights that share memory, which safetensors refuses, copies."""
+    seen: set[int] = set()
+    apart: dict[str, torch.Tensor] = {}
+    for name, one in state.items():
+        apart[name] = one.clone() if one.data_ptr() in seen else one
+        seen.add(one.data_ptr())
+    save_file(apart, folder / "model.safetensors", {"format": "pt"})
