@@ -1,8 +1,8 @@
 """Judging pictures with a pool: through Ray, by HTTP, and plain vLLM offline, in pictures a second.
 
-The same questions about the same pictures of 2 megapixels (--tiny: small ones, on CPUs), answered with a fixed number of
-tokens by a model of random weights. Through Ray is a pool with `transport: ray`; by HTTP is vLLM's own server; both are
-asked by the product's chat client. Offline is `LLM.chat` over all pictures at once. vLLM runs in the Python that
+The same questions about the same pictures of 2 megapixels (--tiny: small ones, on CPUs), answered with a fixed number
+of tokens by a model of random weights. Through Ray is a pool with `transport: ray`; by HTTP is vLLM's own server; both
+are asked by the product's chat client. Offline is `LLM.chat` over all pictures at once. vLLM runs in the Python that
 GEOFIX_VLLM_PYTHON names, else .venv-vllm/bin/python.
 """
 
@@ -177,7 +177,7 @@ def offline(model: str, engine_args: dict[str, Any], gpus: int, requests: list[d
         program = str(Path(__file__).with_name("plain_vllm.py"))
         found = subprocess.run(
             [vllm_python(None), "-P", program, str(arguments), str(asked)],
-            env={**os.environ, **({} if gpus else CPU_ENV)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **({} if gpus else CPU_ENV)}, capture_output=True, text=True,
         )  # fmt: skip
         if found.returncode:
             raise RuntimeError(found.stderr[-2000:])
