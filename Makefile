@@ -67,7 +67,8 @@ $(VLLM_READY): $(READY) pyproject.toml $(wildcard infra/vllm_cpu/*)
 
 # A pool of real vLLM under Ray Serve, on CPUs: up, asked in words and pictures, a replica killed, away.
 test-vllm: $(READY) $(VLLM_READY)
-	$(BIN)/python -m pytest -m vllm --durations 5 tests/flows/test_pools_served.py
+	$(BIN)/python -m pytest -m vllm --durations 5 tests/flows/test_pools_served.py tests/flows/test_pool_flow.py \
+		tests/tasks/train/rollouts/test_vllm_rollouts.py
 
 # Renews constraints.txt: the exact versions that were tested together.
 lock:

@@ -181,7 +181,7 @@ def offline(model: str, engine_args: dict[str, Any], gpus: int, requests: list[d
         )  # fmt: skip
         if found.returncode:
             raise RuntimeError(found.stderr[-2000:])
-        told = json.loads(found.stdout.splitlines()[-1])
+        [told] = [json.loads(line) for line in found.stdout.splitlines() if line.startswith('{"seconds"')]
         assert told["tokens"] == requests[0]["max_tokens"]
         return float(told["seconds"])
 
