@@ -70,8 +70,8 @@ def settings_of(steps: int, tiny: bool, eager: bool) -> TrainSettings:
     changes: dict[str, Any] = {"recipe": "geovista", "phases": ("grpo",), "tiny": sizes, "grpo": grpo}
     if not tiny:
         changes |= {
-            "precision": "bf16", "gradient_checkpointing": "all", "loader_threads": 4, "image_min_pixels": 1_900_000,
-            "image_max_pixels": 2_000_000,
+            "precision": "bf16", "gradient_checkpointing": "all", "loader_threads": 4, "image_min_pixels": 1_800_000,
+            "image_max_pixels": 2_100_000,
         }  # fmt: skip
     return small_settings(**changes, pack_tokens=16_384, validation_images=0)
 
