@@ -53,7 +53,8 @@ ENGINE_ARGS: dict[str, Any] = {
     "tool_call_parser": "hermes",
 }
 
-SERVER_ARGS = ("enable_auto_tool_choice", "tool_call_parser")
+# In their place, of a pool that is asked through Ray: pictures are prepared side by side, and none comes twice.
+RAY_ARGS: dict[str, Any] = {"limit_mm_per_prompt": {"image": 16}, "renderer_num_workers": 4, "mm_processor_cache_gb": 0}
 
 logger = logging.getLogger("geofix.pools")
 
@@ -94,10 +95,9 @@ class PoolPlan:
     def options(self) -> dict[str, Any]:
         """What the keeper builds the application of: plain values, since it may run where geofix is not installed."""
         pool, (least, most) = self.settings, self.settings.replicas
-        own = ENGINE_ARGS | ({} if pool.gpus else {"dtype": "float32"})  # not every CPU computes in bfloat16
+        own = RAY_ARGS if pool.transport == "ray" else ENGINE_ARGS
+        own = own | ({} if pool.gpus else {"dtype": "float32"})  # not every CPU computes in bfloat16
         arguments = own | {"tensor_parallel_size": pool.tensor_parallel} | pool.engine_args
-        if pool.transport == "ray":  # those of vLLM's server are unknown to its engine
-            arguments = {name: value for name, value in arguments.items() if name not in SERVER_ARGS}
         return {
             "engine": pool.engine,
             "actors": self.actors,
