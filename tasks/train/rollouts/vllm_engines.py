@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import logging
 import math
 import os
 import queue
@@ -43,11 +44,14 @@ from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
 
 LOOK_S = 0.02  # between two looks for prompts that have come while others are being written
+LOG_LINES = 60
 MEMORY = Path("/dev/shm")  # where weights go through on CPUs, if there is such a folder
 # On CPUs vLLM would take a share of the machine's memory and bind its threads to cores that others use.
 CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 # Handles of CUDA memory travel pickled: from this process to its own child, over a socket that only they know.
 ENV = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+logger = logging.getLogger(__name__)
 
 
 class VllmProcess:
@@ -102,9 +106,10 @@ class VllmProcess:
         return self._result(answer, None)
 
     def failure(self, why: str) -> GeofixError:
-        """What went wrong, with the last error line of vLLM's log."""
+        """What went wrong, with the last error of vLLM's log; the end of that log goes into ours."""
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
-        said = [line.split("]")[-1].strip() for line in lines if "Error" in line]
+        said = [line.split("]")[-1].strip() for line in lines if "Error" in line and "root cause" not in line]
+        logger.warning("the log of vLLM ends: %s", "\n".join(lines[-LOG_LINES:]))
         return GeofixError(f"vLLM failed: {why}{f'; its log says: {said[-1][:300]}' if said else ''}")
 
     def close(self) -> None:
