@@ -46,7 +46,7 @@ from tasks.train.with_tools import environment_maker, opening_prompt
 
 PROMPTS, SIZE, REPLY_TOKENS = 2, 8, 64
 GAP = 0.05  # of log-probabilities, on average
-RATE = {False: 1e-5, True: 1e-3}  # tiny: a step must move what the engine draws
+RATE = {False: 5e-5, True: 1e-3}  # a step must move what the engine draws
 
 
 def script(number: int, turn: int) -> Sequence[Call]:
