@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import hashlib
 import logging
 import math
@@ -160,6 +161,10 @@ def _read(connection: Connection, waiting: dict[int, Future[Any]]) -> None:
             answer.set_exception(EOFError())
 
 
+def _put(done: queue.SimpleQueue[tuple[int, Future[Any]]], number: int, answer: Future[Any]) -> None:
+    done.put((number, answer))
+
+
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     """The process and those that vLLM started, which are its group."""
     with contextlib.suppress(ProcessLookupError):
@@ -234,8 +239,8 @@ class VllmEngines:
         asked = answered = 0
         while True:
             while (prompt := take(asked == answered)) is not None:
-                answer, number = self._ask(process, prompt, size, new_tokens, sampling), asked
-                answer.add_done_callback(lambda one, number=number: done.put((number, one)))
+                answer = self._ask(process, prompt, size, new_tokens, sampling)
+                answer.add_done_callback(functools.partial(_put, done, asked))
                 asked += 1
             if asked == answered:
                 return
