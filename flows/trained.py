@@ -68,7 +68,7 @@ def _in_pools(session: Session, pools: RunPools, wanted: Mapping[str, str]) -> t
     """As `trained_model`, with the models on the cluster, where workers of every node reach them."""
     config = session.config
     plans = [pools.trained_plan(model_id, stored) for model_id, stored in wanted.items()]
-    first, *others = (pool_endpoint(plan.settings, plan.model, pools.address(plan)) for plan in plans)
+    first, *others = (pool_endpoint(plan.settings, plan.model, pools.address(plan), plan.actors) for plan in plans)
     endpoints, roles = dict(config.models.endpoints), dict(config.models.roles)
     for model_id, plan, endpoint in zip(list(wanted)[1:], plans[1:], others, strict=True):
         endpoints[f"trained-{model_id}"] = endpoint

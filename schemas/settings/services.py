@@ -230,6 +230,7 @@ class TrainedEndpoint(ChatEndpoint):
         None,
         description="address that stands for it in the identity of a request, where its own changes with the cluster",
     )
+    actors: tuple[str, ...] = Field((), description="of a pool that is asked through Ray: its actors' names")
 
 
 class ToolsSettings(Settings):

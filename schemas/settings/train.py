@@ -66,6 +66,22 @@ class ColdStartSettings(TunerSettings):
     )
 
 
+class RolloutVllmSettings(Settings):
+    """vLLM beside the trainer, on the same GPU."""
+
+    memory_share: float = Field(
+        0.35, gt=0, lt=1, description="of the GPU's memory that vLLM may take, for its weights and key cache"
+    )
+    engine_args: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of vLLM, such as max_model_len; null removes one of ours"
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="environment variables of vLLM; no secrets")
+    python: str | None = Field(
+        None, description="Python of vLLM's environment; null: $GEOFIX_VLLM_PYTHON, else .venv-vllm/bin/python here"
+    )
+    start_s: float = Field(1800, gt=0, description="how long its start may take")
+
+
 class GrpoSettings(Settings):
     """GRPO with the recipe's reward; the defaults are SpotAgent's Table 7."""
 
@@ -92,6 +108,15 @@ class GrpoSettings(Settings):
         "learnable",
         description="which pictures of the train split are trained on: those that Pass@K keeps (SpotAgent 3.3.1), or "
         "all; with `all` a run measures no Pass@K",
+    )
+    engine: Literal["embedded", "vllm"] = Field(
+        "embedded",
+        description="what writes rollouts: the trainer's own engine, or vLLM beside it, given the weights before each "
+        "generation",
+        json_schema_extra=OPERATIONAL,
+    )
+    vllm: RolloutVllmSettings = Field(
+        RolloutVllmSettings(), description="of engine vllm", json_schema_extra=OPERATIONAL
     )
     rollout_groups: int = Field(
         8, ge=1, description="groups decoded side by side, which decides the key cache", json_schema_extra=OPERATIONAL
@@ -213,6 +238,8 @@ class TrainSettings(Settings):
             raise ValueError(
                 "states int8 are kept in blocks that cannot be shared out: set states to auto, or shard to none"
             )
+        if self.workers > 1 and self.grpo.engine == "vllm":
+            raise ValueError("grpo.engine vllm has one worker: set workers to 1, or grpo.engine to embedded")
         order = [phase for phase in ("sft", "cold_start", "grpo") if phase in self.phases]
         if list(self.phases) != order:
             raise ValueError(f"phases {list(self.phases)} must be unique and in the order sft, cold_start, grpo")

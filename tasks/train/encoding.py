@@ -19,8 +19,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from jinja2 import TemplateError
+from numpy.typing import NDArray
 from PIL import Image
 
 from schemas.errors import GeofixError
@@ -250,6 +252,41 @@ class Encoder:
             return None, ()
         found = self._image_processor(images=list(pictures), return_tensors="pt")
         return found["pixel_values"], tuple((int(t), int(h), int(w)) for t, h, w in found["image_grid_thw"].tolist())
+
+    def pictures(self, sample: Sample) -> list[NDArray[np.uint8]]:
+        """The pictures that a sample's patches were cut of, as rows x columns x colours."""
+        if sample.pixels is None:
+            return []
+        processor, merge = self._image_processor, self.merge
+        side = processor.patch_size
+        sizes = [frames * rows * columns for frames, rows, columns in sample.grids]
+        found = []
+        for patches, (_, rows, columns) in zip(sample.pixels.split(sizes), sample.grids, strict=True):
+            shape = (rows // merge, columns // merge, merge, merge, 3, processor.temporal_patch_size, side, side)
+            one = patches.float().view(shape)[:, :, :, :, :, 0]  # a still picture fills its frames with copies
+            scale, shift = (
+                torch.tensor(values, device=one.device) for values in (processor.image_std, processor.image_mean)
+            )
+            colours = one.permute(0, 2, 5, 1, 3, 6, 4) * scale + shift
+            whole = (colours * 255).round().clamp(0, 255).to(torch.uint8)
+            found.append(whole.reshape(rows * side, columns * side, 3).cpu().numpy())
+        return found
+
+    def marked(self, sample: Sample) -> list[int]:
+        """A sample's ids with one mark for each picture."""
+        out: list[int] = []
+        waiting = iter(sample.grids)
+        at = 0
+        while at < len(sample.ids):
+            token = sample.ids[at]
+            out.append(token)
+            frames, rows, columns = next(waiting) if token == self.image_token else (1, 1, self.merge**2)
+            at += frames * rows * columns // self.merge**2
+        return out
+
+    def save_processor(self, folder: Path) -> None:
+        """Tokenizer, image processor and chat template, as a checkpoint has them."""
+        self._processor.save_pretrained(folder)
 
     def _expanded(
         self, ids: Sequence[int], spoken: Sequence[int], pixels: torch.Tensor | None, grids: tuple[Grid, ...]

@@ -152,7 +152,7 @@ class Grpo:
             self.ranks.totals,
         )
         weight_of = {id(one): weight for one, weight in zip(mine, weights, strict=True)}
-        totals = torch.zeros(4, device=self.fast.device)
+        totals = torch.zeros(6, device=self.fast.device)
         tokens = 0
         for some in self._even_passes(mine):
             packed = self._packed(some)
@@ -167,13 +167,18 @@ class Grpo:
             shares = self._spread(some, [weight_of[id(one)] for one in some])
             found = objective(new, old, reference, advantages, shares, self.grpo.clip, self.grpo.kl)
             found.loss.backward()
-            totals += torch.stack([found.loss.detach(), found.kl, found.clipped, (entropy * shares).sum()])
+            # The first step's weights are those that drew: what differs is how engine and trainer compute.
+            apart = self._apart(some, new.detach()) if place == 0 else new.new_zeros(2)
+            totals += torch.stack([found.loss.detach(), found.kl, found.clipped, (entropy * shares).sum(), *apart])
         if self.ranks.count > 1:
             *sums, every_token = self.ranks.totals(*totals.tolist(), tokens)
             totals, tokens = torch.tensor(sums), round(every_token)
-        loss, kl, clipped, entropy_mean = totals.unbind()
+        loss, kl, clipped, entropy_mean, apart_sum, compared = totals.unbind()
+        is_known = place == 0 and any(one.episode.log_probs is not None for one in mine)
+        engine_gap = {"engine_gap": apart_sum / compared.clamp(min=1)} if is_known else {}
         return {
             **self._figures,
+            **engine_gap,
             "loss": loss,
             "kl": kl,
             "clip_share": clipped,
@@ -249,6 +254,17 @@ class Grpo:
             tokens += needed
         if some:
             yield some
+
+    def _apart(self, some: Sequence[RolloutSample], new: torch.Tensor) -> torch.Tensor:
+        """The engine's log-probabilities from the trainer's: the sum of distances, and how many there are."""
+        drawn = [math.nan] * len(new)
+        at = 0
+        for one in some:
+            if one.episode.log_probs is not None:
+                drawn[at : at + one.tokens] = one.episode.log_probs
+            at += one.tokens
+        distances = (new - torch.tensor(drawn, dtype=torch.float32).to(new.device)).abs()
+        return torch.stack([distances.nansum(), (~distances.isnan()).sum().float()])
 
     def _joined(self, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
         return torch.cat([part for part in parts if part is not None])

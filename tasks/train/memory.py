@@ -172,7 +172,7 @@ def load_of(
         groups * sample + members * new,
         groups * patches,
         members * new,
-        cached=decoded * (sample + grpo.group_size * new),
+        cached=decoded * (sample + grpo.group_size * new) if grpo.engine == "embedded" else 0,
         passes=-(-min(grpo.prompts_per_step, prompts) * grpo.group_size // members),
     )
 

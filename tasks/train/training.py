@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from tasks.train.opening import base_folder, check_folder
 from tasks.train.ranks import ALONE, Ranks, gathered, shard
 from tasks.train.rehearsal import open_rehearsal
 from tasks.train.result import Result, finished_result
-from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer, recipe_scorer
+from tasks.train.rollouts.source import EmbeddedRollouts, Engines, RolloutEngines, Rollouts, Scorer, recipe_scorer
+from tasks.train.rollouts.vllm_engines import VllmEngines
 from tasks.train.stored import StoredJob
 from tasks.train.supervised import Supervised
 from tasks.train.tiny import build_model, build_processor
@@ -74,8 +76,12 @@ def train_model(
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
         fast = prepare_model(model, settings, processor)
         encoder = open_encoder(fast, processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
+        by_vllm = link.phase == "grpo" and settings.grpo.engine == "vllm"
+        vllm = VllmEngines(fast, encoder, encoder.end_tokens, settings.grpo.vllm) if by_vllm else None
+        if vllm is not None:
+            opened.callback(vllm.close)
         if link.phase == "grpo":
-            program: Program = grpo_program(fast, encoder, rows, settings, scorer, store, connections, ranks)
+            program: Program = grpo_program(fast, encoder, rows, settings, scorer, store, connections, ranks, vllm)
             weight_decay = 0.0
         else:
             tuner = settings.sft if link.phase == "sft" else settings.cold_start
@@ -86,7 +92,7 @@ def train_model(
         validate = None
         shown = held_out[: settings.validation_images]
         if shown:
-            engines = Engines(fast, encoder.end_tokens, settings.grpo.rollout_groups)
+            engines = vllm or Engines(fast, encoder.end_tokens, settings.grpo.rollout_groups)
             rollouts, encode = open_rollouts(
                 engines, encoder, shown, settings, store, connections, size=1, temperature=0.0, most_tokens=NEW_TOKENS
             )
@@ -96,7 +102,8 @@ def train_model(
         return Job(model, processor, program, settings, weight_decay, validate, ranks, stored)
 
     try:
-        return run_job(models / link.model_id, make_job, report, finish)
+        with contextlib.ExitStack() as opened:
+            return run_job(models / link.model_id, make_job, report, finish)
     except torch.cuda.OutOfMemoryError as error:
         raise GeofixError(too_large(settings, error)) from error
 
@@ -124,10 +131,11 @@ def grpo_program(
     store: ImageStore,
     connections: Connections | None,
     ranks: Ranks = ALONE,
+    engines: RolloutEngines | None = None,
 ) -> Grpo:
-    """GRPO over these samples, with rollouts of the embedded engine; with tools where the recipe trains with them."""
+    """GRPO over these samples, with rollouts of these engines; with tools where the recipe trains with them."""
     grpo = settings.grpo
-    engines = Engines(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)
+    engines = engines or Engines(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)
     rollouts, encode = open_rollouts(
         engines, encoder, rows, settings, store, connections, grpo.group_size, grpo.temperature
     )
@@ -142,7 +150,7 @@ def grpo_program(
 
 
 def open_rollouts(
-    engines: Engines,
+    engines: RolloutEngines,
     encoder: Encoder,
     rows: Rows,
     settings: TrainSettings,
@@ -202,7 +210,7 @@ def _open(link: Link, texts: Iterable[str], settings: TrainSettings, models: Pat
 def check_room(found: Forecast) -> None:
     """Refuse a GPU that is too small, or that other processes hold, before weights are loaded to it."""
     free, total = gpu_memory()
-    wanted = found.memory.total
+    wanted = found.wanted(total)
     if wanted > total:
         raise GeofixError(
             f"{found.phase} takes about {wanted / 2**30:.0f} GiB and the GPU has {total / 2**30:.0f}: set "

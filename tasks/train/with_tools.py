@@ -44,7 +44,7 @@ from tasks.train.fast.grouped import Completion
 from tasks.train.fast.layout import Grid
 from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.rollouts.sampling import Sampling
-from tasks.train.rollouts.source import Engines, Episode
+from tasks.train.rollouts.source import Episode, RolloutEngines
 
 GATHER_S = 0.05  # a step of the engine costs the same for one rollout as for many: few are not started alone
 SLACK = 4  # a quarter more than the longest: an engine is made anew, and emptied before, for what does not fit
@@ -59,6 +59,7 @@ class Rollout:
     prompt: Sample
     ids: list[int] = field(default_factory=list)
     is_policy: list[bool] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)  # of the policy's tokens
     pixels: list[torch.Tensor] = field(default_factory=list)
     grids: tuple[Grid, ...] = ()
     is_finished: bool = True
@@ -84,7 +85,7 @@ class Rollout:
         return Episode(
             completion, self.is_finished, environment.final_text, len(environment.calls),
             self.outage or environment.trajectory().outage or None,
-            sum(call.error == NOT_RECORDED for call in environment.calls),
+            sum(call.error == NOT_RECORDED for call in environment.calls), self.log_probs,
         )  # fmt: skip
 
 
@@ -167,7 +168,7 @@ class ToolRollouts:
 
     def __init__(
         self,
-        engines: Engines,
+        engines: RolloutEngines,
         encoder: Encoder,
         make_environment: Callable[[Mapping[str, Any]], Environment],
         size: int,
@@ -191,11 +192,12 @@ class ToolRollouts:
             [Rollout(self._make(row), prompt) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)
         ]
+        self._engines.refresh_weights()
         with RolloutQueue(self._loop(), self._max_turns, self._in_step) as queue:
             # The first replies: a group's prompt is computed once.
             for number, found in self._engines.stream(prompts, self._size, self._reply_tokens, self._sampling):
                 for rollout, one in zip(groups[number], found, strict=True):
-                    queue.start(rollout, self._reply(rollout, one.ids))
+                    queue.start(rollout, self._reply(rollout, one.ids, one.log_probs))
             while queue.wait():
                 self._continue(queue)
         self.waited_s = queue.waited_s
@@ -206,19 +208,18 @@ class ToolRollouts:
     def _continue(self, queue: RolloutQueue) -> None:
         """Replies of rollouts whose tools have answered, until none is left that fits the engine."""
         longest = max(rollout.length for rollout in queue.ready)
-        room = longest + longest // SLACK
-        engine = self._engines.engine(room, queue.count, 1, self._reply_tokens, self._sampling)
         taken: list[Rollout] = []
 
-        def take(waits: bool) -> Sample | None:
-            rollout = queue.next(engine.prompt_tokens, waits)
+        def take(most: int, waits: bool) -> Sample | None:
+            rollout = queue.next(most, waits)
             if rollout is None:
                 return None
             taken.append(rollout)
             return rollout.so_far
 
-        for number, [one] in engine.serve(take):
-            queue.start(taken[number], self._reply(taken[number], one.ids))
+        room = longest + longest // SLACK
+        for number, [one] in self._engines.serve(take, room, queue.count, self._reply_tokens, self._sampling):
+            queue.start(taken[number], self._reply(taken[number], one.ids, one.log_probs))
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the tools, in a thread of its own; services keep their connections in it between two draws."""
@@ -227,11 +228,12 @@ class ToolRollouts:
             threading.Thread(target=self._tools.run_forever, name="tools", daemon=True).start()
         return self._tools
 
-    async def _reply(self, rollout: Rollout, ids: list[int]) -> None:
+    async def _reply(self, rollout: Rollout, ids: list[int], log_probs: Sequence[float]) -> None:
         ids = ids[: max(1, self._max_tokens - len(rollout.ids))]
         is_whole = ids[-1] in self._encoder.end_tokens
         rollout.ids += ids
         rollout.is_policy += [True] * len(ids)
+        rollout.log_probs += log_probs[: len(ids)]
         environment = rollout.environment
         before = len(environment.messages)
         text = self._encoder.decode(ids)

@@ -1,5 +1,6 @@
 """The training programs against plain transformers, torch's AdamW and formulas written out: 1e-5."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -151,6 +152,12 @@ def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, mak
         found = logits.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
         return found[torch.tensor(one.is_policy)]
 
+    for prompt, group in zip(prompts, episodes, strict=True):  # as an engine that computes a little differently
+        for place, one in enumerate(group):
+            with torch.no_grad():
+                apart = (log_probs(start, prompt, one) + (0.25 if place % 2 else -0.15)).tolist()
+            group[place] = replace(one, log_probs=apart if place != 2 else [math.nan] * len(apart))
+
     for step in range(2):
         numbers = (0, 1) if step == 0 else (2, 3)
         found = {name: float(value) for name, value in program.gradients(step, Progress()).items()}
@@ -189,6 +196,12 @@ def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, mak
             if parameter.grad is not None:
                 torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-5, rtol=1e-3, msg=name)
         assert found["excluded"] == 1 and found["dead_groups"] == pytest.approx(0.25)
+        if step == 0:
+            given = [one.log_probs for number in numbers for one in (episodes[number][n] for n in (0, 1, 3))]
+            apart = [0.25 if n % 3 else 0.15 for n, values in enumerate(given) for _ in values]
+            assert found["engine_gap"] == pytest.approx(np.mean(apart), abs=1e-4), "without the unknown ones"
+        else:
+            assert "engine_gap" not in found, "the weights are no longer those that drew"
         optimizer.step()
         model.zero_grad()
     assert found["clip_share"] > 0, "the second step is off-policy"

@@ -46,14 +46,15 @@ class Scripted:
         for number in range(len(prompts)):
             yield number, [self._rollout(next(texts)) for _ in range(size)]
 
-    def engine(self, longest: int, count: int, size: int, new_tokens: int, *_: Any) -> "Scripted":
-        self._most = new_tokens
-        self.prompt_tokens = longest
-        return self
+    def refresh_weights(self) -> None:
+        self.refreshed = True
 
-    def serve(self, take: Callable[[bool], Sample | None]) -> Iterator[tuple[int, list[Rollout]]]:
+    def serve(
+        self, take: Callable[[int, bool], Sample | None], longest: int, count: int, new_tokens: int, *_: Any
+    ) -> Iterator[tuple[int, list[Rollout]]]:
+        self._most = new_tokens
         number = 0
-        while (prompt := take(True)) is not None:
+        while (prompt := take(longest, True)) is not None:
             self.prompts.append([prompt])
             yield number, [self._rollout(next(self.turns)[0])]
             number += 1
