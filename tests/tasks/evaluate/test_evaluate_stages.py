@@ -26,6 +26,7 @@ from tasks.lake import Commit, Lake
 from tasks.lake.verify import verify
 from tasks.review.site.page import Source
 from tasks.review.site.pages.leaderboard import files as leaderboard_files
+from tasks.review.site.pages.leaderboard import leaderboard_page
 from tasks.runtime.runner import Context, Inputs, WorkerSetup, run
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import open_inputs
@@ -261,6 +262,28 @@ async def test_slices_pairs_and_the_report(lake: Lake, model: tuple[type[Model],
     assert {pairs["policy"], pairs["other_policy"]} == {"answerer-base", "second"} and pairs["p"] == 1.0
     text = report(lake, settings).markdown
     assert "Paired comparisons" in text and "second" in text
+
+    # The same policy on another split: neither takes the other's place, in the table, the report or the site.
+    other = EvaluateSettings(policies=("answerer-base",), trained=False, split="train")
+    await answer_all(lake, other, shop)
+    for stage in STAGES[1:]:
+        run(stage, other, Context(lake, shop.connections))
+    for table in ("scores", "score_slices"):
+        assert set(lake.read(table)["split"]) == {"benchmark", "train"}
+    rows = [
+        line.split(" | ")[:4] for line in report(lake, other).markdown.splitlines() if " | answerer-base | " in line
+    ]
+    assert [(split.strip("| "), n) for split, _, _, n in rows][:2] == [("benchmark", "3"), ("train", "1")]
+    snapshot = lake.read("snapshots").row(0, named=True)
+    blocks = leaderboard_page.make(Source(lake, snapshot, ReviewSettings()))
+    boards = [block for block in blocks if block["block"] == "leaderboard"]
+    assert [board["policies"] for board in boards] == [["answerer-base", "second"], ["answerer-base"]]
+    assert [block["text"] for block in blocks if block["block"] == "heading" and "Split" in block["text"]] == [
+        "Split: benchmark",
+        "Split: train",
+    ]
+    countries = next(b for b in blocks if b["block"] == "table" and b["columns"][0] == "country")
+    assert countries["columns"][-4:] == ["country", "province or state", "city", "n"], "levels by country"
 
 
 async def test_a_conversation_names_only_stored_pictures_and_its_page_draws_the_boxes(
