@@ -69,8 +69,9 @@ def _offered(stage: str, name: str) -> Any:
 def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
     """(stage, its steps) in the order in which the recipe runs these stages.
 
-    A recipe without a cold start writes no trajectories, and one that trains on all pictures measures no Pass@K. Where Pass@K is of the model of a phase, training is in two
-    parts: the phases up to that one, and after the measurement the samples again and the phases that follow.
+    A recipe without a cold start writes no trajectories, and one that trains on all pictures measures no Pass@K. Where
+    Pass@K is of the model of a phase, training is in two parts: the phases up to that one, and after the measurement
+    the samples again and the phases that follow.
     """
     train, found = config.train, [(stage, list(steps_of(stage))) for stage in stages]
     if "train" in stages and "cold_start" not in train.phases:

@@ -34,8 +34,8 @@ def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[di
     """The rows of every evaluation whose pictures are all answered, and a reject for each that is not.
 
     Of an evaluation that is the mean of N attempts there are N rows a picture, the pictures in order. An evaluation
-    with pictures still to ask has no score: over the answered ones alone the denominator would be another. It is rejected as
-    `incomplete` until a later run has the rest.
+    with pictures still to ask has no score: over the answered ones alone the denominator would be another. It is
+    rejected as `incomplete` until a later run has the rest.
     """
     asked = items(inputs, settings).select("evaluation_id", "policy", "image_id", "lat", "lon")
     asked = pl.concat([asked, expected_predictions(inputs, settings)])
