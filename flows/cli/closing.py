@@ -180,21 +180,22 @@ def _score_lines(lake: Lake, recipe: str) -> list[str]:
         return []
     shown = [name for name in METRICS if name in set(scores["metric"])]
     head = "".join(f"{name.removesuffix('_mean').replace('_rate', 's').replace('_', ' '):>16}" for name in shown)
-    lines = []
+    lines, width = [], max(34, *(len(name) + 1 for name in scores["policy"]))
     for (split,), on_split in scores.group_by("split", maintain_order=True):
         lines.append(f"  scores on the {split} split:" if split else "  scores of an earlier version, split not kept:")
-        lines.append(f"    {'policy':<34}{'n':>6}{head}")
+        lines.append(f"    {'policy':<{width}}{'n':>6}{head}")
         for (policy,), rows in on_split.group_by("policy", maintain_order=True):
             found = dict(rows.select("metric", "value").iter_rows())
             cells = "".join(f"{format_metric(name, found[name]) if name in found else '-':>16}" for name in shown)
-            lines.append(f"    {policy:<34}{rows['n'][0]:>6,}{cells}")
+            lines.append(f"    {policy:<{width}}{rows['n'][0]:>6,}{cells}")
     return lines
 
 
 def _of_other_recipe(lake: Lake, recipe: str) -> pl.Expr:
     """Whether the policy of a row is a model that another recipe trained."""
     models = lake.read("models", columns=["model_id", "recipe"]).filter(pl.col("recipe") != recipe)["model_id"]
-    return pl.col("policy").str.strip_prefix("trained:").is_in(models.implode())
+    named = pl.col("policy").str.strip_prefix("trained:").str.split(" ").list.first()  # `trained:ID pass@1` too
+    return named.is_in(models.implode())
 
 
 def _reports(results: Sequence[StageResult], lake: Lake) -> dict[str, Path]:

@@ -108,6 +108,8 @@ def test_figures_are_formatted_as_by_score(tmp_path: Path) -> None:
     ]
     other = {**rows[0], "model_id": "foreign", "training_stage": "cold_start", "recipe": "geovista"}
     lake.upsert("models", [*rows, other], Commit("train", 1))
+    strange = {"policy": "trained:foreign pass@1", "evaluation_id": "f"}
+    lake.upsert("scores", [{**scores[0], **strange}], Commit("evaluate", 2))
     words = closing_words([result("evaluate.scores", {})], lake, Call())
     assert "1,380.4" in words and "12.50 %" in words and "e+" not in words
     assert "1,200 steps, no completion earned a reward" in words
