@@ -19,6 +19,7 @@ from tasks.runtime.labelled import empty_rows
 from tasks.runtime.runner import ColumnStage, Inputs, Row
 
 ALWAYS = "parse_failure_rate"  # a metric that every evaluation has
+TOOL_RATE = "tool_rate/"  # and the tool's name: the share of answers that called it
 _TEXTS = (
     *("id", "evaluation_id", "other_id", "snapshot_id", "split", "slice_by", "slice", "metric", "policy"),
     "other_policy",
@@ -121,6 +122,8 @@ def _metrics(rows: pl.DataFrame, settings: EvaluateSettings) -> list[Metric]:
     called = int((rows["tool_calls"].fill_null(0) > 0).sum())
     found.append(share("tool_rate", called / times, rows.height // times))
     found.append(share("tool_success_rate", successes, calls))
+    for tool, used in _by_tool(rows).items():  # SpotAgent, figure 7a
+        found.append(share(f"{TOOL_RATE}{tool}", used / times, rows.height // times))
     tokens = _floats(rows["prompt_tokens"]) + _floats(rows["completion_tokens"])
     for name, values in (
         ("tokens_mean", tokens),
@@ -129,6 +132,13 @@ def _metrics(rows: pl.DataFrame, settings: EvaluateSettings) -> list[Metric]:
     ):
         found.append(_mean(name, values, settings, times))
     return found
+
+
+def _by_tool(rows: pl.DataFrame) -> dict[str, int]:
+    """How many answers called each tool, by name."""
+    used = rows["tool_pattern"].drop_nulls().str.split(" > ").explode()
+    counts = used.filter(used != "none").value_counts(name="count").sort(used.name)
+    return dict(counts.iter_rows())
 
 
 def _floats(column: pl.Series) -> np.ndarray:

@@ -29,6 +29,7 @@ class Episode:
     tool_calls: int = 0
     outage: str | None = None  # a tool that failed for reasons of its own
     tool_misses: int = 0  # questions that nothing was recorded for
+    tool_errors: int = 0  # calls that were not valid, parseable and executable
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,7 @@ def test_nothing_to_evaluate(tmp_path: Path) -> None:
     assert kept.is_empty() and rejects.is_empty()
     names = [
         "evaluate.answers",
+        "evaluate.masking",
         "evaluate.scaling",
         "evaluate.swarm",
         "evaluate.scores",
@@ -313,6 +314,11 @@ async def test_a_conversation_names_only_stored_pictures_and_its_page_draws_the_
     snapshot = lake.read("snapshots").row(0, named=True)
     [(_, answers)] = leaderboard_files(Source(lake, snapshot, ReviewSettings()))
     assert len(answers) == 3
+    [rate] = lake.read("scores").filter(pl.col("metric") == "tool_rate/image_zoom_in_tool").to_dicts()
+    assert rate["value"] == 1 and rate["n"] == 3, "SpotAgent, figure 7a"
+    blocks = leaderboard_page.make(Source(lake, snapshot, ReviewSettings()))
+    [by_tool] = [block for block in blocks if block.get("title") == "Answers that called a tool, by tool"]
+    assert by_tool["labels"] == ["image_zoom_in_tool"] and by_tool["series"] == {"zoomer": [1.0]}
     for found in answers.values():
         [box] = [step["box"] for step in found["steps"] if "box" in step]
         assert box == [round(share, 4) for share in (30 / width, 20 / height, 120 / width, 80 / height)]

@@ -16,6 +16,7 @@ SLICED = (
     *("acc@25km", "acc@200km", "acc@750km", "median_km"),
     *("country_accuracy", "province_or_state_accuracy", "city_accuracy"),  # levels by kind: GeoVista's Table 2
 )
+MASKED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
 COMPARED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
 
 
@@ -98,6 +99,8 @@ def _of_split(source: Source, scores: pl.DataFrame, newest: pl.DataFrame, chunks
             ],
         },
         _accuracy(policies, found),
+        *_tools(policies, found),
+        *_masked(found),
         *_pairs(source, newest),
         *_slices(source, newest),
     ]
@@ -244,6 +247,37 @@ def _accuracy(policies: list[str], found: dict[tuple[str, str], dict[str, Any]])
         for policy in policies
     }
     return bars("Accuracy by distance", [metric.removeprefix("acc@") for metric in metrics], series, "share")
+
+
+def _tools(policies: list[str], found: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
+    """How often each tool was called, by policy (SpotAgent, figure 7a)."""
+    metrics = sorted({metric for _, metric in found if metric.startswith("tool_rate/")})
+    if not metrics:
+        return []
+    series = {
+        policy: [(found[policy, metric]["value"] or 0.0) if (policy, metric) in found else 0.0 for metric in metrics]
+        for policy in policies
+    }
+    names = [metric.removeprefix("tool_rate/") for metric in metrics]
+    return [bars("Answers that called a tool, by tool", names, series, "share")]
+
+
+def _masked(found: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
+    """What is left of the accuracy without each cue (GeoAgent D.3)."""
+    rows = []
+    for policy in sorted({name for name, _ in found if " without " in name}):
+        asked, _, cue = policy.partition(" without ")
+        whole = f"{asked} whole"
+        cells = [
+            f"{_slice_cell(metric, found.get((whole, metric)))} → {_slice_cell(metric, found.get((policy, metric)))}"
+            for metric in MASKED
+        ]
+        rows.append((asked, cue, *cells, (found.get((policy, MASKED[0])) or {"n": 0})["n"]))
+    if not rows:
+        return []
+    about = "the same pictures whole → with one kind of cue covered in grey; a policy that rests on one cue falls"
+    kinds: list[Any] = ["text", "text", *["text"] * len(MASKED), "number"]
+    return [heading("Robustness: cues masked", about), table(["policy", "without", *MASKED, "n"], rows, kinds)]
 
 
 def _answers(rows: pl.DataFrame) -> list[Block]:
