@@ -162,7 +162,8 @@ class GoogleMaps(ServiceClient):
             told = row.get("placePrediction") if isinstance(row, dict) else None
             if not isinstance(told, dict):
                 continue  # a query that is suggested, not a place
-            parts = told.get("structuredFormat") if isinstance(told.get("structuredFormat"), dict) else {}
+            form = told.get("structuredFormat")
+            parts: dict[str, Any] = form if isinstance(form, dict) else {}
             name = _said(parts.get("mainText")) or _said(told.get("text"))
             poi = Poi(_text(told.get("placeId")), name, _kind(told), "", _said(parts.get("secondaryText")), 0.0, 0.0)
             found += [poi] if poi.id and poi.name else []
@@ -235,7 +236,7 @@ class GoogleMaps(ServiceClient):
 
 def _place(row: Any) -> Poi | None:
     """A place as a point of interest; None for one without an id, a name or a point."""
-    point = row.get("location") if isinstance(row, dict) else None
+    point: Any = row.get("location") if isinstance(row, dict) else None
     try:
         lat, lon = float(point["latitude"]), float(point["longitude"])
     except (KeyError, TypeError, ValueError):
