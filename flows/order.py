@@ -69,10 +69,13 @@ def _offered(stage: str, name: str) -> Any:
 def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
     """(stage, its steps) in the order in which the recipe runs these stages.
 
-    A recipe that trains on all pictures measures no Pass@K. Where Pass@K is of the model of a phase, training is in two
-    parts: the phases up to that one, and after the measurement the samples again and the phases that follow.
+    A recipe without a cold start writes no trajectories, and one that trains on all pictures measures no Pass@K. Where
+    Pass@K is of the model of a phase, training is in two parts: the phases up to that one, and after the measurement
+    the samples again and the phases that follow.
     """
     train, found = config.train, [(stage, list(steps_of(stage))) for stage in stages]
+    if "train" in stages and "cold_start" not in train.phases:
+        found = [(stage, steps) for stage, steps in found if stage != "synthesize"]
     if not {"difficulty", "train"} <= {*stages}:
         return found
     policy, phases = config.difficulty.policy, train.phases
@@ -82,7 +85,7 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
         return found
     from tasks.runtime.stage import ColumnStage  # polars: `geofix --help` does without
 
-    at = list(stages).index("difficulty")  # training is the stage after it
+    at = [stage for stage, _ in found].index("difficulty")  # training is the stage after it
     measured, (_, steps) = found[at], found[at + 1]
     last = next(number for number, step in enumerate(steps, 1) if step.name == f"train.{policy}")
     samples = [step for step in steps if isinstance(step, ColumnStage)]  # Pass@K finds more of them

@@ -98,7 +98,10 @@ def checkpoints(config: Config, models: pl.DataFrame, stage: str) -> dict[str, s
     """model_id -> checkpoint of the models a stage asks: policies by phase or id, and the newest in evaluation."""
     if stage == "evaluate":
         settings = config.evaluate
-        names = [*settings.policies, *settings.scaling.policies, *settings.swarm.agents]
+        names = [
+            *(*settings.policies, *settings.scaling.policies, *settings.masking.policies),
+            *settings.swarm.agents,
+        ]
         recipe = settings.agent_recipe
         newest = newest_model(models, recipe, "grpo") or newest_model(models, recipe) if settings.trained else None
         named = [newest] if newest else []

@@ -207,6 +207,13 @@ class TrainSettings(Settings):
     validation_images: int = Field(
         32, ge=0, description="pictures of the validation split that are asked about", json_schema_extra=OPERATIONAL
     )
+    validation_attempts: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="K: above 1 each of them is also answered K times at GRPO's temperature, for pass@K by step",
+        json_schema_extra=OPERATIONAL,
+    )
     save_steps: int = Field(
         100, ge=1, description="optimizer steps between two resumable checkpoints", json_schema_extra=OPERATIONAL
     )

@@ -10,7 +10,7 @@ from tasks.agent.tools import ToolContext
 from tasks.services import Connections
 from tasks.services.calls import server_of
 from tasks.services.geocoder import open_geocoder
-from tasks.services.maps import Maps
+from tasks.services.maps import open_maps
 from tasks.services.response_store import FILE, ResponseStore
 from tasks.services.search import open_search
 
@@ -36,7 +36,9 @@ def open_toolbox(connections: Connections, state: Path | None, result_chars: int
         return Toolbox(None, result_chars, Recording(connections.tools.recording))
     geocoding = connections.tool_geocoder or connections.geocoder
     context = ToolContext(
-        search=open_search(connections.search), geocoder=open_geocoder(geocoding), maps=Maps(connections.maps)
+        search=open_search(connections.search),
+        geocoder=open_geocoder(geocoding),
+        maps=open_maps(connections.maps, connections.world_maps),
     )
     if state is None and connections.tools.mode == "live":
         return Toolbox(context, result_chars)
@@ -49,6 +51,7 @@ def open_toolbox(connections: Connections, state: Path | None, result_chars: int
 
 def asked_services(connections: Connections) -> str:
     """Whom the tools ask, in one line."""
-    asked = (connections.search, connections.tool_geocoder or connections.geocoder, connections.maps)
+    world = (connections.world_maps,) if connections.world_maps else ()
+    asked = (connections.search, connections.tool_geocoder or connections.geocoder, connections.maps, *world)
     urls = (one.endpoint.base_url for one in asked)
     return " ".join(f"{server_of(url)} {urlsplit(url).path}" for url in urls)

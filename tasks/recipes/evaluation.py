@@ -1,7 +1,7 @@
 """Evaluations that ask about a picture several times before they answer; a folder offers one as `EVALUATION`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ class EvaluationContext:
     picture: Picture
     reference: dict[str, Any]  # the picture as stored messages name it
     seed: str
-    error_of: Callable[[str], float | None]  # kilometres of an answer from the truth; None: it names no point
+    error_of: Callable[[str], Awaitable[float | None]]  # kilometres from the truth; None: the answer names no point
     opened: Any = None  # what the method's `open` gave
 
 
@@ -40,6 +40,7 @@ class Deliberated:
     name: str
     attempt: Attempt
     details: dict[str, Any] = field(default_factory=dict)
+    mean_of: tuple[Attempt, ...] = ()  # attempts whose mean is the score, the first of them `attempt`
 
 
 class EvaluationMethod(ABC):

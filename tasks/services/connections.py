@@ -115,6 +115,7 @@ class Connections:
     trained: ChatConnection | None = None
     tool_geocoder: Connection | None = None
     tools: ToolsSettings = field(default_factory=ToolsSettings)  # whether tools ask these services at all
+    world_maps: Connection | None = None
 
     def every(self) -> tuple[Connection, ...]:
         """All of them, those of models included."""
@@ -190,7 +191,8 @@ def connect(
         return Connection(service, endpoint, SecretStr(key), services.contact, section=section)
 
     def service(name: str) -> Connection:
-        return resolve(name, getattr(services, name), needed is None or name in needed)
+        asked_with = {"world_maps": "maps"}.get(name, name)  # the tools of a map ask both
+        return resolve(name, getattr(services, name), needed is None or asked_with in needed)
 
     endpoints = {
         name: resolve(name, endpoint, needed is None or name in needed, f"models.endpoints.{name}")
@@ -213,6 +215,7 @@ def connect(
         maps=service("maps"),
         tool_geocoder=service("tool_geocoder") if services.tool_geocoder else None,
         tools=services.tools,
+        world_maps=service("world_maps") if services.world_maps else None,
         trained=ChatConnection.of(trained, every) if trained is not None else None,
     )
     if missing:

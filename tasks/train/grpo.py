@@ -36,6 +36,7 @@ class RolloutStats(NamedTuple):
     is_finished: bool
     tool_calls: int
     tool_misses: int
+    tool_errors: int
 
 
 @dataclass
@@ -61,7 +62,8 @@ class RolloutSample:
     @property
     def stats(self) -> RolloutStats:
         one = self.episode
-        return RolloutStats(self.group, self.judged, self.tokens, one.is_finished, one.tool_calls, one.tool_misses)
+        calls = one.tool_calls, one.tool_misses, one.tool_errors
+        return RolloutStats(self.group, self.judged, self.tokens, one.is_finished, *calls)
 
 
 class Reference:
@@ -329,6 +331,7 @@ def figures_of(drawn: Sequence[RolloutStats]) -> Figures:
     }
     if calls := sum(one.tool_calls for one in drawn):
         found["tool_misses"] = sum(one.tool_misses for one in drawn) / calls  # with recorded tools
+        found["tool_error_rate"] = sum(one.tool_errors for one in drawn) / calls  # GeoVista, figure 7
     for name in sorted({name for one in used for name in one.judged.parts}):
         found[f"reward/{name}"] = float(np.mean([one.judged.parts.get(name, 0.0) for one in used]))
     return found

@@ -96,8 +96,14 @@ def train_model(
             rollouts, encode = open_rollouts(
                 engines, encoder, shown, settings, store, connections, size=1, temperature=0.0, most_tokens=NEW_TOKENS
             )
+            sampled = None
+            if settings.validation_attempts > 1:
+                sampled, _ = open_rollouts(
+                    engines, encoder, shown, settings, store, connections, settings.validation_attempts,
+                    settings.grpo.temperature, NEW_TOKENS,
+                )  # fmt: skip
             validate = by_first(
-                validator(fast, encoder, shown, rollouts, encode, scorer, settings.pack_tokens), fast, ranks
+                validator(fast, encoder, shown, rollouts, encode, scorer, settings.pack_tokens, sampled), fast, ranks
             )
         return Job(model, processor, program, settings, weight_decay, validate, ranks, stored)
 

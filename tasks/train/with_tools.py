@@ -86,6 +86,7 @@ class Rollout:
             completion, self.is_finished, environment.final_text, len(environment.calls),
             self.outage or environment.trajectory().outage or None,
             sum(call.error == NOT_RECORDED for call in environment.calls), self.log_probs,
+            sum(not call.executed and call.error != NOT_RECORDED for call in environment.calls),
         )  # fmt: skip
 
 

@@ -37,6 +37,19 @@ def test_pass_at_k_runs_after_the_phase_whose_model_it_measures() -> None:
     assert before[:3] == ["difficulty.attempts", "difficulty.regimes", "train.samples"], "a model that is not trained"
 
 
+def test_a_recipe_without_a_cold_start_writes_no_trajectories() -> None:
+    stages = {
+        recipe: [stage for stage, _ in segments(load_config(recipe=recipe), AFTER)]
+        for recipe in ("thinking-with-map", "spotagent")
+    }
+    assert stages == {
+        "thinking-with-map": ["train", "evaluate"],
+        "spotagent": ["synthesize", "train", "difficulty", "train", "evaluate"],
+    }
+    alone = segments(load_config(recipe="thinking-with-map"), ["synthesize"])
+    assert [stage for stage, _ in alone] == ["synthesize"], "if asked for"
+
+
 @pytest.mark.parametrize("recipe", ["geovista", "geoagent", "thinking-with-map", "spotsft"])
 def test_a_recipe_that_takes_all_pictures_measures_no_pass_at_k(recipe: str) -> None:
     assert order(recipe) == ["train.samples", "train.sft", "train.cold_start", "train.grpo"]

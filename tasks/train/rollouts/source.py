@@ -33,6 +33,7 @@ class Episode:
     outage: str | None = None  # a tool that failed for reasons of its own
     tool_misses: int = 0  # questions that nothing was recorded for
     log_probs: Sequence[float] | None = None  # of the policy's tokens, as the engine drew them; nan: unknown
+    tool_errors: int = 0  # calls that were not valid, parseable and executable
 
 
 @dataclass(frozen=True)

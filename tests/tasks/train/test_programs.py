@@ -17,11 +17,12 @@ from tasks.train.fast.adapters import add_adapters, merged_state
 from tasks.train.fast.families import fast_model
 from tasks.train.fast.grouped import Completion, Group, pack_groups
 from tasks.train.fast.packing import Sample
-from tasks.train.grpo import Grpo, Reference, has_converged
+from tasks.train.grpo import Grpo, Reference, RolloutStats, figures_of, has_converged
 from tasks.train.loop import Loop, prepare_model
 from tasks.train.rollouts.source import Episode, Judged
 from tasks.train.schedule import rate_share
 from tasks.train.supervised import Supervised
+from tasks.train.validation import pass_figures
 
 Plain = Callable[[Sample], dict[str, torch.Tensor]]
 Build = Callable[..., Qwen2_5_VLForConditionalGeneration]
@@ -115,6 +116,22 @@ def fixed_episodes(prompts: int, size: int) -> list[list[Episode]]:
                 group.append(Episode(Completion(ids, mask), True, f"{number} {place}"))
         found.append(group)
     return found
+
+
+def test_calls_that_fail_are_a_share_of_all_calls_of_the_step() -> None:
+    drawn = [RolloutStats(0, Judged(0.5), 10, True, calls, 0, errors) for calls, errors in ((4, 1), (0, 0), (4, 3))]
+    assert figures_of(drawn)["tool_error_rate"] == 0.5
+    assert "tool_error_rate" not in figures_of([RolloutStats(0, Judged(0.5), 10, True, 0, 0, 0)]), "no call, no rate"
+
+
+def test_pass_at_k_of_sampled_answers() -> None:
+    near, far, unread = Judged(1.0, error_km=1.0), Judged(0.0, error_km=900.0), Judged(0.0, "no_answer")
+    lost = Judged(None, "outage")
+    found = pass_figures([[near, far, far, unread], [far, far, far, far]])
+    assert {k: found[f"pass@{k}/acc@2km"] for k in (1, 2, 4)} == {1: 0.125, 2: 0.25, 4: 0.5}
+    assert found["pass@4/acc@0.5km"] == 0 and "pass@8/acc@2km" not in found
+    excluded = pass_figures([[near, lost, lost, lost]])
+    assert excluded["pass@1/acc@2km"] == 1 and "pass@2/acc@2km" not in excluded, "an outage is no wrong answer"
 
 
 REWARDS = [[1.0, None, 0.25, 0.0], [0.5, 0.5, 0.5, 0.5], [0.75, 0.2, 0.0, 1.0], [0.0, 0.1, 0.9, 0.3]]

@@ -122,7 +122,11 @@ def test_a_rollout_ends_at_its_budgets_and_at_text_that_steers(
     prompt = opening_prompt(make(row), encoder)
     engine = Scripted(processor, [[CALL], [CALL]])
     [[cut]] = ToolRollouts(engine, encoder, make, 1, 4000, 2, 1.0).draw([prompt], [row])  # type: ignore[arg-type]
-    assert cut.answer == "" and cut.tool_calls == 2
+    assert cut.answer == "" and (cut.tool_calls, cut.tool_errors) == (2, 0)
+    upside_down = CALL.replace("[0, 0, 20, 20]", "[20, 0, 0, 20]")
+    engine = Scripted(processor, [[upside_down], [CALL]])
+    [[wrong]] = ToolRollouts(engine, encoder, make, 1, 4000, 2, 1.0).draw([prompt], [row])  # type: ignore[arg-type]
+    assert (wrong.tool_calls, wrong.tool_errors) == (2, 1), "GeoVista, figure 7: an invalid box"
     engine = Scripted(processor, [[CALL]])
     [[short]] = ToolRollouts(engine, encoder, make, 1, 8, 6, 1.0).draw([prompt], [row])  # type: ignore[arg-type]
     assert len(short.completion.ids) == 8 and not short.is_finished
