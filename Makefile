@@ -8,7 +8,7 @@ LAKE ?= lake
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-plain test-vllm lint bench chaos campaign vllm clean clean-demo lock
+.PHONY: demo test test-slow test-plain test-vllm lint bench chaos campaign docs vllm clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -32,6 +32,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+# The pages of docs/ as a site in site/; a broken link or anchor ends it.
+docs: $(READY)
+	$(BIN)/zensical build --strict
 
 # Kills the running pipeline with SIGKILL twenty times and compares its tables with an undisturbed run's.
 chaos: $(READY)
@@ -61,9 +65,10 @@ $(VLLM_READY): $(READY) pyproject.toml $(wildcard infra/vllm_cpu/*)
 		$(if $(wildcard /dev/nvidia0),--group vllm,--excludes infra/vllm_cpu/excluded.txt --group serve-llm ./infra/vllm_cpu)
 	touch $(VLLM_READY)
 
-# A pool of real vLLM under Ray Serve, on CPUs: up, asked in words and pictures, a replica killed, away.
+# Real vLLM on CPUs: pools by HTTP and through Ray, a replica killed, Pass@K of the demo's model, GRPO's rollouts.
 test-vllm: $(READY) $(VLLM_READY)
-	$(BIN)/python -m pytest -m vllm --durations 5 tests/flows/test_pools_served.py
+	$(BIN)/python -m pytest -m vllm --durations 5 tests/flows/test_pools_served.py tests/flows/test_pool_flow.py \
+		tests/tasks/train/rollouts/test_vllm_rollouts.py
 
 # Renews constraints.txt: the exact versions that were tested together.
 lock:

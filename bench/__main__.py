@@ -28,7 +28,7 @@ BENCHMARKS = [
     "near_duplicates",
     "planted_defects",
 ]
-# Run only when named: they take long; train_gpu and rollouts_gpu need a GPU (exit code 77 where there is none).
+# Run only when named: they take long; those that need a GPU end with exit code 77 where there is none.
 ON_REQUEST = [
     "ensembles",
     "object_store",
@@ -39,11 +39,15 @@ ON_REQUEST = [
     "train_rounding",
     "train_workers",
     "train_command",
+    "train_base",
     "tool_rollouts",
     "verl",
     "train_gpu",
     "rollouts_gpu",
+    "grpo_vllm",
+    "judge_batch",
     "miniature",
+    "frozen_tools",
     "offline_world",
     "offline_models",
 ]

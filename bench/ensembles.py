@@ -147,9 +147,10 @@ def paired(lake: Lake, first: str, second: str, metric: str) -> float:
     [row] = rows.filter(pl.col("other_policy").is_in([first, second])).sort("written_at").tail(1).to_dicts()
     sign = 1 if row["policy"] == first else -1
     low, high = sorted((sign * row["low"], sign * row["high"]))
+    test = "" if row["p"] is None else f"McNemar p {row['p']:.3g}, "
     print(
         f"   {second} less {first}, {metric}: {100 * sign * row['difference']:+.1f} points "
-        f"({100 * low:+.1f}..{100 * high:+.1f}), McNemar p {row['p']:.3g}, {row['n']} pictures"
+        f"({100 * low:+.1f}..{100 * high:+.1f}), {test}{row['n']} pictures"
     )
     return float(low)
 

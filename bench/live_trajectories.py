@@ -47,7 +47,7 @@ from tasks.recipes.recipe import RECIPES
 from tasks.runtime.chunk import freeze_gc
 from tasks.services import CallLog, Chat, Geocoder, Search, connect
 from tasks.services.call_store import CallStore
-from tasks.services.maps import Maps
+from tasks.services.maps import open_maps
 from tasks.services.rate_budget import ProcessRateBudget
 from tasks.services.transport import HttpRequest, HttpTransport
 
@@ -118,7 +118,9 @@ class Live:
         calls = CallLog(CallStore(file), "bench", "bench")
         connections = connect(services, {}).sharing(ProcessRateBudget(), calls)
         search, geocoder = Search(connections.search), Geocoder(connections.geocoder)
-        context = ToolContext(search=search, geocoder=geocoder, maps=Maps(connections.maps))
+        context = ToolContext(
+            search=search, geocoder=geocoder, maps=open_maps(connections.maps, connections.world_maps)
+        )
         self.chat, self._tools, self._shown = Chat(connections.chat), Toolbox(context), shown
         self.ends: dict[str, int] = {}
         self.ended: dict[int, list[float]] = {}  # when trajectories of a place ended

@@ -23,8 +23,8 @@ class LoopbackCluster:
     address: str
     dashboard: str = ""  # http://host:port, if it was asked for
 
-    def kill(self, node: int) -> None:
-        """Kill a node's processes; 0 is the first of those beside the head."""
+    def kill(self, node: int | str) -> None:
+        """Kill the processes of the node with this id or number; 0 is the first of those beside the head."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{node}\n")
         self.process.stdin.flush()
@@ -74,7 +74,8 @@ def _serve(nodes: int, head_cpus: int, dashboard: bool) -> None:
         cluster.wait_for_nodes(120)
         print(cluster.address, f"http://{cluster.webui_url}" if dashboard else "", flush=True)
         for line in sys.stdin:
-            cluster.remove_node(others[int(line)], allow_graceful=False)
+            by_id = {one.node_id: one for one in others}
+            cluster.remove_node(by_id.get(line.strip()) or others[int(line)], allow_graceful=False)
             print(f"killed {line.strip()}", flush=True)
         cluster.shutdown()
     finally:

@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 
+from schemas.settings.train import TinySettings
+from tasks.train.encoding import Encoder, Pictures
 from tasks.train.fast.packing import IGNORED, Sample
+from tasks.train.tiny import SPECIAL_TOKENS, build_processor
 
 NOT_RUN = 77  # the exit code of a benchmark that could not be run here, as automake's tests use it
 PEAK_FLOPS = 989e12  # dense bf16 of one H100 or H200, by NVIDIA's datasheet
@@ -172,3 +175,17 @@ def plain_batch(samples: list[Sample], device: str = "cuda") -> dict[str, torch.
         "image_grid_thw": torch.tensor([grid for one in samples for grid in one.grids], device=device),
         "mm_token_type_ids": (ids == IMAGE).int(),
     }
+
+
+def model_with_tokenizer(
+    shape: str, texts: list[str], tiny: TinySettings, store: Any, min_pixels: int, max_pixels: int
+) -> tuple[Any, Encoder]:
+    """A model of a shape whose special tokens are those of a tokenizer made of `texts`, and what encodes for it."""
+    processor = build_processor(texts, tiny, min_pixels, max_pixels)
+    config = SHAPES[shape].config()
+    marks = dict(zip(("vision_start", "vision_end", "image", "video"), SPECIAL_TOKENS[3:], strict=True))
+    for name, token in marks.items():
+        setattr(config, f"{name}_token_id", processor.tokenizer.convert_tokens_to_ids(token))
+    config.text_config.eos_token_id = processor.tokenizer.eos_token_id
+    config.text_config.pad_token_id = config.text_config.bos_token_id = processor.tokenizer.pad_token_id
+    return random_model(config), Encoder(processor, Pictures(store, min_pixels, max_pixels))

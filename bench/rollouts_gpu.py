@@ -3,24 +3,46 @@
 8 prompts with a 2 Mpx picture each, G = 8 completions of 128 tokens. `generate` is given every prompt G times, in one
 batch; the engine computes prompt and picture once for a group. Log-probabilities of the engine's completions are
 compared with those of a plain transformers forward in bf16, and both with one in float32: bf16 has noise of its own.
+
+Then the engine against vLLM, as `train.grpo.engine` chooses between them: three sizes of a draw, the same pictures.
+vLLM runs in the Python that GEOFIX_VLLM_PYTHON names, else .venv-vllm/bin/python; --engines: only this part.
 """
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from bench.goals import Goal, judge
-from bench.qwen_gpu import NOT_RUN, config_7b, no_gpu, plain_batch, random_model, random_sample
+from bench.qwen_gpu import (
+    NOT_RUN,
+    config_7b,
+    model_with_tokenizer,
+    no_gpu,
+    plain_batch,
+    random_model,
+    random_sample,
+)
+from schemas.settings.train import RolloutVllmSettings, TinySettings
+from tasks.runtime.model_pools import vllm_python
 from tasks.train.fast.families import fast_model
 from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.fast.padding import pad_vision
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
+from tasks.train.rollouts.sampling import Sampling
+from tasks.train.rollouts.source import Engines
+from tasks.train.rollouts.vllm_engines import VllmEngines
 
 GROUPS, SIZE, NEW_TOKENS = 8, 8, 128
 PROMPT_TEXT = 128
+DRAWS = ((8, 128), (8, 512), (32, 128))  # rollouts of a prompt, tokens of each
+WORDS = "Where was this picture taken? Name the country and the city, and say what you see. " * 5
 
 
 def prompts() -> list[Sample]:
@@ -51,9 +73,74 @@ def plain_log_probs(model: Any, prompt: Sample, rollout: Rollout) -> torch.Tenso
     return logits.log_softmax(-1).gather(1, torch.tensor(rollout.ids, device=logits.device)[:, None])[:, 0].cpu()
 
 
-def main() -> int:
+def seconds_of(engines: Engines | VllmEngines, drawn: list[Sample], size: int, new_tokens: int) -> float:
+    """The median of three draws, after one that compiles and captures."""
+    seconds = []
+    for _ in range(4):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        found = engines.generate(drawn, size, new_tokens, Sampling(1.0))
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        assert all(len(one.ids) == new_tokens for group in found for one in group)
+    return sorted(seconds[1:])[1]
+
+
+def against_vllm() -> list[Goal]:
+    """Embedded engine and vLLM on one GPU, one after the other: vLLM comes up when the engine's buffers are freed."""
+    python = vllm_python(None)
+    if shutil.which(python) is None:
+        print(f"   not compared with vLLM: there is none at {python}", flush=True)
+        return []
+    model, encoder = model_with_tokenizer("qwen2.5-vl-7b", [WORDS], TinySettings(), None, 1_900_000, 2_000_000)
+    pad_vision(model.eval())
+    fast = fast_model(model)
+    drawn = []
+    for number in range(GROUPS):
+        noise = np.random.default_rng(number).integers(0, 256, (102, 100, 3), dtype=np.uint8)
+        content = [{"type": "image"}, {"type": "text", "text": f"{WORDS} {number}"}]
+        picture = Image.fromarray(noise).resize((1400, 1428))
+        drawn.append(encoder.prompt([{"role": "user", "content": content}], pictures=[picture]))
+    ours: dict[tuple[int, int], float] = {}
+    for size, new in DRAWS:
+        engines = Engines(fast, [], GROUPS * size)
+        ours[size, new] = seconds_of(engines, drawn, size, new)
+        engines.clear()
+        torch.cuda.empty_cache()
+    settings = RolloutVllmSettings(memory_share=0.5, engine_args={"max_model_len": 4096, "max_num_seqs": 256})
+    vllm = VllmEngines(fast, encoder, [], settings)
+    goals = []
+    try:
+        vllm.refresh_weights()
+        print(
+            f"   vLLM {vllm.version}: up after {vllm.started_s:.0f} s, weights sent in {vllm.synced_s:.2f} s",
+            flush=True,
+        )
+        for size, new in DRAWS:
+            tokens = GROUPS * size * new
+            theirs = seconds_of(vllm, drawn, size, new)
+            share = theirs / ours[size, new]
+            print(f"   {GROUPS} prompts x {size} x {new} tokens: embedded {ours[size, new]:.2f} s "
+                  f"({tokens / ours[size, new]:,.0f} tokens/s), vLLM {theirs:.2f} s ({tokens / theirs:,.0f}); "
+                  f"train.grpo.engine: {'embedded' if share >= 1 else 'vllm'} is faster", flush=True)  # fmt: skip
+            goals.append(Goal(f"embedded's speed, times vLLM's, {size} x {new}", share, at_least=1.0))
+    finally:
+        vllm.close()
+    return goals
+
+
+def main(arguments: list[str] | None = None) -> int:
     if no_gpu():
         return NOT_RUN
+    if "--engines" in (arguments or []):
+        return judge(against_vllm())
+    goals = against_generate()
+    torch.cuda.empty_cache()
+    return judge([*goals, *against_vllm()])
+
+
+def against_generate() -> list[Goal]:
+    """The engine against transformers' `generate`."""
     model = random_model(config_7b()).eval()
     group_prompts = prompts()
     tokens = GROUPS * SIZE * NEW_TOKENS
@@ -94,14 +181,12 @@ def main() -> int:
     print(f"   {plain_s / fast_s:.1f} times as fast; {len(ours)} log-probabilities: ours - theirs {shift:+.4f} on "
           f"average, {(ours - plain).abs().mean():.4f} apart; from float32 weights ours are off by {noise['ours']:.4f} "
           f"(root mean square), transformers' in bf16 by {noise['plain']:.4f}", flush=True)  # fmt: skip
-    return judge(
-        [
-            Goal("times as fast as generate", plain_s / fast_s, at_least=5),
-            Goal("mean difference of the log-probabilities", abs(shift), at_most=1e-2),
-            Goal("our rounding noise over that of transformers in bf16", noise["ours"] / noise["plain"], at_most=1.1),
-        ]
-    )
+    return [
+        Goal("times as fast as generate", plain_s / fast_s, at_least=5),
+        Goal("mean difference of the log-probabilities", abs(shift), at_most=1e-2),
+        Goal("our rounding noise over that of transformers in bf16", noise["ours"] / noise["plain"], at_most=1.1),
+    ]
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

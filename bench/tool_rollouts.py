@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import sys
 import tempfile
@@ -51,8 +52,9 @@ class Scripted(ToolRollouts):
         number = rollout.environment.number  # type: ignore[attr-defined]
         return "Look.", [(name, json.dumps(given)) for name, given in self.script(number, rollout.turns)]
 
-    async def _reply(self, rollout: Rollout, ids: list[int]) -> None:
-        await super()._reply(rollout, [*ids[:-1], self._encoder.end_tokens[0]])  # a reply that is whole
+    async def _reply(self, rollout: Rollout, ids: list[int], log_probs: Sequence[float]) -> None:
+        whole = [*ids[:-1], self._encoder.end_tokens[0]]  # a reply that is not cut
+        await super()._reply(rollout, whole, [*log_probs[:-1], math.nan])
 
 
 class InRounds(Scripted):
@@ -65,14 +67,14 @@ class InRounds(Scripted):
         ]
         every = [rollout for group in groups for rollout in group]
         first = self._engines.generate(prompts, self._size, self._max_tokens, self._sampling)
-        replies = [(rollout, one.ids) for group, found in zip(groups, first, strict=True)
+        replies = [(rollout, one) for group, found in zip(groups, first, strict=True)
                    for rollout, one in zip(group, found, strict=True)]  # fmt: skip
         while replies:
             for rollout, _ in replies:
                 rollout.turns += 1
 
-            async def step(some: Sequence[tuple[Rollout, list[int]]]) -> None:
-                await asyncio.gather(*(self._reply(rollout, ids) for rollout, ids in some))
+            async def step(some: Sequence[tuple[Rollout, Any]]) -> None:
+                await asyncio.gather(*(self._reply(rollout, one.ids, one.log_probs) for rollout, one in some))
 
             began = time.monotonic()
             asyncio.run_coroutine_threadsafe(step(replies), self._loop()).result()
@@ -81,7 +83,7 @@ class InRounds(Scripted):
             if not going:
                 break
             found = self._engines.generate([rollout.so_far for rollout in going], 1, self._max_tokens, self._sampling)
-            replies = [(rollout, one.ids) for rollout, [one] in zip(going, found, strict=True)]
+            replies = [(rollout, one) for rollout, [one] in zip(going, found, strict=True)]
         return [[rollout.episode() for rollout in group] for group in groups]
 
 

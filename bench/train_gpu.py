@@ -39,9 +39,8 @@ from bench.qwen_gpu import (
 )
 from schemas.settings.train import GrpoSettings, TrainSettings, TunerSettings
 from tasks.train.fast.flops import step_flops
-from tasks.train.fast.model import FastModel
 from tasks.train.fast.optimizer import StochasticAdamW
-from tasks.train.fast.packing import IGNORED, Sample, pack
+from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.loop import Loop, prepare_model
 from tasks.train.memory import Load, memory_needed
@@ -130,7 +129,7 @@ def fast_run(config: Any, encode: Callable[[int], Sample]) -> tuple[Run, list[li
     with torch.no_grad():
         for numbers in batches[: SAMPLES // BATCH]:
             chosen = [encode(number) for number in numbers]
-            ours = fast.loss(pack(chosen, fast.image_token, fast.merge).to("cuda")).item()
+            ours = fast.loss(fast.pack(chosen)).item()
             theirs = model(**plain_inputs(chosen), use_cache=False).loss.item()
             apart = max(apart, abs(ours - theirs) / theirs)
     return run, batches, apart
@@ -172,7 +171,7 @@ def grpo_run(config: Any, shape: Shape) -> tuple[Run, float]:
     )  # fmt: skip
     settings = settings_of(grpo=grpo, gradient_checkpointing="vision")
     model = random_model(config)
-    fast: FastModel = prepare_model(model, settings)
+    fast = prepare_model(model, settings)
     prompts = [
         random_sample(100 + n, text=128, prompt=128, grid=shape.grid, values=shape.patch_values) for n in range(GROUPS)
     ]

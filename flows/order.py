@@ -69,11 +69,14 @@ def _offered(stage: str, name: str) -> Any:
 def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
     """(stage, its steps) in the order in which the recipe runs these stages.
 
-    A recipe without phases of training makes no trajectories and no samples; what else it learns is a step of `train`.
-    A recipe that trains on all pictures measures no Pass@K. Where Pass@K is of the model of a phase, training is in two
-    parts: the phases up to that one, and after the measurement the samples again and the phases that follow.
+    A recipe without a cold start writes no trajectories, and one that trains on all pictures measures no Pass@K. One
+    without phases of training has no samples either; what else it learns is a step of `train`. Where Pass@K is of the
+    model of a phase, training is in two parts: the phases up to that one, and after the measurement the samples again
+    and the phases that follow.
     """
     train, found = config.train, _steps_run(config, stages)
+    if "train" in stages and "cold_start" not in train.phases:
+        found = [(stage, steps) for stage, steps in found if stage != "synthesize"]
     if not {"difficulty", "train"} <= {stage for stage, _ in found}:
         return found
     policy, phases = config.difficulty.policy, train.phases
@@ -83,7 +86,7 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
         return found
     from tasks.runtime.stage import ColumnStage  # polars: `geofix --help` does without
 
-    at = list(stages).index("difficulty")  # training is the stage after it
+    at = [stage for stage, _ in found].index("difficulty")  # training is the stage after it
     measured, (_, steps) = found[at], found[at + 1]
     last = next(number for number, step in enumerate(steps, 1) if step.name == f"train.{policy}")
     samples = [step for step in steps if isinstance(step, ColumnStage)]  # Pass@K finds more of them
@@ -111,13 +114,16 @@ def _steps_run(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list
 def services_of(config: "Config", stages: Sequence[str]) -> set[str]:
     """The services whose keys these stages need."""
     from schemas.config import section_of
+    from tasks.agent.service_tools import ToolService
     from tasks.runtime.stage import services_asked
 
+    is_frozen = config.services.tools.mode == "frozen"
     return {
-        service
+        str(service)
         for stage, steps in _steps_run(config, stages)
         for step in steps
         for service in services_asked(step, section_of(config, step.section or stage))
+        if not (is_frozen and isinstance(service, ToolService))
     }
 
 

@@ -106,7 +106,8 @@ class RunPools:
             return config
         models = config.models
         endpoints = {
-            name: pool_endpoint(plan.settings, plan.model, self.address(plan)) for name, plan in self._plans.items()
+            name: pool_endpoint(plan.settings, plan.model, self.address(plan), plan.actors)
+            for name, plan in self._plans.items()
         }
         left = {name: pool for name, pool in models.pools.items() if name not in endpoints}
         changed = {

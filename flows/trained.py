@@ -68,7 +68,7 @@ def _in_pools(session: Session, pools: RunPools, wanted: Mapping[str, str]) -> t
     """As `trained_model`, with the models on the cluster, where workers of every node reach them."""
     config = session.config
     plans = [pools.trained_plan(model_id, stored) for model_id, stored in wanted.items()]
-    first, *others = (pool_endpoint(plan.settings, plan.model, pools.address(plan)) for plan in plans)
+    first, *others = (pool_endpoint(plan.settings, plan.model, pools.address(plan), plan.actors) for plan in plans)
     endpoints, roles = dict(config.models.endpoints), dict(config.models.roles)
     for model_id, plan, endpoint in zip(list(wanted)[1:], plans[1:], others, strict=True):
         endpoints[f"trained-{model_id}"] = endpoint
@@ -98,7 +98,10 @@ def checkpoints(config: Config, models: pl.DataFrame, stage: str) -> dict[str, s
     """model_id -> checkpoint of the models a stage asks: policies by phase or id, and the newest in evaluation."""
     if stage == "evaluate":
         settings = config.evaluate
-        names = [*settings.policies, *settings.scaling.policies, *(role for role, _ in settings.swarm.cast)]
+        names = [
+            *(*settings.policies, *settings.scaling.policies, *settings.masking.policies),
+            *(role for role, _ in settings.swarm.cast),
+        ]
         recipe = settings.agent_recipe
         newest = newest_model(models, recipe, "grpo") or newest_model(models, recipe) if settings.trained else None
         named = [newest] if newest else []

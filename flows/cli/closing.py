@@ -11,7 +11,7 @@ import polars as pl
 
 from flows.cli.command import Call
 from flows.cli.printing import how_to_activate, program
-from tasks.evaluate.score_report import format_metric
+from tasks.evaluate.score_report import format_metric, newest_evaluations
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines
 from tasks.runtime.outcome import StageResult
@@ -169,31 +169,33 @@ def _course(model: dict[str, Any]) -> str:
 
 
 def _score_lines(lake: Lake, recipe: str) -> list[str]:
-    columns = ["policy", "metric", "value", "n", "evaluation_id", "snapshot_id", "written_at"]
+    columns = ["split", "policy", "metric", "value", "n", "evaluation_id", "snapshot_id", "written_at"]
     scores = lake.read("scores", columns=columns).sort("written_at")
     scores = scores.filter(~_of_other_recipe(lake, recipe))
     # Scores of other snapshots and settings stand beside the newest ones.
-    newest = scores.group_by("policy").agg(pl.col("evaluation_id", "snapshot_id").last())
+    newest = newest_evaluations(scores)
     scores = scores.join(newest, on=["policy", "evaluation_id", "snapshot_id"], how="semi", maintain_order="left")
     scores = scores.filter(pl.col("metric").is_in(METRICS), pl.col("value").is_not_null())
     if scores.is_empty():
         return []
     shown = [name for name in METRICS if name in set(scores["metric"])]
     head = "".join(f"{name.removesuffix('_mean').replace('_rate', 's').replace('_', ' '):>16}" for name in shown)
-    # The split is a setting, which the table of scores does not hold.
-    lines = ["  scores on the places of evaluate.split (benchmark, unless set otherwise):"]
-    lines.append(f"    {'policy':<34}{'n':>6}{head}")
-    for (policy,), rows in scores.group_by("policy", maintain_order=True):
-        found = dict(rows.select("metric", "value").iter_rows())
-        cells = "".join(f"{format_metric(name, found[name]) if name in found else '-':>16}" for name in shown)
-        lines.append(f"    {policy:<34}{rows['n'][0]:>6,}{cells}")
+    lines, width = [], max(34, *(len(name) + 1 for name in scores["policy"]))
+    for (split,), on_split in scores.group_by("split", maintain_order=True):
+        lines.append(f"  scores on the {split} split:" if split else "  scores of an earlier version, split not kept:")
+        lines.append(f"    {'policy':<{width}}{'n':>6}{head}")
+        for (policy,), rows in on_split.group_by("policy", maintain_order=True):
+            found = dict(rows.select("metric", "value").iter_rows())
+            cells = "".join(f"{format_metric(name, found[name]) if name in found else '-':>16}" for name in shown)
+            lines.append(f"    {policy:<{width}}{rows['n'][0]:>6,}{cells}")
     return lines
 
 
 def _of_other_recipe(lake: Lake, recipe: str) -> pl.Expr:
     """Whether the policy of a row is a model that another recipe trained."""
     models = lake.read("models", columns=["model_id", "recipe"]).filter(pl.col("recipe") != recipe)["model_id"]
-    return pl.col("policy").str.strip_prefix("trained:").is_in(models.implode())
+    named = pl.col("policy").str.strip_prefix("trained:").str.split(" ").list.first()  # `trained:ID pass@1` too
+    return named.is_in(models.implode())
 
 
 def _reports(results: Sequence[StageResult], lake: Lake) -> dict[str, Path]:

@@ -1,5 +1,6 @@
 """`--dry-run`: what a stage of the pipeline would cost, and what fits on the GPUs, without doing any of it."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,15 +14,22 @@ from flows.cli.lake import existing_lake
 from flows.cli.printing import print_json
 from flows.cli.progress import duration
 from flows.order import services_of, steps_of
+from flows.pools import asked_pools
 from flows.session import Session, check_before
-from schemas.config import section_of
+from schemas.config import Config, section_of
 from schemas.errors import GeofixError
 from schemas.messages import Usage, money
+from schemas.settings.spread import SpreadSettings
 from tasks.runtime.calls import spent_usd
 from tasks.runtime.estimate import Limit, StepEstimate, estimate, limits
+from tasks.runtime.placement import Wanted, nodes_text, place
+from tasks.runtime.ray_start import start_ray
+from tasks.runtime.ray_watch import named_nodes, on_gpu_nodes
 from tasks.runtime.snapshots import approved_snapshot
 from tasks.train.fitting import Forecast, forecast
-from tasks.train.memory import GIB, gpus
+from tasks.train.memory import GIB, Gpu, gpus
+from tasks.train.on_workers import workers_wanted
+from tasks.train.opening import base_folder, training_path
 
 REFUSED = 1
 TABLE_WIDTH = 110
@@ -127,6 +135,35 @@ def _sizes(one: Forecast) -> dict[str, float]:
     return asdict(one.memory) | {"total": one.memory.total}
 
 
+def cluster_of(spread: SpreadSettings) -> tuple[dict[str, dict[str, float]], list[Gpu]]:
+    """The nodes that training would run on, and their GPUs: the cluster's, or this machine's where none is named."""
+    if spread.address is None:
+        seen = gpus()
+        return {"this machine": {"CPU": float(os.cpu_count() or 1), "GPU": float(len(seen))}}, seen
+    if spread.submits_jobs:
+        raise GeofixError("spread.address: --dry-run asks the cluster's nodes by host:port or ray://host:port")
+    start_ray(spread)
+    return named_nodes(), [Gpu(*one) for one in on_gpu_nodes(described_gpus)]
+
+
+def described_gpus() -> list[tuple[int, str, float, float]]:
+    """The GPUs of the node that this runs on, as plain values."""
+    return [(one.index, one.name, one.total, one.free) for one in gpus()]
+
+
+def training_plan(config: Config, nodes: dict[str, dict[str, float]]) -> dict[str, dict[str, int]]:
+    """Which nodes the training workers go to, and the pools that are asked while they train."""
+    asked = sorted(asked_pools(config, ["train"]))
+    pools = [(name, config.models.pools[name]) for name in asked]
+    beside = [
+        Wanted(
+            f"models.pools.{name}", pool.tensor_parallel * pool.replicas[0], pool.bundle, "lower its replicas or gpus"
+        )
+        for name, pool in pools
+    ]
+    return place([workers_wanted(config.train, nodes), *beside], nodes)
+
+
 def train_dry_run(call: Call) -> int:
     """Print samples, steps and GPU memory of each phase; the exit code is 1 where one does not fit on a GPU."""
     config = call.options().resolve()
@@ -137,7 +174,9 @@ def train_dry_run(call: Call) -> int:
         raise GeofixError(
             f"lake '{lake.uri}' has no training samples yet: run `geofix run --to difficulty` and the first train first"
         )
-    found, seen = forecast(samples, config.train), gpus()
+    nodes, seen = cluster_of(config.spread)
+    plan = training_plan(config, nodes)
+    found = forecast(samples, config.train)
     gpu = max(seen, key=lambda one: one.total, default=None)
     fits = [gpu is None or one.fits(gpu) for one in found]
     if call.as_json:
@@ -153,7 +192,7 @@ def train_dry_run(call: Call) -> int:
             }
             for one, fit in zip(found, fits, strict=True)
         ]
-        print_json({"stages": phases, "gpus": [asdict(one) for one in seen]})
+        print_json({"stages": phases, "gpus": [asdict(one) for one in seen], "nodes": nodes, "placement": plan})
         return DONE if all(fits) else REFUSED
     console = Console(highlight=False, soft_wrap=True)
     table = Table(box=None, header_style="bold")
@@ -166,8 +205,12 @@ def train_dry_run(call: Call) -> int:
     for device in seen:
         free, whole = device.free / GIB, device.total / GIB
         console.print(f"GPU {device.index}: {device.name}, {free:.0f} of {whole:.0f} GiB free")
-    if gpu is None:
-        console.print("No GPU here: training would run on the CPU.")
+    for name, places in plan.items():
+        console.print(f"{name}: " + ", ".join(f"{count} on {node}" for node, count in places.items()))
+    if not any(node.get("GPU", 0) >= 1 for node in nodes.values()):
+        console.print(f"No GPU in {nodes_text(nodes)}: training would run on the CPU.")
+    elif gpu is None:
+        console.print("The nodes' GPUs do not say how much memory they have: whether a phase fits is not known.")
     for one, fit in zip(found, fits, strict=True):
         if not fit and gpu is not None:
             size, whole = one.memory.total / GIB, gpu.total / GIB
@@ -175,5 +218,7 @@ def train_dry_run(call: Call) -> int:
             console.print(f"{one.phase} does not fit: {wanted}")
         elif gpu is not None and one.memory.total > gpu.free:
             console.print(f"{one.phase} fits GPU {gpu.index} once other processes leave it")
+    if config.train.base != "tiny" and training_path(base_folder(config.train.base)) == "plain":
+        console.print("train.base has no packed path: it would train by transformers' own forward pass, slower.")
     console.print("Nothing was loaded and nothing written.")
     return DONE if all(fits) else REFUSED

@@ -105,7 +105,7 @@ def _evaluate(
     if redo and keep:
         raise UsageError("--redo and --keep exclude each other; give one of them")
     choice = ["run.redo=always"] if redo else ["run.redo=never"] if keep else []
-    alone = ["policies=[]", "trained=false", "scaling.policies=[]", "swarm.agents=[]"]
+    alone = ["policies=[]", "trained=false", "scaling.policies=[]", "masking.policies=[]", "swarm.agents=[]"]
     alone = [f"evaluate.{setting}" for setting in alone]
     call = dataclasses.replace(call, overrides=[*choice, *alone, *settings, *(call.overrides or [])])
     if dry_run:

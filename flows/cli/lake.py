@@ -1,7 +1,8 @@
-"""What `geofix tables`, `trace`, `maintain` and `verify` do."""
+"""What `geofix tables`, `trace`, `maintain`, `backup`, `restore` and `verify` do."""
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -11,9 +12,10 @@ from rich.text import Text
 
 from flows.cli.command import DONE, FAILED, Call, UsageError
 from flows.cli.printing import one_line, print_json
-from schemas.errors import LakeError
+from schemas.errors import InputError, LakeError
 from schemas.tables import TABLES
 from tasks.lake import Lake
+from tasks.lake.backup import copy_lake
 from tasks.lake.maintain import maintain
 from tasks.lake.trace import trace
 from tasks.lake.verify import verify
@@ -97,16 +99,49 @@ def maintain_lake(call: Call, dry_run: bool) -> int:
     return DONE
 
 
+def back_up(call: Call, to: str, quick: bool) -> int:
+    """Copy the lake there and check the copy; exit code 1 if it is not whole."""
+    return _copied(call, existing_lake(call, read_only=True), Lake(to, read_only=True), quick)
+
+
+def restore_lake(call: Call, source: str, quick: bool) -> int:
+    """Copy a backup to the configured place, which must be empty, and check it."""
+    lake = Lake(call.options().resolve().lake, read_only=True)
+    if lake.existing():
+        raise InputError(f"there is a lake at {lake.uri} already; name an empty place with --lake")
+    return _copied(call, Lake(source, read_only=True), lake, quick)
+
+
+def _copied(call: Call, source: Lake, target: Lake, quick: bool) -> int:
+    def progress(done: int, count: int) -> None:
+        if not (call.quiet or call.as_json) and (done % 500 == 0 or done == count):
+            print(f"{done:,} of {count:,} files", file=sys.stderr, flush=True)
+
+    copied = copy_lake(source, target, progress)
+    if not call.as_json and not call.quiet:
+        removed = f", {copied.removed:,} removed" if copied.removed else ""
+        size = megabytes(copied.bytes)
+        there = f"{copied.kept:,} were there{removed}"
+        print(f"{source.uri} -> {target.uri}: {copied.files:,} files ({size}) copied, {there}")
+    return verified(call, target, quick, dataclasses.asdict(copied))
+
+
 def verify_lake(call: Call, quick: bool) -> int:
     """Print what is wrong, as it is found; exit code 1 if anything is."""
-    lake = existing_lake(call, read_only=True)
+    return verified(call, existing_lake(call, read_only=True), quick)
+
+
+def verified(call: Call, lake: Lake, quick: bool, told: Mapping[str, Any] | None = None) -> int:
+    """Print what is wrong with a lake, as it is found, after what else is `told`; exit code 1 if anything is."""
     found = []
     for problem in verify(lake, quick):
         found.append(problem)
         if not call.as_json:
             print(f"{' '.join(filter(None, (problem.table, problem.row_id)))}: {problem.what}", flush=True)
     if call.as_json:
-        print_json({"lake": lake.uri, "quick": quick, "problems": [dataclasses.asdict(one) for one in found]})
+        print_json(
+            {"lake": lake.uri, **(told or {}), "quick": quick, "problems": [dataclasses.asdict(one) for one in found]}
+        )
     elif found:
         tables = ", ".join(dict.fromkeys(one.table for one in found))
         print(f"geofix: lake {lake.uri} is damaged: {len(found):,} problems in {tables}", file=sys.stderr)

@@ -47,7 +47,31 @@ def register(app: typer.Typer) -> None:
     command(app, GROUP, ["geofix view 3c44bc07 --yaw 90 --fov 75 -o view.jpg"])(view)
     command(app, GROUP, ["geofix settings", "geofix settings plan", "geofix settings plan.places"])(settings)
     command(app, KEEP, ["geofix maintain --dry-run", "geofix maintain"])(maintain)
+    command(app, KEEP, ["geofix backup /backups/lake", "geofix backup s3://bucket/backup --lake /data/lake"])(backup)
+    command(app, KEEP, ["geofix restore /backups/lake --lake /data/lake"])(restore)
     command(app, KEEP, ["geofix verify", "geofix verify --quick --lake s3://bucket/lake"])(verify)
+
+
+def backup(
+    call: Call,
+    to: Annotated[str, typer.Argument(metavar="TO", help="A folder or s3://bucket/…: empty, or an earlier backup.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Afterwards look whether files exist; read none.")] = False,
+) -> int:
+    """Copy the lake, also while it is being worked on, and check the copy. A second time only what is new."""
+    from flows.cli.lake import back_up
+
+    return back_up(call, to, quick)
+
+
+def restore(
+    call: Call,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A backup: a folder or s3://bucket/…")],
+    quick: Annotated[bool, typer.Option("--quick", help="Afterwards look whether files exist; read none.")] = False,
+) -> int:
+    """Copy a backup to the place of the lake, which must be empty, and check it."""
+    from flows.cli.lake import restore_lake
+
+    return restore_lake(call, source, quick)
 
 
 def ingest(

@@ -186,7 +186,8 @@ def bring_in_marks(call: Call, file: Path, reviewer: str | None) -> int:
         print_json(dataclasses.asdict(done))
         return DONE
     if not call.quiet:
-        print(f"{done.taken:,} marks on snapshot {done.snapshot_id} taken")
+        noted = f" and {done.notes_taken:,} notes" if done.note_outcomes else ""
+        print(f"{done.taken:,} marks{noted} on snapshot {done.snapshot_id} taken")
         for reason, count in done.refused.items():
             print(f"{count:,} not taken: {reason}")
         print(done.precision.sentence if done.precision else "none of them is on a picture of the random sample")

@@ -27,7 +27,7 @@ FIRST = {
     "samples": ("sample_id", "training_stage", "phase", "image_id", "trajectory_id", "licence"),
     "models": ("model_id", "training_stage", "steps", "samples", "parent_id", "snapshot_id", "base"),
     "predictions": ("image_id", "policy", "error_km", "geoscore", "answer"),
-    "scores": ("policy", "metric", "value", "low", "high", "n"),
+    "scores": ("split", "policy", "metric", "value", "low", "high", "n"),
     "snapshots": ("snapshot_id", "status", "reviewer", "why", "report", "reviewed_at"),
     "runs": ("stage", "status", "items_in", "kept", "rejected", "failed", "started_at", "finished_at", "run_id"),
     "rejects": ("stage", "item_id", "reason", "evidence_json"),

@@ -15,7 +15,7 @@ from infra.offline.seeded_random import fraction, key_of
 
 SERVICES = (
     "mapillary", "mapillary-cdn", "mapillary-tiles", "nominatim", "google", "opencage", "tavily", "you", "maps",
-    "openai", "stac", "sas", "blob",
+    "places", "openai", "stac", "sas", "blob",
 )  # fmt: skip
 STATUSES = (402, 403, 429, 500, 502, 503, 504)
 KINDS = (
@@ -31,7 +31,7 @@ _REASONS = {
     503: "Service Unavailable", 504: "Gateway Time-out",
 }  # fmt: skip
 # Where the services keep their records, outermost first.
-_LISTS = ("data", "results", "features", "web", "pois", "tips", "choices")
+_LISTS = ("data", "results", "features", "web", "pois", "tips", "places", "suggestions", "choices")
 
 
 @dataclass(frozen=True)
@@ -255,6 +255,19 @@ def _maps(status: int) -> Answer:
     return _json(200 if status < 500 else status, {"status": "0", "info": info, "infocode": code})
 
 
+def _places(status: int) -> Answer:
+    words = {
+        402: ("PERMISSION_DENIED", "This API method requires billing to be enabled."),
+        403: ("PERMISSION_DENIED", "Places API (New) has not been used in this project before or it is disabled."),
+        429: ("RESOURCE_EXHAUSTED", "Quota exceeded for quota metric 'SearchTextRequest' of this service."),
+        503: ("UNAVAILABLE", "The service is currently unavailable."),
+        504: ("DEADLINE_EXCEEDED", "Deadline expired before operation could complete."),
+    }
+    word, message = words.get(status, ("INTERNAL", "Internal error encountered."))
+    status = 403 if status == 402 else status
+    return _json(status, {"error": {"code": status, "message": message, "status": word}})
+
+
 def _stac(status: int) -> Answer:
     # Plain text, and a Retry-After that may be missing: here it is.
     return status, _REASONS.get(status, "Internal Server Error").encode(), "text/plain", {}
@@ -279,6 +292,7 @@ _MAKERS = {
     "opencage": _opencage,
     "you": _you,
     "maps": _maps,
+    "places": _places,
     "stac": _stac,
     "sas": _stac,
     "blob": _blob,

@@ -30,6 +30,7 @@ from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
 from infra.offline.services.mapillary import TOKEN, Limits, Mapillary
 from infra.offline.services.mapillary_tiles import MapillaryObjects, MapillaryTiles
 from infra.offline.services.maps import Maps
+from infra.offline.services.places import Places
 from infra.offline.services.stac_hosts import API_HOST, BLOB_DOMAIN, RealHosts
 from infra.offline.services.web_search import Tavily, You
 from infra.offline.sign_index import SignIndex
@@ -63,6 +64,7 @@ def create_app(
     host = ImageHost(world, url_lifetime_s)
     lookup, web = Nominatim(world, names, signs), Tavily(world, names, signs)
     graph = Mapillary(world, host, limits or Limits(), tokens)
+    maps = Maps(world, names, signs)
     routes: list[BaseRoute] = [
         Route("/health", lambda request: JSONResponse(_health(world, faults, passing))),
         *MapillaryObjects(world, graph).routes(),
@@ -74,7 +76,8 @@ def create_app(
         *OpenCage(lookup).routes(),
         *web.routes(),
         *You(web).routes(),
-        *Maps(world, names, signs).routes(),
+        *maps.routes(),
+        *Places(maps).routes(),
         Mount("/stac", _LoadedLater("infra.offline.services.stac", "stac_application", world)),
         Mount("/sas", _LoadedLater("infra.offline.services.blobs", "sas_application", world)),
         Mount("/blob", _LoadedLater("infra.offline.services.blobs", "blob_application", world)),

@@ -154,6 +154,7 @@ def reinforce(
         return opening_prompt(make(rows[number]), agent.encoder)
 
     reference = Reference(agent.fast, False, False)
+    assert isinstance(reference.fast, FastModel)
     reference.fast.pictures = agent.fast.pictures  # type: ignore[method-assign]
     program = Grpo(agent.fast, encode, rows, settings, rollouts, recipe_scorer("spotagent"), reference)
     pupil, progress = Pupil(agent.fast, rate, seed), Progress()

@@ -25,7 +25,7 @@ from infra.pretrain.teacher import Taught, opened
 from infra.pretrain.tokens import IGNORED, Tokens, padded, record, text_batch
 from tasks.agent.prompt import answer_lines, direct_messages
 from tasks.agent.render import training_messages
-from tasks.train.encoding import Encoder, Messages
+from tasks.train.encoding import Encoder
 from tasks.train.fast.grouped import Completion, Group, pack_groups
 from tasks.train.fast.layout import Grid
 from tasks.train.fast.model import FastModel, Pictures
@@ -63,10 +63,6 @@ class SeeingEncoder(Encoder):
         self._seen, self._most = seen, kept
         self._known: dict[str, tuple[torch.Tensor, tuple[Grid, ...]]] = {}
 
-    def whole(self, messages: Messages, pictures: Sequence[Any]) -> Sample:
-        """A whole conversation with its pictures opened; labels are the assistant's tokens."""
-        return self._encode(messages, True, None, pictures)
-
     def patches(self, pictures: Sequence[Any]) -> tuple[torch.Tensor | None, tuple[Grid, ...]]:
         if not pictures:
             return None, ()
@@ -98,14 +94,14 @@ def answer_lesson(row: Mapping[str, Any], encoder: SeeingEncoder) -> Lesson:
     picture = {"type": "image_url", "image_url": {"url": "view.jpg"}}
     said = answer_lines(row["country"], row["city"], row["lat"], row["lon"], 1)
     messages = training_messages([*direct_messages(picture), {"role": "assistant", "content": said}])
-    return _lesson(encoder.whole(messages, [Image.open(io.BytesIO(view)).convert("RGB")]), encoder)
+    return _lesson(encoder.with_pictures(messages, [Image.open(io.BytesIO(view)).convert("RGB")]), encoder)
 
 
 def lesson_of(taught: Taught, encoder: SeeingEncoder, tokens: Tokens) -> Lesson:
     """The trajectory as the trainer sees it: trained are the assistant's tokens alone."""
     shown = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in taught.pictures]
     messages = training_messages(taught.messages, taught.tools)
-    sample = encoder.whole(messages, shown)
+    sample = encoder.with_pictures(messages, shown)
     ids, labels = spelled(list(sample.ids), list(sample.labels), tokens)
     return _lesson(Sample(ids, labels, sample.pixels, sample.grids), encoder)
 

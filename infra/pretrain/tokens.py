@@ -122,6 +122,14 @@ def repeat(tokens: Tokens, rng: random.Random, count: int) -> Exchange:
 
 def record(tokens: Tokens, rng: random.Random) -> Exchange:
     """What a geocoder could have found, and the answer's four lines copied from it; the answer is learned."""
+    told, said = record_texts(rng)
+    asked = tokens.encode(f"<|im_start|>user\n{told}<|im_end|>\n<|im_start|>assistant\n")
+    answer = [*tokens.encode(said), tokens.end]
+    return [*asked, *answer], [*[IGNORED] * len(asked), *answer]
+
+
+def record_texts(rng: random.Random) -> tuple[str, str]:
+    """A geocoder's result of an invented place, and the answer that is copied from it."""
     lat, lon = rng.uniform(-89, 89), rng.uniform(-179, 179)
     street, city, region, country = (_name(rng) for _ in range(4))
     value = {"results": [{
@@ -129,11 +137,9 @@ def record(tokens: Tokens, rng: random.Random) -> Exchange:
         "display_name": ", ".join((street, city, region, country)), "country": country,
         "country_code": country[:2].upper(), "region": region, "city": city, "importance": round(rng.random(), 3),
     }]}  # fmt: skip
-    told = json.dumps(value, ensure_ascii=False)
-    before = f"<|im_start|>user\n<tool_response>\n{told}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    told = f"<tool_response>\n{json.dumps(value, ensure_ascii=False)}\n</tool_response>"
     said = f"<answer>\nCountry: {country}\nCity: {city}\nLatitude: {shortened(lat)}\nLongitude: {shortened(lon)}\n"
-    asked, answer = tokens.encode(before), [*tokens.encode(said + "</answer>"), tokens.end]
-    return [*asked, *answer], [*[IGNORED] * len(asked), *answer]
+    return told, said + "</answer>"
 
 
 def shortened(degrees: float) -> str:

@@ -8,18 +8,22 @@ from typing import Any
 import torch
 import transformers
 from jinja2 import TemplateError
-from transformers import Qwen2_5_VLForConditionalGeneration
 
 from infra.serve.request import Refused
-from tasks.imaging.processor import load_processor
-from tasks.train.fast.families import fast_model
+from schemas.errors import GeofixError
+from tasks.train.encoding import PlainEncoder
+from tasks.train.fast.families import FAMILIES, fast_model
 from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.fast.padding import pad_vision
+from tasks.train.loading import load_model, open_processor
+from tasks.train.plain import PlainModel
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Engines
+from tasks.train.trainable import TrainableModel
 
 BATCH = 16  # conversations decoded side by side
 SMALL, SMALL_BATCH = 10**9, 64  # parameters up to which a GPU has room for more of them
+MIN_PIXELS, MAX_PIXELS = 3136, 2_000_000  # of pictures for a model of the plain path, whose processor sizes them itself
 ROUND = 64  # answers are decoded in buffers of whole multiples, so that fewer engines are made
 
 
@@ -49,24 +53,49 @@ class Model:
         transformers.utils.logging.disable_progress_bar()
         torch.set_num_threads(threads)
         on_gpu = torch.cuda.is_available()
-        model: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            folder, dtype=torch.bfloat16 if on_gpu else torch.float32
-        )
+        model = load_model(folder, torch.bfloat16 if on_gpu else torch.float32)
         model = model.to("cuda" if on_gpu else "cpu").eval().requires_grad_(False)
-        self._processor: Any = load_processor(str(folder))
-        self._context = min(max_context, model.config.text_config.max_position_embeddings)
+        self._processor: Any = open_processor(folder)
+        context = getattr(model.config.get_text_config(), "max_position_embeddings", max_context)
+        self._context = min(max_context, context)
         self._ends = _listed(model.generation_config.eos_token_id)
-        pad_vision(model)
+        self._plain: PlainEncoder | None = None
+        self.min_pixels, self.max_pixels = MIN_PIXELS, MAX_PIXELS
+        if model.config.model_type in FAMILIES:
+            pad_vision(model)
+            fast: TrainableModel = fast_model(model)
+            size = self._processor.image_processor.size
+            self.min_pixels, self.max_pixels = int(size["shortest_edge"]), int(size["longest_edge"])
+        else:
+            fast = PlainModel(model, self._processor)
+            self._plain = PlainEncoder(self._processor, None, self._ends)
+            self._ends = self._plain.end_tokens
         is_small = sum(one.numel() for one in model.parameters()) < SMALL
         self.batch = SMALL_BATCH if on_gpu and is_small else BATCH
-        self._engines = Engines(fast_model(model), self._ends, self.batch)
-        size = self._processor.image_processor.size
-        self.min_pixels, self.max_pixels = int(size["shortest_edge"]), int(size["longest_edge"])
+        self._engines = Engines(fast, self._ends, self.batch)
 
     def read(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, token_limit: int | None
     ) -> Question:
         """The conversation as tokens, or Refused where it does not fit."""
+        prompt = self._patched(messages, tools) if self._plain is None else self._as_it_is(messages, tools)
+        room = self._context - len(prompt.ids)
+        if room < 1:
+            raise Refused(
+                400, f"the prompt has {len(prompt.ids)} tokens, the context {self._context}", "context_length_exceeded"
+            )
+        return Question(prompt, min(room, token_limit or room))
+
+    def _as_it_is(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Sample:
+        """For a model of the plain path, whose own template may know no tools."""
+        assert self._plain is not None
+        shown = [part["image"] for one in messages for part in one["content"] if part["type"] == "image"]
+        try:
+            return self._plain.prompt(messages, tools, shown)
+        except GeofixError as error:
+            raise Refused(400, str(error), "invalid_request") from None
+
+    def _patched(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Sample:
         try:
             inputs = self._processor.apply_chat_template(
                 messages,
@@ -79,16 +108,10 @@ class Model:
         except (TemplateError, TypeError) as error:
             raise Refused(400, f"the messages do not fit the chat template: {error}", "invalid_request") from None
         ids = inputs["input_ids"][0].tolist()
-        room = self._context - len(ids)
-        if room < 1:
-            raise Refused(
-                400, f"the prompt has {len(ids)} tokens, the context {self._context}", "context_length_exceeded"
-            )
         grids = inputs["image_grid_thw"].tolist() if "image_grid_thw" in inputs else []
-        prompt = Sample(
+        return Sample(
             ids, [IGNORED] * len(ids), inputs.get("pixel_values"), tuple((int(t), int(h), int(w)) for t, h, w in grids)
         )
-        return Question(prompt, min(room, token_limit or room))
 
     def answer(self, questions: Sequence[Question], sampling: Sampling, seed: int | None) -> list[Answer]:
         """The model's next turns; the same for the same question at temperature 0, or alone with the same seed."""

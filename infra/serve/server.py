@@ -174,7 +174,7 @@ def served_app(
 def main(arguments: list[str] | None = None) -> int:
     """Serve until stopped; the exit code says whether it could."""
     parser = argparse.ArgumentParser(prog="python -m infra.serve", description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="folder of a Qwen2.5-VL checkpoint")
+    parser.add_argument("--model", type=Path, required=True, help="folder of a vision-language checkpoint")
     parser.add_argument("--name", help="name it is served under (default: the folder's)")
     parser.add_argument("--port", type=int, default=8761)
     parser.add_argument("--listening-fd", type=int, help="serve on this open socket instead")

@@ -20,9 +20,25 @@ class ScalingSettings(Settings):
     verifier_tokens: int = Field(
         1024, ge=64, description="longest reply of the verifier, which compares before it answers"
     )
+    verifier_context: int | None = Field(
+        None, ge=1000, description="tokens of trajectories that fit the verifier's context, roughly; null: all of them"
+    )
     temperature: float = Field(1.0, gt=0, le=2, description="of the trajectories")
     top_p: float = Field(0.95, gt=0, le=1, description="of the trajectories")
     top_k: int = Field(60, ge=1, description="of the trajectories, where the server knows it")
+
+
+Cue = Literal["poles", "text", "shops", "foreground"]
+
+
+class MaskingSettings(Settings):
+    """Robustness with masked cues (GeoAgent D.3): the same pictures, each time without one kind of clue."""
+
+    policies: tuple[str, ...] = Field(
+        (), description="policies to ask: model roles, trained:<model id>, or sft, cold_start, grpo; []: none"
+    )
+    cues: tuple[Cue, ...] = Field(("poles", "text", "shops", "foreground"), min_length=1, description="what is masked")
+    locator: str = Field("observer", min_length=1, description="role that says where a cue is in a picture")
 
 
 Baseline = Literal["single", "vote", "debate", "blender", "php", "reflexion", "dylan", "fixed"]
@@ -129,6 +145,7 @@ class EvaluateSettings(Settings):
     )
     verifier: str | None = Field(None, description="role that judges address levels where the name rule says no")
     scaling: ScalingSettings = ScalingSettings()
+    masking: MaskingSettings = MaskingSettings()
     swarm: SwarmSettings = SwarmSettings()
     geocode: bool = Field(False, description="also geocode the address an answer names and measure its distance")
     max_images: int | None = Field(None, ge=1, description="pictures to answer; null: all of the split")

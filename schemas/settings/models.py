@@ -109,11 +109,12 @@ class ModelsSettings(Settings):
         return Role(model=name)
 
 
-def pool_endpoint(pool: Pool, model: str, base_url: str = NOT_UP) -> ModelEndpoint:
+def pool_endpoint(pool: Pool, model: str, base_url: str = NOT_UP, actors: tuple[str, ...] = ()) -> ModelEndpoint:
     """The endpoint that a pool is. Its calls cost nothing by themselves where the price of its GPU seconds is known."""
     free = Price(prompt=0, completion=0, source="GPU seconds are counted instead")
     return ModelEndpoint(
         base_url=base_url,
+        actors=actors,
         identity_url=NOT_UP,  # the same wherever the pool runs
         prices={} if pool.gpus and pool.usd_per_gpu_second is None else {model: free},
         # While a lost replica is replaced there is no answer: requests wait as long as a start may take.

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from schemas.settings.base import OPERATIONAL, Settings
 
+NAMESPACE = "geofix"  # of our actors in Ray
 TRAINED_MODELS = "trained"  # as `model`: whichever trained models a stage asks, each in a pool of its own
 
 
@@ -31,6 +32,12 @@ class Pool(Settings):
         default_factory=dict, description="arguments of the engine, such as max_model_len; null removes one of ours"
     )
     env: dict[str, str] = Field(default_factory=dict, description="environment variables of the engine; no secrets")
+    transport: Literal["http", "ray"] = Field(
+        "http",
+        description="how workers ask it: by HTTP through Ray Serve, or straight through Ray, for many requests that "
+        "need no tools, such as a judge's; ray: as many replicas as `replicas` begins with",
+        json_schema_extra=OPERATIONAL,
+    )
     python: str | None = Field(
         None,
         description="Python of the engine's environment on every node; null: $GEOFIX_VLLM_PYTHON of the command, else "
@@ -57,6 +64,8 @@ class Pool(Settings):
             )
         if self.engine == "embedded" and (self.tensor_parallel > 1 or self.engine_args):
             raise ValueError("engine: embedded takes neither tensor_parallel nor engine_args")
+        if self.engine == "embedded" and self.transport == "ray":
+            raise ValueError("transport: ray is of engine vllm; embedded is asked by http")
         return self
 
     @property

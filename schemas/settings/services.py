@@ -26,6 +26,7 @@ __all__ = [
     "ServicesSettings",
     "StacEndpoint",
     "ToolGeocoderEndpoint",
+    "ToolsSettings",
     "TrainedEndpoint",
     "is_loopback",
     "is_private",
@@ -37,6 +38,7 @@ OFFLINE_MAPILLARY_TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00
 OFFLINE_CHAT_KEY = "sk-offline-world"
 OFFLINE_SEARCH_KEY = "tvly-offline-world"
 OFFLINE_MAPS_KEY = "offline-world-maps"
+OFFLINE_PLACES_KEY = "AIza-offline-world"
 
 _OFFLINE_TILES = "/mapillary-tiles/maps/vtp/mly1_public/2"
 _OFFLINE_FILES = "/blob/{account}/{container}/"
@@ -173,13 +175,38 @@ class SearchEndpoint(Endpoint):
 
 
 class MapsEndpoint(Endpoint):
-    """Points of interest and pictures of the ground, over AMap's web service protocol."""
+    """Points of interest and pictures of the ground, by default AMap's."""
 
-    elsewhere: ClassVar[dict[str, Any]] = {"public_key": None, "key_env": "AMAP_KEY"}
+    elsewhere: ClassVar[dict[str, Any]] = {"public_key": None}
 
+    protocol: Literal["amap", "google"] = Field("amap", description="what the service speaks")
     base_url: str = f"{OFFLINE_URL}/maps"
+    pictures_url: str | None = Field(
+        None, description="host of Google's static maps; gets the key; null: that of base_url"
+    )
     key_env: str | None = "AMAP_KEY"
     public_key: str | None = OFFLINE_MAPS_KEY
+
+    @field_validator("pictures_url")
+    @classmethod
+    def _plain_pictures_address(cls, value: str | None) -> str | None:
+        return None if value is None else cls._plain_address(value)
+
+    @model_validator(mode="after")
+    def _key_of_pictures_stays_private(self) -> "MapsEndpoint":
+        url = self.pictures_url or ""
+        if self.key_env and url.startswith("http://") and not is_private(url):
+            raise ValueError("pictures_url must be https:// outside a private network: a key would be readable")
+        return self
+
+
+class WorldMapsEndpoint(MapsEndpoint):
+    """A second map service beside `maps`, by default Google's: it is asked for what lies outside China."""
+
+    protocol: Literal["amap", "google"] = Field("google", description="what the service speaks")
+    base_url: str = f"{OFFLINE_URL}/places"
+    key_env: str | None = "GOOGLE_MAPS_KEY"
+    public_key: str | None = OFFLINE_PLACES_KEY
 
 
 class Price(Settings):
@@ -229,6 +256,26 @@ class TrainedEndpoint(ChatEndpoint):
         None,
         description="address that stands for it in the identity of a request, where its own changes with the cluster",
     )
+    actors: tuple[str, ...] = Field((), description="of a pool that is asked through Ray: its actors' names")
+
+
+class ToolsSettings(Settings):
+    """Where the tools of agents get their answers from."""
+
+    mode: Literal["live", "record", "frozen"] = Field(
+        "live",
+        description="live: services are asked; record: also what GRPO's rollouts ask is kept; frozen: no service is "
+        "asked, every answer comes from the recording",
+    )
+    recording: str | None = Field(
+        None, description="file of recorded answers, written by `geofix export --as frozen-tools`; for mode frozen"
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "ToolsSettings":
+        if (self.mode == "frozen") != (self.recording is not None):
+            raise ValueError("recording: name the file of recorded answers with mode frozen, and with no other mode")
+        return self
 
 
 class ServicesSettings(Settings):
@@ -248,9 +295,13 @@ class ServicesSettings(Settings):
     geocoder: GeocoderEndpoint = GeocoderEndpoint()
     search: SearchEndpoint = SearchEndpoint()
     maps: MapsEndpoint = MapsEndpoint()
+    world_maps: WorldMapsEndpoint | None = Field(
+        None, description="second map service, asked for what lies outside China; null: `maps` alone"
+    )
     tool_geocoder: ToolGeocoderEndpoint | None = Field(
         None, description="geocoder of the tool maps_geocode; null: the one of `geocoder`"
     )
+    tools: ToolsSettings = ToolsSettings()
     chat: ChatEndpoint = ChatEndpoint()
     trained: TrainedEndpoint | None = Field(None, description="chat server of a trained checkpoint, where one runs")
 
@@ -265,7 +316,7 @@ class ServicesSettings(Settings):
             return data  # what is wrong is said of `client` alone
         shared = dict(data)
         for name, kind in _ENDPOINTS.items():
-            own = data.get(name, None if name in ("trained", "tool_geocoder") else {})
+            own = data.get(name, None if name in ("trained", "tool_geocoder", "world_maps") else {})
             if isinstance(own, kind):
                 own = own.model_dump(exclude_unset=True)
             if isinstance(own, dict):
@@ -280,6 +331,7 @@ _ENDPOINTS: dict[str, type[Endpoint]] = {
     "geocoder": GeocoderEndpoint,
     "search": SearchEndpoint,
     "maps": MapsEndpoint,
+    "world_maps": WorldMapsEndpoint,
     "tool_geocoder": ToolGeocoderEndpoint,
     "chat": ChatEndpoint,
     "trained": TrainedEndpoint,

@@ -28,7 +28,9 @@ class SynthesizeSettings(Settings):
     planner: str = Field("planner", min_length=1, description="SpotAgent: model role that reasons and calls tools")
     normalizer: str = Field("agent", min_length=1, description="GeoAgent: model role that normalises people's notes")
     notes: str | None = Field(
-        None, description="GeoAgent: csv, jsonl or Parquet file with image_id and notes; null: a model writes them"
+        None,
+        description="GeoAgent: csv, jsonl or Parquet file with image_id and notes, or `review`: what people wrote in "
+        "the review site; null: a model writes them",
     )
     boxes: int = Field(2, ge=0, le=8, description="GeoVista: regions proposed for one picture, at most")
     queries: int = Field(2, ge=0, le=8, description="GeoVista: web searches proposed for one picture, at most")

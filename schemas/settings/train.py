@@ -12,8 +12,11 @@ TrainingPhase = Literal["sft", "cold_start", "grpo"]
 
 
 class TinySettings(Settings):
-    """The size of the Qwen2.5-VL that is built from random weights when `base` is "tiny"."""
+    """The model that is built from random weights when `base` is "tiny"."""
 
+    family: Literal["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"] = Field(
+        "qwen2_5_vl", description="its architecture: Qwen2.5-VL, Qwen3-VL, or Qwen3-VL with four experts a layer"
+    )
     vocabulary: int = Field(1024, ge=300, description="tokens of the byte-level BPE trained on the samples' text")
     hidden: int = Field(128, ge=64, multiple_of=64, description="width; heads are 64 wide, which vLLM takes")
     layers: int = Field(2, ge=1, description="layers of the language model")
@@ -28,6 +31,17 @@ class LoraSettings(Settings):
     rank: int = Field(64, ge=1, description="columns of each adapter")
     alpha: int = Field(128, ge=1, description="an adapter counts alpha / rank")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of an adapter's input left out in training")
+
+
+class RehearsalSettings(Settings):
+    """Conversations of another origin among those of SFT and cold start, against forgetting what the base could do."""
+
+    file: str = Field(
+        min_length=1,
+        description="a Parquet file of conversations, `messages` and `images` as TRL reads them and `geofix "
+        "trajectories --as trl` writes them",
+    )
+    share: float = Field(0.25, gt=0, lt=1, description="of the sequences of an optimizer step")
 
 
 class TunerSettings(Settings):
@@ -50,6 +64,22 @@ class ColdStartSettings(TunerSettings):
     replay: float = Field(
         0.0, ge=0, description="SFT samples mixed in per trajectory, against forgetting how to answer at once"
     )
+
+
+class RolloutVllmSettings(Settings):
+    """vLLM beside the trainer, on the same GPU."""
+
+    memory_share: float = Field(
+        0.35, gt=0, lt=1, description="of the GPU's memory that vLLM may take, for its weights and key cache"
+    )
+    engine_args: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of vLLM, such as max_model_len; null removes one of ours"
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="environment variables of vLLM; no secrets")
+    python: str | None = Field(
+        None, description="Python of vLLM's environment; null: $GEOFIX_VLLM_PYTHON, else .venv-vllm/bin/python here"
+    )
+    start_s: float = Field(1800, gt=0, description="how long its start may take")
 
 
 class GrpoSettings(Settings):
@@ -78,6 +108,15 @@ class GrpoSettings(Settings):
         "learnable",
         description="which pictures of the train split are trained on: those that Pass@K keeps (SpotAgent 3.3.1), or "
         "all; with `all` a run measures no Pass@K",
+    )
+    engine: Literal["embedded", "vllm"] = Field(
+        "embedded",
+        description="what writes rollouts: the trainer's own engine, or vLLM beside it, given the weights before each "
+        "generation",
+        json_schema_extra=OPERATIONAL,
+    )
+    vllm: RolloutVllmSettings = Field(
+        RolloutVllmSettings(), description="of engine vllm", json_schema_extra=OPERATIONAL
     )
     rollout_groups: int = Field(
         8, ge=1, description="groups decoded side by side, which decides the key cache", json_schema_extra=OPERATIONAL
@@ -122,7 +161,8 @@ class TrainSettings(Settings):
     base: str = Field(
         "tiny",
         min_length=1,
-        description='"tiny", the packaged "sees-2" or "finds-1", or the path or hub name of a Qwen2.5-VL',
+        description='"tiny", the packaged "sees-2" or "finds-1", or the path or hub name of a vision-language model: '
+        "Qwen2.5-VL and Qwen3-VL train packed, any other that transformers opens by a slower plain path",
     )
     phases: tuple[TrainingPhase, ...] = Field(
         ("sft", "cold_start", "grpo"), description="which of the three run, in this order"
@@ -167,6 +207,13 @@ class TrainSettings(Settings):
     validation_images: int = Field(
         32, ge=0, description="pictures of the validation split that are asked about", json_schema_extra=OPERATIONAL
     )
+    validation_attempts: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="K: above 1 each of them is also answered K times at GRPO's temperature, for pass@K by step",
+        json_schema_extra=OPERATIONAL,
+    )
     save_steps: int = Field(
         100, ge=1, description="optimizer steps between two resumable checkpoints", json_schema_extra=OPERATIONAL
     )
@@ -175,6 +222,7 @@ class TrainSettings(Settings):
     answer_decimals: int = Field(4, ge=0, le=8, description="decimals of the coordinates in SFT answers")
     tiny: TinySettings = TinySettings()
     lora: LoraSettings | None = None
+    rehearsal: RehearsalSettings | None = None
     sft: TunerSettings = TunerSettings()
     cold_start: ColdStartSettings = ColdStartSettings()
     grpo: GrpoSettings = GrpoSettings()
@@ -197,6 +245,8 @@ class TrainSettings(Settings):
             raise ValueError(
                 "states int8 are kept in blocks that cannot be shared out: set states to auto, or shard to none"
             )
+        if self.workers > 1 and self.grpo.engine == "vllm":
+            raise ValueError("grpo.engine vllm has one worker: set workers to 1, or grpo.engine to embedded")
         order = [phase for phase in ("sft", "cold_start", "grpo") if phase in self.phases]
         if list(self.phases) != order:
             raise ValueError(f"phases {list(self.phases)} must be unique and in the order sft, cold_start, grpo")

@@ -45,6 +45,9 @@ TABLES = (
             "snapshot_id": STRING,
             "policy": STRING,
             "method": STRING,  # pass@1, verifier@N or best@N; of a swarm how it ended: consensus, majority, …
+            # Of an evaluation that is the mean of several attempts: each one's answer, point, tools and cost. The
+            # row of `predictions` is the first.
+            "attempts_json": JSON,
             "rounds": INT,  # of discussion
             "answers_json": JSON,  # of the attempts the verifier was shown
             "verifier_input_json": JSON,  # the whole request; the picture by the sha256 of the bytes sent
@@ -60,6 +63,7 @@ TABLES = (
         {
             "evaluation_id": STRING,
             "snapshot_id": STRING,  # whose pictures were answered: scores of several snapshots stand side by side
+            "split": STRING,  # the pictures that were answered: benchmark, unless evaluate.split named others
             "metric": STRING,
             "policy": STRING,
             "value": FLOAT,
@@ -76,7 +80,8 @@ TABLES = (
         {
             "evaluation_id": STRING,
             "snapshot_id": STRING,
-            "slice_by": STRING,  # kind, tier, localizability, category, continent or tool_pattern
+            "split": STRING,
+            "slice_by": STRING,  # kind, tier, localizability, category, country, continent or tool_pattern
             "slice": STRING,
             "metric": STRING,
             "policy": STRING,

@@ -71,4 +71,20 @@ TABLES = (
         about="what people said about single labels",
         expects=(one_of("mark", "right", "wrong"),),
     ),
+    Table(
+        "notes",
+        ("note_id",),
+        {
+            "note_id": STRING,  # of picture and author: a second text replaces the first
+            "image_id": STRING,
+            "snapshot_id": STRING,  # whose site it was written in
+            "sha256": STRING,  # of the picture that was looked at
+            "notes": STRING,  # how its author finds out where the picture was taken
+            "author": STRING,
+            "licence": STRING,  # under which the author gives the text
+            "noted_at": TIME,
+        },
+        required=("image_id", "snapshot_id", "sha256", "notes", "author", "licence", "noted_at"),
+        about="what people wrote about how a place is found, material for chains of thought",
+    ),
 )

@@ -16,6 +16,7 @@ TABLES = (
             "prompt_version": INT,  # of the recipe's words
             "prompt_hash": STRING,  # of every word any model was told
             "writer": STRING,  # who replied: pair, agent, proposals, levels, notes or truth
+            "note_id": STRING,  # the row of `notes`, with author and licence, that it was made of; null: of none
             "sample": INT,  # the attempt at this picture, from 0
             "messages_json": JSON,  # OpenAI messages; pictures are named by digest
             "tools_json": JSON,  # the tools that were offered, as in the request

@@ -56,6 +56,7 @@ TABLES = (
             "snapshot_id": STRING,
             "recipe": STRING,
             "base": STRING,
+            "path": STRING,  # packed, or plain: transformers' own forward pass, slower
             "samples": INT,
             "samples_digest": STRING,
             "steps": INT,

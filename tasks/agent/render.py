@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from schemas.extras import MissingExtra, install_command
 from schemas.messages import Message, texts_of
-from tasks.agent.tagged import NotTaggable, render_tagged
+from tasks.agent.tagged import NotTaggable, render_tagged, tagged_turns
 
 TOOLS_HEAD = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -61,12 +61,23 @@ def training_messages(messages: Sequence[Message], tools: Sequence[dict[str, Any
     for message in messages:
         if any(token in text for text in _texts(message) for token in CONTROL):
             raise NotTaggable("the conversation holds a control token as text")
-    first, *rest = render_tagged(messages)
-    if tools:
-        if first["role"] != "system":
-            raise NotTaggable("a conversation with tools has to begin with a system message")
-        first = {**first, "content": first["content"] + "\n\n" + tools_block(tools)}
-    return [first, *rest]
+    first = messages[0]
+    if tools and first["role"] != "system":
+        raise NotTaggable("a conversation with tools has to begin with a system message")
+    return _with_tools(render_tagged(messages), tools)
+
+
+def turns_with_tools(messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None) -> list[Message]:
+    """`training_messages` for a model whose own template knows no tools, while a conversation is under way."""
+    return _with_tools(tagged_turns(messages), tools)
+
+
+def _with_tools(tagged: list[Message], tools: Sequence[dict[str, Any]] | None) -> list[Message]:
+    if not tools:
+        return tagged
+    is_told = tagged[0]["role"] == "system"
+    first, rest = (tagged[0]["content"] + "\n\n", tagged[1:]) if is_told else ("", tagged)
+    return [{"role": "system", "content": first + tools_block(tools)}, *rest]
 
 
 def tools_block(tools: Sequence[dict[str, Any]]) -> str:

@@ -4,14 +4,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tasks.agent.recording import Recording
 from tasks.agent.toolbox import RESULT_CHARS, Toolbox, ToolResponses
 from tasks.agent.tools import ToolContext
 from tasks.services import Connections
 from tasks.services.calls import server_of
 from tasks.services.geocoder import open_geocoder
-from tasks.services.maps import Maps
+from tasks.services.maps import open_maps
 from tasks.services.response_store import FILE, ResponseStore
 from tasks.services.search import open_search
+
+
+class ToolService(str):
+    """The name of a service that only tools ask: with recorded answers it is not needed."""
+
 
 _ASKED = {
     "search_web": "search", "maps_geocode": "geocoder", "poi_input_tips": "maps", "poi_keyword_search": "maps",
@@ -19,22 +25,33 @@ _ASKED = {
 }  # fmt: skip
 
 
-def tool_services(names: Iterable[str]) -> tuple[str, ...]:
+def tool_services(names: Iterable[str]) -> tuple[ToolService, ...]:
     """The services that these tools ask."""
-    return tuple(sorted({_ASKED[name] for name in names if name in _ASKED}))
+    return tuple(ToolService(one) for one in sorted({_ASKED[name] for name in names if name in _ASKED}))
 
 
 def open_toolbox(connections: Connections, state: Path | None, result_chars: int = RESULT_CHARS) -> Toolbox:
     """The tools; answers of services are kept where the run's calls to models are, or in the folder `state`, if any."""
+    if connections.tools.recording is not None:
+        return Toolbox(None, result_chars, Recording(connections.tools.recording))
     geocoding = connections.tool_geocoder or connections.geocoder
-    asked = (connections.search, geocoding, connections.maps)
     context = ToolContext(
-        search=open_search(connections.search), geocoder=open_geocoder(geocoding), maps=Maps(connections.maps)
+        search=open_search(connections.search),
+        geocoder=open_geocoder(geocoding),
+        maps=open_maps(connections.maps, connections.world_maps),
     )
-    if state is None:
+    if state is None and connections.tools.mode == "live":
         return Toolbox(context, result_chars)
-    urls = (one.endpoint.base_url for one in asked)
-    services = " ".join(f"{server_of(url)} {urlsplit(url).path}" for url in urls)
     calls = connections.chat.models.calls if connections.chat.models else None
-    store = calls.store if calls else ResponseStore(state / FILE)
-    return Toolbox(context, result_chars, ToolResponses(store, services))
+    if calls is None and state is None:
+        return Toolbox(context, result_chars)
+    store = calls.store if calls else ResponseStore((state or Path()) / FILE)
+    return Toolbox(context, result_chars, ToolResponses(store, asked_services(connections)))
+
+
+def asked_services(connections: Connections) -> str:
+    """Whom the tools ask, in one line."""
+    world = (connections.world_maps,) if connections.world_maps else ()
+    asked = (connections.search, connections.tool_geocoder or connections.geocoder, connections.maps, *world)
+    urls = (one.endpoint.base_url for one in asked)
+    return " ".join(f"{server_of(url)} {urlsplit(url).path}" for url in urls)

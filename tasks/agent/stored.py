@@ -4,6 +4,7 @@ A box is in pixels of the picture a model is shown. A trainer that shows a small
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -64,9 +65,10 @@ def _call(call: dict[str, Any], scale: tuple[float, float]) -> dict[str, Any]:
 
 
 def _moved(box: Sequence[float], scale: tuple[float, float]) -> list[int]:
-    """The box in whole pixels, never without area."""
-    left, top, right, bottom = (round(side * scale[axis % 2]) for axis, side in enumerate(box))
-    return [left, top, max(right, left + 1), max(bottom, top + 1)]
+    """The box in whole pixels: all that was looked at stays inside, and it never is without area."""
+    left, top, right, bottom = (round(side * scale[axis % 2], 6) for axis, side in enumerate(box))
+    x, y = math.floor(left), math.floor(top)
+    return [x, y, max(math.ceil(right), x + 1), max(math.ceil(bottom), y + 1)]
 
 
 ZOOMS = ("image_zoom_in_tool", "image_zoom_tool")  # pictures of other tools, such as maps, are not made of the picture

@@ -42,6 +42,14 @@ def render_tagged(messages: Sequence[Message]) -> list[Message]:
 
     Refuses (NotTaggable) what `parse_tagged` would read differently, such as a text that holds our tags.
     """
+    tagged = tagged_turns(messages)
+    if parse_tagged(tagged) != canonical_messages(messages):
+        raise NotTaggable("the conversation holds text that looks like our own tags")
+    return tagged
+
+
+def tagged_turns(messages: Sequence[Message]) -> list[Message]:
+    """`render_tagged` for a model that is only to read it: nothing is refused for its texts."""
     tagged: list[Message] = []
     responses: list[Part] = []
     for message in messages:
@@ -58,8 +66,6 @@ def render_tagged(messages: Sequence[Message]) -> list[Message]:
         tagged.append({"role": message["role"], "content": content})
     if responses:
         tagged.append({"role": "user", "content": _joined(responses)})
-    if parse_tagged(tagged) != canonical_messages(messages):
-        raise NotTaggable("the conversation holds text that looks like our own tags")
     return tagged
 
 

@@ -8,7 +8,7 @@ import functools
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from schemas.messages import ToolCall
 from tasks.agent import tools
@@ -35,6 +35,8 @@ TOOLS: dict[str, ToolSpec] = {function.__name__: tool_spec(function) for functio
 
 _LOCAL = ("image_zoom_in_tool", "image_zoom_tool")  # ask no service: nothing to keep
 RESULT_CHARS = 6000
+NAMESPACE = "tool"  # of answers in the response store
+NOT_RECORDED = "nothing is recorded for this; try another way"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class CallRecord:
     @property
     def executed(self) -> bool:
         """Valid, parseable and executable, which SpotAgent's fig. 7b counts; a service may yet have found nothing."""
-        return self.succeeded or self.error in (NO_PLACE, NO_POINT)
+        return self.succeeded or self.error in (NO_PLACE, NO_POINT, NOT_RECORDED)
 
     def as_row(self) -> dict[str, Any]:
         """The record as stored beside a trajectory."""
@@ -83,6 +85,14 @@ def _schemas(names: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
     return tuple(TOOLS[name].openai() for name in names)
 
 
+class Answers(Protocol):
+    """Where the answers of services to tools come from."""
+
+    async def ask_once(self, asked: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+        """The answer to this question; `ask` asks the service."""
+        ...
+
+
 @dataclass(frozen=True)
 class ToolResponses:
     """Answers of services to tools, kept: an attempt that is run again asks nothing twice.
@@ -94,20 +104,27 @@ class ToolResponses:
     services: str  # whom answers come from, so that another service's are not taken for them
 
     async def ask_once(self, asked: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
-        """A kept answer, or that of `ask`, which is kept."""
+        """A kept answer, or that of `ask`, which is kept with its question."""
 
         async def packed() -> bytes:
+            question = {"services": self.services, "asked": list(asked)}
             try:
                 output = await ask()
             except ToolMistake as error:
-                return pack({"mistake": str(error)})
-            return pack({"value": output.value, "is_picture": output.picture is not None}, output.picture or b"")
+                return pack({"mistake": str(error), **question})
+            is_picture = output.picture is not None
+            return pack({"value": output.value, "is_picture": is_picture, **question}, output.picture or b"")
 
         key = digest_key(self.services, *asked)
-        head, picture = unpack(await ask_once(self.store, "tool", key, packed, current_item_id()))
-        if "mistake" in head:
-            raise ToolMistake(head["mistake"])
-        return ToolOutput(head["value"], picture if head["is_picture"] else None)
+        return kept_output(await ask_once(self.store, NAMESPACE, key, packed, current_item_id()))
+
+
+def kept_output(value: bytes) -> ToolOutput:
+    """The answer that was kept, or the mistake that was made."""
+    head, picture = unpack(value)
+    if "mistake" in head:
+        raise ToolMistake(head["mistake"])
+    return ToolOutput(head["value"], picture if head["is_picture"] else None)
 
 
 class Toolbox:
@@ -117,7 +134,7 @@ class Toolbox:
         self,
         context: ToolContext | None = None,
         result_chars: int = RESULT_CHARS,
-        responses: ToolResponses | None = None,
+        responses: Answers | None = None,
     ) -> None:
         self.context = replace(context or ToolContext(), picture=None)
         self.result_chars = result_chars

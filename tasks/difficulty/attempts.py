@@ -80,7 +80,7 @@ def services(settings: DifficultySettings) -> tuple[str, ...]:
     """The services that attempts and their rewards ask."""
     prompt = prompt_with(settings.agent_recipe, settings.tools)
     geocodes = ("geocoder",) if reads_addresses(settings.agent_recipe) else ()
-    asked = ("chat", *tool_services(prompt.tools), *geocodes, *reward_services(settings.recipe, settings.reward))
+    asked = ("chat", *geocodes, *reward_services(settings.recipe, settings.reward), *tool_services(prompt.tools))
     return tuple(dict.fromkeys(asked))
 
 

@@ -106,7 +106,7 @@ def services(settings: EvaluateSettings) -> tuple[str, ...]:
     """The services that policies, their tools and the reading of answers ask."""
     tools = tool_services(prompt_with(settings.agent_recipe, settings.tools).tools)
     geocodes = ("geocoder",) if settings.geocode or reads_addresses(settings.agent_recipe) else ()
-    return tuple(dict.fromkeys(("chat", *tools, *geocodes)))
+    return tuple(dict.fromkeys(("chat", *geocodes, *tools)))
 
 
 def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContext:
@@ -174,7 +174,9 @@ async def prediction_row(
         **await judge_point(tried.text, item["lat"], item["lon"], context),
     }
     made = derived_rows(f"{evaluation}|{item['image_id']}", item["image_id"], messages)
-    return row, [{**one, "trajectory_id": None} for one in made if one["kind"] == "crop"]
+    # The view can be made again, unless it is another than the original gives, as with a part of it masked.
+    stored = [one for one in made if one["kind"] == "crop" or one["sha256"] != item["sha256"]]
+    return row, [{**one, "trajectory_id": None} for one in stored]
 
 
 def _stored(item: Row, tried: Attempt, picture: Picture, images: ImageStore) -> list[Message]:

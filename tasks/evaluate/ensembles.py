@@ -4,6 +4,7 @@ Every row of `predictions` they write has a row of `deliberations` with what led
 that what one method asks and another asks too is asked once, and a killed run goes on from the table `calls`.
 """
 
+import json
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from tasks.evaluate.answers import (
     WorkerContext,
     answer_identity,
     benchmark_pictures,
+    judge_point,
     open_context,
     picture_of,
     prediction_row,
@@ -26,7 +28,6 @@ from tasks.evaluate.answers import (
 from tasks.recipes.evaluation import EvaluationContext, EvaluationMethod, evaluation_methods
 from tasks.recipes.reading import named_point
 from tasks.recipes.recipe import prompt_with
-from tasks.reward.outcome import point_error
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
 
 METHODS = evaluation_methods()
@@ -91,6 +92,11 @@ async def work(item: Row, context: MethodContext) -> Kept:
     settings = answers.settings
     require_server(item["policy"], answers)
     picture = await picture_of(item, answers)
+
+    async def error_of(text: str) -> float | None:
+        found = await judge_point(text, item["lat"], item["lon"], answers)
+        return None if found["error_km"] is None else float(found["error_km"])
+
     given = EvaluationContext(
         settings,
         item["policy"],
@@ -100,7 +106,7 @@ async def work(item: Row, context: MethodContext) -> Kept:
         picture,
         image_part(item["sha256"], item["extension"]),
         item["sha256"],
-        lambda text: point_error(text, item["lat"], item["lon"]).error_km,
+        error_of,
         lambda text: named_point(settings.agent_recipe, text, answers.geocoder),
         context.opened,
     )
@@ -112,10 +118,22 @@ async def work(item: Row, context: MethodContext) -> Kept:
         rows["predictions"].append(row)
         rows["derived"] += crops
         key = {name: row[name] for name in ("evaluation_id", "image_id", "snapshot_id", "policy")}
-        rows["deliberations"].append({**key, **_NO_DETAILS, **found.details})
+        averaged = [row]
+        for one in found.mean_of[1:]:
+            more, crops = await prediction_row(item, found.name, evaluation, one, picture, answers)
+            averaged.append(more)
+            rows["derived"] += [crop for crop in crops if crop not in rows["derived"]]
+        attempts = [{name: one[name] for name in ATTEMPT_COLUMNS} for one in averaged]
+        told = {"attempts_json": json.dumps(attempts, ensure_ascii=False) if found.mean_of else None}
+        rows["deliberations"].append({**key, **_NO_DETAILS, **found.details, **told})
     return Kept(rows, usage)
 
 
+# Of a prediction, what its scores are computed from.
+ATTEMPT_COLUMNS = (
+    *("answer", "lat", "lon", "tool_calls", "tool_successes", "tool_pattern", "levels_json", "address_km"),
+    *("prompt_tokens", "completion_tokens", "cost_usd", "seconds"),
+)
 _NO_DETAILS = dict.fromkeys(("method", "rounds", "answers_json", "verifier_input_json", "verifier_answer"))
 
 

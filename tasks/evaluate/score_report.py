@@ -92,7 +92,7 @@ def _cut(text: str, length: int) -> str:
     return flat if len(flat) <= length else flat[: length - 1] + "…"
 
 
-VERSION = 1
+VERSION = 2
 SHOWN = (
     "acc@1km",
     "acc@25km",
@@ -135,18 +135,25 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
 
 
 def side_by_side(scores: pl.DataFrame, models: pl.DataFrame) -> pl.DataFrame:
-    """One row a policy: base models, then SFT, cold start and GRPO."""
+    """One row a split and policy: the benchmark first; base models, then SFT, cold start and GRPO."""
     phase_of = dict(models.select("model_id", "training_stage").iter_rows())
-    newest = scores.sort("written_at").group_by("policy", maintain_order=True).agg(pl.col("evaluation_id").last())
+    newest = newest_evaluations(scores)
     rows = []
-    for policy, evaluation in newest.iter_rows():
+    for split, policy, evaluation in newest.select("split", "policy", "evaluation_id").iter_rows():
         known = {row["metric"]: row for row in scores.filter(pl.col("evaluation_id") == evaluation).to_dicts()}
         phase = phase_of.get(policy.removeprefix(TRAINED), "") if policy.startswith(TRAINED) else ""
         cells = {name: _cell(name, known.get(name)) for name in SHOWN}
-        rows.append({"policy": policy, "training_stage": phase or "base", "n": known["acc@1km"]["n"], **cells})
+        head = {"split": split or "-", "policy": policy, "training_stage": phase or "base"}
+        rows.append({**head, "n": known["acc@1km"]["n"], **cells})
     order = {name: number for number, name in enumerate(("base", *PHASES))}
-    rows.sort(key=lambda row: (order.get(row["training_stage"], len(order)), row["policy"]))
+    rows.sort(key=lambda row: (row["split"], order.get(row["training_stage"], len(order)), row["policy"]))
     return pl.DataFrame(rows)
+
+
+def newest_evaluations(scores: pl.DataFrame) -> pl.DataFrame:
+    """split, policy, evaluation_id and snapshot_id of each policy's newest evaluation on each split."""
+    last = pl.col("evaluation_id", "snapshot_id").last()
+    return scores.sort("written_at").group_by("split", "policy", maintain_order=True).agg(last)
 
 
 def _cell(name: str, row: dict[str, float] | None) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.evaluate.answers import answer_identity, items
-from tasks.evaluate.ensembles import METHODS, expected_predictions
+from tasks.evaluate.ensembles import ATTEMPT_COLUMNS, METHODS, expected_predictions
 from tasks.evaluate.slices import continents
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
@@ -19,12 +19,12 @@ from tasks.runtime.labelled import empty_rows
 from tasks.runtime.runner import ColumnStage, Inputs, Row
 
 ALWAYS = "parse_failure_rate"  # a metric that every evaluation has
-_TEXTS = ("id", "evaluation_id", "other_id", "snapshot_id", "slice_by", "slice", "metric", "policy", "other_policy")
-_REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
-_ANSWERED = (
-    *("evaluation_id", "image_id", "answer", "tool_calls", "tool_successes", "tool_pattern", "levels_json"),
-    *("address_km", "prompt_tokens", "completion_tokens", "cost_usd", "seconds"),
+TOOL_RATE = "tool_rate/"  # and the tool's name: the share of answers that called it
+_TEXTS = (
+    *("id", "evaluation_id", "other_id", "snapshot_id", "split", "slice_by", "slice", "metric", "policy"),
+    "other_policy",
 )
+_REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 _SLICED = (
     *("acc@1km", "acc@25km", "acc@50km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS),
     *(f"{level}_accuracy" for level in LEVELS),  # GeoVista's Table 2: the city by kind of picture
@@ -34,14 +34,13 @@ _SLICED = (
 def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[dict[str, pl.DataFrame], list[Row]]:
     """The rows of every evaluation whose pictures are all answered, and a reject for each that is not.
 
-    An evaluation with pictures still to ask has no score: over the answered ones alone the denominator would be
-    another. It is rejected as `incomplete` until a later run has the rest.
+    Of an evaluation that is the mean of N attempts there are N rows a picture, the pictures in order. An evaluation
+    with pictures still to ask has no score: over the answered ones alone the denominator would be another. It is
+    rejected as `incomplete` until a later run has the rest.
     """
     asked = items(inputs, settings).select("evaluation_id", "policy", "image_id", "lat", "lon")
     asked = pl.concat([asked, expected_predictions(inputs, settings)])
-    said = inputs.frame("predictions").select(
-        *_ANSWERED, pl.col("lat").alias("said_lat"), pl.col("lon").alias("said_lon"), pl.lit(True).alias("found")
-    )
+    said = _attempts(inputs).rename({"lat": "said_lat", "lon": "said_lon"}).with_columns(pl.lit(True).alias("found"))
     names = inputs.frame("labels").select(
         *("image_id", "country_code", "country", "region", "city", "tier", "localizability_score", "scenes_json")
     )
@@ -62,6 +61,26 @@ def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[di
     return whole, rejects
 
 
+def _attempts(inputs: Inputs) -> pl.DataFrame:
+    """What was answered: a prediction's own row, or those of the attempts whose mean it stands for."""
+    keys = ("evaluation_id", "image_id")
+    single = inputs.frame("predictions").select(*keys, *ATTEMPT_COLUMNS)
+    told = inputs.frame("deliberations").select(*keys, "attempts_json").drop_nulls()
+    several = [
+        {**dict(zip(keys, (evaluation, image), strict=True)), **one}
+        for evaluation, image, text in told.iter_rows()
+        for one in json.loads(text)
+    ]
+    if not several:
+        return single
+    return pl.concat([single.join(told, on=keys, how="anti"), pl.DataFrame(several, schema=single.schema)])
+
+
+def repeats(rows: pl.DataFrame) -> int:
+    """How many answers each picture has; of an evaluation all have as many."""
+    return rows.height // max(1, rows["image_id"].n_unique())
+
+
 def errors(rows: pl.DataFrame) -> np.ndarray:
     """Kilometres from the truth, NaN for an answer without a point."""
     return distance_km(*(rows[name].to_numpy() for name in ("said_lat", "said_lon", "lat", "lon")))
@@ -72,7 +91,7 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     whole, rejects = answered_evaluations(inputs, settings)
     kept: list[Row] = []
     for evaluation, rows in whole.items():
-        head = {"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "policy": rows["policy"][0]}
+        head = _head(evaluation, rows, inputs, settings)
         for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels"))):
             row = metric.as_row()
             name = row.pop("name")
@@ -80,29 +99,38 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     return _frame(kept, "scores", "value", "low", "high"), pl.DataFrame(rejects, schema=_REJECTS)
 
 
+def _head(evaluation: str, rows: pl.DataFrame, inputs: Inputs, settings: EvaluateSettings) -> Row:
+    """What all scores of an evaluation have in common."""
+    about = {"snapshot_id": inputs.snapshot_id, "split": settings.split}
+    return {"evaluation_id": evaluation, "policy": rows["policy"][0], **about}
+
+
 def _metrics(rows: pl.DataFrame, settings: EvaluateSettings) -> list[Metric]:
-    by_rule = _levels_by_rule(rows)
-    found = summarize(errors(rows), by_rule, settings.resamples, settings.seed)
+    by_rule, times = _levels_by_rule(rows), repeats(rows)
+    found = summarize(errors(rows), by_rule, settings.resamples, settings.seed, times)
     if settings.verifier:
         told = [json.loads(text or "{}") for text in rows["levels_json"]]
         for level, rule in by_rule.items():
             by_model = np.array([bool((one.get(level) or {}).get("model")) for one in told])
             judged = ~np.isnan(rule)
             right = int(((rule == 1) | by_model)[judged].sum())
-            found.append(share(f"{level}_accuracy_with_model", right, int(judged.sum())))
+            found.append(share(f"{level}_accuracy_with_model", right / times, int(judged.sum()) // times))
     if settings.geocode:
-        by_address = summarize(_floats(rows["address_km"]), None, settings.resamples, settings.seed)
+        by_address = summarize(_floats(rows["address_km"]), None, settings.resamples, settings.seed, times)
         found += [Metric(f"address_{one.name}", one.value, one.low, one.high, one.n) for one in by_address]
     calls, successes = int(rows["tool_calls"].fill_null(0).sum()), int(rows["tool_successes"].fill_null(0).sum())
-    found.append(share("tool_rate", int((rows["tool_calls"].fill_null(0) > 0).sum()), rows.height))
+    called = int((rows["tool_calls"].fill_null(0) > 0).sum())
+    found.append(share("tool_rate", called / times, rows.height // times))
     found.append(share("tool_success_rate", successes, calls))
+    for tool, used in _by_tool(rows).items():  # SpotAgent, figure 7a
+        found.append(share(f"{TOOL_RATE}{tool}", used / times, rows.height // times))
     tokens = _floats(rows["prompt_tokens"]) + _floats(rows["completion_tokens"])
     for name, values in (
         ("tokens_mean", tokens),
         ("seconds_mean", _floats(rows["seconds"])),
         ("cost_usd_mean", _floats(rows["cost_usd"])),
     ):
-        found.append(_mean(name, values, settings))
+        found.append(_mean(name, values, settings, times))
     return found
 
 
@@ -120,19 +148,27 @@ def _known_places(rows: pl.DataFrame, labels: pl.DataFrame) -> list[Metric]:
     return [share("coverage", both, len(trained)), share("consistency", both, len(tested))]
 
 
+def _by_tool(rows: pl.DataFrame) -> dict[str, int]:
+    """How many answers called each tool, by name."""
+    used = rows["tool_pattern"].drop_nulls().str.split(" > ").explode()
+    counts = used.filter(used != "none").value_counts(name="count").sort(used.name)
+    return dict(counts.iter_rows())
+
+
 def _floats(column: pl.Series) -> np.ndarray:
     return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
-def _mean(name: str, values: np.ndarray, settings: EvaluateSettings) -> Metric:
-    """The mean of what is known, with its bootstrap interval."""
+def _mean(name: str, values: np.ndarray, settings: EvaluateSettings, times: int) -> Metric:
+    """The mean of what is known, with its bootstrap interval; of several answers a picture, drawn one a picture."""
     known = values[~np.isnan(values)]
     if not len(known):
         return Metric(name, np.nan, np.nan, np.nan, 0)
     rng = np.random.default_rng(settings.seed)
-    drawn = [rng.choice(known, len(known)).mean() for _ in range(settings.resamples)]
+    n = max(1, len(known) // times)
+    drawn = [rng.choice(known, n).mean() for _ in range(settings.resamples)]
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return Metric(name, float(known.mean()), float(low), float(high), len(known))
+    return Metric(name, float(known.mean()), float(low), float(high), n)
 
 
 def _levels_by_rule(rows: pl.DataFrame) -> dict[str, np.ndarray]:
@@ -148,14 +184,16 @@ def _levels_by_rule(rows: pl.DataFrame) -> dict[str, np.ndarray]:
 
 
 def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The main metrics by kind, tier, localizability, scene category, continent and tool pattern."""
+    """The main metrics by kind, tier, localizability, scene category, country, continent and tool pattern."""
     kept: list[Row] = []
     for evaluation, rows in answered_evaluations(inputs, settings)[0].items():
         km, levels = errors(rows), _levels_by_rule(rows)
-        head = {"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "policy": rows["policy"][0]}
+        head = _head(evaluation, rows, inputs, settings)
         for by, name, mask in _groups(rows):
             right = {level: verdict[mask] for level, verdict in levels.items()}
-            for metric in summarize(km[mask], right, settings.resamples, settings.seed):
+            # Attempts at one picture may differ in their tools: such a slice counts attempts.
+            times = 1 if by == "tool_pattern" else repeats(rows)
+            for metric in summarize(km[mask], right, settings.resamples, settings.seed, times):
                 if metric.name in _SLICED:
                     row = metric.as_row()
                     key = f"{evaluation}|{inputs.snapshot_id}|{by}|{name}|{row['name']}"
@@ -171,6 +209,7 @@ def _groups(rows: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
         "kind": rows["kind"],
         "tier": rows["tier"],
         "localizability": (score // 2 * 2).cast(pl.Int64).cast(pl.String),
+        "country": rows["country"],
         "continent": rows["country_code"].replace_strict(continents(), default=None, return_dtype=pl.String),
         "tool_pattern": rows["tool_pattern"],
     }
@@ -193,12 +232,9 @@ def pairs(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.
     kept: list[Row] = []
     for number, (first_id, first) in enumerate(whole):
         for second_id, second in whole[number + 1 :]:
-            both = (
-                first.select("image_id")
-                .with_columns(a=errors(first))
-                .join(second.select("image_id").with_columns(b=errors(second)), on="image_id")
-            )
-            for one in compare(both["a"].to_numpy(), both["b"].to_numpy(), settings.resamples, settings.seed):
+            # Both have all pictures, in order; where one has several answers to each, they are columns.
+            a, b = (errors(rows).reshape(-1, repeats(rows)) for rows in (first, second))
+            for one in compare(a, b, settings.resamples, settings.seed):
                 row = one.as_row()
                 kept.append(
                     {
@@ -240,7 +276,7 @@ Compute = Callable[[Inputs, EvaluateSettings], tuple[pl.DataFrame, pl.DataFrame]
 def _stage(name: str, table: str, compute: Compute) -> ColumnStage:
     return ColumnStage(
         name=name,
-        reads=("predictions", "labels", "images", "models"),
+        reads=("predictions", "deliberations", "labels", "images", "models"),
         writes=(table,),
         compute=compute,
         identity=identity,

@@ -8,6 +8,7 @@ import base64
 import math
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import cv2
 
@@ -23,6 +24,7 @@ __all__ = [
     "BadImageKind",
     "ImageFacts",
     "box_on_original",
+    "covered",
     "cut_view",
     "equirectangular",
     "inspect",
@@ -136,6 +138,14 @@ def thumbnail(data: bytes, max_side: int = 320, quality: int = 78, finer: int = 
     picture = Encoded.open(data)
     scale = min(1.0, max_side / max(picture.facts.width, picture.facts.height))
     return jpeg(_scaled(picture, scale, finer), quality)
+
+
+def covered(data: bytes, boxes: Sequence[Sequence[float]]) -> bytes:
+    """The picture as a JPEG with boxes (left, top, right, bottom in pixels) filled with grey."""
+    pixels = Encoded.open(data).pixels().copy()
+    for left, top, right, bottom in boxes:
+        pixels[max(0, math.floor(top)) : math.ceil(bottom), max(0, math.floor(left)) : math.ceil(right)] = 127
+    return jpeg(pixels, STORED_QUALITY)
 
 
 def to_data_uri(jpeg: bytes) -> str:

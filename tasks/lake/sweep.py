@@ -84,6 +84,9 @@ def old_copies(lake: Lake, days: int) -> Iterator[Candidate]:
         if max([path.stat().st_mtime for path in files], default=0.0) < before_s:
             yield Candidate(str(partial), sum(path.stat().st_size for path in files), _removed(partial))
     if not lake.blobs.is_local:
+        for blob in lake.blobs.list("models"):
+            if ".partial/" in blob.key and blob.modified_s < before_s:
+                yield _blob(lake, blob)
         for path in (lake.state / "copies").rglob("*"):
             if path.is_file() and max(path.stat().st_atime, path.stat().st_mtime) < before_s:
                 yield Candidate(str(path), path.stat().st_size, _unlinked(path))

@@ -36,7 +36,7 @@ class EvaluationContext:
     picture: Picture
     reference: dict[str, Any]  # the picture as stored messages name it
     seed: str
-    error_of: Callable[[str], float | None]  # kilometres of an answer from the truth; None: it names no point
+    error_of: Callable[[str], Awaitable[float | None]]  # kilometres from the truth; None: the answer names no point
     locate: Callable[[str], Awaitable[tuple[float, float] | None]]  # the point that an answer names, without the truth
     opened: Any = None  # what the method's `open` gave
 
@@ -48,6 +48,7 @@ class Deliberated:
     name: str
     attempt: Attempt
     details: dict[str, Any] = field(default_factory=dict)
+    mean_of: tuple[Attempt, ...] = ()  # attempts whose mean is the score, the first of them `attempt`
 
 
 class EvaluationMethod(ABC):

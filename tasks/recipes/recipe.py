@@ -108,8 +108,9 @@ class Recipe:
     pictures: PictureFilter = ON_THE_GROUND
     writer: Writer | None = None  # None: a single agent writes, as it is also where the settings say so
     writes_gold: bool = False  # in place of a model's reply: trajectories that are labels
-    # A table of image_id and notes that trajectories are made of; None: of every labelled picture
-    notes: Callable[[SynthesizeSettings], pl.DataFrame | None] = lambda settings: None
+    # Of the settings and the lake's table `notes`, the image_id, notes and note_id that trajectories are made of; None:
+    # of every labelled picture
+    notes: Callable[[SynthesizeSettings, pl.DataFrame], pl.DataFrame | None] = lambda settings, written: None
 
 
 def point_judge(form_error: Callable[[str], str | None], by_distance: bool = True) -> Judge:

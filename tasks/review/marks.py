@@ -1,10 +1,10 @@
-"""Marks of people on single labels, from the file the site saves or from `geofix review --serve`."""
+"""Marks and notes of people on single pictures, from the file the site saves or from `geofix review --serve`."""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +18,7 @@ from tasks.runtime.identity import code_version, digest, new_run_id
 from tasks.runtime.snapshots import find_snapshot
 
 STAGE_NAME = "review.marks"
+NOTES_STAGE = "review.notes"
 
 
 class Mark(BaseModel):
@@ -33,6 +34,21 @@ class Mark(BaseModel):
     marked_at: datetime
 
 
+NOTE_CHARS = 8000
+
+
+class Note(BaseModel):
+    """How a person would find a place, as the browser writes it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    image_id: str = Field(min_length=1, max_length=200)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    notes: str = Field(min_length=1, max_length=NOTE_CHARS)
+    licence: Literal["CC BY 4.0", "CC BY-SA 4.0", "CC0 1.0"]
+    noted_at: datetime
+
+
 class MarkFile(BaseModel):
     """The file that the site saves."""
 
@@ -42,6 +58,7 @@ class MarkFile(BaseModel):
     version: int = Field(ge=1, le=1)
     snapshot_id: str = Field(min_length=6, max_length=200)
     marks: list[Mark] = Field(max_length=100_000)
+    notes: list[Note] = Field([], max_length=100_000)
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,11 @@ class Imported:
     refused: Mapping[str, int]  # reason -> marks
     precision: Precision | None
     outcomes: tuple[str, ...] = ()  # of each mark in its order: empty, or why it was refused
+    note_outcomes: tuple[str, ...] = ()  # of each note likewise
+
+    @property
+    def notes_taken(self) -> int:
+        return self.note_outcomes.count("")
 
 
 def read_marks(text: str | bytes) -> MarkFile:
@@ -102,9 +124,39 @@ def store_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
         commit = Commit(new_run_id("marks"), 1, stage=STAGE_NAME, code_version=code_version())
         written = [{**made, "run_id": commit.run_id, "written_at": datetime.now(UTC)} for made in rows.values()]
         lake.upsert("marks", written, commit)
+    noted = _store_notes(lake, given.notes, known, row["snapshot_id"], reviewer.strip())
     now = Source(lake, row, source.settings)
-    refused = Counter(filter(None, outcomes))
-    return Imported(row["snapshot_id"], len(rows), refused, precision_of(now), tuple(outcomes))
+    refused = Counter(filter(None, (*outcomes, *noted)))
+    return Imported(row["snapshot_id"], len(rows), refused, precision_of(now), tuple(outcomes), noted)
+
+
+def _store_notes(
+    lake: Lake, given: list[Note], known: Mapping[str, tuple[str, str]], snapshot_id: str, author: str
+) -> tuple[str, ...]:
+    """Write notes to the table `notes`; what became of each: empty, or why it was refused."""
+    rows: dict[str, dict[str, Any]] = {}
+    outcomes = []
+    for one in given:
+        shown, text = known.get(one.image_id), one.notes.strip()
+        if shown is None or shown[0] != one.sha256 or not text:
+            outcomes.append(
+                "the snapshot keeps no such picture" if shown is None else "it was another picture" if text else "empty"
+            )
+            continue
+        note_id = digest("note", one.image_id, author)
+        outcomes.append("noted twice in the file" if note_id in rows else "")
+        rows[note_id] = {
+            "note_id": note_id,
+            **{"image_id": one.image_id, "snapshot_id": snapshot_id, "sha256": one.sha256, "notes": text},
+            **{"author": author, "licence": one.licence, "stage": NOTES_STAGE, "item_id": note_id},
+            "made_from": digest(note_id, text, one.licence),
+            "noted_at": one.noted_at if one.noted_at.tzinfo else one.noted_at.replace(tzinfo=UTC),
+        }
+    if rows:
+        commit = Commit(new_run_id("notes"), 1, stage=NOTES_STAGE, code_version=code_version())
+        written = [{**made, "run_id": commit.run_id, "written_at": datetime.now(UTC)} for made in rows.values()]
+        lake.upsert("notes", written, commit)
+    return tuple(outcomes)
 
 
 def _row(one: Mark, snapshot_id: str, reviewer: str, sampled: bool) -> dict[str, Any]:

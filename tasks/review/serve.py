@@ -104,9 +104,10 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str) -> Starlet
                 done = await run_in_threadpool(store_marks, lake, given, reviewer)
         except GeofixError as error:
             return PlainTextResponse(str(error), 400)
-        logger.info("%s marks taken", done.taken)
+        logger.info("%s marks and %s notes taken", done.taken, done.notes_taken)
         said = done.precision.sentence if done.precision else f"{done.taken} marks taken"
-        return JSONResponse({"says": said, "outcomes": done.outcomes}, background=BackgroundTask(renew))
+        answer = {"says": said, "outcomes": done.outcomes, "note_outcomes": done.note_outcomes}
+        return JSONResponse(answer, background=BackgroundTask(renew))
 
     return Starlette(
         routes=[

@@ -50,40 +50,48 @@ def summarize(
     levels: Mapping[str, ArrayLike] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    repeats: int = 1,
 ) -> list[Metric]:
-    """Every metric of a set of distances in km, one per query, NaN for an answer that could not be read.
+    """Every metric of a set of distances in km, one per answer, NaN for an answer that could not be read.
 
-    `levels` gives per level one verdict a query: 1 right, 0 wrong, NaN where the truth has no such level.
+    `levels` gives per level one verdict an answer: 1 right, 0 wrong, NaN where the truth has no such level. With
+    `repeats` answers to every query each counts as a part of one: values are means over the answers, as pass@1 of N
+    samples is, and intervals those of as many independent answers as there are queries.
     """
     distance = np.asarray(error_km, dtype=np.float64).ravel()
     if (distance < 0).any():
         raise ValueError("a distance is negative")
     distance = np.sort(np.where(np.isfinite(distance), distance, np.nan))  # NaN sorts last
     rng = np.random.default_rng(seed)
-    n = len(distance)
+    n = len(distance) // repeats
+    if n * repeats != len(distance):
+        raise ValueError(f"{len(distance)} answers are not {repeats} to every query")
     answered = int(np.searchsorted(np.isnan(distance), True))
     metrics = [
         # below or at D: SpotAgent eq. 12
-        share(f"acc@{edge:g}km", int(np.searchsorted(distance[:answered], edge, side="right")), n)
+        share(f"acc@{edge:g}km", int(np.searchsorted(distance[:answered], edge, side="right")) / repeats, n)
         for edge in THRESHOLDS_KM
     ]
     # strictly below, as GeoVista reports it
     below = int(np.searchsorted(distance[:answered], 3.0, side="left"))
-    metrics.append(share("below_3km", below, n))
-    metrics.append(share("parse_failure_rate", n - answered, n))
-    metrics.append(_median(distance, answered, resamples, rng))
-    metrics.extend(_means(distance, answered, resamples, rng))
+    metrics.append(share("below_3km", below / repeats, n))
+    metrics.append(share("parse_failure_rate", n - answered / repeats, n))
+    metrics.append(_median(distance, n, resamples, rng))
+    metrics.extend(_means(distance, answered, n, resamples, rng))
     for name, verdicts in (levels or {}).items():
         verdict = np.asarray(verdicts, dtype=np.float64).ravel()
-        if len(verdict) != n:
-            raise ValueError(f"{n} distances but {len(verdict)} verdicts for {name}")
+        if len(verdict) != len(distance):
+            raise ValueError(f"{len(distance)} distances but {len(verdict)} verdicts for {name}")
         judged = ~np.isnan(verdict)
-        metrics.append(share(f"{name}_accuracy", int(verdict[judged].sum()), int(judged.sum())))
+        metrics.append(share(f"{name}_accuracy", verdict[judged].sum() / repeats, int(judged.sum()) // repeats))
     return metrics
 
 
-def share(name: str, hits: int, n: int) -> Metric:
-    """A share with its exact binomial interval (Clopper and Pearson), which has a width at 0 % and 100 % too."""
+def share(name: str, hits: float, n: int) -> Metric:
+    """A share with its exact binomial interval (Clopper and Pearson), which has a width at 0 % and 100 % too.
+
+    Hits may be parts, where a query has several answers: the interval is then wider than need be, never narrower.
+    """
     if n == 0:
         return Metric(name, math.nan, math.nan, math.nan, 0)
     low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, 0.025))
@@ -91,44 +99,42 @@ def share(name: str, hits: int, n: int) -> Metric:
     return Metric(name, hits / n, low, high, n)
 
 
-def _median(ordered: Floats, answered: int, resamples: int, rng: np.random.Generator) -> Metric:
-    """The median over all queries, a missing answer being farther than any; NaN when it falls on one.
+def _median(ordered: Floats, n: int, resamples: int, rng: np.random.Generator) -> Metric:
+    """The median over all answers, a missing one being farther than any; NaN when it falls on one.
 
     The k-th of n uniform draws is Beta(k, n + 1 - k) distributed: one draw of it gives the resample's median exactly.
     """
-    n = len(ordered)
     if n == 0:
         return Metric("median_km", math.nan, math.nan, math.nan, 0)
     far = np.where(np.isnan(ordered), np.inf, ordered)
+    last = len(far) - 1
     lower = (n + 1) // 2  # rank of the lower middle, from 1
     first = rng.beta(lower, n + 1 - lower, resamples)
-    low_rank = np.minimum((first * n).astype(np.int64), n - 1)
-    drawn = far[low_rank]
-    value = far[lower - 1]
+    drawn = far[np.minimum((first * len(far)).astype(np.int64), last)]
+    value = (far[last // 2] + far[(last + 1) // 2]) / 2
     if n % 2 == 0:
         second = first + (1 - first) * rng.beta(1, n - lower, resamples)  # the next order statistic, given the first
-        drawn = (drawn + far[np.minimum((second * n).astype(np.int64), n - 1)]) / 2
-        value = (value + far[lower]) / 2
+        drawn = (drawn + far[np.minimum((second * len(far)).astype(np.int64), last)]) / 2
     # Between two infinities a percentile by interpolation would be NaN - NaN: take drawn values.
     low, high = np.quantile(drawn, [0.025, 0.975], method="inverted_cdf")
     value, low, high = (float(x) if np.isfinite(x) else math.nan for x in (value, low, high))
     return Metric("median_km", value, low, high, n)
 
 
-def _means(ordered: Floats, answered: int, resamples: int, rng: np.random.Generator) -> tuple[Metric, Metric]:
-    """Mean GeoScore over all queries, and mean km over the answered ones, from the same resamples."""
-    n = len(ordered)
+def _means(ordered: Floats, answered: int, n: int, resamples: int, rng: np.random.Generator) -> tuple[Metric, Metric]:
+    """Mean GeoScore over all answers, and mean km over those that name a place, from the same resamples of n."""
+    every = len(ordered)
     if n == 0:
         nothing = (math.nan, math.nan, math.nan, 0)
         return Metric("geoscore_mean", *nothing), Metric("mean_km", *nothing)
     known = ordered[:answered]
     edges = np.linspace(0, answered, (answered if answered <= _MOST_ROWS else _BINS) + 1).astype(np.int64)
-    counts = np.append(np.diff(edges), n - answered).astype(np.float64)  # the last bin holds the missing answers
+    counts = np.append(np.diff(edges), every - answered).astype(np.float64)  # the last bin holds the missing answers
     points = geoscore(known)
     (bin_points, spread_points), (bin_km, spread_km) = (_binned(values, edges) for values in (points, known))
     score_draws, km_draws = [], []
     for part in np.array_split(np.arange(resamples), max(1, resamples // 250)):  # bounded memory
-        drawn = rng.multinomial(n, counts / n, size=len(part))
+        drawn = rng.multinomial(n, counts / every, size=len(part))
         # The mean of many rows of one bin varies about the bin's own mean as a normal variable does.
         noise = rng.standard_normal((2, len(part)))
         score_draws.append((drawn @ bin_points + noise[0] * np.sqrt(drawn @ spread_points)) / n)
@@ -141,8 +147,8 @@ def _means(ordered: Floats, answered: int, resamples: int, rng: np.random.Genera
     km_interval = _interval(km) if len(km) else (math.nan, math.nan)
     mean_km = float(known.mean()) if answered else math.nan
     return (
-        Metric("geoscore_mean", float(points.sum() / n), *score_interval, n),
-        Metric("mean_km", mean_km, *km_interval, answered),
+        Metric("geoscore_mean", float(points.sum() / every), *score_interval, n),
+        Metric("mean_km", mean_km, *km_interval, answered * n // every),
     )
 
 
@@ -187,15 +193,21 @@ class Difference:
 def compare(
     first_km: ArrayLike, second_km: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Difference, ...]:
-    """Differences of the accuracies, of the median distance and of the mean GeoScore, with 95 % intervals."""
+    """Differences of the accuracies, of the median distance and of the mean GeoScore, with 95 % intervals.
+
+    One row a query; where a side has several answers to each, in columns, a query counts with their mean.
+    """
     first, second = (_far(values) for values in (first_km, second_km))
-    if first.shape != second.shape:
+    if len(first) != len(second):
         raise ValueError(f"{len(first)} and {len(second)} answers cannot be paired")
     if not len(first):
         return ()
     rng = np.random.default_rng(seed)
     n = len(first)
-    found = [_shares(f"acc@{edge:g}km", first <= edge, second <= edge) for edge in THRESHOLDS_KM]
+    found = [
+        _shares(f"acc@{edge:g}km", (first <= edge).mean(axis=1), (second <= edge).mean(axis=1))
+        for edge in THRESHOLDS_KM
+    ]
     medians = float(np.median(first)), float(np.median(second))
     # Of more rows a sample is resampled, and its interval narrowed to the size of the whole.
     rows = rng.choice(n, MOST_ROWS, replace=False) if n > MOST_ROWS else np.arange(n)
@@ -205,8 +217,8 @@ def compare(
     found.append(
         Difference("median_km", *medians, middle, middle + below * narrower, middle + above * narrower, None, n=n)
     )
-    gain = geoscore(np.where(np.isinf(second), np.nan, second)) - geoscore(np.where(np.isinf(first), np.nan, first))
-    firsts = float(geoscore(np.where(np.isinf(first), np.nan, first)).mean())
+    before, after = (geoscore(np.where(np.isinf(km), np.nan, km)).mean(axis=1) for km in (first, second))
+    gain, firsts = after - before, float(before.mean())
     mean = float(gain.mean())
     if n <= MOST_ROWS:
         drawn = np.array([gain[rng.integers(0, n, n)].mean() for _ in range(resamples)])
@@ -218,16 +230,20 @@ def compare(
     return tuple(found)
 
 
-def _shares(name: str, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Difference:
+def _shares(name: str, first: Floats, second: Floats) -> Difference:
     n = len(first)
-    gained, lost = int((second & ~first).sum()), int((first & ~second).sum())
-    p = float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
-    difference = (gained - lost) / n
+    change = second - first
+    difference = float(change.mean())
     # The interval of a difference of paired shares (Newcombe's plain form, with the 1/n of a continuity correction).
-    spread = math.sqrt(max(0.0, (gained + lost) / n - difference**2) / n)
+    spread = math.sqrt(max(0.0, float((change**2).mean()) - difference**2) / n)
     width = 1.96 * spread + 1 / n
     low, high = max(-1.0, difference - width), min(1.0, difference + width)
-    return Difference(name, float(first.mean()), float(second.mean()), difference, low, high, p, lost, gained, n)
+    values = float(first.mean()), float(second.mean()), difference, low, high
+    if not np.isin(change, (-1, 0, 1)).all():  # McNemar's test is of queries that are right or wrong
+        return Difference(name, *values, None, n=n)
+    gained, lost = int((change > 0).sum()), int((change < 0).sum())
+    p = float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
+    return Difference(name, *values, p, lost, gained, n)
 
 
 def _median_interval(a: Floats, b: Floats, resamples: int, rng: np.random.Generator) -> tuple[float, float]:
@@ -235,7 +251,8 @@ def _median_interval(a: Floats, b: Floats, resamples: int, rng: np.random.Genera
     values = np.empty(resamples)
     for number in range(resamples):
         rows = rng.integers(0, len(a), len(a))
-        values[number] = np.median(b[rows]) - np.median(a[rows])
+        with np.errstate(invalid="ignore"):  # two medians beyond every answer have no difference
+            values[number] = np.median(b[rows]) - np.median(a[rows])
     values = values[np.isfinite(values)]
     if not len(values):
         return math.nan, math.nan
@@ -245,5 +262,6 @@ def _median_interval(a: Floats, b: Floats, resamples: int, rng: np.random.Genera
 
 def _far(values: ArrayLike) -> NDArray[np.float64]:
     """Distances with infinity for a missing answer: it is a miss, and farther than every other."""
-    distance = np.asarray(values, dtype=np.float64).ravel()
+    distance = np.asarray(values, dtype=np.float64)
+    distance = distance if distance.ndim == 2 else distance.reshape(-1, 1)
     return np.where(np.isfinite(distance), distance, np.inf)

@@ -24,12 +24,12 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schemas.errors import GeofixError
-from schemas.settings.pools import Pool
+from schemas.settings.pools import NAMESPACE, Pool
 from schemas.settings.spread import SpreadSettings
+from tasks.runtime.engine_actor import engine_actor_class
 from tasks.runtime.identity import digest
 from tasks.runtime.ray_start import split_address, start_ray
 
-NAMESPACE = "geofix"
 LEASE_S = 180.0
 SWEEP_S = 15.0  # between two looks for leases that have ended
 LOOK_EVERY_S = 2.0
@@ -53,7 +53,15 @@ ENGINE_ARGS: dict[str, Any] = {
     "tool_call_parser": "hermes",
 }
 
+# In their place, of a pool that is asked through Ray: pictures are prepared side by side, and none comes twice.
+RAY_ARGS: dict[str, Any] = {"limit_mm_per_prompt": {"image": 16}, "renderer_num_workers": 4, "mm_processor_cache_gb": 0}
+
 logger = logging.getLogger("geofix.pools")
+
+
+def vllm_python(given: str | None) -> str:
+    """The Python of vLLM's environment on this machine."""
+    return given or os.environ.get(VLLM_PYTHON) or str(Path(".venv-vllm/bin/python").absolute())
 
 
 @dataclass(frozen=True)
@@ -68,22 +76,34 @@ class PoolPlan:
     @property
     def application(self) -> str:
         """Its name in Ray Serve and in its address: pools of one name and other settings do not meet."""
-        return f"geofix-{self.name}-{digest(self.settings.identity(), self.model, self.source)[:8]}"
+        by_ray = ["ray"] if self.settings.transport == "ray" else []
+        return f"geofix-{self.name}-{digest(self.settings.identity(), self.model, self.source, *by_ray)[:8]}"
+
+    @property
+    def actors(self) -> tuple[str, ...]:
+        """The actors of a pool that is asked through Ray."""
+        count = self.settings.replicas[0] if self.settings.transport == "ray" else 0
+        return tuple(f"{self.application}-{number}" for number in range(count))
 
     @property
     def python(self) -> str | None:
         """The Python of its engine; None: that of the nodes."""
         if self.settings.python or self.settings.engine == "embedded":
             return self.settings.python
-        return os.environ.get(VLLM_PYTHON) or str(Path(".venv-vllm/bin/python").absolute())
+        return vllm_python(None)
 
     def options(self) -> dict[str, Any]:
         """What the keeper builds the application of: plain values, since it may run where geofix is not installed."""
         pool, (least, most) = self.settings, self.settings.replicas
-        own = ENGINE_ARGS | ({} if pool.gpus else {"dtype": "float32"})  # not every CPU computes in bfloat16
+        own = RAY_ARGS if pool.transport == "ray" else ENGINE_ARGS
+        own = own | ({} if pool.gpus else {"dtype": "float32"})  # not every CPU computes in bfloat16
         arguments = own | {"tensor_parallel_size": pool.tensor_parallel} | pool.engine_args
         return {
             "engine": pool.engine,
+            "actors": self.actors,
+            "namespace": NAMESPACE,
+            "actor_class": engine_actor_class() if self.actors else None,
+            "resources": {"num_cpus": pool.cpus * pool.tensor_parallel, "num_gpus": pool.gpus},
             "model": self.model,
             "source": self.source,
             "bundles": [pool.bundle] * pool.tensor_parallel,
@@ -278,6 +298,7 @@ def _keeper_class() -> type:
 
             self._sweep_s = sweep_s
             self._leases: dict[str, dict[str, float]] = {}  # application -> owner -> until when, by the clock
+            self._actors: dict[str, list[tuple[Any, Any]]] = {}  # application -> its actors, and their being ready
             self._lock = threading.Lock()
             threading.Thread(target=self._sweep, name="leases", daemon=True).start()
 
@@ -288,6 +309,10 @@ def _keeper_class() -> type:
 
             with self._lock:
                 self._renew(owner, lease_s, application)
+                if options["actors"]:
+                    if application not in self._actors:
+                        self._actors[application] = [self._actor(name, options) for name in options["actors"]]
+                    return
                 known = serve.status().applications.get(application)
                 if known is not None and known.status not in ("DEPLOY_FAILED", "UNHEALTHY", "DELETING"):
                     return
@@ -295,6 +320,16 @@ def _keeper_class() -> type:
                 build = self._vllm if options["engine"] == "vllm" else self._embedded
                 target = serve.RunTarget(build(options), name=application, route_prefix=f"/{application}")
                 serve.run_many([target], wait_for_applications_running=False)
+
+        def _actor(self, name: str, options: dict[str, Any]) -> tuple[Any, Any]:
+            import ray
+
+            # Ray starts a lost one again, and asks it again what it had not answered.
+            lasting = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": 1000}
+            where = {"name": name, "namespace": options["namespace"], "runtime_env": {"env_vars": options["env"]}}
+            actor_class = ray.remote(options["actor_class"]).options(**lasting, **where, **options["resources"])
+            actor = actor_class.remote(options["source"], options["engine_args"])
+            return actor, actor.ready.remote()
 
         def _start(self, http: dict[str, Any], times: int = 3) -> None:
             from ray import serve
@@ -326,7 +361,7 @@ def _keeper_class() -> type:
         def states(self) -> dict[str, dict[str, Any]]:
             from ray import serve
 
-            found = {}
+            found = {name: self._actor_state(actors) for name, actors in self._actors.items()}
             for name, one in serve.status().applications.items():
                 model = next(
                     (each for key, each in one.deployments.items() if key.startswith(("LLMServer", "Checkpoint"))), None
@@ -341,15 +376,29 @@ def _keeper_class() -> type:
                 }
             return found
 
+        def _actor_state(self, actors: list[tuple[Any, Any]]) -> dict[str, Any]:
+            import ray
+
+            done, waiting = ray.wait([ready for _, ready in actors], num_returns=len(actors), timeout=0)
+            try:
+                ray.get(done)
+            except Exception as error:  # noqa: BLE001 - whatever a model's start raises
+                return {"status": "DEPLOY_FAILED", "message": str(error), "replicas": {}}
+            status = "DEPLOYING" if waiting else "RUNNING"
+            return {"status": status, "message": "", "replicas": {"RUNNING": len(done)}}
+
         def _renew(self, owner: str, lease_s: float, application: str) -> None:
             import time
 
             self._leases.setdefault(application, {})[owner] = time.monotonic() + lease_s
 
         def _delete(self, application: str) -> None:
+            import ray
             from ray import serve
 
             self._leases.pop(application, None)
+            for actor, _ in self._actors.pop(application, ()):
+                ray.kill(actor)
             if application in serve.status().applications:
                 serve.delete(application)
 

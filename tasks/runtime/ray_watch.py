@@ -9,8 +9,10 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schemas.errors import GeofixError, Outage
 from tasks.runtime.ray_start import RaySession, current_session
@@ -20,6 +22,7 @@ GONE_S = 30.0  # a head that restarts is back sooner
 SAY_EVERY_S = 30.0
 
 logger = logging.getLogger("geofix.ray")
+T = TypeVar("T")
 
 
 class RayLost(Outage):
@@ -150,6 +153,29 @@ class Placement:
 def nodes() -> list[dict[str, float]]:
     """The resources of each living node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def named_nodes() -> dict[str, dict[str, float]]:
+    """The resources of each living node, by its address; nodes of one machine are told apart by their ids."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    addresses = [node["NodeManagerAddress"] for node in alive]
+    return {
+        address if addresses.count(address) == 1 else f"{address}/{node['NodeID'][:6]}": node["Resources"]
+        for node, address in zip(alive, addresses, strict=True)
+    }
+
+
+def on_gpu_nodes(ask: Callable[[], list[T]], patience_s: float = 60.0) -> list[T]:
+    """What a function says on each living node that has a GPU; nothing of nodes that do not answer in time."""
+    asked = [
+        ray.remote(ask)
+        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+        .remote()
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("GPU", 0)
+    ]
+    done, _ = ray.wait(asked, num_returns=len(asked), timeout=patience_s) if asked else ([], [])
+    return [one for found in ray.get(done) for one in found]
 
 
 def fitting(found: list[dict[str, float]], cpus: float, gpus: float, memory_mb: int | None = None) -> int:

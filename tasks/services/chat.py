@@ -32,6 +32,7 @@ from tasks.services.chat_reply import (
 from tasks.services.connections import ChatConnection, Models, Target
 from tasks.services.errors import HttpResponse, Kind, ServiceError, error_by_status, safe_text, said_at
 from tasks.services.http import HttpClient
+from tasks.services.ray_actors import RayActors
 from tasks.services.transport import Connection, HttpRequest, HttpTransport
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ class OpenAIServer:
     """One server that speaks the OpenAI protocol."""
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
-        self.http = HttpClient(connection, send=self._send, **http_options)
+        actors: tuple[str, ...] = getattr(connection.endpoint, "actors", ())
+        send = RayActors(connection, actors).send if actors else self._send
+        self.http = HttpClient(connection, send=send, **http_options)
         self._client: openai.AsyncOpenAI | None = None
         self._only_model: str | None = None
         self._share = 0.5  # of the most tokens that a request may have, what requests here usually have

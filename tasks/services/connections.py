@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from schemas.errors import InputError, StageRefused
 from schemas.settings.models import CHAT, TRAINED, ModelsSettings, Role, pool_endpoint
-from schemas.settings.services import ChatEndpoint, Endpoint, Price, ServicesSettings
+from schemas.settings.services import ChatEndpoint, Endpoint, Price, ServicesSettings, ToolsSettings
 from tasks.services.calls import CallLog
 from tasks.services.rate_budget import RateBudget
 from tasks.services.transport import Connection
@@ -114,11 +114,13 @@ class Connections:
     maps: Connection
     trained: ChatConnection | None = None
     tool_geocoder: Connection | None = None
+    tools: ToolsSettings = field(default_factory=ToolsSettings)  # whether tools ask these services at all
+    world_maps: Connection | None = None
 
     def every(self) -> tuple[Connection, ...]:
         """All of them, those of models included."""
         named = (getattr(self, each.name) for each in fields(self))
-        return tuple(one for one in (*named, *self.chat.models.endpoints.values()) if one is not None)
+        return tuple(one for one in (*named, *self.chat.models.endpoints.values()) if isinstance(one, Connection))
 
     def secrets(self) -> tuple[str, ...]:
         """The keys themselves, to be kept out of texts."""
@@ -142,10 +144,10 @@ class Connections:
     def sharing(self, rate_budget: RateBudget, calls: CallLog | None = None) -> "Connections":
         """The same, with budgets of requests, and calls to models, counted where others count theirs."""
 
-        def shared(one: Connection | None) -> Connection | None:
+        def shared(one: Any) -> Any:
             if isinstance(one, ChatConnection):
                 one = replace(one, models=one.models.sharing(rate_budget, calls))
-            return one and replace(one, rate_budget=rate_budget)
+            return replace(one, rate_budget=rate_budget) if isinstance(one, Connection) else one
 
         every: dict[str, Any] = {each.name: shared(getattr(self, each.name)) for each in fields(self)}
         return Connections(**every)
@@ -189,7 +191,8 @@ def connect(
         return Connection(service, endpoint, SecretStr(key), services.contact, section=section)
 
     def service(name: str) -> Connection:
-        return resolve(name, getattr(services, name), needed is None or name in needed)
+        asked_with = {"world_maps": "maps"}.get(name, name)  # the tools of a map ask both
+        return resolve(name, getattr(services, name), needed is None or asked_with in needed)
 
     endpoints = {
         name: resolve(name, endpoint, needed is None or name in needed, f"models.endpoints.{name}")
@@ -211,6 +214,8 @@ def connect(
         stac=service("stac"),
         maps=service("maps"),
         tool_geocoder=service("tool_geocoder") if services.tool_geocoder else None,
+        tools=services.tools,
+        world_maps=service("world_maps") if services.world_maps else None,
         trained=ChatConnection.of(trained, every) if trained is not None else None,
     )
     if missing:

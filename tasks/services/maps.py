@@ -1,15 +1,25 @@
-"""Points of interest and pictures of the ground, over AMap's web service protocol (Thinking with Map, 3.1).
+"""Points of interest and pictures of the ground, from AMap, Google or both (Thinking with Map, 3.1).
 
-Numbers come as text, `location` is "lon,lat", what is missing is an empty list, and trouble is told in a 200 as
-`status` "0" with an `infocode`.
+Points are WGS 84 on our side of both clients. AMap's protocol has them in GCJ-02 inside China; numbers come as text,
+`location` is "lon,lat", what is missing is an empty list, and trouble is told in a 200 as `status` "0" with an
+`infocode`. Google's is that of Places (New), where every answer names the fields it is to have, and of Static Maps.
 """
 
+import asyncio
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from typing import Any
+from urllib.parse import quote
 
+from schemas.settings.services import MapsEndpoint
+from tasks.geo.distance import distance_km
+from tasks.geo.gcj02 import gcj02_to_wgs84, in_china, wgs84_to_gcj02
 from tasks.services.errors import HttpResponse, Kind, ServiceError, safe_url
-from tasks.services.http import ServiceClient
+from tasks.services.http import ServiceClient, key_header
+from tasks.services.transport import Connection
 
 PICTURE_PX = 512
 # infocode: what is wrong with the key, with the request, with the quota; every other one is an outage.
@@ -37,7 +47,7 @@ class Poi:
 
 
 class Maps(ServiceClient):
-    """A map service."""
+    """AMap's web service."""
 
     async def tips(self, text: str, limit: int = 10) -> list[Poi]:
         """Points of interest whose names begin like the text."""
@@ -57,7 +67,7 @@ class Maps(ServiceClient):
         """A picture of the ground around a point, `roadmap` or `satellite`: bytes as they came, not yet decoded."""
         size = f"{PICTURE_PX}*{PICTURE_PX}"
         params: dict[str, str | int] = {
-            "location": f"{lon:.6f},{lat:.6f}",
+            "location": "{1:.6f},{0:.6f}".format(*wgs84_to_gcj02(lat, lon)),
             "zoom": zoom,
             "size": size,
             "maptype": style,
@@ -116,9 +126,202 @@ def _poi(row: Any) -> Poi | None:
         district,
         *point,
     )
-    on_earth = all(math.isfinite(side) for side in point) and abs(point[0]) <= 90 and abs(point[1]) <= 180
-    return poi if poi.id and poi.name and on_earth else None
+    if not (poi.id and poi.name and _on_earth(*point)):
+        return None
+    true_lat, true_lon = gcj02_to_wgs84(*point)
+    return replace(poi, lat=round(true_lat, 6), lon=round(true_lon, 6))
+
+
+def _on_earth(lat: float, lon: float) -> bool:
+    return math.isfinite(lat) and math.isfinite(lon) and abs(lat) <= 90 and abs(lon) <= 180
 
 
 def _text(value: Any) -> str:
     return value.strip() if isinstance(value, str) else ""
+
+
+_FIELDS = ("id", "displayName", "primaryTypeDisplayName", "types", "formattedAddress", "location", "addressComponents")
+_LEVELS = ("locality", "administrative_area_level_1", "country")  # of an address, from the town upwards
+_PLACE_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
+
+
+class GoogleMaps(ServiceClient):
+    """Google's Places (New) and Static Maps."""
+
+    def __init__(self, connection: Connection, **http_options: Any) -> None:
+        endpoint = connection.endpoint
+        self._pictures = (endpoint.pictures_url if isinstance(endpoint, MapsEndpoint) else None) or endpoint.base_url
+        headers = key_header(connection, "X-Goog-Api-Key", "")
+        super().__init__(connection, headers, configured=(self._pictures,), **http_options)
+
+    async def tips(self, text: str, limit: int = 10) -> list[Poi]:
+        """Points of interest whose names begin like the text. Suggestions have no position: it is (0, 0) here."""
+        value, response = await self._ask("POST", "/v1/places:autocomplete", {"input": text, "languageCode": "en"})
+        found = []
+        for row in self._list(value, "suggestions", response):
+            told = row.get("placePrediction") if isinstance(row, dict) else None
+            if not isinstance(told, dict):
+                continue  # a query that is suggested, not a place
+            form = told.get("structuredFormat")
+            parts: dict[str, Any] = form if isinstance(form, dict) else {}
+            name = _said(parts.get("mainText")) or _said(told.get("text"))
+            poi = Poi(_text(told.get("placeId")), name, _kind(told), "", _said(parts.get("secondaryText")), 0.0, 0.0)
+            found += [poi] if poi.id and poi.name else []
+        return found[:limit]
+
+    async def find(self, keyword: str, city: str = "", limit: int = 10) -> list[Poi]:
+        """Points of interest by name or kind, best first."""
+        words = f"{keyword}, {city}" if city else keyword
+        asked = {"textQuery": words, "pageSize": min(20, max(1, limit)), "languageCode": "en"}
+        value, response = await self._ask("POST", "/v1/places:searchText", asked, [f"places.{one}" for one in _FIELDS])
+        found = (_place(row) for row in self._list(value, "places", response))
+        return [poi for poi in found if poi is not None][:limit]
+
+    async def detail(self, poi_id: str) -> Poi | None:
+        """One point of interest, or None for an unknown id."""
+        if not _PLACE_ID.fullmatch(poi_id):  # it becomes a part of the address
+            return None
+        try:
+            value, _ = await self._ask("GET", f"/v1/places/{quote(poi_id, safe='')}", None, _FIELDS)
+        except ServiceError as error:
+            if error.kind == "not_found" or (error.kind == "rejected" and error.status == 400):
+                return None  # Google refuses an id of the wrong form
+            raise
+        return _place(value)
+
+    async def picture(self, lat: float, lon: float, zoom: int, style: str) -> bytes:
+        """A picture of the ground around a point, `roadmap` or `satellite`: bytes as they came, not yet decoded."""
+        params: dict[str, str | int] = {
+            "center": f"{lat:.6f},{lon:.6f}",
+            "zoom": zoom,
+            "size": f"{PICTURE_PX}x{PICTURE_PX}",
+            "maptype": style,
+            "key": "".join(self._http.secrets),
+        }
+        url = f"{self._pictures}/maps/api/staticmap"
+        response = await self._http.request("GET", url=url, params=params, accept=("image/png", "image/jpeg"))
+        return response.body
+
+    async def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None, fields: Sequence[str] = ()
+    ) -> tuple[Any, HttpResponse]:
+        headers = {"X-Goog-FieldMask": ",".join(fields)} if fields else {}
+        return await self._http.request_json(
+            method, path, json_body=body, headers=headers, classify=self._classify, check_json=self._is_object
+        )
+
+    def _classify(self, response: HttpResponse) -> ServiceError | None:
+        """A key that Google does not take is a 400; every other status means what it says."""
+        if response.status != 400:
+            return None
+        try:
+            details = response.json()["error"].get("details") or ()
+            is_refused = any(one.get("reason") == "API_KEY_INVALID" for one in details)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+        if not is_refused:
+            return None
+        return ServiceError(self._http.service, "auth", f"API_KEY_INVALID: {safe_url(response.url)}", status=400)
+
+    def _is_object(self, value: Any, response: HttpResponse) -> None:
+        if not isinstance(value, dict):
+            raise self._http.bad_response("not an object", response)
+
+    def _list(self, value: Any, name: str, response: HttpResponse) -> list[Any]:
+        rows = value.get(name, [])  # nothing found is an empty object
+        if not isinstance(rows, list):
+            raise self._http.bad_response(f"no list under '{name}'", response)
+        return rows
+
+
+def _place(row: Any) -> Poi | None:
+    """A place as a point of interest; None for one without an id, a name or a point."""
+    point: Any = row.get("location") if isinstance(row, dict) else None
+    try:
+        lat, lon = float(point["latitude"]), float(point["longitude"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    levels: dict[str, str] = {}
+    for part in row.get("addressComponents") or ():
+        if isinstance(part, dict):
+            levels |= {str(kind): _text(part.get("longText")) for kind in part.get("types") or ()}
+    district = ", ".join(levels[level] for level in _LEVELS if levels.get(level))
+    poi = Poi(_text(row.get("id")), _said(row.get("displayName")), _kind(row), _text(row.get("formattedAddress")),
+              district, lat, lon)  # fmt: skip
+    return poi if poi.id and poi.name and _on_earth(lat, lon) else None
+
+
+def _said(value: Any) -> str:
+    """The text of Google's localized and formatted texts."""
+    return _text(value.get("text")) if isinstance(value, dict) else ""
+
+
+def _kind(row: dict[str, Any]) -> str:
+    types = row.get("types")
+    first = types[0] if isinstance(types, list) and types and isinstance(types[0], str) else ""
+    return _said(row.get("primaryTypeDisplayName")) or first.replace("_", " ")
+
+
+class BothMaps:
+    """Two providers as one, as maps are served by region: what lies in China is the first's, all else the second's.
+
+    A name may be anywhere, so both are asked for it. Ids tell whose they are.
+    """
+
+    SAME_KM = 0.2  # two points of one name nearer than this are one
+
+    def __init__(self, china: "Maps | GoogleMaps", world: "Maps | GoogleMaps") -> None:
+        self._providers = {"cn": china, "world": world}
+
+    async def tips(self, text: str, limit: int = 10) -> list[Poi]:
+        """Points of interest whose names begin like the text, the providers' in turn."""
+        home, abroad = await asyncio.gather(*(one.tips(text, limit) for one in self._providers.values()))
+        return self._merged([[poi for poi in home if in_china(poi.lat, poi.lon)], abroad])[:limit]
+
+    async def find(self, keyword: str, city: str = "", limit: int = 10) -> list[Poi]:
+        """Points of interest by name or kind, the providers' in turn, each in its own region."""
+        home, abroad = await asyncio.gather(*(one.find(keyword, city, limit) for one in self._providers.values()))
+        mine = [poi for poi in home if in_china(poi.lat, poi.lon)]
+        others = [poi for poi in abroad if not in_china(poi.lat, poi.lon)]
+        return self._merged([mine, others])[:limit]
+
+    async def detail(self, poi_id: str) -> Poi | None:
+        """One point of interest, or None for an unknown id."""
+        whose, _, own = poi_id.partition(":")
+        found = await self._providers[whose].detail(own) if whose in self._providers else None
+        return found and replace(found, id=poi_id)
+
+    async def picture(self, lat: float, lon: float, zoom: int, style: str) -> bytes:
+        """A picture of the ground around a point, of the provider that serves it."""
+        return await self._providers["cn" if in_china(lat, lon) else "world"].picture(lat, lon, zoom, style)
+
+    async def close(self) -> None:
+        for one in self._providers.values():
+            await one.close()
+
+    def _merged(self, found: Sequence[Sequence[Poi]]) -> list[Poi]:
+        named = (
+            [replace(poi, id=f"{whose}:{poi.id}") for poi in rows]
+            for whose, rows in zip(self._providers, found, strict=True)
+        )
+        kept: list[Poi] = []
+        for poi in chain.from_iterable(zip_longest(*named)):
+            if poi is not None and not any(self._are_one(poi, other) for other in kept):
+                kept.append(poi)
+        return kept
+
+    def _are_one(self, poi: Poi, other: Poi) -> bool:
+        same = poi.name == other.name and poi.id.partition(":")[0] != other.id.partition(":")[0]
+        return same and distance_km(poi.lat, poi.lon, other.lat, other.lon) < self.SAME_KM
+
+
+def open_maps(connection: Connection, world: Connection | None = None) -> "Maps | GoogleMaps | BothMaps":
+    """The map service that the endpoint speaks, with a second one for what lies outside China where there is one."""
+    first = _provider(connection)
+    return first if world is None else BothMaps(first, _provider(world))
+
+
+def _provider(connection: Connection) -> "Maps | GoogleMaps":
+    endpoint = connection.endpoint
+    is_google = isinstance(endpoint, MapsEndpoint) and endpoint.protocol == "google"
+    return GoogleMaps(connection) if is_google else Maps(connection)

@@ -2,6 +2,7 @@
 
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.recipes.recipe import RECIPES
+from tasks.runtime.labelled import empty_rows
 from tasks.synthesize.report import report
 from tasks.synthesize.trajectories import STAGE, chosen_recipes
 
@@ -13,4 +14,4 @@ STAGES = [STAGE]
 def check(settings: SynthesizeSettings) -> None:
     """Refuse a file of notes that cannot be read before anything is asked."""
     for recipe in chosen_recipes(settings):
-        RECIPES[recipe].notes(settings)
+        RECIPES[recipe].notes(settings, empty_rows("notes"))

@@ -95,14 +95,14 @@ def _items_of(inputs: Inputs, settings: SynthesizeSettings, recipe: str, max_ima
     chosen = labelled_pictures(inputs, "train", max_images, RECIPES[recipe].pictures)
     addresses = inputs.frame("labels").select("image_id", "country", "region", "city")
     chosen = chosen.join(addresses, on="image_id", how="left")
-    notes = RECIPES[recipe].notes(settings)
+    notes = RECIPES[recipe].notes(settings, inputs.frame("notes"))
     if notes is not None:
         chosen = chosen.join(notes, on="image_id", how="inner")
     else:
-        chosen = chosen.with_columns(notes=pl.lit(None, pl.String))
+        chosen = chosen.with_columns(notes=pl.lit(None, pl.String), note_id=pl.lit(None, pl.String))
     return chosen.select(
         pl.format("{}:{}", pl.lit(recipe), "image_id").alias("id"),
-        *("image_id", "sha256", "extension", "lat", "lon", "country", "region", "city", "notes"),
+        *("image_id", "sha256", "extension", "lat", "lon", "country", "region", "city", "notes", "note_id"),
         pl.lit(recipe).alias("recipe"),
         pl.lit(RECIPES[recipe].prompt.digest).alias("prompt_hash"),  # other words make another trajectory
         pl.lit(" ".join(rules_of(RECIPES[recipe], settings))).alias("rules"),  # other rules keep other ones
@@ -218,6 +218,7 @@ def _row(
         "prompt_version": recipe.version,
         "prompt_hash": recipe.prompt.digest,
         "writer": writer,
+        "note_id": item["note_id"],
         "sample": number,
         "messages_json": json.dumps(trajectory.messages, ensure_ascii=False),
         "tools_json": json.dumps(trajectory.tools, ensure_ascii=False),
@@ -244,7 +245,7 @@ def _row(
 
 STAGE = Stage(
     name="synthesize",
-    reads=("labels", "images"),
+    reads=("labels", "images", "notes"),
     writes=("derived", "trajectories"),
     items=items,
     work=work,
@@ -256,5 +257,5 @@ STAGE = Stage(
     identity=identity,
     scope=scope,
     snapshot=True,
-    unhashed=("snapshot_id",),
+    unhashed=("snapshot_id", "note_id"),
 )

@@ -4,14 +4,17 @@ A model's id follows from its phase, settings, samples and parent, so the whole 
 trained, and the same inputs name the same models on every machine.
 """
 
+import functools
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from schemas.settings.train import TrainingPhase, TrainSettings
+from schemas.errors import InputError
+from schemas.settings.train import RehearsalSettings, TrainingPhase, TrainSettings
 from tasks.runtime.runner import digest
 
 # Every field but the per-phase sections, which are added for the phase alone: another GRPO rate must not retrain SFT.
@@ -37,7 +40,32 @@ def phase_identity(settings: TrainSettings, phase: TrainingPhase) -> dict[str, A
     whole = settings.identity()
     shared = {name: value for name, value in whole.items() if name not in _SECTIONS}
     tiny = {"tiny": whole["tiny"]} if settings.base == "tiny" else {}
+    if settings.rehearsal is None or phase == "grpo":
+        shared.pop("rehearsal")  # GRPO has none
+    else:
+        shared["rehearsal"] = {"sha256": rehearsal_digest(settings.rehearsal), "share": settings.rehearsal.share}
     return {**shared, **tiny, "training_stage": phase, phase: whole[phase]}
+
+
+def rehearsal_file(settings: RehearsalSettings) -> Path:
+    """The file of conversations to rehearse; InputError in one line if it is not there."""
+    file = Path(settings.file)
+    if not file.is_file():
+        raise InputError(f"train.rehearsal.file: {file} is not there; name a Parquet file, or leave rehearsal out")
+    return file
+
+
+def rehearsal_digest(settings: RehearsalSettings) -> str:
+    """The hash of the file's bytes: they decide the model, its name does not."""
+    file = rehearsal_file(settings)
+    found = file.stat()
+    return _file_hash(file, found.st_size, found.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _file_hash(file: Path, size: int, changed: int) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def chain(samples: pl.DataFrame, settings: TrainSettings) -> list[Link]:

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 KEPT = 2  # a newer checkpoint that turns out unreadable must not be the only one
 PREFIX = "checkpoint-"
+WHOLE = "progress.json"  # a checkpoint's last file: one that has it is whole
+BEST = "best"  # folder of the weights with the best validation, where they are not the last ones
 MARGIN_BYTES = 64 * 1024 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's share of it, the largest file allowed
 FULL_TEXTS = tuple(os.strerror(number) for number in FULL)
@@ -69,7 +71,7 @@ def _write_checkpoint(
                 # Through a file of Python's: torch's own writer does not say why a write failed.
                 with (fresh / name).open("wb") as file:
                     torch.save(value, file)
-            (fresh / "progress.json").write_text(json.dumps(vars(progress)), encoding="utf-8")
+            (fresh / WHOLE).write_text(json.dumps(vars(progress)), encoding="utf-8")
             sync_folder(fresh)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -84,7 +86,7 @@ def load_checkpoint(path: Path, model: Any, optimizer: Any) -> Progress:
     """Put a checkpoint's weights and optimizer states where they belong."""
     weights = torch.load(path / "weights.pt", map_location="cpu", weights_only=True)
     state = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
-    progress = Progress(**json.loads((path / "progress.json").read_text(encoding="utf-8")))
+    progress = Progress(**json.loads((path / WHOLE).read_text(encoding="utf-8")))
     own = dict(model.named_parameters())
     for name, tensor in weights.items():
         if name not in own or own[name].shape != tensor.shape:
@@ -115,7 +117,7 @@ def resume_checkpoint(folder: Path, model: Any, optimizer: Any) -> Progress:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
-    found = [path for path in folder.glob(f"{PREFIX}*") if (path / "progress.json").exists()]
+    found = [path for path in folder.glob(f"{PREFIX}*") if (path / WHOLE).exists()]
     return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
 
 

@@ -2,6 +2,9 @@
 
 The text goes through the chat template and the tokenizer with one mark for each picture; the mark is then repeated as
 often as the picture has tokens. Ids, labels and patches are those of the processor called on the whole conversation.
+
+Qwen3-VL's template (`tasks/agent/render.py`) has a twin that marks what the assistant says. A model with another
+template is encoded turn by turn: what it is prompted with, then what it says, as in a rollout.
 """
 
 from __future__ import annotations
@@ -16,15 +19,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
+from jinja2 import TemplateError
+from numpy.typing import NDArray
 from PIL import Image
 
+from schemas.errors import GeofixError
 from schemas.messages import image_reference, parts_of, texts_of
+from tasks.agent.render import chat_template, render_text, turns_with_tools
 from tasks.imaging.images import model_view
-from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.lake.image_store import ImageStore
 from tasks.train.fast.layout import Grid
 from tasks.train.fast.packing import IGNORED, Sample
+from tasks.train.plain import PlainModel, as_pixels
+from tasks.train.trainable import TrainableModel
 
 CACHE_BYTES = 256 * 1024 * 1024
 Out = TypeVar("Out")
@@ -91,18 +100,27 @@ def training_template() -> str:
 class Encoder:
     """Encodes conversations of one processor; may be called from several threads."""
 
-    def __init__(self, processor: ImageOnlyProcessor, pictures: Pictures) -> None:
+    def __init__(self, processor: Any, pictures: Pictures | None) -> None:
+        """Without `pictures`, a conversation's are given opened."""
         self._pictures, self._processor = pictures, processor
         self._tokenizer: Any = processor.tokenizer
         self._image_processor: Any = processor.image_processor
-        self.image_token: int = self._tokenizer.convert_tokens_to_ids("<|image_pad|>")
-        self.merge: int = self._image_processor.merge_size
+        self._has_twin = processor.chat_template.strip() == chat_template().strip()
         self._training_template = training_template()
         self._lock = threading.Lock()  # a fast tokenizer changes its own settings while it works
+        self._open()
+
+    def _open(self) -> None:
+        self.image_token: int = self._tokenizer.convert_tokens_to_ids("<|image_pad|>")
+        self.merge: int = self._image_processor.merge_size
 
     def conversation(self, messages_json: str) -> Sample:
         """A whole conversation; labels are the assistant's tokens, each turn with its end mark."""
         return self._encode(json.loads(messages_json), is_whole=True)
+
+    def with_pictures(self, messages: Messages, pictures: Sequence[Any]) -> Sample:
+        """A whole conversation whose pictures are opened already."""
+        return self._encode(messages, True, None, pictures)
 
     def prompt(
         self,
@@ -113,7 +131,19 @@ class Encoder:
         """A conversation that the assistant is to continue; no token is labelled. Pictures may be given opened."""
         return self._encode(json.loads(messages) if isinstance(messages, str) else messages, False, tools, pictures)
 
-    def tail(self, text: str, pictures: Sequence[Any]) -> Sample:
+    def responses(self, messages: Messages, pictures: Sequence[Any]) -> Sample:
+        """What tools answered, as the template writes it after a reply's end mark, and the next reply's beginning."""
+        if self._has_twin:
+            head: list[dict[str, Any]] = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
+            text = render_text([*head, *messages], add_generation_prompt=True).removeprefix(render_text(head))
+            return self.tail("\n" + text, pictures)
+        said = "<tool_call>"
+        asked = [{"role": "user", "content": "?"}, {"role": "assistant", "content": said}]
+        _, _, text = self._rendered(turns_with_tools([*asked, *messages]), True).partition(said)
+        end = next((mark for mark in self._end_marks if text.startswith(mark)), "")
+        return self.tail(text.removeprefix(end), pictures)
+
+    def tail(self, text: str, pictures: Sequence[Any], is_first: bool = False) -> Sample:
         """Rendered text that goes on a conversation, one mark for each picture; no token is labelled."""
         pixels, grids = self.patches(pictures)
         with self._lock:
@@ -129,6 +159,66 @@ class Encoder:
     def end_tokens(self) -> list[int]:
         return [int(self._tokenizer.eos_token_id)]
 
+    @property
+    def _end_marks(self) -> list[str]:
+        return [self._tokenizer.decode([token]) for token in self.end_tokens]
+
+    def _shown(self, messages: Messages) -> list[Any]:
+        """The pictures that messages name."""
+        parts = [part for message in messages for part in parts_of(message["content"])]
+        if self._pictures is None:
+            return []
+        return [self._pictures.open(*reference) for part in parts if (reference := image_reference(part)) is not None]
+
+    def _rendered(self, messages: Messages, add_generation_prompt: bool) -> str:
+        """The model's own rendering; a template without a system's turn is given its words in the user's."""
+
+        def fill(given: Messages) -> str:
+            plain = [plain_message(one) for one in given]
+            return str(
+                self._processor.apply_chat_template(plain, tokenize=False, add_generation_prompt=add_generation_prompt)
+            )
+
+        try:
+            return fill(messages)
+        except TemplateError as error:
+            first, *rest = messages
+            if first["role"] != "system" or not rest:
+                raise GeofixError(f"the base's chat template refuses a conversation: {error}") from error
+            content = [*parts_of(first["content"]), {"type": "text", "text": "\n\n"}, *parts_of(rest[0]["content"])]
+            return fill([{**rest[0], "content": content}, *rest[1:]])
+
+    def _by_turns(self, messages: Messages, pictures: Sequence[Any]) -> Sample:
+        """Each prompt and each of the assistant's turns by themselves, one after another."""
+        whole = self._rendered(messages, False)
+        shown = iter(pictures)
+        parts: list[Sample] = []
+        done = start = 0
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before, after = self._rendered(messages[:number], True), self._rendered(messages[: number + 1], False)
+            if not (whole.startswith(before) and whole.startswith(after) and after.startswith(before)):
+                raise GeofixError(
+                    "the base's chat template writes a turn otherwise once others follow it, so it cannot be trained "
+                    "turn by turn: give the folder another chat_template.jinja"
+                )
+            count = sum(len(parts_of(one["content"])) - len(texts_of(one)) for one in messages[start:number])
+            parts.append(self.tail(whole[done : len(before)], [next(shown) for _ in range(count)], is_first=not parts))
+            said = after[len(before) :]
+            end = max(said.rfind(mark) + len(mark) if mark in said else 0 for mark in self._end_marks)
+            said = said[:end] if end else said.rstrip()
+            done, start = len(before) + len(said), number + 1
+            spoken = self.tail(said if end else said + self._end_marks[0], ())
+            parts.append(Sample(spoken.ids, spoken.ids))
+        if done < len(whole):
+            parts.append(self.tail(whole[done:], list(shown)))
+        pixels = [one.pixels for one in parts if one.pixels is not None]
+        return Sample(
+            [token for one in parts for token in one.ids], [label for one in parts for label in one.labels],
+            torch.cat(pixels) if pixels else None, tuple(grid for one in parts for grid in one.grids),
+        )  # fmt: skip
+
     def _encode(
         self,
         messages: Messages,
@@ -136,12 +226,11 @@ class Encoder:
         tools: list[dict[str, Any]] | None = None,
         pictures: Sequence[Any] | None = None,
     ) -> Sample:
-        shown = pictures or [
-            self._pictures.open(*reference)
-            for message in messages
-            for part in parts_of(message["content"])
-            if (reference := image_reference(part)) is not None
-        ]
+        shown = pictures or self._shown(messages)
+        if not self._has_twin:
+            if is_whole:
+                return self._by_turns(messages, shown)
+            return self.tail(self._rendered(turns_with_tools(messages, tools), True), shown, is_first=True)
         pixels, grids = self.patches(shown)
         with self._lock:
             found = self._tokenizer.apply_chat_template(
@@ -164,6 +253,41 @@ class Encoder:
         found = self._image_processor(images=list(pictures), return_tensors="pt")
         return found["pixel_values"], tuple((int(t), int(h), int(w)) for t, h, w in found["image_grid_thw"].tolist())
 
+    def pictures(self, sample: Sample) -> list[NDArray[np.uint8]]:
+        """The pictures that a sample's patches were cut of, as rows x columns x colours."""
+        if sample.pixels is None:
+            return []
+        processor, merge = self._image_processor, self.merge
+        side = processor.patch_size
+        sizes = [frames * rows * columns for frames, rows, columns in sample.grids]
+        found = []
+        for patches, (_, rows, columns) in zip(sample.pixels.split(sizes), sample.grids, strict=True):
+            shape = (rows // merge, columns // merge, merge, merge, 3, processor.temporal_patch_size, side, side)
+            one = patches.float().view(shape)[:, :, :, :, :, 0]  # a still picture fills its frames with copies
+            scale, shift = (
+                torch.tensor(values, device=one.device) for values in (processor.image_std, processor.image_mean)
+            )
+            colours = one.permute(0, 2, 5, 1, 3, 6, 4) * scale + shift
+            whole = (colours * 255).round().clamp(0, 255).to(torch.uint8)
+            found.append(whole.reshape(rows * side, columns * side, 3).cpu().numpy())
+        return found
+
+    def marked(self, sample: Sample) -> list[int]:
+        """A sample's ids with one mark for each picture."""
+        out: list[int] = []
+        waiting = iter(sample.grids)
+        at = 0
+        while at < len(sample.ids):
+            token = sample.ids[at]
+            out.append(token)
+            frames, rows, columns = next(waiting) if token == self.image_token else (1, 1, self.merge**2)
+            at += frames * rows * columns // self.merge**2
+        return out
+
+    def save_processor(self, folder: Path) -> None:
+        """Tokenizer, image processor and chat template, as a checkpoint has them."""
+        self._processor.save_pretrained(folder)
+
     def _expanded(
         self, ids: Sequence[int], spoken: Sequence[int], pixels: torch.Tensor | None, grids: tuple[Grid, ...]
     ) -> Sample:
@@ -181,6 +305,45 @@ class Encoder:
                 out.append(token)
                 labels.append(token if is_spoken else IGNORED)
         return Sample(out, labels, pixels, grids)
+
+
+class PlainEncoder(Encoder):
+    """For models of the plain path: the processor writes each picture's tokens, and the pictures stay as they are."""
+
+    def __init__(self, processor: Any, pictures: Pictures | None, ends: Iterable[int] = ()) -> None:
+        """`ends` are tokens that end a reply beside the tokenizer's own."""
+        super().__init__(processor, pictures)
+        self._has_twin = False
+        self._ends = sorted({int(self._tokenizer.eos_token_id), *ends})
+
+    def _open(self) -> None:
+        self._bos: str | None = self._tokenizer.bos_token
+
+    @property
+    def end_tokens(self) -> list[int]:
+        return self._ends
+
+    def tail(self, text: str, pictures: Sequence[Any], is_first: bool = False) -> Sample:
+        pixels, grids = self.patches(pictures)
+        # A tokenizer puts its first token before a conversation, unless the template has written it already.
+        adds = is_first and not (self._bos and text.startswith(self._bos))
+        with self._lock:
+            if pictures:
+                found = self._processor(text=[text], images=[list(pictures)], add_special_tokens=adds)
+                [ids] = found["input_ids"]
+            else:
+                ids = self._tokenizer(text, add_special_tokens=adds)["input_ids"]
+        return Sample(list(ids), [IGNORED] * len(ids), pixels, grids)
+
+    def patches(self, pictures: Sequence[Any]) -> tuple[torch.Tensor | None, tuple[Grid, ...]]:
+        return as_pixels(pictures)
+
+
+def open_encoder(fast: TrainableModel, processor: Any, pictures: Pictures) -> Encoder:
+    """The encoder of a model of the packed or the plain path."""
+    if not isinstance(fast, PlainModel):
+        return Encoder(processor, pictures)
+    return PlainEncoder(processor, pictures, fast.end_tokens)
 
 
 def plain_message(message: dict[str, Any]) -> dict[str, Any]:

@@ -29,9 +29,14 @@ class Forecast:
     pictures: int
     memory: Needed
     advice: str
+    engine_share: float = 0.0  # of the GPU's memory that vLLM takes beside the trainer
+
+    def wanted(self, total: float) -> float:
+        """Bytes of a GPU that has so many."""
+        return self.memory.total + self.engine_share * total
 
     def fits(self, gpu: Gpu) -> bool:
-        return self.memory.total <= gpu.total
+        return self.wanted(gpu.total) <= gpu.total
 
 
 def forecast(samples: pl.DataFrame, settings: TrainSettings) -> list[Forecast]:
@@ -48,19 +53,20 @@ def forecast_phase(samples: pl.DataFrame, phase: TrainingPhase, settings: TrainS
     """One phase over its samples."""
     chars, pictures = zip(*(size_of(one) for one in samples.head(LOOKED_AT)["messages_json"]), strict=True)
     tokens = max(1, round(max(chars) / CHARS_A_TOKEN))
-    load = load_of(settings, phase, tokens, max(pictures), samples.height)
-    memory = memory_needed(shape_of(settings), settings, phase, load)
+    shape = shape_of(settings)
+    load = load_of(settings, phase, tokens, max(pictures), samples.height, shape.patch)
+    memory = memory_needed(shape, settings, phase, load)
+    by_vllm = phase == "grpo" and settings.grpo.engine == "vllm"
     return Forecast(
         phase, samples.height, _steps(phase, samples.height, settings), tokens, max(pictures),
-        memory, memory_advice(settings, phase, memory),
+        memory, memory_advice(settings, phase, memory), settings.grpo.vllm.memory_share if by_vllm else 0.0,
     )  # fmt: skip
 
 
 def shape_of(settings: TrainSettings) -> Shape:
     """The sizes of the base, from its configuration alone."""
     if settings.base != "tiny":
-        folder = base_folder(settings.base)
-        return Shape.of(check_folder(folder, f"train.base={settings.base}"))
+        return check_folder(base_folder(settings.base), f"train.base={settings.base}")
     tiny = settings.tiny
     return Shape(
         tiny.hidden, tiny.layers, tiny.intermediate, tiny.hidden, tiny.vocabulary, True, tiny.vision_hidden,

@@ -16,16 +16,15 @@ from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.reward.advantage import group_advantages
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
-from tasks.train.fast.families import fast_model
-from tasks.train.fast.grouped import Completion, Group, pack_groups
-from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Packed, Sample
+from tasks.train.fast.grouped import Completion, Group
+from tasks.train.fast.packing import Sample
 from tasks.train.loop import Figures, Pending
 from tasks.train.policy_loss import objective, token_weights
 from tasks.train.ranks import ALONE, Ranks, gathered
 from tasks.train.rollouts.source import Episode, Judged, Rollouts, Scorer
 from tasks.train.schedule import rate_share
-from tasks.train.supervised import BYTES_A_PIXEL, blank_sample, on_device
+from tasks.train.supervised import BYTES_A_PIXEL, on_device
+from tasks.train.trainable import TrainableModel
 
 
 class RolloutStats(NamedTuple):
@@ -36,6 +35,8 @@ class RolloutStats(NamedTuple):
     tokens: int
     is_finished: bool
     tool_calls: int
+    tool_misses: int
+    tool_errors: int
 
 
 @dataclass
@@ -60,25 +61,26 @@ class RolloutSample:
 
     @property
     def stats(self) -> RolloutStats:
-        return RolloutStats(self.group, self.judged, self.tokens, self.episode.is_finished, self.episode.tool_calls)
+        one = self.episode
+        calls = one.tool_calls, one.tool_misses, one.tool_errors
+        return RolloutStats(self.group, self.judged, self.tokens, one.is_finished, *calls)
 
 
 class Reference:
     """The phase's starting model: the policy without its adapters, or a copy that lies on the device or beside it."""
 
-    def __init__(self, fast: FastModel, has_adapters: bool, is_offloaded: bool) -> None:
+    def __init__(self, fast: TrainableModel, has_adapters: bool, is_offloaded: bool) -> None:
         self._device, self._is_offloaded = fast.device, is_offloaded and not has_adapters
-        options: dict[str, Any] = {"compile_layers": fast.compile_layers}
         if has_adapters:
-            self.fast = fast_model(fast.model, use_adapters=False, **options)
+            self.fast = fast.alike(fast.model, use_adapters=False)
             return
         model = copy.deepcopy(fast.model).requires_grad_(False)
-        self.fast = fast_model(model, **options)
+        self.fast = fast.alike(model)
         if self._is_offloaded:
             model.to("cpu")
 
     def log_probs(
-        self, passes: Iterator[list[RolloutSample]], compute: Callable[[FastModel, list[RolloutSample]], None]
+        self, passes: Iterator[list[RolloutSample]], compute: Callable[[TrainableModel, list[RolloutSample]], None]
     ) -> None:
         if self._is_offloaded:
             self.fast.model.to(self._device)
@@ -93,7 +95,7 @@ class Grpo:
 
     def __init__(
         self,
-        fast: FastModel,
+        fast: TrainableModel,
         encode: Callable[[int], Sample],
         rows: Sequence[Mapping[str, Any]],
         settings: TrainSettings,
@@ -152,7 +154,7 @@ class Grpo:
             self.ranks.totals,
         )
         weight_of = {id(one): weight for one, weight in zip(mine, weights, strict=True)}
-        totals = torch.zeros(4, device=self.fast.device)
+        totals = torch.zeros(6, device=self.fast.device)
         tokens = 0
         for some in self._even_passes(mine):
             packed = self._packed(some)
@@ -167,13 +169,18 @@ class Grpo:
             shares = self._spread(some, [weight_of[id(one)] for one in some])
             found = objective(new, old, reference, advantages, shares, self.grpo.clip, self.grpo.kl)
             found.loss.backward()
-            totals += torch.stack([found.loss.detach(), found.kl, found.clipped, (entropy * shares).sum()])
+            # The first step's weights are those that drew: what differs is how engine and trainer compute.
+            apart = self._apart(some, new.detach()) if place == 0 else new.new_zeros(2)
+            totals += torch.stack([found.loss.detach(), found.kl, found.clipped, (entropy * shares).sum(), *apart])
         if self.ranks.count > 1:
             *sums, every_token = self.ranks.totals(*totals.tolist(), tokens)
             totals, tokens = torch.tensor(sums), round(every_token)
-        loss, kl, clipped, entropy_mean = totals.unbind()
+        loss, kl, clipped, entropy_mean, apart_sum, compared = totals.unbind()
+        is_known = place == 0 and any(one.episode.log_probs is not None for one in mine)
+        engine_gap = {"engine_gap": apart_sum / compared.clamp(min=1)} if is_known else {}
         return {
             **self._figures,
+            **engine_gap,
             "loss": loss,
             "kl": kl,
             "clip_share": clipped,
@@ -203,8 +210,8 @@ class Grpo:
         refuse_outage(stats)
         self._figures = figures_of(stats)
 
-        def keep(name: str) -> Callable[[FastModel, list[RolloutSample]], None]:
-            def compute(fast: FastModel, some: list[RolloutSample]) -> None:
+        def keep(name: str) -> Callable[[TrainableModel, list[RolloutSample]], None]:
+            def compute(fast: TrainableModel, some: list[RolloutSample]) -> None:
                 found, _ = fast.log_probs(self._packed(some), self.grpo.temperature)
                 parts = found.split([one.tokens for one in some])
                 for one, part in zip(some, parts, strict=True):
@@ -227,12 +234,12 @@ class Grpo:
         for _ in range(missing):
             yield []
 
-    def _packed(self, some: Sequence[RolloutSample]) -> Packed:
+    def _packed(self, some: Sequence[RolloutSample]) -> Any:
         groups = groups_of(some)
         has_picture = any(group.prompt.grids or any(one.grids for one in group.completions) for group in groups)
         if self.ranks.count > 1 and not has_picture:
-            groups.append(Group(blank_sample(self.fast), ()))
-        return pack_groups(groups, self.fast.image_token, self.fast.merge).to(self.fast.device)
+            groups.append(Group(self.fast.blank_sample(), ()))
+        return self.fast.pack_groups(groups)
 
     def _passes(self, drawn: Sequence[RolloutSample]) -> Iterator[list[RolloutSample]]:
         """Rollouts of each forward pass, in order: a group's rollouts together as far as they fit."""
@@ -249,6 +256,17 @@ class Grpo:
             tokens += needed
         if some:
             yield some
+
+    def _apart(self, some: Sequence[RolloutSample], new: torch.Tensor) -> torch.Tensor:
+        """The engine's log-probabilities from the trainer's: the sum of distances, and how many there are."""
+        drawn = [math.nan] * len(new)
+        at = 0
+        for one in some:
+            if one.episode.log_probs is not None:
+                drawn[at : at + one.tokens] = one.episode.log_probs
+            at += one.tokens
+        distances = (new - torch.tensor(drawn, dtype=torch.float32).to(new.device)).abs()
+        return torch.stack([distances.nansum(), (~distances.isnan()).sum().float()])
 
     def _joined(self, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
         return torch.cat([part for part in parts if part is not None])
@@ -311,6 +329,9 @@ def figures_of(drawn: Sequence[RolloutStats]) -> Figures:
         "excluded": float(len(drawn) - len(used)),
         "tool_calls": float(np.mean([one.tool_calls for one in drawn])),
     }
+    if calls := sum(one.tool_calls for one in drawn):
+        found["tool_misses"] = sum(one.tool_misses for one in drawn) / calls  # with recorded tools
+        found["tool_error_rate"] = sum(one.tool_errors for one in drawn) / calls  # GeoVista, figure 7
     for name in sorted({name for one in used for name in one.judged.parts}):
         found[f"reward/{name}"] = float(np.mean([one.judged.parts.get(name, 0.0) for one in used]))
     return found

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from schemas.settings.train import TrainSettings
-from tasks.imaging.processor import ImageOnlyProcessor
 from tasks.runtime.steps import Steps
-from tasks.train.checkpoints import Progress, full_disk_named, save_model, sync_folder
+from tasks.train.checkpoints import BEST, Progress, full_disk_named, save_model, sync_folder
 from tasks.train.loop import Loop, Program, Validate
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.result import RESULT, Result, finished_result, partial_folder
+from tasks.train.stored import StoredJob
 
 
 class Curves:
@@ -40,20 +40,18 @@ class Curves:
             self._writer.close()
 
 
-BEST = "best"  # folder of the weights with the best validation, where they are not the last ones
-
-
 @dataclass(frozen=True)
 class Job:
     """What a job trains, and how."""
 
     model: Any
-    processor: ImageOnlyProcessor
+    processor: Any
     program: Program
     settings: TrainSettings
     weight_decay: float = 0.0
     validate: Validate | None = None
     ranks: Ranks = ALONE
+    stored: StoredJob | None = None  # where its checkpoints are uploaded to
 
 
 def run_job(
@@ -88,11 +86,18 @@ def _run(
 ) -> Result:
     job = make_job()
     ranks = job.ranks
+    stored = job.stored if ranks.is_first else None
     curves = Curves(partial / "tensorboard")
+
+    def keep_best() -> None:
+        save_model(partial / BEST, job.model, job.processor, ranks)
+        if stored is not None:
+            stored.best_saved()
+
     loop = Loop(
         job.model, job.program, job.settings, partial, job.weight_decay, job.validate,
         report if ranks.is_first else lambda steps: None, curves.add if ranks.is_first else lambda step, figures: None,
-        lambda: save_model(partial / BEST, job.model, job.processor, ranks), ranks,
+        keep_best, ranks, (lambda path: None) if stored is None else stored.checkpoint_saved,
     )  # fmt: skip
     try:
         progress = loop.run()
@@ -103,6 +108,7 @@ def _run(
     result = _result(folder, progress)
     if not ranks.is_first:
         ranks.wait()
+        shutil.rmtree(partial, ignore_errors=True)  # this node's copies
         return result
     if progress.best_step not in (None, progress.step) and (partial / BEST).is_dir():
         shutil.move(partial / BEST, final / BEST)
@@ -113,6 +119,8 @@ def _run(
     shutil.rmtree(folder, ignore_errors=True)  # a folder without a result is not a finished job
     final.rename(folder)
     shutil.rmtree(partial, ignore_errors=True)
+    if stored is not None:
+        stored.finished()
     ranks.wait()
     return result
 

@@ -22,12 +22,13 @@ from schemas.settings.train import TrainSettings
 from tasks.runtime.steps import Steps
 from tasks.train.checkpoints import Progress, resume_checkpoint, save_checkpoint
 from tasks.train.fast.adapters import add_adapters
-from tasks.train.fast.families import fast_model
-from tasks.train.fast.model import FastModel
+from tasks.train.fast.families import FAMILIES, fast_model
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.fast.padding import pad_vision
+from tasks.train.plain import PlainModel
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.signs import Signs
+from tasks.train.trainable import TrainableModel
 
 logger = logging.getLogger(__name__)
 MAX_NORM = 1.0  # of the gradients together, as transformers' Trainer and verl clip them
@@ -64,6 +65,7 @@ class Loop:
     observe: Callable[[int, Figures], None] = lambda step, figures: None
     keep_best: Callable[[], None] | None = None
     ranks: Ranks = ALONE
+    saved: Callable[[Path], None] = lambda path: None  # told of each checkpoint
 
     def run(self) -> Progress:
         """Train; returns the figures of all steps, those before a kill included."""
@@ -85,7 +87,7 @@ class Loop:
                 if progress.step == last_saved or self.ranks.count > 1:
                     raise
                 # A step fails so while it draws, before it learns: the model is as the last step left it.
-                save_checkpoint(self.output, self.model, optimizer, progress, self.ranks)
+                self._save(optimizer, progress)
                 raise StageRefused(f"{refusal}; the checkpoint of step {progress.step} is kept") from refusal
             for name, text in signs.seen(progress.step, figures):
                 progress.warnings.append({"step": progress.step, "sign": name, "text": text})
@@ -94,11 +96,15 @@ class Loop:
             if self.validate is not None and (is_last or progress.step % self.settings.validation_steps == 0):
                 self._validate(progress)
             if progress.step - last_saved >= program.save_every and progress.step % program.save_every == 0:
-                save_checkpoint(self.output, self.model, optimizer, progress, self.ranks)
+                self._save(optimizer, progress)
                 last_saved = progress.step
             left_s = (time.monotonic() - began) / (progress.step - done_before) * (steps - progress.step)
             self.report(Steps(progress.step, steps, _note(figures, left_s)))
         return progress
+
+    def _save(self, optimizer: StochasticAdamW, progress: Progress) -> None:
+        self.saved(save_checkpoint(self.output, self.model, optimizer, progress, self.ranks))
+        self.ranks.wait()
 
     def _step(self, optimizer: StochasticAdamW, progress: Progress) -> Figures:
         step, began = progress.step, time.monotonic()
@@ -179,16 +185,32 @@ def _note(figures: Figures, left_s: float) -> str:
 ADAPTERS_STEP = -1  # of the seed that new adapters are drawn with
 
 
-def prepare_model(model: Any, settings: TrainSettings) -> FastModel:
-    """The model made ready in place: on its device, padded, with adapters where they are wanted."""
+def prepare_model(model: Any, settings: TrainSettings, processor: Any = None) -> TrainableModel:
+    """The model made ready in place: on its device, padded, with adapters where they are wanted.
+
+    A model without a packed path needs its processor.
+    """
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    pad_vision(model)
+    is_packed = model.config.model_type in FAMILIES
+    if is_packed:
+        pad_vision(model)
     if settings.lora is not None:
         seed_step(settings.seed, ADAPTERS_STEP)
         add_adapters(model, settings.lora)
     kept, is_frozen = settings.gradient_checkpointing, settings.freeze == "vision"
-    # What is not trained keeps no activations, so there is nothing to compute twice.
-    fast = fast_model(model, checkpoint_vision=kept != "none" and not is_frozen, checkpoint_text=kept == "all")
+    if is_packed:
+        # What is not trained keeps no activations, so there is nothing to compute twice.
+        vision_twice = kept != "none" and not is_frozen
+        fast: TrainableModel = fast_model(model, checkpoint_vision=vision_twice, checkpoint_text=kept == "all")
+    else:
+        logger.warning(
+            "'%s' has no packed path: it trains by transformers' own forward pass, one conversation at a time, slower "
+            "than %s",
+            *(model.config.model_type, ", ".join(FAMILIES)),
+        )
+        fast = PlainModel(model, processor)
+        if kept == "all":
+            model.gradient_checkpointing_enable({"use_reentrant": False})
     if is_frozen:
         fast.vision.requires_grad_(False)
     return fast

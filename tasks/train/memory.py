@@ -15,8 +15,10 @@ from schemas.settings.train import TrainingPhase, TrainSettings
 
 GIB = 2**30
 HEAD_CHUNK = 4096  # tokens through the head at once (fast/loss.py)
-PATCH_PIXELS = 14 * 14
+PATCH = 14  # pixels along a patch's side in Qwen2.5-VL; one text token is a square of 2 x 2 patches
 TOKEN_PIXELS = 28 * 28
+# The architectures whose packed path training has (fast/families.py), by transformers' names of them.
+PACKED = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 OVERHEAD_GIB = 0.7  # of CUDA itself
 FRAGMENTS = 1.02  # what the allocator holds beyond what is used
 PADDED = 64  # the vision tower's MLP is widened to a multiple (fast/padding.py)
@@ -24,7 +26,7 @@ PADDED = 64  # the vision tower's MLP is widened to a multiple (fast/padding.py)
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of a Qwen2.5-VL that decide its memory."""
+    """The numbers of a vision-language model that decide its memory."""
 
     hidden: int
     layers: int
@@ -36,18 +38,26 @@ class Shape:
     vision_layers: int
     vision_intermediate: int
     vision_full: int  # layers that attend over whole pictures
+    counted: int = 0  # parameters, where they were counted in the checkpoint's files
+    patch: int = PATCH
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Shape:
-        """From a checkpoint's config.json, in the layout of transformers 5 or of the ones before."""
+    def of(cls, config: Mapping[str, Any], counted: int = 0) -> Shape:
+        """From a checkpoint's config.json, in the layout of transformers 5 or of the ones before.
+
+        With experts, a layer is as wide as those that one token goes through.
+        """
         text, vision = {**config, **config.get("text_config", {})}, config["vision_config"]
-        heads = text["num_attention_heads"]
-        key_width = text["hidden_size"] // heads * text.get("num_key_value_heads", heads)
+        heads, depth = text["num_attention_heads"], vision.get("depth") or vision["num_hidden_layers"]
+        key_width = (text.get("head_dim") or text["hidden_size"] // heads) * text.get("num_key_value_heads", heads)
+        width = text["intermediate_size"]
+        if text.get("num_experts"):
+            width = text["num_experts_per_tok"] * text["moe_intermediate_size"]
         return cls(
-            text["hidden_size"], text["num_hidden_layers"], text["intermediate_size"], key_width, text["vocab_size"],
+            text["hidden_size"], text["num_hidden_layers"], width, key_width, text["vocab_size"],
             bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))), vision["hidden_size"],
-            vision["depth"], -(-vision["intermediate_size"] // PADDED) * PADDED,
-            len(vision.get("fullatt_block_indexes", ())),
+            depth, -(-vision["intermediate_size"] // PADDED) * PADDED,
+            len(vision.get("fullatt_block_indexes", ())), counted, vision.get("patch_size", PATCH),
         )  # fmt: skip
 
     @property
@@ -57,11 +67,13 @@ class Shape:
 
     @property
     def parameters(self) -> int:
+        if self.counted:
+            return self.counted
         h, v = self.hidden, self.vision_hidden
         text = self.layers * self.text_layer + h + self.vocabulary * h * (1 if self.is_tied else 2)
         block = 4 * v * v + 4 * v + 3 * v * self.vision_intermediate + 2 * self.vision_intermediate + v + 2 * v
         merger = v + (4 * v) ** 2 + 4 * v + 4 * v * h + h
-        return text + self.vision_layers * block + 3 * 2 * PATCH_PIXELS * v + merger
+        return text + self.vision_layers * block + 3 * 2 * self.patch**2 * v + merger
 
     def adapters(self, rank: int) -> int:
         """Parameters of adapters on the language model's seven projections."""
@@ -137,10 +149,12 @@ def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -
     return (text + vision + head) * width
 
 
-def load_of(settings: TrainSettings, phase: TrainingPhase, text_tokens: int, pictures: int, samples: int) -> Load:
+def load_of(
+    settings: TrainSettings, phase: TrainingPhase, text_tokens: int, pictures: int, samples: int, patch: int = PATCH
+) -> Load:
     """The largest pass over samples of this many text tokens and pictures each."""
-    picture_tokens = pictures * settings.image_max_pixels // TOKEN_PIXELS
-    patches = pictures * settings.image_max_pixels // PATCH_PIXELS
+    patches = pictures * settings.image_max_pixels // patch**2
+    picture_tokens = patches // 4
     sample = text_tokens + picture_tokens
     if phase != "grpo":
         tuner = settings.sft if phase == "sft" else settings.cold_start
@@ -158,7 +172,7 @@ def load_of(settings: TrainSettings, phase: TrainingPhase, text_tokens: int, pic
         groups * sample + members * new,
         groups * patches,
         members * new,
-        cached=decoded * (sample + grpo.group_size * new),
+        cached=decoded * (sample + grpo.group_size * new) if grpo.engine == "embedded" else 0,
         passes=-(-min(grpo.prompts_per_step, prompts) * grpo.group_size // members),
     )
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from schemas.errors import GeofixError
 from schemas.extras import require_extras
 from schemas.settings.train import TrainSettings
 from tasks.train import packaged
-from tasks.train.memory import Shape
+from tasks.train.memory import PACKED, Shape
 
-ARCHITECTURE = "qwen2_5_vl"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -39,7 +39,7 @@ def base_folder(base: str) -> Path:
     if path.is_dir():
         return path
     if not _HUB_NAME.fullmatch(base) or path.is_absolute():
-        raise GeofixError(f"train.base={base}: there is no such folder; give the folder of a Qwen2.5-VL checkpoint")
+        raise GeofixError(f"train.base={base}: there is no such folder; give the folder of a checkpoint")
     from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -55,20 +55,17 @@ def base_folder(base: str) -> Path:
     if not found:
         raise GeofixError(
             f"train.base={base}: neither a folder here nor a model in the local cache {constants.HF_HUB_CACHE}; "
-            f"download it (`hf download {base}`) or give the folder of a Qwen2.5-VL checkpoint"
+            f"download it (`hf download {base}`) or give the folder of a checkpoint"
         )
     return Path(found[0])
 
 
-def check_folder(folder: Path, name: str) -> dict[str, Any]:
-    """The configuration of a checkpoint's folder, whose files were found to be whole."""
-    config = _json(folder / "config.json", name)
+def check_folder(folder: Path, name: str) -> Shape:
+    """The sizes of a checkpoint, whose files were found to be whole."""
+    config = model_config(folder, name)
     kind = config.get("model_type")
-    if kind != ARCHITECTURE:
-        raise GeofixError(
-            f"{name} holds a model of type '{kind}'; training takes Qwen2.5-VL (model_type {ARCHITECTURE}), such as "
-            "Qwen2.5-VL-7B-Instruct"
-        )
+    if config.get("quantization_config"):
+        raise GeofixError(f"{name} holds quantized weights, which cannot be trained: give the checkpoint in bf16")
     for needed in (("tokenizer_config.json",), TOKENIZERS, PROCESSORS):
         if not any((folder / one).is_file() for one in needed):
             raise GeofixError(f"{name}: {needed[0]} is missing; copy the whole folder of the checkpoint")
@@ -79,19 +76,54 @@ def check_folder(folder: Path, name: str) -> dict[str, Any]:
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         shapes |= _check_weights(folder / file, name)
-    _check_shapes(config, shapes, name)
-    return config
-
-
-def _check_shapes(config: dict[str, Any], shapes: dict[str, tuple[int, ...]], name: str) -> None:
-    """Weights of another size, or without some of the layers, which transformers would fill with random numbers."""
+    counted = sum(math.prod(one) for one in shapes.values())
     try:
-        shape = Shape.of(config)
+        shape = Shape.of(config, counted)
     except KeyError as error:
+        if kind not in PACKED:  # other models name their sizes otherwise; that of their weights is known
+            return Shape(0, 0, 0, 0, 0, False, 0, 0, 0, 0, counted)
         raise GeofixError(f"{name}: config.json names no {error}; copy the file again") from None
+    if kind in PACKED:
+        _check_shapes(shape, shapes, name, has_experts=kind == "qwen3_vl_moe")
+    return shape
+
+
+def training_path(folder: Path) -> Literal["packed", "plain"]:
+    """How a checkpoint trains: by the packed path, or by transformers' own forward pass, which is slower."""
+    return "packed" if _json(folder / "config.json", str(folder)).get("model_type") in PACKED else "plain"
+
+
+def model_config(folder: Path, name: str) -> dict[str, Any]:
+    """The configuration of a model that reads text with pictures; GeofixError for any other.
+
+    That of a model without a packed path is read by transformers, which knows what its file leaves out.
+    """
+    config = _json(folder / "config.json", name)
+    kind = config.get("model_type")
+    if kind in PACKED:
+        return config
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    if kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        raise GeofixError(
+            f"{name} holds a model of type '{kind}'; training takes Qwen2.5-VL, Qwen3-VL and other models of text "
+            "with pictures that transformers opens (AutoModelForImageTextToText)"
+        )
+    try:
+        whole: dict[str, Any] = AutoConfig.from_pretrained(folder).to_dict()
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        said = (str(error).splitlines() or [""])[0]
+        raise GeofixError(f"{name}: transformers cannot open config.json ({said})") from error
+    return whole
+
+
+def _check_shapes(shape: Shape, shapes: dict[str, tuple[int, ...]], name: str, has_experts: bool) -> None:
+    """Weights of another size, or without some of the layers, which transformers would fill with random numbers."""
     wanted = {"embed_tokens.weight": (shape.vocabulary, shape.hidden)}
     for n in range(shape.layers):
-        wanted[f"layers.{n}.mlp.down_proj.weight"] = (shape.hidden, shape.intermediate)
+        if not has_experts:
+            wanted[f"layers.{n}.mlp.down_proj.weight"] = (shape.hidden, shape.intermediate)
         wanted[f"layers.{n}.self_attn.k_proj.weight"] = (shape.key_width, shape.hidden)
     for n in range(shape.vision_layers):
         wanted[f"visual.blocks.{n}.attn.qkv.weight"] = (3 * shape.vision_hidden, shape.vision_hidden)
@@ -133,7 +165,7 @@ def _check_weights(path: Path, name: str) -> dict[str, tuple[int, ...]]:
 
 def _json(path: Path, name: str) -> dict[str, Any]:
     if not path.is_file():
-        raise GeofixError(f"{name}: {path.name} is missing; give the folder of a Qwen2.5-VL checkpoint")
+        raise GeofixError(f"{name}: {path.name} is missing; give the folder of a checkpoint")
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

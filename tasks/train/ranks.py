@@ -18,8 +18,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from schemas.errors import GeofixError
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.parts import whole
+from tasks.train.trainable import TrainableModel
 
 T = TypeVar("T")
 
@@ -104,8 +106,13 @@ def _device() -> torch.device:
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
-def shard(fast: FastModel, ranks: Ranks) -> None:
+def shard(fast: TrainableModel, ranks: Ranks) -> None:
     """Share the model out, in place."""
+    if not isinstance(fast, FastModel):
+        raise GeofixError(
+            f"train.shard=full shares out the layers of a packed path, and '{fast.model.config.model_type}' has none: "
+            "set train.shard=none"
+        )
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -127,9 +134,9 @@ def _call(function: Any, *arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def gathered(fast: FastModel) -> Iterator[None]:
+def gathered(fast: TrainableModel) -> Iterator[None]:
     """All weights whole on every process, for as long as answers are drawn; no gradient may be computed inside."""
-    if not fast.is_sharded:
+    if not isinstance(fast, FastModel) or not fast.is_sharded:
         yield
         return
     units = [*fast.text.layers, *fast.vision.blocks, fast.model]

@@ -21,8 +21,10 @@ from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row
 from tasks.runtime.steps import StepFile
 from tasks.services import Connections
 from tasks.train.chain import Link, chain, phase_identity, samples_of
-from tasks.train.result import RESULT, Result, finished_result
+from tasks.train.opening import training_path
+from tasks.train.result import Result, finished_result
 from tasks.train.samples import held_out
+from tasks.train.stored import StoredJob
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +76,8 @@ def work(item: Row, context: WorkerContext) -> Outcome:
         raise GeofixError("the samples were changed while training was starting; run train again")
     started = time.monotonic()
     blobs = context.lake.blobs
-    for model_id in (link.model_id, link.parent_id):
-        if model_id is not None:
-            blobs.pull(f"{MODELS}/{model_id}")
+    stored = StoredJob(blobs, MODELS, link.model_id, link.parent_id)
+    blobs.pull(f"{MODELS}/{link.model_id}")
     steps = StepFile(context.lake.state, f"train.{link.phase}")
     mine = samples_of(all_samples, link.phase, settings)
 
@@ -89,19 +90,20 @@ def work(item: Row, context: WorkerContext) -> Outcome:
     arguments: dict[str, Any] = {
         "link": link, "all_samples": all_samples, "settings": settings, "models": blobs.local(MODELS),
         "store": context.lake.images, "held_out": held_out(context.lake, settings),
-        "connections": context.connections, "report": steps.write, "finish": finish,
+        "connections": context.connections, "report": steps.write, "finish": finish, "stored": stored,
     }  # fmt: skip
     folder = blobs.local(MODELS) / link.model_id
     if settings.workers > 1 and finished_result(folder) is None:
         from tasks.train.on_workers import run_on_workers
 
         run_on_workers(arguments, settings)
+        blobs.pull(f"{MODELS}/{link.model_id}")  # rank 0 may have been on another node
     result = finished_result(folder)
     if result is None:
         from tasks.train.training import train_model  # torch takes seconds to import: not where workers train
 
         result = train_model(**arguments)
-    blobs.push(f"{MODELS}/{link.model_id}", last=RESULT)
+    stored.publish()
     logger.info("%s: %d steps in %.1f s", link.phase, result.steps, time.monotonic() - started)
     row = {
         "model_id": link.model_id,
@@ -110,6 +112,7 @@ def work(item: Row, context: WorkerContext) -> Outcome:
         "snapshot_id": item["snapshot_id"],
         "recipe": settings.recipe,
         "base": settings.base,
+        "path": training_path(folder),
         "samples": link.samples,
         "samples_digest": link.samples_digest,
         "steps": result.steps,
@@ -167,7 +170,7 @@ def services(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:
     if phase not in settings.phases or (phase != "grpo" and not settings.validation_images):
         return ()
     tools = rollout_prompt(settings.recipe, settings.grpo.max_turns).tools
-    asked = (*tool_services(tools), *reward_services(settings.recipe, settings.grpo.reward))
+    asked = (*reward_services(settings.recipe, settings.grpo.reward), *tool_services(tools))
     return tuple(dict.fromkeys(asked))
 
 

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +14,11 @@ import torch
 from schemas.settings.train import TrainSettings, TunerSettings
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
-from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import IGNORED, Packed, Sample, bins, pack
+from tasks.train.fast.packing import IGNORED, Sample, bins
 from tasks.train.loop import Figures, Pending
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.schedule import rate_share, steps_of
+from tasks.train.trainable import TrainableModel
 
 logger = logging.getLogger(__name__)
 BYTES_A_PIXEL = 24  # of a picture as patches: two frames, three colours, float32
@@ -29,17 +30,23 @@ class Supervised:
 
     def __init__(
         self,
-        fast: FastModel,
+        fast: TrainableModel,
         encode: Callable[[int], Sample],
         count: int,
         settings: TrainSettings,
         tuner: TunerSettings,
         ranks: Ranks = ALONE,
+        rehearsed: int = 0,
     ) -> None:
+        """`encode` gives samples 0 to count - 1, and after them as many conversations to rehearse."""
         self.fast, self.settings, self.tuner, self.count, self.ranks = fast, settings, tuner, count, ranks
-        self.steps = steps_of(count, tuner.batch_size, tuner.epochs, tuner.max_steps)
+        self.rehearsed = rehearsed
+        share = settings.rehearsal.share if settings.rehearsal and rehearsed else 0.0
+        self._old = min(round(tuner.batch_size * share), tuner.batch_size - 1)  # sequences of a step
+        self._new = tuner.batch_size - self._old
+        self.steps = steps_of(count, self._new, tuner.epochs, tuner.max_steps)
         self.save_every = settings.save_steps
-        self._ready: dict[int, tuple[list[Packed], Figures]] = {}
+        self._ready: dict[int, tuple[list[Any], Figures]] = {}
         self._ahead = Ahead(
             on_device(encode, fast), settings.loader_threads, CACHE_BYTES // (BYTES_A_PIXEL * settings.image_max_pixels)
         )
@@ -52,11 +59,15 @@ class Supervised:
 
     def batch(self, step: int) -> list[int]:
         """The samples of a step on all processes: every epoch is a new order, the same for the same seed."""
-        per_epoch = math.ceil(self.count / self.tuner.batch_size)
+        per_epoch = math.ceil(self.count / self._new)
         epoch, place = divmod(step, per_epoch)
         order = np.random.default_rng([self.settings.seed, epoch]).permutation(self.count)
-        start = place * self.tuner.batch_size
-        return [int(index) for index in order[start : start + self.tuner.batch_size]]
+        start = place * self._new
+        chosen = [int(index) for index in order[start : start + self._new]]
+        if self._old:
+            rng = np.random.default_rng([self.settings.seed, step, 1])
+            chosen += [self.count + int(index) for index in rng.integers(0, self.rehearsed, self._old)]
+        return chosen
 
     def gradients(self, step: int, progress: Progress) -> Pending:
         ready = self._ready.get(step)
@@ -74,7 +85,7 @@ class Supervised:
             total = torch.tensor(self.ranks.totals(total.item())[0])
         return {**figures, "loss": total}
 
-    def _prepare(self, step: int) -> tuple[list[Packed], Figures]:
+    def _prepare(self, step: int) -> tuple[list[Any], Figures]:
         """A step's packed samples on the device."""
         mine = self._samples(step)
         fitting = [one for one in mine if len(one.ids) <= self.tuner.max_tokens]
@@ -88,7 +99,7 @@ class Supervised:
             length = sum(len(one.ids) for one in chosen)
             if self.fast.device.type == "cuda":
                 length = -(-length // GPU_MULTIPLE) * GPU_MULTIPLE
-            packed.append(pack(chosen, self.fast.image_token, self.fast.merge, length).to(self.fast.device))
+            packed.append(self.fast.pack(chosen, length))
         tokens = sum(len(one.ids) for one in fitting)
         return packed, {"tokens": tokens, "trained_tokens": trained, "left_out": left_out}
 
@@ -107,35 +118,29 @@ class Supervised:
         return next(self._feed)
 
 
-def with_picture(samples: list[Sample], fast: FastModel, ranks: Ranks) -> list[Sample]:
+def with_picture(samples: list[Sample], fast: TrainableModel, ranks: Ranks) -> list[Sample]:
     """The samples, with a blank picture among them where they have none and the vision tower is shared out.
 
     Every process must ask for the tower's weights in every pass; nothing of the picture bears loss.
     """
     if ranks.count == 1 or any(one.pixels is not None for one in samples):
         return samples
-    return [*samples, blank_sample(fast)]
+    return [*samples, fast.blank_sample()]
 
 
-def blank_sample(fast: FastModel) -> Sample:
-    """The smallest picture and one token, without a label."""
-    patches = torch.zeros(fast.merge**2, fast.vision.patch_embed.proj.weight.shape[1:].numel())
-    return Sample([fast.image_token, 0], [IGNORED] * 2, patches, ((1, fast.merge, fast.merge),))
-
-
-def even_out(packed: Sequence[Packed], fast: FastModel, ranks: Ranks) -> Iterator[Packed]:
+def even_out(packed: Sequence[Any], fast: TrainableModel, ranks: Ranks) -> Iterator[Any]:
     """The passes, and as many blank ones as the process with the most has more."""
     missing = ranks.most(len(packed)) - len(packed)  # asked before the first pass: all processes are here then
     yield from packed
     for _ in range(missing):
-        yield pack([blank_sample(fast)], fast.image_token, fast.merge).to(fast.device)
+        yield fast.pack([fast.blank_sample()])
 
 
-def on_device(encode: Callable[[int], Sample], fast: FastModel) -> Callable[[int], Sample]:
+def on_device(encode: Callable[[int], Sample], fast: TrainableModel) -> Callable[[int], Sample]:
     """The same samples with their pictures on the model's device, sent there by the thread that decoded them."""
-    if fast.device.type != "cuda":
+    kind = fast.pixel_type
+    if fast.device.type != "cuda" or kind is None:
         return encode
-    kind = fast.vision.patch_embed.proj.weight.dtype
 
     def sent(number: int) -> Sample:
         one = encode(number)

@@ -1,4 +1,4 @@
-"""A Qwen2.5-VL of any size from random weights, with a tokenizer trained on the spot."""
+"""A Qwen2.5-VL or Qwen3-VL of any size from random weights, with a tokenizer trained on the spot."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from schemas.settings.train import TinySettings
 from tasks.agent.render import chat_template
-from tasks.imaging.processor import ImageOnlyProcessor, image_processor
+from tasks.imaging.processor import PROCESSORS, image_processor
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen2_5_VLForConditionalGeneration
+    from transformers import PreTrainedTokenizerFast
 
 HEAD_DIM = 64
 VISION_HEAD_DIM = 32
+EXPERTS, EXPERTS_A_TOKEN = 4, 2
+QWEN3_TOWER = {"patch_size": 16, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}  # as its checkpoints say
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -58,19 +60,20 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     )
 
 
-def build_processor(texts: Iterable[str], tiny: TinySettings, min_pixels: int, max_pixels: int) -> ImageOnlyProcessor:
+def build_processor(texts: Iterable[str], tiny: TinySettings, min_pixels: int, max_pixels: int) -> Any:
     """The tiny model's processor: tokenizer from `texts`, PIL image processor, no video."""
-    return ImageOnlyProcessor(
-        image_processor=image_processor(min_pixels, max_pixels),
+    tower = {} if tiny.family == "qwen2_5_vl" else QWEN3_TOWER
+    return PROCESSORS[tiny.family](
+        image_processor=image_processor(min_pixels, max_pixels, **tower),
         tokenizer=train_tokenizer([*texts, ROLES], tiny.vocabulary),
         chat_template=chat_template(),
     )
 
 
-def build_model(processor: ImageOnlyProcessor, tiny: TinySettings, seed: int) -> Qwen2_5_VLForConditionalGeneration:
-    """A Qwen2.5-VL with random weights, the same for the same seed."""
+def build_model(processor: Any, tiny: TinySettings, seed: int) -> Any:
+    """A model of the family with random weights, the same for the same seed."""
     import torch
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+    from transformers import AutoConfig, AutoModelForImageTextToText
 
     tokenizer = processor.tokenizer
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
@@ -98,9 +101,22 @@ def build_model(processor: ImageOnlyProcessor, tiny: TinySettings, seed: int) ->
         "intermediate_size": 2 * tiny.vision_hidden,
         "num_heads": tiny.vision_hidden // VISION_HEAD_DIM,
         "out_hidden_size": tiny.hidden,
-        "fullatt_block_indexes": list(range(tiny.vision_layers)),
     }
-    config = Qwen2_5_VLConfig(
+    if tiny.family == "qwen2_5_vl":
+        vision["fullatt_block_indexes"] = list(range(tiny.vision_layers))
+    else:
+        text |= {"head_dim": HEAD_DIM}
+        text["rope_parameters"] |= {"mrope_section": [12, 10, 10], "mrope_interleaved": True}
+        # a table of 16 x 16 positions; the first block's states go to the first layer too
+        vision |= {"num_position_embeddings": 256, "deepstack_visual_indexes": [0]}
+    if tiny.family == "qwen3_vl_moe":
+        text |= {
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": EXPERTS_A_TOKEN,
+            "moe_intermediate_size": tiny.intermediate // EXPERTS_A_TOKEN,
+        }
+    config = AutoConfig.for_model(
+        tiny.family,
         text_config=text,
         vision_config=vision,
         image_token_id=ids["<|image_pad|>"],
@@ -111,7 +127,7 @@ def build_model(processor: ImageOnlyProcessor, tiny: TinySettings, seed: int) ->
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2_5_VLForConditionalGeneration(config)
+        model: Any = AutoModelForImageTextToText.from_config(config)
     model.generation_config.eos_token_id = ids["<|im_end|>"]
     model.generation_config.pad_token_id = ids["<|endoftext|>"]
     return model

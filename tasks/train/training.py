@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,29 +10,30 @@ from typing import Any
 import polars as pl
 import torch
 import transformers
-from transformers import Qwen2_5_VLForConditionalGeneration
 
 from schemas.errors import GeofixError
-from schemas.settings.train import TrainSettings
-from tasks.agent.render import chat_template
-from tasks.imaging.processor import ImageOnlyProcessor, load_processor
+from schemas.settings.train import TrainSettings, TunerSettings
 from tasks.lake.image_store import ImageStore
 from tasks.runtime.steps import Steps
 from tasks.services import Connections
 from tasks.train.chain import Link, samples_of, vocabulary_samples
-from tasks.train.encoding import Encoder, Pictures, conversation_texts
-from tasks.train.fast.model import FastModel
+from tasks.train.encoding import Encoder, Pictures, conversation_texts, open_encoder
 from tasks.train.fast.packing import Sample
 from tasks.train.fitting import Forecast, forecast_phase
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.job import Job, run_job
+from tasks.train.loading import load_model, open_processor
 from tasks.train.loop import Figures, Program, Validate, prepare_model
 from tasks.train.opening import base_folder, check_folder
 from tasks.train.ranks import ALONE, Ranks, gathered, shard
-from tasks.train.result import Result, finished_result, partial_folder
-from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Rollouts, Scorer, recipe_scorer
+from tasks.train.rehearsal import open_rehearsal
+from tasks.train.result import Result, finished_result
+from tasks.train.rollouts.source import EmbeddedRollouts, Engines, RolloutEngines, Rollouts, Scorer, recipe_scorer
+from tasks.train.rollouts.vllm_engines import VllmEngines
+from tasks.train.stored import StoredJob
 from tasks.train.supervised import Supervised
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.trainable import TrainableModel
 from tasks.train.validation import NEW_TOKENS, validator
 from tasks.train.with_tools import ToolRollouts, environment_maker, opening_prompt
 
@@ -49,8 +51,17 @@ def train_model(
     report: Callable[[Steps], None] = lambda steps: None,
     finish: Callable[[Path, Result], None] = lambda final, result: None,
     ranks: Ranks = ALONE,
+    stored: StoredJob | None = None,
 ) -> Result:
-    """The link's finished model under `models`; each of `ranks` calls this."""
+    """The link's finished model under `models`; each of `ranks` calls this.
+
+    `stored` keeps its checkpoints where every node finds them.
+    """
+    if stored is not None:
+        stored.publish()
+        ranks.wait()
+        stored.fetch()
+        ranks.wait()  # none writes while another still looks
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(settings.threads)
@@ -61,41 +72,64 @@ def train_model(
         texts = (text for one in taught["messages_json"] for text in conversation_texts(one))
         if torch.cuda.is_available():
             check_room(forecast_phase(pl.DataFrame(rows, infer_schema_length=None), link.phase, settings))
-        processor, model = _open(link, texts, settings, models, ranks)
-        encoder = Encoder(processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
+        processor, model = _open(link, texts, settings, models)
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
-        fast = prepare_model(model, settings)
+        fast = prepare_model(model, settings, processor)
+        encoder = open_encoder(fast, processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
+        by_vllm = link.phase == "grpo" and settings.grpo.engine == "vllm"
+        vllm = VllmEngines(fast, encoder, encoder.end_tokens, settings.grpo.vllm) if by_vllm else None
+        if vllm is not None:
+            opened.callback(vllm.close)
         if link.phase == "grpo":
-            program: Program = grpo_program(fast, encoder, rows, settings, scorer, store, connections, ranks)
+            program: Program = grpo_program(fast, encoder, rows, settings, scorer, store, connections, ranks, vllm)
             weight_decay = 0.0
         else:
             tuner = settings.sft if link.phase == "sft" else settings.cold_start
             weight_decay = tuner.weight_decay
-            program = Supervised(
-                fast, lambda n: encoder.conversation(rows[n]["messages_json"]), len(rows), settings, tuner, ranks
-            )
+            program = supervised_program(fast, encoder, rows, settings, tuner, ranks)
         if ranks.count > 1 and settings.shard == "full":
             shard(fast, ranks)
         validate = None
         shown = held_out[: settings.validation_images]
         if shown:
-            engines = Engines(fast, encoder.end_tokens, settings.grpo.rollout_groups)
+            engines = vllm or Engines(fast, encoder.end_tokens, settings.grpo.rollout_groups)
             rollouts, encode = open_rollouts(
                 engines, encoder, shown, settings, store, connections, size=1, temperature=0.0, most_tokens=NEW_TOKENS
             )
+            sampled = None
+            if settings.validation_attempts > 1:
+                sampled, _ = open_rollouts(
+                    engines, encoder, shown, settings, store, connections, settings.validation_attempts,
+                    settings.grpo.temperature, NEW_TOKENS,
+                )  # fmt: skip
             validate = by_first(
-                validator(fast, encoder, shown, rollouts, encode, scorer, settings.pack_tokens), fast, ranks
+                validator(fast, encoder, shown, rollouts, encode, scorer, settings.pack_tokens, sampled), fast, ranks
             )
-        return Job(model, processor, program, settings, weight_decay, validate, ranks)
+        return Job(model, processor, program, settings, weight_decay, validate, ranks, stored)
 
     try:
-        return run_job(models / link.model_id, make_job, report, finish)
+        with contextlib.ExitStack() as opened:
+            return run_job(models / link.model_id, make_job, report, finish)
     except torch.cuda.OutOfMemoryError as error:
         raise GeofixError(too_large(settings, error)) from error
 
 
+def supervised_program(
+    fast: TrainableModel, encoder: Encoder, rows: Rows, settings: TrainSettings, tuner: TunerSettings, ranks: Ranks
+) -> Supervised:
+    """SFT or cold start over these samples, with what is rehearsed among them."""
+    rehearsed, old = (0, None) if settings.rehearsal is None else open_rehearsal(settings.rehearsal, encoder)
+
+    def encode(number: int) -> Sample:
+        if number >= len(rows) and old is not None:
+            return old(number - len(rows))
+        return encoder.conversation(rows[number]["messages_json"])
+
+    return Supervised(fast, encode, len(rows), settings, tuner, ranks, rehearsed)
+
+
 def grpo_program(
-    fast: FastModel,
+    fast: TrainableModel,
     encoder: Encoder,
     rows: Rows,
     settings: TrainSettings,
@@ -103,10 +137,11 @@ def grpo_program(
     store: ImageStore,
     connections: Connections | None,
     ranks: Ranks = ALONE,
+    engines: RolloutEngines | None = None,
 ) -> Grpo:
-    """GRPO over these samples, with rollouts of the embedded engine; with tools where the recipe trains with them."""
+    """GRPO over these samples, with rollouts of these engines; with tools where the recipe trains with them."""
     grpo = settings.grpo
-    engines = Engines(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)
+    engines = engines or Engines(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)
     rollouts, encode = open_rollouts(
         engines, encoder, rows, settings, store, connections, grpo.group_size, grpo.temperature
     )
@@ -121,7 +156,7 @@ def grpo_program(
 
 
 def open_rollouts(
-    engines: Engines,
+    engines: RolloutEngines,
     encoder: Encoder,
     rows: Rows,
     settings: TrainSettings,
@@ -145,11 +180,12 @@ def open_rollouts(
     with_tools = ToolRollouts(
         engines, encoder, make, size, grpo.max_completion_tokens, grpo.max_turns, temperature,
         min(new_tokens, grpo.max_reply_tokens or new_tokens), most_tokens is None,
+        connections is not None and connections.tools.mode != "live",
     )  # fmt: skip
     return with_tools, lambda number: opening_prompt(make(rows[number]), encoder)
 
 
-def by_first(validate: Validate, fast: FastModel, ranks: Ranks) -> Validate:
+def by_first(validate: Validate, fast: TrainableModel, ranks: Ranks) -> Validate:
     """Rank 0 asks about the pictures, with all weights at hand, and tells the others."""
 
     def shared() -> Figures:
@@ -159,47 +195,28 @@ def by_first(validate: Validate, fast: FastModel, ranks: Ranks) -> Validate:
     return shared
 
 
-def _open(
-    link: Link, texts: Iterable[str], settings: TrainSettings, models: Path, ranks: Ranks
-) -> tuple[ImageOnlyProcessor, Any]:
-    """The model to start from: the parent's checkpoint, a named base, or a new tiny one."""
-    if link.parent_id is not None:
-        if finished_result(models / link.parent_id) is None:
-            raise GeofixError(f"{link.phase} starts from model {link.parent_id}, which is not trained yet")
-        start = models / link.parent_id
-        check_folder(start, f"model {link.parent_id}")
-    elif settings.base == "tiny":
-        start = partial_folder(models / link.model_id) / "base"
-        if ranks.is_first:
-            _tiny_base(texts, settings, start)
-        ranks.wait()
-    else:
-        start = base_folder(settings.base)
-        check_folder(start, f"train.base={settings.base}")
+def _open(link: Link, texts: Iterable[str], settings: TrainSettings, models: Path) -> tuple[Any, Any]:
+    """Processor and model to start from: the parent's checkpoint, a named base, or a new tiny one."""
     # CPUs emulate bf16 slowly, and a tiny model has no memory to save.
-    is_small = settings.precision == "bf16" and torch.cuda.is_available()
-    model, loaded = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-        start, dtype=torch.bfloat16 if is_small else torch.float32, output_loading_info=True
-    )
-    if loaded["missing_keys"]:  # they would be random numbers
-        raise GeofixError(f"{start}: the weights lack {min(loaded['missing_keys'])}; copy the folder again")
-    processor = load_processor(str(start), settings.image_min_pixels, settings.image_max_pixels)
-    processor.chat_template = chat_template()
-    return processor, model
-
-
-def _tiny_base(texts: Iterable[str], settings: TrainSettings, folder: Path) -> Path:
-    """A folder with a new tiny model; made again after a kill, since it comes out the same."""
-    processor = build_processor(texts, settings.tiny, settings.image_min_pixels, settings.image_max_pixels)
-    build_model(processor, settings.tiny, settings.seed).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
+    dtype = torch.bfloat16 if settings.precision == "bf16" and torch.cuda.is_available() else torch.float32
+    sizes = (settings.image_min_pixels, settings.image_max_pixels)
+    if link.parent_id is None and settings.base == "tiny":  # comes out the same in every process, and after a kill
+        processor = build_processor(texts, settings.tiny, *sizes)
+        return processor, build_model(processor, settings.tiny, settings.seed).to(dtype)
+    if link.parent_id is None:
+        start, name = base_folder(settings.base), f"train.base={settings.base}"
+    elif finished_result(models / link.parent_id) is None:
+        raise GeofixError(f"{link.phase} starts from model {link.parent_id}, which is not trained yet")
+    else:
+        start, name = models / link.parent_id, f"model {link.parent_id}"
+    check_folder(start, name)
+    return open_processor(start, *sizes), load_model(start, dtype)
 
 
 def check_room(found: Forecast) -> None:
     """Refuse a GPU that is too small, or that other processes hold, before weights are loaded to it."""
     free, total = gpu_memory()
-    wanted = found.memory.total
+    wanted = found.wanted(total)
     if wanted > total:
         raise GeofixError(
             f"{found.phase} takes about {wanted / 2**30:.0f} GiB and the GPU has {total / 2**30:.0f}: set "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,26 +10,29 @@ import torch
 
 from tasks.reward.metrics import THRESHOLDS_KM
 from tasks.train.encoding import Encoder
-from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import IGNORED, Sample, bins, pack
+from tasks.train.fast.packing import IGNORED, Sample, bins
 from tasks.train.loop import Figures
-from tasks.train.rollouts.source import Rollouts, Scorer
+from tasks.train.rollouts.source import Judged, Rollouts, Scorer
+from tasks.train.trainable import TrainableModel
 
 NEW_TOKENS = 512
+PASS_KM = (0.5, 2.0, 10.0, 25.0, 200.0, 750.0)  # the granularities of Thinking with Map
 
 
 def validator(
-    fast: FastModel,
+    fast: TrainableModel,
     encoder: Encoder,
     rows: Sequence[Mapping[str, Any]],
     rollouts: Rollouts,
     encode: Callable[[int], Sample],
     scorer: Scorer,
     pack_tokens: int,
+    sampled: Rollouts | None = None,
 ) -> Callable[[], Figures]:
     """A function that asks the model as it is: one answer for each picture, and the loss of the true answer.
 
-    `rows` have `gold_json` and the truth; `encode` gives the prompt of each, which `rollouts` answer once.
+    `rows` have `gold_json` and the truth; `encode` gives the prompt of each, which `rollouts` answer once. `sampled`
+    answer it K times, for pass@k of every k that is a power of two.
     """
     gold = [encoder.conversation(row["gold_json"]) for row in rows]
     prompts = [encode(number) for number in range(len(rows))]
@@ -38,8 +42,7 @@ def validator(
         total = torch.zeros((), device=fast.device)
         lengths = [len(one.ids) for one in gold]
         for members in bins(lengths, max([pack_tokens, *lengths])):
-            packed = pack([gold[n] for n in members], fast.image_token, fast.merge).to(fast.device)
-            total += fast.loss(packed, max(1, trained))
+            total += fast.loss(fast.pack([gold[n] for n in members]), max(1, trained))
         episodes = [one for [one] in rollouts.draw(prompts, rows)]
         judged = scorer(list(zip(episodes, rows, strict=True)))
         used = [one for one in judged if one.reward is not None]
@@ -53,6 +56,36 @@ def validator(
             for limit_km in THRESHOLDS_KM:
                 near = [error is not None and error < limit_km for error in errors]
                 figures[f"acc@{limit_km:g}km"] = sum(near) / len(near)
+        if sampled is not None:
+            tried = sampled.draw(prompts, rows)
+            pairs = [(one, row) for group, row in zip(tried, rows, strict=True) for one in group]
+            worth = iter(scorer(pairs))
+            figures |= pass_figures([[next(worth) for _ in group] for group in tried])
         return figures
 
     return validate
+
+
+def pass_figures(groups: Sequence[Sequence[Judged]]) -> Figures:
+    """pass@k at each distance, over pictures with K answers each (Thinking with Map, figure 5).
+
+    Of K answers with c near enough, k drawn at random hold one of them with 1 - C(K - c, k) / C(K, k). Answers that an
+    outage excluded are not among the K.
+    """
+    figures: Figures = {}
+    known = [[one for one in group if one.reward is not None] for group in groups]
+    k = 1
+    while k <= max(map(len, groups), default=0):
+        asked = [group for group in known if len(group) >= k]
+        for limit_km in PASS_KM if asked else ():
+            shares = [
+                1 - math.comb(sum(not _is_near(one, limit_km) for one in group), k) / math.comb(len(group), k)
+                for group in asked
+            ]
+            figures[f"pass@{k}/acc@{limit_km:g}km"] = sum(shares) / len(shares)
+        k *= 2
+    return figures
+
+
+def _is_near(one: Judged, limit_km: float) -> bool:
+    return one.error_km is not None and one.error_km < limit_km

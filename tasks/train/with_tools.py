@@ -4,8 +4,10 @@ Tools run in an event loop of their own while the engine writes replies of other
 engine as soon as its own tools have answered, and waits for no other's. The tokens that were drawn stay as they
 are; what tools answered is added after them, with its pictures, and bears no loss.
 
-Which replies are written side by side follows from how fast services answer, and so do the random numbers they are
-drawn with: unlike rollouts without tools, two runs need not be the same bit by bit.
+With live services, which replies are written side by side follows from how fast they answer, and so do the random
+numbers they are drawn with: two runs need not be the same bit by bit. While answers are recorded, and with recorded
+ones, all rollouts go in step: the next replies begin when every tool has answered, in the rollouts' own order, and a
+run that is done again is the same.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from schemas.messages import ChatReply, ToolCall, Usage, image_reference, parts_
 from schemas.settings.train import TrainSettings
 from tasks.agent.environment import TOOL_OUTAGE, TURN_BUDGET, Environment
 from tasks.agent.picture import open_picture
-from tasks.agent.render import CONTROL, render_text
+from tasks.agent.render import CONTROL
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.tagged import split_calls
+from tasks.agent.toolbox import NOT_RECORDED
 from tasks.lake.image_store import ImageStore
 from tasks.recipes.recipe import rollout_prompt
 from tasks.services import Connections
@@ -41,7 +44,7 @@ from tasks.train.fast.grouped import Completion
 from tasks.train.fast.layout import Grid
 from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.rollouts.sampling import Sampling
-from tasks.train.rollouts.source import Engines, Episode
+from tasks.train.rollouts.source import Episode, RolloutEngines
 
 GATHER_S = 0.05  # a step of the engine costs the same for one rollout as for many: few are not started alone
 SLACK = 4  # a quarter more than the longest: an engine is made anew, and emptied before, for what does not fit
@@ -56,6 +59,7 @@ class Rollout:
     prompt: Sample
     ids: list[int] = field(default_factory=list)
     is_policy: list[bool] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)  # of the policy's tokens
     pixels: list[torch.Tensor] = field(default_factory=list)
     grids: tuple[Grid, ...] = ()
     is_finished: bool = True
@@ -81,14 +85,16 @@ class Rollout:
         return Episode(
             completion, self.is_finished, environment.final_text, len(environment.calls),
             self.outage or environment.trajectory().outage or None,
+            sum(call.error == NOT_RECORDED for call in environment.calls), self.log_probs,
+            sum(not call.executed and call.error != NOT_RECORDED for call in environment.calls),
         )  # fmt: skip
 
 
 class RolloutQueue:
     """Rollouts of one draw: those whose tools run, and those that are ready for their next reply."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_turns: int) -> None:
-        self._loop, self._max_turns = loop, max_turns
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_turns: int, in_step: bool = False) -> None:
+        self._loop, self._max_turns, self._in_step = loop, max_turns, in_step
         self._running: dict[Rollout, Future[None]] = {}
         self._answered: SimpleQueue[Rollout] = SimpleQueue()
         self.ready: deque[Rollout] = deque()
@@ -114,12 +120,21 @@ class RolloutQueue:
 
     def wait(self) -> bool:
         """Until a rollout is ready; False if none will be."""
-        self._collect(waits=True)
+        if not self._in_step:
+            self._collect(waits=True)
+        while self._in_step and self._running and not self.ready:
+            running, self._running = self._running, {}  # in the order in which they were started
+            began = time.monotonic()
+            for rollout, future in running.items():
+                future.result()
+                self._take(rollout)
+            self.waited_s += time.monotonic() - began
         return bool(self.ready)
 
     def next(self, longest: int, waits: bool) -> Rollout | None:
         """A rollout that is ready and no longer than this."""
-        self._collect(waits)
+        if not self._in_step:
+            self._collect(waits)
         for rollout in self.ready:
             if rollout.length <= longest:
                 self.ready.remove(rollout)
@@ -137,10 +152,13 @@ class RolloutQueue:
             finally:
                 self.waited_s += time.monotonic() - began
             self._running.pop(rollout).result()  # raises what its step raised
-            if rollout.turns >= self._max_turns:
-                rollout.environment.end(TURN_BUDGET)
-            if not rollout.environment.done:
-                self.ready.append(rollout)
+            self._take(rollout)
+
+    def _take(self, rollout: Rollout) -> None:
+        if rollout.turns >= self._max_turns:
+            rollout.environment.end(TURN_BUDGET)
+        if not rollout.environment.done:
+            self.ready.append(rollout)
 
 
 class ToolRollouts:
@@ -151,7 +169,7 @@ class ToolRollouts:
 
     def __init__(
         self,
-        engines: Engines,
+        engines: RolloutEngines,
         encoder: Encoder,
         make_environment: Callable[[Mapping[str, Any]], Environment],
         size: int,
@@ -160,12 +178,13 @@ class ToolRollouts:
         temperature: float,
         reply_tokens: int | None = None,
         keep: bool = True,
+        in_step: bool = False,
     ) -> None:
         self._engines, self._encoder, self._make = engines, encoder, make_environment
         self._size, self._max_tokens, self._max_turns = size, max_tokens, max_turns
         self._reply_tokens = min(max_tokens, reply_tokens or max_tokens)
         self._sampling = Sampling(temperature)
-        self._keep = keep  # key caches between two draws
+        self._keep, self._in_step = keep, in_step  # keep: key caches between two draws
         self._tools: asyncio.AbstractEventLoop | None = None
         self.waited_s = 0.0  # of the last draw: the engine idle for want of a tool's answer
 
@@ -174,11 +193,12 @@ class ToolRollouts:
             [Rollout(self._make(row), prompt) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)
         ]
-        with RolloutQueue(self._loop(), self._max_turns) as queue:
+        self._engines.refresh_weights()
+        with RolloutQueue(self._loop(), self._max_turns, self._in_step) as queue:
             # The first replies: a group's prompt is computed once.
             for number, found in self._engines.stream(prompts, self._size, self._reply_tokens, self._sampling):
                 for rollout, one in zip(groups[number], found, strict=True):
-                    queue.start(rollout, self._reply(rollout, one.ids))
+                    queue.start(rollout, self._reply(rollout, one.ids, one.log_probs))
             while queue.wait():
                 self._continue(queue)
         self.waited_s = queue.waited_s
@@ -189,19 +209,18 @@ class ToolRollouts:
     def _continue(self, queue: RolloutQueue) -> None:
         """Replies of rollouts whose tools have answered, until none is left that fits the engine."""
         longest = max(rollout.length for rollout in queue.ready)
-        room = longest + longest // SLACK
-        engine = self._engines.engine(room, queue.count, 1, self._reply_tokens, self._sampling)
         taken: list[Rollout] = []
 
-        def take(waits: bool) -> Sample | None:
-            rollout = queue.next(engine.cache.prompt, waits)
+        def take(most: int, waits: bool) -> Sample | None:
+            rollout = queue.next(most, waits)
             if rollout is None:
                 return None
             taken.append(rollout)
             return rollout.so_far
 
-        for number, [one] in engine.serve(take):
-            queue.start(taken[number], self._reply(taken[number], one.ids))
+        room = longest + longest // SLACK
+        for number, [one] in self._engines.serve(take, room, queue.count, self._reply_tokens, self._sampling):
+            queue.start(taken[number], self._reply(taken[number], one.ids, one.log_probs))
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the tools, in a thread of its own; services keep their connections in it between two draws."""
@@ -210,11 +229,12 @@ class ToolRollouts:
             threading.Thread(target=self._tools.run_forever, name="tools", daemon=True).start()
         return self._tools
 
-    async def _reply(self, rollout: Rollout, ids: list[int]) -> None:
+    async def _reply(self, rollout: Rollout, ids: list[int], log_probs: Sequence[float]) -> None:
         ids = ids[: max(1, self._max_tokens - len(rollout.ids))]
         is_whole = ids[-1] in self._encoder.end_tokens
         rollout.ids += ids
         rollout.is_policy += [True] * len(ids)
+        rollout.log_probs += log_probs[: len(ids)]
         environment = rollout.environment
         before = len(environment.messages)
         text = self._encoder.decode(ids)
@@ -248,16 +268,13 @@ class ToolRollouts:
             rollout.outage = CONTROL_TOKEN
             environment.end(CONTROL_TOKEN)
             return
-        head: list[dict[str, Any]] = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
-        start = render_text(head)
-        tail = render_text([*head, *responses], add_generation_prompt=True).removeprefix(start)
         pictures = [
             Image.open(io.BytesIO(environment.pictures[reference[0]])).convert("RGB")
             for message in responses
             for part in parts_of(message["content"])
             if (reference := image_reference(part)) is not None
         ]
-        added = self._encoder.tail("\n" + tail, pictures)
+        added = self._encoder.responses(responses, pictures)
         rollout.ids += list(added.ids)
         rollout.is_policy += [False] * len(added.ids)
         rollout.grids += added.grids
@@ -276,7 +293,7 @@ def environment_maker(
         )
     if connections is None:
         raise GeofixError("tools in training ask services: run it through `geofix train`")
-    for service in tool_services(prompt.tools):
+    for service in tool_services(prompt.tools) if connections.tools.mode != "frozen" else ():
         connection = getattr(connections, service)
         if connection.endpoint.key_env and connection.key is None:
             raise GeofixError(

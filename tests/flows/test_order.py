@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.order import STAGES, check_of, report_of, segments, steps_of
+from flows.order import STAGES, check_of, report_of, segments, services_of, steps_of
 from schemas.load import load_config
 
 
@@ -37,9 +37,33 @@ def test_pass_at_k_runs_after_the_phase_whose_model_it_measures() -> None:
     assert before[:3] == ["difficulty.attempts", "difficulty.regimes", "train.samples"], "a model that is not trained"
 
 
+def test_a_recipe_without_a_cold_start_writes_no_trajectories() -> None:
+    stages = {
+        recipe: [stage for stage, _ in segments(load_config(recipe=recipe), AFTER)]
+        for recipe in ("thinking-with-map", "spotagent")
+    }
+    assert stages == {
+        "thinking-with-map": ["train", "evaluate"],
+        "spotagent": ["synthesize", "train", "difficulty", "train", "evaluate"],
+    }
+    alone = segments(load_config(recipe="thinking-with-map"), ["synthesize"])
+    assert [stage for stage, _ in alone] == ["synthesize"], "if asked for"
+
+
 @pytest.mark.parametrize("recipe", ["geovista", "geoagent", "thinking-with-map", "spotsft"])
 def test_a_recipe_that_takes_all_pictures_measures_no_pass_at_k(recipe: str) -> None:
     assert order(recipe) == ["train.samples", "train.sft", "train.cold_start", "train.grpo"]
     assert [stage for stage, _ in segments(load_config(recipe=recipe), ["difficulty"])] == ["difficulty"], (
         "if asked for"
     )
+
+
+def test_recorded_tools_need_no_service_but_those_of_models_and_rewards() -> None:
+    def needed(recipe: str, *stages: str, frozen: bool) -> set[str]:
+        mode = ("services.tools.mode=frozen", "services.tools.recording=tools.sqlite") if frozen else ()
+        return services_of(load_config(recipe=recipe, overrides=mode), stages)
+
+    assert needed("spotmini", "train", frozen=False) == {"geocoder"}
+    assert needed("spotmini", "train", frozen=True) == set()
+    assert needed("spotmini", "evaluate", frozen=True) == {"chat"}
+    assert needed("geoagent", "train", frozen=True) == needed("geoagent", "train", frozen=False) != set()

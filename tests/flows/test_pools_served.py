@@ -7,6 +7,7 @@ those of the embedded server.
 import asyncio
 import base64
 import io
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -32,13 +33,14 @@ from tasks.services import Chat, connect
 # Pictures of 4 merged patches, within the limits of the checkpoint: neither server resizes them.
 SIDE = 56
 ENGINES = {
-    "embedded": {},
+    "embedded": {"engine": "embedded"},
     "vllm": {
         "engine_args": {"enforce_eager": True, "max_model_len": 512, "max_num_seqs": 16},
         "env": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
         "start_s": 3600,
     },
 }
+ENGINES["ray"] = {**ENGINES["vllm"], "transport": "ray"}
 
 
 def question(number: int) -> list[dict[str, Any]]:
@@ -82,6 +84,14 @@ def by_the_pool(base_url: str, model: str, numbers: Sequence[int]) -> list[list[
     return asyncio.run(all_of_them())
 
 
+def by_actors(names: Sequence[str], model: str, numbers: Sequence[int]) -> list[list[int]]:
+    """The same of a pool that is asked through Ray."""
+    actor = ray.get_actor(names[0], namespace="geofix")
+    answers = ray.get([actor.complete.remote(json.dumps(body(model, number)).encode()) for number in numbers])
+    assert {status for status, _ in answers} == {200}, answers[0]
+    return [json.loads(answer)["choices"][0]["token_ids"] for _, answer in answers]
+
+
 def by_the_embedded_server(checkpoint: Path, numbers: Sequence[int]) -> list[list[int]]:
     client = TestClient(served_app(checkpoint, "tiny"), base_url="http://127.0.0.1")
     answers = [client.post("/v1/chat/completions", json=body("tiny", number)).json() for number in numbers]
@@ -89,11 +99,16 @@ def by_the_embedded_server(checkpoint: Path, numbers: Sequence[int]) -> list[lis
 
 
 @pytest.mark.parametrize(
-    "engine", [pytest.param("embedded", marks=pytest.mark.slow), pytest.param("vllm", marks=pytest.mark.vllm)]
+    "engine",
+    [
+        pytest.param("embedded", marks=pytest.mark.slow),
+        pytest.param("vllm", marks=pytest.mark.vllm),
+        pytest.param("ray", marks=pytest.mark.vllm),
+    ],
 )
 def test_a_pool_answers_outlives_its_replica_and_is_put_away(engine: str, checkpoint: Path, tmp_path: Path) -> None:
     prompts = int(os.environ.get("GEOFIX_TEST_PROMPTS", "100"))
-    settings = {"model": str(checkpoint), "engine": engine, "gpus": 0, "cpus": 0.5, **ENGINES[engine]}
+    settings = {"model": str(checkpoint), "engine": "vllm", "gpus": 0, "cpus": 0.5, **ENGINES[engine]}
     config = Config.model_validate({"models": {"pools": {"eyes": settings}, "roles": {"judge": {"endpoint": "eyes"}}}})
     lake = Lake(tmp_path / "lake")
     pools = RunPools(config, lake, ["curate"])
@@ -106,8 +121,13 @@ def test_a_pool_answers_outlives_its_replica_and_is_put_away(engine: str, checkp
         connection = connections.sharing(shared_rate_budget(lake, reachable.spread), calls.log).chat
 
         numbers = range(prompts)
-        base_url = reachable.models.endpoints["eyes"].base_url
-        assert by_the_pool(base_url, str(checkpoint), numbers) == by_the_embedded_server(checkpoint, numbers)
+        endpoint = reachable.models.endpoints["eyes"]
+        found = (
+            by_actors(endpoint.actors, str(checkpoint), numbers)
+            if endpoint.actors
+            else by_the_pool(endpoint.base_url, str(checkpoint), numbers)
+        )
+        assert found == by_the_embedded_server(checkpoint, numbers)
         replies = asyncio.run(ask(Chat(connection), numbers))
         assert {reply.model for reply in replies} == {str(checkpoint)} and all(reply.usage.tokens for reply in replies)
 
@@ -133,6 +153,7 @@ def kill_replica() -> None:
     [name] = [
         one["name"]
         for one in ray.util.list_named_actors(all_namespaces=True)
-        if one["name"].startswith("SERVE_REPLICA::geofix-eyes") and "OpenAiIngress" not in one["name"]
+        if one["name"].startswith(("SERVE_REPLICA::geofix-eyes", "geofix-eyes")) and "OpenAiIngress" not in one["name"]
     ]
-    ray.kill(ray.get_actor(name, namespace="serve"), no_restart=False)
+    namespace = "serve" if name.startswith("SERVE") else "geofix"
+    ray.kill(ray.get_actor(name, namespace=namespace), no_restart=False)

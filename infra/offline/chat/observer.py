@@ -13,7 +13,7 @@ def observer_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A description of the last picture sent; with a response schema, the same facts as JSON."""
     seen = look_at_picture(request.last_picture())
     if request.response_schema is not None:
-        return Reply(fill_schema(request.response_schema, facts_of(seen)))
+        return Reply(fill_schema(request.response_schema, facts_of(seen, request.messages[-1].text)))
     return Reply(describe(seen))
 
 
@@ -48,16 +48,21 @@ def describe(seen: SeenPicture) -> str:
     return "\n".join(parts)
 
 
-def facts_of(seen: SeenPicture) -> dict[str, object]:
-    """The same observation as named values."""
+def facts_of(seen: SeenPicture, asked: str = "") -> dict[str, object]:
+    """The same observation as named values; boxes are those of what is asked for, by default of writing."""
     scene = seen.scene
+    boxes = [list(line.box) for line in seen.readable]
+    if "foreground" in asked:
+        boxes = [[0, round(0.8 * seen.height), seen.width, seen.height]]
+    elif "pole" in asked:
+        boxes = []  # its eyes do not tell them from tree trunks
     return {
         "description": describe(seen),
         "view": scene.view,
         "driving_side": scene.side or "unknown",
         "centre_line": scene.centre or "unknown",
         "text": [line.text for line in seen.readable],
-        "boxes": [list(line.box) for line in seen.readable],
+        "boxes": boxes,
     }
 
 

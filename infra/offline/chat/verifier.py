@@ -247,6 +247,8 @@ def _see(request: ChatRequest) -> Notes:
     """What the pictures show, as the planner would note it: the scene of the largest, the writing of all."""
     request.last_picture()
     pictures = list({p.sha256: p for p in request.pictures}.values())
+    # Pictures of maps are square: what is written there is not in the scene.
+    pictures = [p for p in pictures if p.width != p.height] or pictures[:1]
     whole = max(pictures, key=lambda p: p.width * p.height)
     notes = Notes(description=describe(look_at_picture(whole)))
     notes.texts = read_texts(notes.description)

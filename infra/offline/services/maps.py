@@ -2,7 +2,7 @@
 
 The JSON is AMap's (`/v3/assistant/inputtips`, `/v3/place/text`, `/v3/place/detail`, `/v3/staticmap`): numbers are
 strings, `location` is "lon,lat", what is missing is an empty list, and trouble is told in a 200 as `status` "0" with
-`info` and `infocode`. Coordinates are WGS 84.
+`info` and `infocode`. Coordinates are GCJ-02 inside China and WGS 84 elsewhere; tiles are WGS 84.
 """
 
 import io
@@ -24,6 +24,7 @@ from infra.offline import ids
 from infra.offline.computing import compute_in_thread
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, NameIndex
+from infra.offline.maps.china_shift import shifted, unshifted
 from infra.offline.maps.view import HIGHEST_LAT, View
 from infra.offline.place import Place, point_along
 from infra.offline.seeded_random import fraction
@@ -263,16 +264,17 @@ class Maps:
             return _trouble(*_BAD_PARAMETERS)
         if not (abs(lat) <= HIGHEST_LAT and abs(lon) <= 180 and style in STYLES):
             return _trouble(*_BAD_PARAMETERS)
-        return await self._picture(View.around(lat, lon, zoom, width, height), style)
+        return await self.show(View.around(*unshifted(lat, lon), zoom, width, height), style)
 
     async def _tile(self, request: Request) -> Response:
         z, x, y = (request.path_params[axis] for axis in "zxy")
         style = request.query_params.get("style", "roadmap")
         if z > HIGHEST_ZOOM or x >= 1 << z or y >= 1 << z or style not in STYLES:
             return PlainTextResponse("Not Found", 404)
-        return await self._picture(View.tile(z, x, y), style)
+        return await self.show(View.tile(z, x, y), style)
 
-    async def _picture(self, view: View, style: str) -> Response:
+    async def show(self, view: View, style: str) -> Response:
+        """A view as a picture."""
         data = await compute_in_thread(self.picture, view, style)
         return Response(data, media_type="image/png", headers={"cache-control": "max-age=86400"})
 
@@ -300,7 +302,8 @@ def _whole(text: str, most: int) -> int:
 
 
 def _location(poi: Poi) -> str:
-    return f"{poi.lon:.6f},{poi.lat:.6f}"
+    lat, lon = shifted(poi.lat, poi.lon) if poi.city.country == "CN" else (poi.lat, poi.lon)
+    return f"{lon:.6f},{lat:.6f}"
 
 
 def _district(poi: Poi) -> str:

@@ -14,11 +14,15 @@ from tasks.agent.attempt import Sampling
 from tasks.agent.environment import Ask
 from tasks.agent.prompt import Budgets, Prompt
 from tasks.recipes.geoagent.form import DIRECT, NORMALISE, QUESTION, SYSTEM, addresses_of, gold, judge, schema
+from tasks.recipes.geoagent.masking import EVALUATION
 from tasks.recipes.geoagent.reward import REWARD
 from tasks.recipes.recipe import Recipe, Writer, WriterContext
 from tasks.services.chat import Chat
 
+__all__ = ["EVALUATION", "RECIPE"]
+
 MAX_CHARS = 8000  # of one picture's notes; the rest is left out
+REVIEW = "review"  # in place of a file: what people wrote in the review site
 
 
 def read_notes(path: str) -> pl.DataFrame:
@@ -85,13 +89,19 @@ def _roles(settings: SynthesizeSettings) -> tuple[str, ...]:
     return (settings.agent if settings.notes is None else settings.normalizer,)
 
 
-def _notes(settings: SynthesizeSettings) -> pl.DataFrame | None:
-    return None if settings.notes is None else read_notes(settings.notes)
+def _notes(settings: SynthesizeSettings, written: pl.DataFrame) -> pl.DataFrame | None:
+    """Notes of the file that the settings name, or those of the review site, each picture's newest."""
+    if settings.notes is None:
+        return None
+    if settings.notes != REVIEW:
+        return read_notes(settings.notes).with_columns(note_id=pl.lit(None, pl.String))
+    newest = written.sort("noted_at", "note_id").unique("image_id", keep="last", maintain_order=True)
+    return newest.select("image_id", pl.col("notes").str.slice(0, MAX_CHARS), "note_id")
 
 
 RECIPE = Recipe(
     name="geoagent",
-    version=1,
+    version=2,
     prompt=Prompt(SYSTEM, QUESTION, budgets=Budgets(calls=0, turns=1), helpers={"normalise": NORMALISE}),
     direct=Prompt(DIRECT, QUESTION, budgets=Budgets(calls=0, turns=1)),
     judge=judge,

@@ -26,11 +26,22 @@ FORM = """\
   "PreciseLocalization": {"Clues": ["..."], "Reasoning": "...", "Conclusion": "...", "Uncertainty": "..."}},
  "FinalAnswer": "Country; Region; Specific Location"}"""
 
+# Figure 7, both prompts.
+CLUES = """\
+Possible clues include:
+National clues: traffic sign shapes and colors, language and writing, driving direction, architectural style, \
+vegetation and climate features, etc.
+Regional clues: emblems and enterprises, topography, vegetation types, regional traffic signage, dialect and \
+spelling, license plate styles, area codes and postal codes, infrastructure characteristics, etc.
+Precise positioning: road signs, street names, house numbers, landmark buildings, river and lake systems, venue \
+attributes such as parks, downtown areas and commercial districts, shop names and storefronts, etc.
+"""
+
 SYSTEM = f"""\
 You are an expert at telling where images were taken. Reason in three levels: which country, which region, which place.
 For each level give the clues you see in the image, the reasoning that leads from them to a conclusion, the \
 conclusion, and how uncertain it is: Low, Moderate or High.
-Answer with JSON alone, in this form:
+{CLUES}Answer with JSON alone, in this form:
 {FORM}"""
 
 # Figure 7, GRPO: the chain of thought is the thought, and the answer stands in tags of its own.
@@ -38,7 +49,7 @@ DIRECT = f"""\
 You are an expert at telling where images were taken. Reason in three levels: which country, which region, which place.
 For each level give the clues you see in the image, the reasoning that leads from them to a conclusion, the \
 conclusion, and how uncertain it is: Low, Moderate or High. Name nothing that is not in the image.
-Write the reasoning inside <think> ... </think> tags and the answer inside <answer> ... </answer> tags.
+{CLUES}Write the reasoning inside <think> ... </think> tags and the answer inside <answer> ... </answer> tags.
 The reasoning is JSON in this form:
 {FORM}
 The answer is text alone: the country, its first or second administrative division, and the place inside it, as in

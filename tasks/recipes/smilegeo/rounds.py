@@ -16,7 +16,7 @@ import polars as pl
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.agent.attempt import TRAINED, stable_seed
 from tasks.agent.picture import stored_picture
-from tasks.agent.service_tools import open_toolbox
+from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.toolbox import Toolbox
 from tasks.lake.image_store import ImageStore
 from tasks.recipes.reading import located, named_point, reads_addresses
@@ -157,7 +157,7 @@ def swarm_roles(settings: EvaluateSettings) -> tuple[str, ...]:
 
 def swarm_services(settings: EvaluateSettings) -> tuple[str, ...]:
     """The services that agents and the reading of their answers ask."""
-    search = ("search",) if settings.swarm.web_search else ()
+    search = tool_services(("search_web",)) if settings.swarm.web_search else ()
     return ("chat", *search, *(("geocoder",) if reads_addresses(settings.agent_recipe) else ()))
 
 

@@ -149,6 +149,13 @@ def marked(source: Source) -> Told:
         yield row["image_id"], step("Marked by a person", text, tone=tone, when=moment(row["marked_at"]))
 
 
+def noted(source: Source) -> Told:
+    """How people would find the place."""
+    for row in source.read("notes").to_dicts():
+        about = [["author", row["author"]], ["licence", row["licence"]]]
+        yield row["image_id"], step("Notes of a person", row["notes"], facts=about, when=moment(row["noted_at"]))
+
+
 def viewed(source: Source) -> Told:
     """Perspective views cut from it."""
     for row in source.read("views").to_dicts():
@@ -210,11 +217,11 @@ def answered(source: Source) -> Told:
 
 
 STEPS: tuple[Callable[[Source], Told], ...] = (
-    planned, fetched, rechecked, measured, judged, placed, rejected, labelled, marked, viewed, solved, tried, trained,
-    answered,
+    planned, fetched, rechecked, measured, judged, placed, rejected, labelled, marked, noted, viewed, solved, tried,
+    trained, answered,
 )  # fmt: skip
 _READS = (
-    "places", "images", "checks", "quality", "tiers", "judgements", "rejects", "labels", "marks", "views",
+    "places", "images", "checks", "quality", "tiers", "judgements", "rejects", "labels", "marks", "notes", "views",
     "trajectories", "regimes", "samples", "models", "predictions", "duplicates",
 )  # fmt: skip
 READS = tuple(name for name in _READS if name in TABLES)

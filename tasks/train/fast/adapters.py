@@ -1,7 +1,7 @@
 """Low-rank adapters in the fast path: PEFT makes, merges and names them, this file reads their weights.
 
-Only the language model's projections have adapters. Their weights are float32: an adapter's small steps would be lost
-in bf16, and they are few.
+Only the language model's projections have adapters; experts, which are one tensor a layer, have none. An adapter's
+weights are float32: its small steps would be lost in bf16, and they are few.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from schemas.settings.train import LoraSettings
 
-TARGETS = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+TARGETS = r".*(language_model|text_model\.layers).*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 NAME = "default"  # PEFT's name of the one adapter
 
 

@@ -73,7 +73,9 @@ def pack_groups(groups: Sequence[Group], image_token: int, merge: int) -> Packed
             pixels.append(one.pixels)
             grids += one.grids
     together = np.concatenate(ids)
+    # A question's pictures were sent to the device as they were decoded, those that tools returned were not.
     shown = [one for one in pixels if one is not None]
+    shown = [one.to(shown[0].device, shown[0].dtype) for one in shown]
     return Packed(
         ids=torch.from_numpy(together),
         positions=torch.from_numpy(np.ascontiguousarray(np.concatenate(positions, axis=1))),

@@ -7,8 +7,8 @@ compiled functions with attention between them. They take tensors, so all layers
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -19,9 +19,11 @@ from torch.utils.checkpoint import checkpoint
 from schemas.errors import GeofixError
 from tasks.train.fast.adapters import Weight, linear, weight_of
 from tasks.train.fast.attention import attend, rotate
+from tasks.train.fast.grouped import Group, pack_groups
 from tasks.train.fast.layout import Grid, Segments, VisionLayout, VisionShape
 from tasks.train.fast.loss import cross_entropy, token_log_probs
-from tasks.train.fast.packing import Packed
+from tasks.train.fast.packing import IGNORED, Packed, Sample, pack
+from tasks.train.trainable import TrainableModel
 
 GRAPHS = 64  # compiled versions of one function, at most
 COMPILED_FROM = 200_000_000  # parameters; compiling takes a minute or more, which a smaller model does not win back
@@ -77,8 +79,8 @@ def is_worth_compiling(model: Any, device: torch.device) -> bool:
     return device.type == "cuda" and sum(weight.numel() for weight in model.parameters()) >= COMPILED_FROM
 
 
-class FastModel(ABC):
-    """Computes with `model`'s parameters: whatever trains or loads the model trains or loads this."""
+class FastModel(TrainableModel):
+    """Computes packed samples with `model`'s parameters."""
 
     def __init__(
         self,
@@ -98,7 +100,6 @@ class FastModel(ABC):
         self.compile_layers = compile_layers
         self.checkpoint_vision, self.checkpoint_text = checkpoint_vision, checkpoint_text
         self.wide = wide  # sums of layers in float32: bf16 would round them after every layer
-        self.is_sharded = False  # over processes (tasks/train/ranks.py)
         self.use_adapters = use_adapters  # False: the model as it was before its adapters, GRPO's reference
         self.image_token: int = model.config.image_token_id
         self.merge: int = vision.spatial_merge_size
@@ -125,6 +126,25 @@ class FastModel(ABC):
     @abstractmethod
     def pictures(self, pixels: torch.Tensor, grids: tuple[Grid, ...]) -> Pictures:
         """The pictures' tokens."""
+
+    @property
+    def pixel_type(self) -> torch.dtype:  # type: ignore[override]
+        kind: torch.dtype = self.vision.patch_embed.proj.weight.dtype
+        return kind
+
+    def pack(self, samples: Sequence[Sample], length: int | None = None) -> Packed:
+        return pack(samples, self.image_token, self.merge, length).to(self.device)
+
+    def pack_groups(self, groups: Sequence[Group]) -> Packed:
+        return pack_groups(groups, self.image_token, self.merge).to(self.device)
+
+    def blank_sample(self) -> Sample:
+        """The smallest picture and one token."""
+        patches = torch.zeros(self.merge**2, self.vision.patch_embed.proj.weight.shape[1:].numel())
+        return Sample([self.image_token, 0], [IGNORED] * 2, patches, ((1, self.merge, self.merge),))
+
+    def alike(self, model: Any, use_adapters: bool = True) -> FastModel:
+        return type(self)(model, compile_layers=self.compile_layers, use_adapters=use_adapters)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return (compiled(function) if self.compile_layers else function)(*arguments)

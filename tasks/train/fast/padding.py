@@ -13,14 +13,15 @@ import torch.nn.functional as F
 from torch import nn
 
 MULTIPLE = 64
+PADDED_KIND = "qwen2_5_vl"
 
 
 def pad_vision(model: Any) -> None:
     """Pad the vision MLPs of a model in place. Call it before the optimizer is made."""
+    if model.config.model_type != PADDED_KIND:  # Qwen3-VL's is 4,304 wide, which is aligned
+        return
     for block in model.model.visual.blocks:
         mlp = block.mlp
-        if not hasattr(mlp, "gate_proj"):  # Qwen3-VL's is 4,304 wide, which is aligned
-            return
         missing = -mlp.gate_proj.weight.shape[0] % MULTIPLE
         if not missing:
             continue
@@ -36,9 +37,12 @@ def plain_state(model: Any, whole: dict[str, torch.Tensor] | None = None) -> dic
 
     `whole` is the state where the model itself holds parts of it only.
     """
-    width = model.config.vision_config.intermediate_size
     state: dict[str, torch.Tensor] = {}
-    for name, tensor in (model.state_dict() if whole is None else whole).items():
+    whole = model.state_dict() if whole is None else whole
+    if model.config.model_type != PADDED_KIND:
+        return dict(whole)
+    width = model.config.vision_config.intermediate_size
+    for name, tensor in whole.items():
         if "visual.blocks" in name and (".mlp.gate_proj." in name or ".mlp.up_proj." in name):
             tensor = tensor[:width].contiguous()
         elif "visual.blocks" in name and name.endswith(".mlp.down_proj.weight"):

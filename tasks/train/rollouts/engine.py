@@ -51,10 +51,10 @@ def together(arrived: list[tuple[int, Sample]]) -> Iterator[list[tuple[int, Samp
 
 @dataclass(frozen=True)
 class Rollout:
-    """One completion: its tokens, the end token included if it was reached, and their log-probabilities."""
+    """One completion: its tokens, the end token included if it was reached."""
 
     ids: list[int]
-    log_probs: list[float]
+    log_probs: list[float]  # of the tokens; nan from an engine that does not keep them
     is_finished: bool
 
 
@@ -74,7 +74,7 @@ class RolloutEngine:
     ) -> None:
         text = model.text.config
         self.model, self.sampling = model, sampling or Sampling()
-        self.groups, self.size, self.new_tokens = groups, group_size, new_tokens
+        self.groups, self.size, self.prompt_tokens, self.new_tokens = groups, group_size, prompt_tokens, new_tokens
         self.device = model.device
         # Which experts a token goes to is decided on the device: their work cannot be recorded.
         self.use_graph = self.device.type == "cuda" and not model.has_experts if use_graph is None else use_graph

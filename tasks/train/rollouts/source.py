@@ -13,8 +13,11 @@ from tasks.services import Connections
 from tasks.train.fast.grouped import Completion
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
+from tasks.train.plain import PlainModel
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
+from tasks.train.rollouts.plain import PlainEngine
 from tasks.train.rollouts.sampling import Sampling
+from tasks.train.trainable import TrainableModel
 
 ROUND = 64  # prompt capacities are multiples: fewer engines, and fewer graphs to capture
 
@@ -28,6 +31,9 @@ class Episode:
     answer: str  # the text that is scored
     tool_calls: int = 0
     outage: str | None = None  # a tool that failed for reasons of its own
+    tool_misses: int = 0  # questions that nothing was recorded for
+    log_probs: Sequence[float] | None = None  # of the policy's tokens, as the engine drew them; nan: unknown
+    tool_errors: int = 0  # calls that were not valid, parseable and executable
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,41 @@ class Rollouts(Protocol):
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]: ...
 
 
+class RolloutEngines(Protocol):
+    """Writes rollouts with the policy's weights as they were when last refreshed."""
+
+    def refresh_weights(self) -> None:
+        """Called before each draw."""
+
+    def stream(
+        self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
+    ) -> Iterator[tuple[int, list[Rollout]]]:
+        """(number of the prompt, its `size` rollouts) as they end."""
+
+    def serve(
+        self, take: Callable[[int, bool], Sample | None], longest: int, count: int, new_tokens: int, sampling: Sampling
+    ) -> Iterator[tuple[int, list[Rollout]]]:
+        """A rollout of each prompt as prompts come, numbered in the order they were taken.
+
+        `take(most, waits)` gives the next prompt of at most so many tokens. None means that there is none at the
+        moment; with `waits`, as nothing is being written, that there will be none. `longest` tokens and `count` prompts
+        are expected.
+        """
+
+    def clear(self) -> None:
+        """Free what a training step needs the memory of."""
+
+
 class Engines:
     """Embedded engines by capacity: a longer prompt than any before makes a larger engine."""
 
-    def __init__(self, fast: FastModel, end_tokens: Sequence[int], rollouts: int) -> None:
+    def __init__(self, fast: TrainableModel, end_tokens: Sequence[int], rollouts: int) -> None:
         """`rollouts` are decoded side by side, at most."""
         self._fast, self._ends, self._rollouts = fast, list(end_tokens), rollouts
-        self._engines: dict[tuple[int, Sampling], RolloutEngine] = {}
+        self._engines: dict[tuple[int, Sampling], RolloutEngine | PlainEngine] = {}
+
+    def refresh_weights(self) -> None:
+        """Weights are read where they are."""
 
     def generate(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
@@ -72,19 +106,41 @@ class Engines:
         longest = max(len(one.ids) for one in prompts)
         return self.engine(longest, len(prompts), size, new_tokens, sampling).generate(prompts)
 
-    def engine(self, longest: int, prompts: int, size: int, new_tokens: int, sampling: Sampling) -> RolloutEngine:
+    def serve(
+        self, take: Callable[[int, bool], Sample | None], longest: int, count: int, new_tokens: int, sampling: Sampling
+    ) -> Iterator[tuple[int, list[Rollout]]]:
+        """A rollout of each prompt as prompts come; those longer than the engine are left for a larger one."""
+        engine = self.engine(longest, count, 1, new_tokens, sampling)
+        return engine.serve(lambda waits: take(engine.prompt_tokens, waits))
+
+    def engine(
+        self, longest: int, prompts: int, size: int, new_tokens: int, sampling: Sampling
+    ) -> RolloutEngine | PlainEngine:
         """An engine for prompts of at most this length; it may hold longer ones too."""
         groups = min(max(1, self._rollouts // size), prompts)
         key = (size, sampling)
         engine = self._engines.get(key)
-        if engine is None or engine.cache.prompt < longest or engine.groups < groups or engine.new_tokens != new_tokens:
+        if (
+            engine is None
+            or engine.prompt_tokens < longest
+            or engine.groups < groups
+            or engine.new_tokens != new_tokens
+        ):
             capacity = -(-longest // ROUND) * ROUND
             if engine is not None:
-                capacity, groups = max(capacity, engine.cache.prompt), max(groups, engine.groups)
+                capacity, groups = max(capacity, engine.prompt_tokens), max(groups, engine.groups)
                 del self._engines[key], engine  # its buffers are freed before the larger ones are made
-            engine = RolloutEngine(self._fast, size, groups, capacity, new_tokens, self._ends, sampling)
+            engine = self._make(size, groups, capacity, new_tokens, sampling)
             self._engines[key] = engine
         return engine
+
+    def _make(
+        self, size: int, groups: int, capacity: int, new_tokens: int, sampling: Sampling
+    ) -> RolloutEngine | PlainEngine:
+        if isinstance(self._fast, PlainModel):
+            return PlainEngine(self._fast, size, groups, capacity, new_tokens, self._ends, sampling)
+        assert isinstance(self._fast, FastModel)
+        return RolloutEngine(self._fast, size, groups, capacity, new_tokens, self._ends, sampling)
 
     def clear(self) -> None:
         """Free the key caches, as a training step needs the memory."""
@@ -95,22 +151,28 @@ class EmbeddedRollouts:
     """Rollouts without tools: one completion each, G of them from a prompt that is computed once."""
 
     def __init__(
-        self, engines: Engines, decode: Any, size: int, new_tokens: int, temperature: float, keep: bool = True
+        self, engines: RolloutEngines, decode: Any, size: int, new_tokens: int, temperature: float, keep: bool = True
     ) -> None:
         self._engines, self._decode = engines, decode
         self._size, self._new_tokens, self._sampling = size, new_tokens, Sampling(temperature)
         self._keep = keep  # key caches between two generations
 
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
-        groups = self._engines.generate(prompts, self._size, self._new_tokens, self._sampling)
+        self._engines.refresh_weights()
+        found = dict(self._engines.stream(prompts, self._size, self._new_tokens, self._sampling))
         if not self._keep:
             self._engines.clear()
         return [
             [
-                Episode(Completion(one.ids, [True] * len(one.ids)), one.is_finished, self._decode(one.ids))
-                for one in group
+                Episode(
+                    Completion(one.ids, [True] * len(one.ids)),
+                    one.is_finished,
+                    self._decode(one.ids),
+                    log_probs=one.log_probs,
+                )
+                for one in found[number]
             ]
-            for group in groups
+            for number in range(len(prompts))
         ]
 
 

@@ -2,13 +2,16 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from flows.cli.closing import closing_words
 from flows.cli.command import Call
 from schemas.messages import Usage
+from tasks.evaluate.score_report import side_by_side
 from tasks.lake import Commit, Lake
 from tasks.runtime.outcome import StageResult
 
@@ -105,12 +108,37 @@ def test_figures_are_formatted_as_by_score(tmp_path: Path) -> None:
     ]
     other = {**rows[0], "model_id": "foreign", "training_stage": "cold_start", "recipe": "geovista"}
     lake.upsert("models", [*rows, other], Commit("train", 1))
+    strange = {"policy": "trained:foreign pass@1", "evaluation_id": "f"}
+    lake.upsert("scores", [{**scores[0], **strange}], Commit("evaluate", 2))
     words = closing_words([result("evaluate.scores", {})], lake, Call())
     assert "1,380.4" in words and "12.50 %" in words and "e+" not in words
     assert "1,200 steps, no completion earned a reward" in words
     assert "foreign" not in words, "a model of another recipe is not this run's"
     went = "loss 9.60 -> 1.23; on 8 held-out pictures loss 7.18 -> 5.18, answers that can be read 0% -> 50%"
     assert went in words and went in closing_words([result("train.sft", {})], lake, Call())
+
+
+def test_scores_of_two_splits_stand_apart(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for batch, (split, value) in enumerate({"benchmark": 0.25, "validation": 0.75}.items(), 1):
+        row = {"evaluation_id": split, "snapshot_id": "s", "split": split, "policy": "base", "n": 8 * batch}
+        lake.upsert("scores", [{**row, "metric": "acc@25km", "value": value}], Commit("evaluate", batch))
+    lines = closing_words([result("evaluate.scores", {})], lake, Call()).splitlines()
+    for split, figures in (("benchmark", ["base", "8", "25.00", "%"]), ("validation", ["base", "16", "75.00", "%"])):
+        at = lines.index(f"  scores on the {split} split:")
+        assert lines[at + 2].split() == figures
+    table = side_by_side(lake.read("scores").with_columns(pl.lit("acc@1km").alias("metric")), lake.read("models"))
+    assert table.select("split", "policy", "n").rows() == [("benchmark", "base", 8), ("validation", "base", 16)]
+
+
+def test_images_to_learn_from_are_counted_for_one_policy(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for day, (policy, kept) in enumerate({"trained:m": [True, False, False], "answerer-base": [True] * 5}.items(), 1):
+        row = {"policy": policy, "k": 8, "written_at": datetime(2026, 1, 3 - day, tzinfo=UTC)}
+        rows = [{**row, "image_id": f"i{n}", "kept": one} for n, one in enumerate(kept)]
+        lake.upsert("regimes", rows, Commit("difficulty", day))
+    words = closing_words([result("evaluate.scores", {})], lake, Call())
+    assert "  1 of 3 images to learn from by Pass@K of trained:m: " in words, "the policy measured last, alone"
 
 
 def test_of_failures_the_earlier_stage_stands_first(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.command import Call, UsageError
-from flows.cli.dry_run import dry_run
+from flows.cli.dry_run import dry_run, train_dry_run
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.errors import GeofixError
@@ -93,3 +93,32 @@ def test_without_a_plan_it_says_what_to_do(call: Call, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no lake"):
         dry_run(replace(call, lake=str(tmp_path / "nowhere")), "collect")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_training_says_which_nodes_its_workers_go_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    asked = json.dumps([{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "There."}])
+    row = {"sample_id": "s", "training_stage": "sft", "image_id": "i", "sha256": "0" * 64, "licence": "l"}
+    lake.upsert("samples", [{**row, "attribution": "a", "messages_json": asked}], Commit("train.samples", 1))
+    judge = "{endpoint: eyes}"
+    wanted = [
+        "offline.serve=false", "train.workers=3", "train.threads=2", "spread.address=head:6379",
+        "models.pools.eyes={model: m, gpus: 2, tensor_parallel: 2, replicas: [1, 1], usd_per_gpu_second: 0}",
+        f"models.roles.embedder={judge}", f"models.roles.consistency={judge}",
+    ]  # fmt: skip
+    call = Call(recipe="geoagent", lake=str(lake.root), overrides=wanted, as_json=True, quiet=True)
+    nodes = {"10.0.0.1": {"CPU": 5.0, "GPU": 4.0}, "10.0.0.2": {"CPU": 16.0, "GPU": 2.0}}
+    monkeypatch.setattr("flows.cli.dry_run.cluster_of", lambda spread: (nodes, []))
+    assert train_dry_run(call) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["nodes"] == nodes, "the cluster's, whatever this machine has"
+    # A worker needs 2 CPUs beside its GPU, so the first node holds two of them.
+    assert found["placement"]["train.workers"] == {"10.0.0.1": 2, "10.0.0.2": 1}
+    assert sum(found["placement"]["models.pools.eyes"].values()) == 2, "a replica's two workers, beside them"
+    assert train_dry_run(replace(call, as_json=False)) == 0
+    shown = capsys.readouterr().out
+    assert "train.workers: 2 on 10.0.0.1, 1 on 10.0.0.2" in shown and "whether a phase fits is not known" in shown
+    with pytest.raises(GeofixError, match=r"9 x train\.workers need 2 CPUs and 1 GPU each.*there is room for 4"):
+        train_dry_run(replace(call, overrides=[*wanted, "train.workers=9"]))

@@ -1,6 +1,7 @@
 """Scaling and swarm as stages: over a socket, pinned to a snapshot, resumable, and without the truth in any request."""
 
 import asyncio
+import base64
 import io
 import itertools
 import json
@@ -10,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import polars as pl
 import pytest
 from PIL import Image
@@ -17,6 +19,7 @@ from pydantic import ValidationError
 
 from schemas.errors import StageRefused
 from schemas.settings.evaluate import EvaluateSettings
+from schemas.settings.review import ReviewSettings
 from schemas.settings.services import ChatEndpoint, ServicesSettings
 from tasks.agent.attempt import newest_model, stable_seed
 from tasks.evaluate.ensembles import ENSEMBLES, METHODS, method_evaluation
@@ -25,6 +28,8 @@ from tasks.evaluate.scores import STAGE as SCORES
 from tasks.lake import Commit, Lake
 from tasks.recipes.evaluation import training_steps
 from tasks.recipes.smilegeo.evaluation import agent_alone
+from tasks.review.site.page import Source
+from tasks.review.site.pages.leaderboard import leaderboard_page
 from tasks.review.withdraw import trained_on
 from tasks.runtime.runner import Context, WorkerSetup, run
 from tasks.runtime.stage import open_inputs
@@ -153,12 +158,21 @@ async def test_scaling_gives_three_policies_and_no_request_holds_the_truth(lake:
     assert not [word for word in PLANTED if word in requests()]
 
     found = scored(lake, settings, url)
-    assert found[verified, "acc@200km"]["value"] == 1 and found[first, "acc@200km"]["value"] == 0
-    assert found[best, "tokens_mean"]["value"] == 40
-    pairs = lake.read("score_pairs").filter(pl.col("metric") == "acc@200km")
-    assert {(row["policy"], row["other_policy"]) for row in pairs.to_dicts()} >= {
-        (first, verified)
-    } or pairs.height == 3
+    assert found[verified, "acc@200km"]["value"] == 1
+    # One of the four attempts is right and one cannot be read; the first alone would be 0 and 0.
+    assert found[first, "acc@200km"]["value"] == 0.25 and found[first, "parse_failure_rate"]["value"] == 0.25
+    assert found[first, "acc@200km"]["n"] == 1, "pictures, not attempts"
+    assert found[first, "tokens_mean"]["value"] == 10 and found[best, "tokens_mean"]["value"] == 40
+    assert {row["split"] for row in found.values()} == {"benchmark"}
+    [pair] = (
+        lake.read("score_pairs")
+        .filter(
+            (pl.col("metric") == "acc@200km")
+            & (pl.concat_list("policy", "other_policy").list.sort() == pl.lit([first, verified]).list.sort())
+        )
+        .to_dicts()
+    )
+    assert abs(pair["difference"]) == 0.75 and pair["p"] is None, "McNemar's test is of one answer a picture"
 
 
 def test_the_swarm_stands_beside_its_baselines_and_learns_whom_to_elect(lake: Lake, url: str) -> None:
@@ -223,3 +237,42 @@ def test_evaluations_of_other_settings_have_other_names() -> None:
     assert method_evaluation(scaling, name, four) != method_evaluation(scaling, name, eight)
     more = EvaluateSettings.model_validate({"scaling": {"policies": ["p", "q"], "n": 4}})
     assert method_evaluation(scaling, name, four) == method_evaluation(scaling, name, more)
+
+
+async def test_a_policy_is_asked_again_without_each_cue(lake: Lake, url: str) -> None:
+    Model.says = {
+        "policy": "<answer>12.3, 98.7</answer>",
+        "observer": '{"boxes": [[8, 8, 40, 30], [60, 1, 900, 9], [3]]}',
+    }
+    settings = EvaluateSettings.model_validate(
+        {"policies": [], "trained": False, "masking": {"policies": ["policy"], "cues": ["text", "poles"]}}
+    )
+    rows = await ask_all(ENSEMBLES["masking"], lake, settings, url)
+    names = METHODS["masking"].evaluations("policy", settings)
+    assert names == ("policy whole", "policy without text", "policy without poles")
+    assert [row["policy"] for row in rows["predictions"]] == list(names)
+    boxes = [json.loads(row["answers_json"])["boxes"] for row in rows["deliberations"][1:]]
+    width = rows["predictions"][0]["view_width"]
+    assert boxes == [[[8, 8, 40, 30], [60, 1, width, 9]]] * 2, "within the picture, and only boxes"
+
+    shown = [
+        base64.b64decode(part["image_url"]["url"].partition(",")[2])
+        for body in Model.asked
+        if body["model"] == "policy"
+        for part in body["messages"][-1]["content"]
+        if part["type"] == "image_url"
+    ]
+    whole, covered = (np.asarray(Image.open(io.BytesIO(one)).convert("RGB")).astype(int) for one in shown[:2])
+    assert abs(covered[12:26, 12:36] - 127).mean() < 6 < 30 < abs(whole[12:26, 12:36] - 127).mean()
+    assert abs(covered[60:] - whole[60:]).mean() < 2, "the rest is as it was"
+    [view] = {row["sha256"] for row in rows["derived"]}
+    stored = json.loads(rows["predictions"][1]["messages_json"])
+    assert view in json.dumps(stored) and lake.images.read(view, "jpg") == shown[1], "withdrawn with the picture"
+    assert not [word for word in PLANTED if word in requests()]
+
+    found = scored(lake, settings, url)
+    assert found["policy without text", "acc@25km"]["value"] == found["policy whole", "acc@25km"]["value"] == 1
+    blocks = leaderboard_page.make(Source(lake, lake.read("snapshots").row(0, named=True), ReviewSettings()))
+    [table] = [one for one in blocks if one["block"] == "table" and one["columns"][:2] == ["policy", "without"]]
+    same = "100 % (2 to 100) → 100 % (2 to 100)"
+    assert [row[:3] for row in table["rows"]] == [["policy", cue, same] for cue in ("poles", "text")]

@@ -26,6 +26,7 @@ from tasks.lake import Commit, Lake
 from tasks.lake.verify import verify
 from tasks.review.site.page import Source
 from tasks.review.site.pages.leaderboard import files as leaderboard_files
+from tasks.review.site.pages.leaderboard import leaderboard_page
 from tasks.runtime.runner import Context, Inputs, WorkerSetup, run
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import open_inputs
@@ -226,6 +227,7 @@ def test_nothing_to_evaluate(tmp_path: Path) -> None:
     assert kept.is_empty() and rejects.is_empty()
     names = [
         "evaluate.answers",
+        "evaluate.masking",
         "evaluate.scaling",
         "evaluate.swarm",
         "evaluate.scores",
@@ -262,6 +264,28 @@ async def test_slices_pairs_and_the_report(lake: Lake, model: tuple[type[Model],
     text = report(lake, settings).markdown
     assert "Paired comparisons" in text and "second" in text
 
+    # The same policy on another split: neither takes the other's place, in the table, the report or the site.
+    other = EvaluateSettings(policies=("answerer-base",), trained=False, split="train")
+    await answer_all(lake, other, shop)
+    for stage in STAGES[1:]:
+        run(stage, other, Context(lake, shop.connections))
+    for table in ("scores", "score_slices"):
+        assert set(lake.read(table)["split"]) == {"benchmark", "train"}
+    rows = [
+        line.split(" | ")[:4] for line in report(lake, other).markdown.splitlines() if " | answerer-base | " in line
+    ]
+    assert [(split.strip("| "), n) for split, _, _, n in rows][:2] == [("benchmark", "3"), ("train", "1")]
+    snapshot = lake.read("snapshots").row(0, named=True)
+    blocks = leaderboard_page.make(Source(lake, snapshot, ReviewSettings()))
+    boards = [block for block in blocks if block["block"] == "leaderboard"]
+    assert [board["policies"] for board in boards] == [["answerer-base", "second"], ["answerer-base"]]
+    assert [block["text"] for block in blocks if block["block"] == "heading" and "Split" in block["text"]] == [
+        "Split: benchmark",
+        "Split: train",
+    ]
+    countries = next(b for b in blocks if b["block"] == "table" and b["columns"][0] == "country")
+    assert countries["columns"][-4:] == ["country", "province or state", "city", "n"], "levels by country"
+
 
 async def test_a_conversation_names_only_stored_pictures_and_its_page_draws_the_boxes(
     lake: Lake, model: tuple[type[Model], str]
@@ -290,6 +314,11 @@ async def test_a_conversation_names_only_stored_pictures_and_its_page_draws_the_
     snapshot = lake.read("snapshots").row(0, named=True)
     [(_, answers)] = leaderboard_files(Source(lake, snapshot, ReviewSettings()))
     assert len(answers) == 3
+    [rate] = lake.read("scores").filter(pl.col("metric") == "tool_rate/image_zoom_in_tool").to_dicts()
+    assert rate["value"] == 1 and rate["n"] == 3, "SpotAgent, figure 7a"
+    blocks = leaderboard_page.make(Source(lake, snapshot, ReviewSettings()))
+    [by_tool] = [block for block in blocks if block.get("title") == "Answers that called a tool, by tool"]
+    assert by_tool["labels"] == ["image_zoom_in_tool"] and by_tool["series"] == {"zoomer": [1.0]}
     for found in answers.values():
         [box] = [step["box"] for step in found["steps"] if "box" in step]
         assert box == [round(share, 4) for share in (30 / width, 20 / height, 120 / width, 80 / height)]

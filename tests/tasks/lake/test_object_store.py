@@ -18,6 +18,7 @@ from bench.s3_server import s3_server
 from schemas.errors import LakeError
 from schemas.settings.maintain import MaintainSettings
 from tasks.lake import Commit, Lake
+from tasks.lake.backup import copy_lake
 from tasks.lake.blobs import BlobMissing
 from tasks.lake.image_store import CorruptImage
 from tasks.lake.maintain import maintain, vacuum
@@ -222,3 +223,17 @@ def test_a_store_that_cannot_be_used_is_one_line_with_bucket_and_variables(
         words = said()
         assert "AWS_ACCESS_KEY_ID (not set)" in words and "AWS_SECRET_ACCESS_KEY (set)" in words and "\n" not in words
     assert "AZURE_STORAGE_ACCOUNT_NAME (not set)" in said("az://container/x")
+
+
+def test_a_backup_goes_to_an_object_store_and_back(lake: Lake, tmp_path: Path) -> None:
+    here = Lake(tmp_path / "lake")
+    here.name("anything")
+    here.upsert("places", [place("p")], Commit("run", 1))
+    here.images.put(b"a picture", "jpg")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.lake.backup.LARGE", 8)  # every file goes by disk, as checkpoints do
+        copy_lake(here, lake)
+        back = Lake(tmp_path / "back")
+        copy_lake(lake, back)
+    assert back.read("places").to_dicts() == here.read("places").to_dicts() == lake.read("places").to_dicts()
+    assert [blob.size for blob in back.images.list()] == [9] and list(verify(back)) == []

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from flows.cli.application import app
 from schemas.errors import LakeError
 from tasks.lake import Commit, Lake
+from tasks.lake.backup import copy_lake
 from tasks.lake.verify import Problem, verify
 
 
@@ -144,3 +146,73 @@ def test_the_list_of_tables_goes_on_past_damaged_ones(lake: Lake) -> None:
     listed = CliRunner().invoke(app, ["tables", "--json", "--lake", lake.uri])
     rows = {row["table"]: row for row in json.loads(listed.stdout)}
     assert listed.exit_code == 1 and rows["images"]["rows"] == 1 and "is damaged" in rows["labels"]["damaged"]
+
+
+def rows(lake: Lake) -> dict[str, list[dict[str, object]]]:
+    return {name: lake.read(name).sort(lake.read(name).columns[0]).to_dicts() for name in lake.existing()}
+
+
+def test_a_backup_is_the_lake_and_a_second_one_copies_what_is_new(lake: Lake, tmp_path: Path) -> None:
+    lake.name("anything")  # makes the key of the names
+    lake.blobs.put("models/.half/weights", b"not finished")
+    copy = Lake(tmp_path / "backup")
+    first = copy_lake(lake, copy)
+    assert first.files > 8 and first.kept == 0 and rows(copy) == rows(lake) and problems(copy) == []
+    assert copy.name("anything") == lake.name("anything") and not copy.blobs.exists("models/.half/weights")
+    key = (tmp_path / "backup" / "names.key").stat()
+    assert key.st_mode & 0o077 == 0, "only the owner reads the key"
+
+    again = copy_lake(lake, copy)
+    assert again.kept == first.files and again.files == 0
+    lake.upsert("places", [place("q")], Commit("run", 2))
+    [picture] = [blob.key for blob in lake.images.list() if lake.blobs.get(blob.key) == b"what a tool returned"]
+    lake.tombstone("trajectories", pl.DataFrame({"trajectory_id": ["t"]}), "withdrawn", Commit("run", 2))
+    lake.blobs.delete(picture)  # withdrawn
+    later = copy_lake(lake, copy)
+    assert rows(copy) == rows(lake) and problems(copy) == [] and not copy.blobs.exists(picture)
+    assert 2 <= later.files <= 6 and later.removed == 1
+
+
+def test_a_backup_that_is_killed_leaves_the_one_before_it(lake: Lake, tmp_path: Path) -> None:
+    lake.name("anything")
+    copy = Lake(tmp_path / "backup")
+    copy_lake(lake, copy)
+    before = rows(copy)
+    lake.upsert("places", [place("q")], Commit("run", 2))
+    lake.upsert("snapshots", [{"snapshot_id": "t", "table_versions_json": "{}", "status": "pending"}], Commit("r", 2))
+
+    def killed(done: int, count: int) -> None:
+        if done == count - 2:  # the files of both tables are there, their commits are not
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy_lake(lake, copy, killed)
+    assert rows(copy) == before and problems(copy) == []
+    copy_lake(lake, copy)
+    assert rows(copy) == rows(lake)
+
+
+def test_the_commands_back_up_restore_and_refuse(lake: Lake, tmp_path: Path) -> None:
+    lake.name("anything")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, list(arguments))
+        return done.exit_code, done.output
+
+    backup, back = str(tmp_path / "backup"), str(tmp_path / "restored lake")
+    code, told = run("backup", backup, "--lake", lake.uri)
+    assert code == 0 and "copied, 0 were there" in told and "is whole: 6 tables" in told
+    code, told = run("restore", backup, "--lake", back, "--json")
+    assert code == 0 and json.loads(told)["problems"] == [] and rows(Lake(back)) == rows(lake)
+    code, told = run("restore", backup, "--lake", back)
+    assert code == 2 and "there is a lake at" in told
+    other = Lake(tmp_path / "other")
+    other.upsert("places", [place("x")], Commit("run", 1))
+    (tmp_path / "other" / "names.key").write_text("0f" * 32)
+    code, told = run("backup", other.uri, "--lake", lake.uri)
+    assert code == 2 and "holds another lake" in told and len(other.read("places")) == 1
+    code, told = run("backup", lake.uri, "--lake", lake.uri)
+    assert code == 2 and "is the lake itself" in told
+    lake.blobs.delete(next(iter(lake.images.list())).key)
+    code, told = run("backup", str(tmp_path / "late"), "--lake", lake.uri)
+    assert code == 1 and "is damaged" in told, "a lake that lacks a picture has no whole backup"

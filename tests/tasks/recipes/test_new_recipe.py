@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,7 @@ STEPS = {
     "train.cold_start train.grpo",
     "geovista": "synthesize train.samples train.sft train.cold_start train.grpo",
     "geoagent": "synthesize train.samples train.sft train.cold_start train.grpo",
-    "thinking-with-map": "synthesize train.samples train.sft train.cold_start train.grpo",
+    "thinking-with-map": "train.samples train.sft train.cold_start train.grpo",  # no cold start, so no trajectories
 }
 MODELS = {
     "spotagent": ["sft", "cold_start", "grpo"],
@@ -286,12 +287,30 @@ def tools_block_in(system: str) -> str:
     return system[system.index("\n\n# Tools\n") :] if "\n\n# Tools\n" in system else "\0"
 
 
+def the_trained_model_is_evaluated(config: Config, lake: Lake, prompt: str) -> None:
+    """The model that GRPO made, a Qwen3-VL, served and asked with the recipe's words and tools."""
+    [model] = lake.read("models").to_dicts()
+    told = json.loads((lake.blobs.pull(model["checkpoint"]) / "config.json").read_text())
+    assert (told["model_type"], model["path"]) == ("qwen3_vl", "packed")
+    asked = {"policies": ("grpo",), "max_tokens": 8, "scaling": config.evaluate.scaling}
+    mine = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=asked)})
+    with served(mine, lake, "evaluate") as reachable:
+        context = Context(lake, connect(reachable.services, {}, models=reachable.models))
+        for step in EVALUATE:
+            assert run(step, section_of(reachable, step.section or "evaluate"), context).failed == 0
+    found = lake.read("predictions").filter(pl.col("policy") == f"trained:{model['model_id']}")
+    assert found.height and all(words(json.loads(one)) == prompt for one in found["messages_json"])
+
+
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("recipe", STEPS)
 def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     recipe: str, world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str]
 ) -> None:
-    config = configuration(recipe, world[1], train=small_training(recipe), **SMALL)
+    # An answer that is drawn changes with every word of a prompt; that of TOLD is the likeliest.
+    likeliest = {"temperature": 0.0} if recipe == "geoagent" else {}
+    given = {**SMALL, "synthesize": {**SMALL["synthesize"], **likeliest}}
+    config = configuration(recipe, world[1], train=small_training(recipe), **given)
     lake = filled(Lake(tmp_path / "lake"), world[0], config, WANTED)
     snapshot_of(lake)
     names = taken_through(config, lake)
@@ -305,11 +324,12 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     own, has_scenes = RECIPES[recipe], recipe == "geovista"
     trajectories, samples = lake.read("trajectories"), lake.read("samples")
     opening = words(own.prompt.opening({"type": "image"}))
-    assert trajectories.height and all(words(json.loads(one)) == opening for one in trajectories["messages_json"])
+    assert (trajectories.height > 0) == ("synthesize" in STEPS[recipe])
+    assert all(words(json.loads(one)) == opening for one in trajectories["messages_json"])
     cold_start = samples.filter(pl.col("training_stage") == "cold_start")
     assert all(words(json.loads(one)) == opening for one in cold_start["messages_json"])
     kinds = dict(lake.read("images").select("image_id", "kind").iter_rows())
-    for table in (trajectories, samples, lake.read("predictions")):
+    for table in (*([trajectories] if trajectories.height else []), samples, lake.read("predictions")):
         assert ("satellite" in {kinds[one] for one in table["image_id"]}) == has_scenes
 
     # The prompt of GRPO is that of evaluation, and of Pass@K.
@@ -322,10 +342,21 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     assert predictions["error_km"].is_not_null().all(), ("answers are read as the recipe reads them", said)
     assert predictions["parse_error"].is_null().all(), said
 
+    if config.train.tiny.family == "qwen3_vl":
+        the_trained_model_is_evaluated(config, lake, prompt)
+
     # The truth is in no prompt.
     for row in lake.read("labels").iter_rows(named=True):
         for name in (row["country"], row["city"], f"{row['lat']:.2f}", f"{row['lon']:.2f}"):
             assert name not in opening and name not in prompt
+
+
+def test_the_lists_of_clues_stand_in_both_prompts() -> None:
+    own = RECIPES["geoagent"]
+    for prompt in (own.prompt, own.direct):
+        told = words(prompt.opening({"type": "image"}))
+        for clue in ("driving direction", "license plate styles", "house numbers", "shop names and storefronts"):
+            assert clue in told, "figure 7"
 
 
 SWARM: dict[str, Any] = {
@@ -465,3 +496,27 @@ def test_the_calls_of_a_reward_are_counted_and_a_budget_ends_training_with_a_che
     calls = lake.read("calls")
     assert set(calls["stage"]) == {"train.grpo"} and set(calls["role"]) == {"embedder", "consistency"}
     assert 0 < calls["cost_usd"].sum() <= 1.0
+
+
+@pytest.mark.usefixtures("in_process")
+def test_notes_of_the_review_site_become_a_chain_of_thought(
+    world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str]
+) -> None:
+    config = configuration("geoagent", world[1], synthesize={"also": [], "require": [], "notes": "review"})
+    lake = filled(Lake(tmp_path / "lake"), world[0], config)
+    snapshot_of(lake)
+    note = {"image_id": "i0", "snapshot_id": "s", "sha256": "a" * 64, "licence": "CC BY 4.0"}
+    for day, (author, text) in enumerate(
+        {"Ada": "Old.", "Bob": "The plates are from Wyoming, so it is Lander."}.items()
+    ):
+        row = {**note, "note_id": author, "author": author, "notes": text}
+        row |= {"noted_at": datetime(2026, 3, 1 + day, tzinfo=UTC)}
+        lake.upsert("notes", [row], Commit("notes", day))
+    [(stage, [step])] = segments(config, ["synthesize"])
+    context = Context(lake, connect(config.services, {}, models=config.models))
+    assert run(step, section_of(config, stage), context).failed == 0
+    [made] = lake.read("trajectories").to_dicts()
+    assert (made["image_id"], made["writer"], made["note_id"]) == ("i0", "notes", "Bob"), "the newest of the picture"
+    chain = json.loads(json.loads(made["messages_json"])[-1]["content"])
+    assert list(chain) == ["ChainOfThought", "FinalAnswer"] and "Wyoming" in json.dumps(chain)
+    assert run(step, section_of(config, stage), context).nothing_to_do

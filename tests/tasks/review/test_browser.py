@@ -258,3 +258,29 @@ def test_keys_pressed_faster_than_marks_are_stored_lose_none(
     stored = lake.read("marks").filter(pl.col("marked_at") > pl.lit(datetime.now(UTC) - timedelta(minutes=5)))
     assert dict(stored.select("image_id", "mark").iter_rows()) == {id_: one["mark"] for id_, one in shown.items()}
     assert len(shown) == 5 and all(one["stored"] for one in shown.values())
+
+
+def test_a_person_writes_how_a_place_is_found(
+    browser: Browser, lake: Lake, serving: Callable[[Lake, str], AbstractContextManager[str]], tmp_path: Path
+) -> None:
+    image_id = lake.read("labels").sort("image_id")["image_id"][0]
+    with serving(lake, SNAPSHOT) as address:
+        opened = browser.new_page()
+        opened.goto(f"{address}/?token=t")
+        opened.goto(f"{address}/#/picture/{image_id}")
+        save = opened.get_by_role("button", name="Save notes")
+        expect(save).to_be_disabled()
+        opened.get_by_label("notes", exact=True).fill("Palm trees and <b>left-hand</b> traffic.\nSo it is an island.")
+        opened.get_by_label("licence").select_option("CC0 1.0")
+        save.click()
+        expect(opened.locator(".notes [role=status]")).to_have_text("Stored.")
+        opened.screenshot(path=str(tmp_path / "notes.png"), full_page=True)
+        opened.close()
+    [stored] = lake.read("notes").filter(pl.col("image_id") == image_id).to_dicts()
+    assert stored["notes"].startswith("Palm trees and <b>") and stored["licence"] == "CC0 1.0" and stored["author"]
+    opened = browser.new_page(viewport={"width": 390, "height": 844})
+    opened.goto(f"{(lake.root / 'reports' / SNAPSHOT / 'index.html').as_uri()}#/picture/{image_id}")
+    expect(opened.locator(".history")).to_contain_text("Palm trees and <b>left-hand</b> traffic.")
+    expect(opened.get_by_label("notes", exact=True)).to_be_visible()
+    no_wider_than_the_window(opened)
+    opened.close()

@@ -149,3 +149,36 @@ def test_a_body_in_chunks_is_read_up_to_the_limit_only(site: tuple[Lake, dict[st
             status = asked.getresponse().status
         asked.close()
     assert status == 413 and sent < 40, "the rest was not read"
+
+
+def test_notes_are_stored_with_author_time_and_licence(site: tuple[Lake, dict[str, Any]]) -> None:
+    lake, row = site
+    first, second = lake.read("labels").select("image_id", "sha256").rows()[:2]
+    note = {"image_id": first[0], "sha256": first[1], "licence": "CC BY-SA 4.0", "noted_at": NOW.isoformat()}
+    given = {**file_of(lake, row), "marks": [], "notes": [{**note, "notes": "  Red phone boxes: England.  "}]}
+    client = TestClient(make_app(lake, row["snapshot_id"], "s3cret", "Ada"), base_url="http://127.0.0.1:8790")
+    client.get("/?token=s3cret")
+    home = {"origin": "http://127.0.0.1:8790"}
+    assert client.post("/marks", json=given, headers={"origin": "http://elsewhere"}).status_code == 403
+    assert client.post("/marks", json=given, headers=home).json()["note_outcomes"] == [""]
+    [stored] = lake.read("notes").to_dicts()
+    assert (stored["author"], stored["licence"], stored["notes"]) == (
+        "Ada",
+        "CC BY-SA 4.0",
+        "Red phone boxes: England.",
+    )
+    assert stored["image_id"] == first[0] and stored["noted_at"] == NOW and stored["snapshot_id"] == row["snapshot_id"]
+    page = "".join(path.read_text() for path in (lake.root / "reports" / row["snapshot_id"] / "data").glob("picture-*"))
+    assert "Red phone boxes: England." in page, "the picture's page shows them"
+
+    others = [{**note, "notes": "Again."}, {**note, "image_id": "unknown", "notes": "x"}]
+    others += [{**note, "sha256": second[1], "notes": "x"}, {**note, "notes": " "}]
+    done = import_marks(lake, read_marks(json.dumps({**given, "notes": others})), "Ada")
+    assert done.note_outcomes == ("", "the snapshot keeps no such picture", "it was another picture", "empty")
+    assert done.notes_taken == 1 and done.taken == 0
+    assert lake.read("notes")["notes"].to_list() == ["Again."], "a second text replaces the first"
+    import_marks(lake, read_marks(json.dumps({**given, "notes": others[:1]})), "Bob")
+    assert sorted(lake.read("notes")["author"]) == ["Ada", "Bob"]
+    for wrong in ({"licence": "all rights reserved"}, {"notes": ""}, {"notes": "x" * 8001}):
+        with pytest.raises(InputError, match=r"notes\.0"):
+            read_marks(json.dumps({**given, "notes": [{**note, "notes": "x", **wrong}]}))

@@ -12,8 +12,9 @@ from schemas.settings.review import ReviewSettings
 from tasks.lake import Commit, Lake
 from tasks.review.site.build import ASSETS, all_pages, build_site
 from tasks.review.site.compare import drift
-from tasks.review.site.page import GROUPS, chunk_of
+from tasks.review.site.page import GROUPS, Source, chunk_of
 from tasks.review.site.pages.leaderboard import best
+from tasks.review.site.pages.training import training_page
 from tasks.review.site.words import evidence
 
 MakeLake = Callable[..., Lake]
@@ -166,3 +167,20 @@ def test_the_best_of_a_row_is_marked_only_where_no_interval_overlaps() -> None:
     assert best("acc@25km", cells((0.1, 0.33, 0.9), (0.2, 0.67, 0.99))) == []  # three pictures
     assert best("median_km", cells((8, 9, 10), (2, 3, 4), None)) == [1] and best("acc@1km", cells(None)) == []
     assert best("tokens_mean", cells((3, 4, 5), (4, 5, 6))) == []
+
+
+def test_training_shows_pass_at_k_and_tool_errors_by_step(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    validations = [{"step": n, "pass@1/acc@25km": n / 20, "pass@4/acc@25km": n / 10, "loss": 1.0} for n in (0, 10)]
+    metrics = {"tool_error_rate": [0.5, None, 0.25], "reward": [0.1, 0.2, 0.3], "validations": validations}
+    model = {"model_id": "m", "training_stage": "grpo", "checkpoint": "models/m", "recipe": "r"}
+    lake.upsert("models", [{**model, "metrics_json": json.dumps(metrics)}], Commit("train", 1))
+    plots = {
+        block["title"]: block
+        for block in training_page.make(Source(lake, {"table_versions_json": "{}"}, ReviewSettings()))
+        if block["block"] == "lines"
+    }
+    best = plots["pass@K within 25km"]
+    assert best["x"] == [0, 10] and best["series"] == {"pass@1": [0.0, 0.5], "pass@4": [0.0, 1.0]}
+    [errors] = [block for title, block in plots.items() if title.startswith("tool errors: share of calls")]
+    assert errors["series"]["tool_error_rate"] == [0.5, None, 0.25]

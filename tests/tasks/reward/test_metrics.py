@@ -46,6 +46,22 @@ def test_nothing_answered_and_nothing_asked() -> None:
     assert all(metric.n == 0 and math.isnan(metric.value) for metric in summarize([]))
 
 
+def test_several_answers_to_a_query_count_as_their_mean() -> None:
+    rng = np.random.default_rng(2)
+    once = rng.choice([0.4, 30.0, 400.0, np.nan], 40)
+    again = np.repeat(once, 3)  # three times the same answer is no more knowledge
+    for one, three in zip(summarize(once), summarize(again, repeats=3), strict=True):
+        assert (one.name, one.n) == (three.name, three.n)
+        assert three.value == pytest.approx(one.value, nan_ok=True)
+        assert (three.low, three.high) == pytest.approx((one.low, one.high), rel=0.1, nan_ok=True)
+    mixed = named(summarize([0.4, 400.0, 400.0, 0.4, 0.4, math.nan], {"city": [1, 0, 0, 1, 1, 0]}, repeats=3))
+    assert mixed["acc@1km"].value == pytest.approx(1 / 2) and mixed["acc@1km"].n == 2
+    assert mixed["parse_failure_rate"].value == pytest.approx(1 / 6)
+    assert mixed["city_accuracy"].value == 0.5 and mixed["city_accuracy"].n == 2
+    with pytest.raises(ValueError, match="3 to every query"):
+        summarize([1.0, 2.0], repeats=3)
+
+
 def test_the_intervals_are_those_of_resampling_rows() -> None:
     rng = np.random.default_rng(5)
     for n in (400, 401):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from bench.other_models import tiny_llava
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
 from tasks.services import Chat, connect
@@ -55,42 +56,10 @@ def served(command: list[str], health: str) -> Iterator[str]:
         process.wait(300)
 
 
-LLAVA_TEMPLATE = """\
-{% for m in messages %}{{ m['role'] }}: {% if m['content'] is string %}{{ m['content'] }}{% else %}\
-{% for part in m['content'] %}{% if part['type'] == 'image' %}<|image_pad|>{% else %}{{ part['text'] }}{% endif %}\
-{% endfor %}{% endif %}
-{% endfor %}assistant:"""
-
-
-def tiny_llava(folder: Path) -> None:
-    """A LLaVA from random weights: this server loads the image processor of Qwen2.5-VL only with torchvision (for its
-    videos), which is not installed beside a torch without CUDA. LLaVA's has a form that needs none."""
-    from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor, Qwen2Config
-    from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
-
-    from tasks.train.tiny import train_tokenizer
-
-    tokenizer = train_tokenizer(["Where was this picture taken? Latitude: 1.5"], 400)
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    seen = CLIPVisionConfig(**sizes, image_size=56, patch_size=14)
-    text = Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=2, **sizes)
-    picture = tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    config = LlavaConfig(vision_config=seen, text_config=text, image_token_index=picture, vision_feature_layer=-1)
-    LlavaForConditionalGeneration(config).save_pretrained(folder)
-    side = {"height": 56, "width": 56}
-    LlavaProcessor(
-        LlavaImageProcessorPil(size=side, crop_size=side),
-        tokenizer,
-        patch_size=14,
-        vision_feature_select_strategy="default",
-        image_token="<|image_pad|>",
-        num_additional_image_tokens=1,
-        chat_template=LLAVA_TEMPLATE,
-    ).save_pretrained(folder)
-
-
 async def test_transformers_serve_shows_our_pictures_to_a_model_that_sees(tmp_path: Path) -> None:
     folder = tmp_path / "tiny-llava"
+    # This server loads the image processor of Qwen2.5-VL only with torchvision (for its videos), which is not installed
+    # beside a torch without CUDA. LLaVA's has a form that needs none.
     tiny_llava(folder)
     command = [str(Path(sys.executable).parent / "transformers"), "serve", "--host", "127.0.0.1"]
     with served(command, "/health") as base_url:

@@ -3,22 +3,30 @@
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from bench import tool_rollouts
 from bench.tool_rollouts import Call, Scripted, opened, services, settings_of
 from bench.tool_server import ToolServer, tool_server
 from bench.training_lake import fill_lake
-from schemas.errors import GeofixError
-from schemas.settings.services import ServicesSettings
+from schemas.errors import GeofixError, InputError
+from schemas.settings.services import ServicesSettings, ToolsSettings
 from schemas.settings.train import GrpoSettings
+from tasks.agent.recording import Recording, Written, write_recording
+from tasks.agent.service_tools import asked_services
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import Kept
 from tasks.runtime.stage import open_inputs
-from tasks.services import connect
+from tasks.services import Connections, connect
+from tasks.services.call_store import CallStore
+from tasks.services.calls import CallLog
+from tasks.services.rate_budget import ProcessRateBudget
+from tasks.services.response_store import FILE, Keep, ResponseStore, digest_key, pack
 from tasks.train import samples, training
 from tasks.train.chain import chain
 from tasks.train.rollouts.source import Episode, Judged
@@ -89,7 +97,7 @@ def by_text(*_: Any) -> Callable[[Any], list[Judged]]:
 
 def trained(
     folder: Path, server: ToolServer, script: Callable[[int, int], Sequence[Call]], monkeypatch: pytest.MonkeyPatch,
-    recipe: str = "geovista",
+    recipe: str = "geovista", connections: Connections | None = None,
 ) -> Any:  # fmt: skip
     """The GRPO stage's own work, with tools; only which calls a reply makes is given."""
 
@@ -109,7 +117,7 @@ def trained(
     lake.upsert("samples", found.drop("id").to_dicts(), Commit("train.samples", 1))
     [link] = chain(lake.read("samples"), settings)
     item = {"id": link.model_id, "training_stage": "grpo", "snapshot_id": "s", "samples": link.samples}
-    return lake, work(item, WorkerContext(lake, settings, services(server)))
+    return lake, work(item, WorkerContext(lake, settings, connections or services(server)))
 
 
 @pytest.mark.parametrize("recipe", ["geovista", "thinking-with-map"])
@@ -148,3 +156,76 @@ def test_a_missing_key_of_a_tools_service_is_said_at_once(lake: Lake) -> None:
         environment_maker(settings_of(), lake.images, connect(needs, {}, ()))
     with pytest.raises(GeofixError, match="'geoagent' has no tools; set it to 0"):
         environment_maker(settings_of("geoagent", grpo=GrpoSettings(max_turns=2)), lake.images, None)
+
+
+def test_recorded_tools_make_the_same_model_bit_by_bit_and_ask_nobody(
+    tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that records, then two that have its recording: the same weights, however long services took."""
+
+    def script(number: int, turn: int) -> Sequence[Call]:
+        asks = turn <= 1 + number % 2
+        return [ZOOM, search(f"wait 0.{(7 * number + turn) % 5} place {number} {turn}")] if asks else []
+
+    live = services(server)
+    log = CallLog(CallStore(tmp_path / FILE))
+    recording = tmp_path / "tools.sqlite"
+    weights, figures, asked = [], [], []
+    for name in ("record", "frozen", "again"):
+        tools = ToolsSettings(mode="frozen", recording=str(recording))
+        if name == "record":
+            tools = ToolsSettings(mode="record")
+        connections = replace(live.sharing(ProcessRateBudget(), log), tools=tools)
+        _, outcome = trained(tmp_path / name, server, script, monkeypatch, connections=connections)
+        assert isinstance(outcome, Kept)
+        [step] = [json.loads(row["figures_json"]) for row in outcome.rows["training_steps"] if row["kind"] == "step"]
+        [model] = outcome.rows["models"]
+        weights.append((tmp_path / name / model["checkpoint"] / "model.safetensors").read_bytes())
+        figures.append({key: value for key, value in step.items() if not key.endswith("_s")})
+        asked.append(len(server.asked))
+        if name == "record":
+            written = write_recording(tmp_path, asked_services(connections), recording)
+            assert written.answers == 6 and written.by_tool == {"search_web": 6}
+    assert weights[0] == weights[1] == weights[2]
+    assert figures[0] == figures[1] == figures[2] and figures[0]["tool_misses"] == 0
+    assert asked[0] == asked[1] == asked[2], "no request once it is recorded"
+
+
+def test_what_was_never_asked_is_a_miss_that_the_run_counts(
+    tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = tmp_path / "tools.sqlite"
+    assert write_recording(tmp_path, "nobody", recording).answers == 0
+    before = len(server.asked)
+    frozen = replace(services(server), tools=ToolsSettings(mode="frozen", recording=str(recording)))
+
+    def script(number: int, turn: int) -> Sequence[Call]:
+        return [ZOOM, search("anything")] if turn == 1 else []
+
+    _, outcome = trained(tmp_path / "lake", server, script, monkeypatch, connections=frozen)
+    [step] = [json.loads(row["figures_json"]) for row in outcome.rows["training_steps"] if row["kind"] == "step"]
+    assert step["tool_misses"] == 0.5 and step["excluded"] == 0, "half of the calls; none of the rollouts is left out"
+    assert len(server.asked) == before
+
+
+def test_a_recording_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no such file; `geofix export --as frozen-tools` writes one"):
+        Recording(tmp_path / "gone.sqlite")
+    (tmp_path / "other.sqlite").write_bytes(b"something else, and long enough to be read as a file of tables" * 9)
+    with pytest.raises(InputError, match="is no recording of tools"):
+        Recording(tmp_path / "other.sqlite")
+    with pytest.raises(ValidationError, match="name the file of recorded answers with mode frozen"):
+        ToolsSettings(mode="frozen")
+
+
+def test_the_same_answers_make_the_same_file(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        store = ResponseStore(tmp_path / name / FILE)
+        keys = [("maps_geocode", {"address": f"Rua {n}"}, 5) for n in range(40)]
+        for asked in keys if name == "one" else keys[::-1]:
+            value = pack({"value": {"n": 1}, "is_picture": False, "services": "s", "asked": list(asked)})
+            store.apply([Keep("tool", digest_key("s", *asked), value, 1.0)])
+        store.apply([Keep("tool", "older", pack({"value": {}, "is_picture": False}), 1.0)])
+        written = write_recording(tmp_path / name, "s", tmp_path / f"{name}.sqlite")
+        assert written == Written(40, {"maps_geocode": 40}, 1, 0)
+    assert (tmp_path / "one.sqlite").read_bytes() == (tmp_path / "two.sqlite").read_bytes()

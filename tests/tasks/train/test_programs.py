@@ -1,6 +1,8 @@
 """The training programs against plain transformers, torch's AdamW and formulas written out: 1e-5."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,14 @@ from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings, Tu
 from tasks.train.checkpoints import Progress
 from tasks.train.fast.adapters import add_adapters, merged_state
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.grouped import Completion
+from tasks.train.fast.grouped import Completion, Group, pack_groups
 from tasks.train.fast.packing import Sample
-from tasks.train.grpo import Grpo, Reference, has_converged
+from tasks.train.grpo import Grpo, Reference, RolloutStats, figures_of, has_converged
 from tasks.train.loop import Loop, prepare_model
 from tasks.train.rollouts.source import Episode, Judged
 from tasks.train.schedule import rate_share
 from tasks.train.supervised import Supervised
+from tasks.train.validation import pass_figures
 
 Plain = Callable[[Sample], dict[str, torch.Tensor]]
 Build = Callable[..., Qwen2_5_VLForConditionalGeneration]
@@ -115,6 +118,22 @@ def fixed_episodes(prompts: int, size: int) -> list[list[Episode]]:
     return found
 
 
+def test_calls_that_fail_are_a_share_of_all_calls_of_the_step() -> None:
+    drawn = [RolloutStats(0, Judged(0.5), 10, True, calls, 0, errors) for calls, errors in ((4, 1), (0, 0), (4, 3))]
+    assert figures_of(drawn)["tool_error_rate"] == 0.5
+    assert "tool_error_rate" not in figures_of([RolloutStats(0, Judged(0.5), 10, True, 0, 0, 0)]), "no call, no rate"
+
+
+def test_pass_at_k_of_sampled_answers() -> None:
+    near, far, unread = Judged(1.0, error_km=1.0), Judged(0.0, error_km=900.0), Judged(0.0, "no_answer")
+    lost = Judged(None, "outage")
+    found = pass_figures([[near, far, far, unread], [far, far, far, far]])
+    assert {k: found[f"pass@{k}/acc@2km"] for k in (1, 2, 4)} == {1: 0.125, 2: 0.25, 4: 0.5}
+    assert found["pass@4/acc@0.5km"] == 0 and "pass@8/acc@2km" not in found
+    excluded = pass_figures([[near, lost, lost, lost]])
+    assert excluded["pass@1/acc@2km"] == 1 and "pass@2/acc@2km" not in excluded, "an outage is no wrong answer"
+
+
 REWARDS = [[1.0, None, 0.25, 0.0], [0.5, 0.5, 0.5, 0.5], [0.75, 0.2, 0.0, 1.0], [0.0, 0.1, 0.9, 0.3]]
 
 
@@ -149,6 +168,12 @@ def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, mak
         logits = of(**plain(whole)).logits[0, len(prompt.ids) - 1 : -1] / 0.7
         found = logits.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
         return found[torch.tensor(one.is_policy)]
+
+    for prompt, group in zip(prompts, episodes, strict=True):  # as an engine that computes a little differently
+        for place, one in enumerate(group):
+            with torch.no_grad():
+                apart = (log_probs(start, prompt, one) + (0.25 if place % 2 else -0.15)).tolist()
+            group[place] = replace(one, log_probs=apart if place != 2 else [math.nan] * len(apart))
 
     for step in range(2):
         numbers = (0, 1) if step == 0 else (2, 3)
@@ -188,6 +213,12 @@ def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, mak
             if parameter.grad is not None:
                 torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-5, rtol=1e-3, msg=name)
         assert found["excluded"] == 1 and found["dead_groups"] == pytest.approx(0.25)
+        if step == 0:
+            given = [one.log_probs for number in numbers for one in (episodes[number][n] for n in (0, 1, 3))]
+            apart = [0.25 if n % 3 else 0.15 for n, values in enumerate(given) for _ in values]
+            assert found["engine_gap"] == pytest.approx(np.mean(apart), abs=1e-4), "without the unknown ones"
+        else:
+            assert "engine_gap" not in found, "the weights are no longer those that drew"
         optimizer.step()
         model.zero_grad()
     assert found["clip_share"] > 0, "the second step is off-policy"
@@ -253,3 +284,15 @@ def test_a_frozen_vision_tower_stays_as_it_is(build_tiny: Build, make_sample: Ma
     same = {name for name, weight in model.state_dict().items() if torch.equal(weight, before[name])}
     assert {name for name in before if ".visual." in name} <= same
     assert not any(name in same for name in before if name.endswith("_proj.weight") and ".visual." not in name)
+
+
+def test_pictures_of_tools_join_those_of_the_question_as_these_are(build_tiny: Build, make_sample: Make) -> None:
+    """On a GPU a question's patches lie there in bf16; what a tool returned is decoded later, in fp32 on the CPU."""
+    fast = fast_model(build_tiny())
+    prompt, shown = make_sample(0, ((1, 4, 4),), 5), make_sample(1, ((1, 4, 6),), 5)
+    assert prompt.pixels is not None
+    sent = replace(prompt, pixels=prompt.pixels.to(torch.bfloat16))
+    completion = Completion(list(shown.ids), [False] * len(shown.ids), shown.pixels, shown.grids)
+    packed = pack_groups([Group(sent, (completion,))], fast.image_token, fast.merge)
+    assert packed.pixels is not None and packed.pixels.dtype == torch.bfloat16
+    assert len(packed.pixels) == 4 * 4 + 4 * 6

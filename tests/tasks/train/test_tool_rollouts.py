@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,14 +46,15 @@ class Scripted:
         for number in range(len(prompts)):
             yield number, [self._rollout(next(texts)) for _ in range(size)]
 
-    def engine(self, longest: int, count: int, size: int, new_tokens: int, *_: Any) -> "Scripted":
-        self._most = new_tokens
-        self.cache = SimpleNamespace(prompt=longest)
-        return self
+    def refresh_weights(self) -> None:
+        self.refreshed = True
 
-    def serve(self, take: Callable[[bool], Sample | None]) -> Iterator[tuple[int, list[Rollout]]]:
+    def serve(
+        self, take: Callable[[int, bool], Sample | None], longest: int, count: int, new_tokens: int, *_: Any
+    ) -> Iterator[tuple[int, list[Rollout]]]:
+        self._most = new_tokens
         number = 0
-        while (prompt := take(True)) is not None:
+        while (prompt := take(longest, True)) is not None:
             self.prompts.append([prompt])
             yield number, [self._rollout(next(self.turns)[0])]
             number += 1
@@ -122,7 +122,11 @@ def test_a_rollout_ends_at_its_budgets_and_at_text_that_steers(
     prompt = opening_prompt(make(row), encoder)
     engine = Scripted(processor, [[CALL], [CALL]])
     [[cut]] = ToolRollouts(engine, encoder, make, 1, 4000, 2, 1.0).draw([prompt], [row])  # type: ignore[arg-type]
-    assert cut.answer == "" and cut.tool_calls == 2
+    assert cut.answer == "" and (cut.tool_calls, cut.tool_errors) == (2, 0)
+    upside_down = CALL.replace("[0, 0, 20, 20]", "[20, 0, 0, 20]")
+    engine = Scripted(processor, [[upside_down], [CALL]])
+    [[wrong]] = ToolRollouts(engine, encoder, make, 1, 4000, 2, 1.0).draw([prompt], [row])  # type: ignore[arg-type]
+    assert (wrong.tool_calls, wrong.tool_errors) == (2, 1), "GeoVista, figure 7: an invalid box"
     engine = Scripted(processor, [[CALL]])
     [[short]] = ToolRollouts(engine, encoder, make, 1, 8, 6, 1.0).draw([prompt], [row])  # type: ignore[arg-type]
     assert len(short.completion.ids) == 8 and not short.is_finished

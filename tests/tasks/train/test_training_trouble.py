@@ -72,7 +72,7 @@ def test_a_base_that_cannot_be_trained_is_refused_at_once(base: Path) -> None:
     (base / "config.json").write_text(json.dumps(other))
     assert "qkv.weight has the shape (96, 32) in the weights and (192, 64) in config.json" in refused(base)
     (base / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
-    assert "holds a model of type 'llama'; training takes Qwen2.5-VL" in refused(base)
+    assert "holds a model of type 'llama'; training takes Qwen2.5-VL, Qwen3-VL and other models" in refused(base)
     (base / "config.json").write_text('{"model_type": "qwen2_5_vl"}')
     assert "config.json names no 'vision_config'" in refused(base)
     (base / "config.json").write_text("{")
@@ -98,7 +98,7 @@ def test_the_command_says_so_in_one_line_and_writes_nothing(base: Path, tmp_path
     assert "the copy was cut short, copy it again" in told(str(base))
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
-    assert "holds a model of type 'llama'; training takes Qwen2.5-VL" in told(str(base))
+    assert "holds a model of type 'llama'; training takes Qwen2.5-VL, Qwen3-VL and other models" in told(str(base))
 
 
 def test_a_snapshot_that_is_not_approved_is_refused_before_anything_is_started(tmp_path: Path) -> None:

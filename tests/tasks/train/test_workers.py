@@ -20,7 +20,7 @@ from tasks.train.fast.packing import Sample
 from tasks.train.on_workers import worker_resources
 from tasks.train.policy_loss import token_weights
 from tasks.train.ranks import Ranks
-from tasks.train.supervised import Supervised, blank_sample, with_picture
+from tasks.train.supervised import Supervised, with_picture
 from tasks.train.tiny import build_model, build_processor
 
 Make = Callable[..., Sample]
@@ -38,12 +38,15 @@ class Apart(Ranks):
 
 def test_too_few_gpus_are_refused_instead_of_training_on_cpus() -> None:
     settings = TrainSettings(workers=4, threads=2)
-    assert worker_resources(settings, {"CPU": 16, "GPU": 4}) == {"CPU": 2, "GPU": 1}
-    assert worker_resources(settings, {"CPU": 8}) == {"CPU": 2}
-    with pytest.raises(GeofixError, match=r"train\.workers=4 need 4 GPUs and Ray has 2: lower train\.workers, or add"):
-        worker_resources(settings, {"CPU": 16, "GPU": 2})
-    with pytest.raises(GeofixError, match=r"need 8 CPUs and Ray has 4: lower train\.workers or train\.threads"):
-        worker_resources(settings, {"CPU": 4})
+    assert worker_resources(settings, {"a": {"CPU": 16, "GPU": 4}}) == {"CPU": 2, "GPU": 1}
+    assert worker_resources(settings, {"a": {"CPU": 8}}) == {"CPU": 2}
+    with pytest.raises(GeofixError, match=r"need 2 CPUs and 1 GPU each, .* a \(16 CPUs and 2 GPUs\): .* room for 2"):
+        worker_resources(settings, {"a": {"CPU": 16, "GPU": 2}})
+    with pytest.raises(GeofixError, match=r"need 2 CPUs each.*room for 2; lower train\.workers or train\.threads"):
+        worker_resources(settings, {"a": {"CPU": 4}})
+    # GPUs of a node without CPUs hold no worker: what all nodes have together is not what one has.
+    with pytest.raises(GeofixError, match=r"a \(16 CPUs\), b \(1 CPU and 4 GPUs\): there is room for 0"):
+        worker_resources(settings, {"a": {"CPU": 16}, "b": {"CPU": 1, "GPU": 4}})
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -94,7 +97,7 @@ def test_a_blank_picture_stands_in_only_where_the_tower_is_shared(model: Any, ma
     assert with_picture([text], fast, Ranks()) == [text]
     assert with_picture([text, picture], fast, Apart(0, 2)) == [text, picture]
     blank = with_picture([text], fast, Apart(0, 2))[1]
-    assert blank.grids == blank_sample(fast).grids == ((1, 2, 2),) and set(blank.labels) == {-100}
+    assert blank.grids == fast.blank_sample().grids == ((1, 2, 2),) and set(blank.labels) == {-100}
 
 
 def test_token_weights_of_a_step_count_all_processes() -> None:

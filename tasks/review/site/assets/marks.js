@@ -24,7 +24,7 @@
     send();
   }
 
-  const asFile = (some) => ({ format: "geofix-marks", version: 1, snapshot_id: values.get("site").snapshot, marks: some });
+  const asFile = (some, noted = []) => ({ format: "geofix-marks", version: 1, snapshot_id: values.get("site").snapshot, marks: some, notes: noted });
   const waiting = () => Object.values(marks()).filter((one) => !one.stored && !one.refused);
   let sending = false;
 
@@ -61,7 +61,7 @@
   }
 
   function save() {
-    const url = URL.createObjectURL(new Blob([JSON.stringify(asFile(Object.values(marks())), null, 1)], { type: "application/json" }));
+    const url = URL.createObjectURL(new Blob([JSON.stringify(asFile(Object.values(marks()), Object.values(notes())), null, 1)], { type: "application/json" }));
     const anchor = el("a", { href: url, download: `marks-${values.get("site").snapshot.slice(0, 12)}.json` });
     document.body.append(anchor);
     anchor.click();
@@ -84,10 +84,54 @@
     return el("div", { class: "marks", "data-id": item.id }, el("p", {}, "Is the label right? ", el("b", {}, item.label.replace(/; $/, ""))), el("div", { class: "row" }, right, wrong, note, became), savePanel());
   };
 
+  // What a person writes about how the place is found: the material of a chain of thought.
+  const LICENCES = ["CC BY 4.0", "CC BY-SA 4.0", "CC0 1.0"];
+  const notesKey = () => `geofix-notes-${values.get("site").snapshot}`;
+  let written = null;
+  function notes() {
+    if (!written) try { written = JSON.parse(localStorage.getItem(notesKey()) || "{}"); } catch { written = {}; }
+    return written;
+  }
+  function keepNotes() { try { localStorage.setItem(notesKey(), JSON.stringify(notes())); } catch { /* the file is what counts */ } }
+
+  /** Sends one note; what became of it as a sentence. */
+  async function sendNote(one) {
+    try {
+      const answer = await fetch("marks", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asFile([], [one])) });
+      if (!answer.ok) return `Not taken: ${await answer.text()}`;
+      const [outcome] = (await answer.json()).note_outcomes;
+      if (!outcome) one.stored = true;
+      keepNotes();
+      return outcome ? `Not taken: ${outcome}` : "Stored.";
+    } catch { return "geofix does not answer: the notes are kept here, save them again."; }
+  }
+
+  /** The field for one picture. */
+  geofix.noteField = (item) => {
+    if (!item.label) return null;
+    const known = notes()[item.id], became = el("span", { class: "muted", role: "status" }, known ? (known.stored ? "Stored." : "Kept in this browser.") : "");
+    const text = el("textarea", { rows: 5, maxlength: 8000, "aria-label": "notes", placeholder: "What tells the country? What the region? What the place itself?" });
+    text.value = known?.notes || "";
+    const licence = el("select", { "aria-label": "licence" }, LICENCES.map((one) => el("option", { value: one }, one)));
+    licence.value = known?.licence || LICENCES[0];
+    const button = el("button", { type: "button", class: "note" }, "Save notes");
+    const ready = () => { button.disabled = !text.value.trim(); };
+    text.addEventListener("input", ready);
+    button.addEventListener("click", async () => {
+      const one = { image_id: item.id, sha256: item.sha256, notes: text.value.trim(), licence: licence.value, noted_at: new Date().toISOString() };
+      notes()[item.id] = one;
+      keepNotes();
+      changed();
+      became.textContent = served() ? await sendNote(one) : "Kept in this browser: “Save marks to a file” holds them too.";
+    });
+    ready();
+    return el("div", { class: "marks notes", "data-id": item.id }, el("p", {}, el("b", {}, "How would you find this place?"), " Write down the clues and what they tell you, from the country to the spot. The notes are stored with your name and licence, and become a chain of thought to learn from."), text, el("p", { class: "row" }, button, el("label", {}, "I give them under ", licence), became));
+  };
+
   function savePanel() {
     const said = el("span", { class: "muted", role: "status" });
     const button = el("button", { type: "button", class: "save", onclick: served() ? send : save }, served() ? "Send marks" : "Save marks to a file");
-    const show = () => { const all = Object.values(marks()); said.textContent = `${number(all.length)} marked${served() ? `, ${number(all.filter((one) => one.stored).length)} stored` : ""}`; button.disabled = !(served() ? waiting() : all).length; };
+    const show = () => { const all = Object.values(marks()); said.textContent = `${number(all.length)} marked${served() ? `, ${number(all.filter((one) => one.stored).length)} stored` : ""}`; button.disabled = !(served() ? waiting() : [...all, ...Object.values(notes())]).length; };
     document.addEventListener("marked", show);
     document.addEventListener("told", (event) => { said.textContent = event.detail; });
     show();

@@ -60,6 +60,7 @@
       el("div", { class: "columns" },
         el("div", {}, picture, el("p", { class: "credit" }, found.credit), canLook ? lookAround(id, found) : found.kind === "panorama" ? el("p", { class: "muted" }, "Look around in it: ", el("code", {}, onLake("review --serve"))) : null,
           geofix.markButtons ? geofix.markButtons({ id, sha256: found.sha256, label: found.label, sampled: found.sampled }) : null,
+          geofix.noteField ? geofix.noteField({ id, sha256: found.sha256, label: found.label }) : null,
           el("h2", {}, "Look closer"), command(onLake(`trace ${id}`)), found.kind === "panorama" ? command(onLake(`view ${id} --yaw 90 --fov 75 -o view.jpg`)) : command(onLake(`show images --where image_id=${id} --columns all`)),
           points.length ? geofix.smallMap(points) : null, found.lat === null ? null : el("p", { class: "muted" }, `lat ${found.lat.toFixed(5)}, lon ${found.lon.toFixed(5)}`)),
         el("div", {}, el("h2", { id: "history" }, "History"), el("ol", { class: "history" }, found.history.map(step)))),

@@ -12,7 +12,11 @@ from tasks.review.site.words import distance, place_name
 MOST = 400
 PER_FILE = 100
 STAGES = {"": "base", "sft": "SFT", "cold_start": "cold start", "grpo": "GRPO"}  # in the order of training
-SLICED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
+SLICED = (
+    *("acc@25km", "acc@200km", "acc@750km", "median_km"),
+    *("country_accuracy", "province_or_state_accuracy", "city_accuracy"),  # levels by kind: GeoVista's Table 2
+)
+MASKED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
 COMPARED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
 
 
@@ -47,35 +51,44 @@ def files(source: Source) -> Files:
     "Leaderboard",
     "Agents",
     ("scores", "score_slices", "score_pairs", "predictions", "models", "images", "labels", "snapshots"),
-    about="Policies on pictures of this snapshot: those of the benchmark, unless evaluate.split names others.",
+    about="Policies on pictures of this snapshot, each split apart.",
     files=files,
     order=30,
     shown=lambda source: source.version("scores") >= 0,
 )
 def leaderboard_page(source: Source) -> list[Block]:
-    """A table of policies by metric, slices, paired comparisons, then every answer."""
+    """For each split a table of policies by metric, paired comparisons and slices; then every answer."""
     scores = source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id)
     if scores.is_empty():
         return [words("No policy has been scored on this snapshot.", "muted")]
     newest = _newest(source, scores)
+    answers = _answered(source, newest)
+    blocks: list[Block] = [
+        words(
+            "Base models first, then SFT, cold start and GRPO. Each cell: the value, and its 95 % interval below. "
+            "The best of a row is marked where its interval overlaps no other. "
+            "pass@1 is the mean of N attempts. best@N knows the truth: it is what a perfect verifier would reach.",
+            "muted",
+        )
+    ]
+    for (split,), mine in newest.group_by("split", maintain_order=True):
+        blocks += [heading(f"Split: {split or 'not kept by an earlier version'}")]
+        blocks += _of_split(source, scores, mine, _chunks(answers))
+    return [*blocks, *_answers(answers)]
+
+
+def _of_split(source: Source, scores: pl.DataFrame, newest: pl.DataFrame, chunks: int) -> list[Block]:
     scores = scores.join(newest, on=["policy", "evaluation_id"], how="semi")
     metrics = sorted(scores["metric"].unique().to_list(), key=_metric_order)
     found = {(row["policy"], row["metric"]): row for row in scores.to_dicts()}
     policies, stages = newest["policy"].to_list(), newest["stage"].to_list()
-    answers = _answered(source, newest)
     return [
-        words(
-            "Base models first, then SFT, cold start and GRPO. Each cell: the value, and its 95 % interval below. "
-            "The best of a row is marked where its interval overlaps no other. "
-            "best@N knows the truth: it is what a perfect verifier would reach.",
-            "muted",
-        ),
         {
             "block": "leaderboard",
             "policies": [
                 f"{stage}: {name}" if stage != "base" else name for name, stage in zip(policies, stages, strict=True)
             ],
-            "chunks": _chunks(answers),
+            "chunks": chunks,
             "rows": [
                 {
                     "metric": metric,
@@ -86,15 +99,17 @@ def leaderboard_page(source: Source) -> list[Block]:
             ],
         },
         _accuracy(policies, found),
+        *_tools(policies, found),
+        *_masked(found),
         *_pairs(source, newest),
         *_slices(source, newest),
-        *_answers(answers),
     ]
 
 
 def _newest(source: Source, scores: pl.DataFrame) -> pl.DataFrame:
-    """policy, evaluation_id and stage of the newest evaluation of each policy, in the order of training."""
-    newest = scores.sort("written_at").group_by("policy", maintain_order=True).agg(pl.col("evaluation_id").last())
+    """split, policy, evaluation_id and stage of each policy's newest evaluation on each split, in training order."""
+    last = pl.col("evaluation_id").last()
+    newest = scores.sort("written_at").group_by("split", "policy", maintain_order=True).agg(last)
     stage_of = dict(source.read("models").select("model_id", "training_stage").iter_rows())
     stages = [stage_of.get(name.removeprefix("trained:").partition(" ")[0], "") for name in newest["policy"]]
     order = {stage: number for number, stage in enumerate(STAGES)}
@@ -103,14 +118,14 @@ def _newest(source: Source, scores: pl.DataFrame) -> pl.DataFrame:
             pl.Series("stage", [STAGES.get(stage, stage) for stage in stages], dtype=pl.String),
             pl.Series("order", [order.get(stage, len(order)) for stage in stages], dtype=pl.Int64),
         )
-        .sort("order", "policy")
+        .sort("split", "order", "policy")
         .drop("order")
     )
 
 
 def _answered(source: Source, newest: pl.DataFrame) -> pl.DataFrame:
     """The farthest answers of the shown evaluations to pictures of this snapshot, each with its key."""
-    rows = source.read("predictions").join(newest.drop("stage"), on=["policy", "evaluation_id"], how="semi")
+    rows = source.read("predictions").join(newest, on=["policy", "evaluation_id"], how="semi")
     rows = rows.join(source.read("labels").select("image_id"), on="image_id", how="semi")
     rows = rows.sort("error_km", descending=True, nulls_last=False).head(MOST)
     return rows.with_columns(pl.format("{}-{}", pl.col("evaluation_id").str.head(12), "image_id").alias("key"))
@@ -157,7 +172,7 @@ def _signed(metric: str, value: float | None) -> str:
 
 
 def _slices(source: Source, newest: pl.DataFrame) -> list[Block]:
-    """The main metrics by kind, tier, localizability, category, continent and tool pattern."""
+    """The main metrics by kind, tier, localizability, category, country, continent and tool pattern."""
     rows = source.read("score_slices").filter(
         (pl.col("snapshot_id") == source.snapshot_id)
         & pl.col("evaluation_id").is_in(newest["evaluation_id"].implode())
@@ -175,9 +190,13 @@ def _slices(source: Source, newest: pl.DataFrame) -> list[Block]:
         kinds: list[Any] = ["text", "text", *["text"] * len(SLICED), "number"]
         blocks += [
             heading(f"By {str(by).replace('_', ' ')}"),
-            table([str(by), "policy", *SLICED, "n"], lines[:MOST], kinds),
+            table([str(by), "policy", *(_title(metric) for metric in SLICED), "n"], lines[:MOST], kinds),
         ]
     return blocks
+
+
+def _title(metric: str) -> str:
+    return metric.removesuffix("_accuracy").replace("_", " ")
 
 
 def _slice_cell(metric: str, row: dict[str, Any] | None) -> str:
@@ -228,6 +247,37 @@ def _accuracy(policies: list[str], found: dict[tuple[str, str], dict[str, Any]])
         for policy in policies
     }
     return bars("Accuracy by distance", [metric.removeprefix("acc@") for metric in metrics], series, "share")
+
+
+def _tools(policies: list[str], found: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
+    """How often each tool was called, by policy (SpotAgent, figure 7a)."""
+    metrics = sorted({metric for _, metric in found if metric.startswith("tool_rate/")})
+    if not metrics:
+        return []
+    series = {
+        policy: [(found[policy, metric]["value"] or 0.0) if (policy, metric) in found else 0.0 for metric in metrics]
+        for policy in policies
+    }
+    names = [metric.removeprefix("tool_rate/") for metric in metrics]
+    return [bars("Answers that called a tool, by tool", names, series, "share")]
+
+
+def _masked(found: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
+    """What is left of the accuracy without each cue (GeoAgent D.3)."""
+    rows = []
+    for policy in sorted({name for name, _ in found if " without " in name}):
+        asked, _, cue = policy.partition(" without ")
+        whole = f"{asked} whole"
+        cells = [
+            f"{_slice_cell(metric, found.get((whole, metric)))} → {_slice_cell(metric, found.get((policy, metric)))}"
+            for metric in MASKED
+        ]
+        rows.append((asked, cue, *cells, (found.get((policy, MASKED[0])) or {"n": 0})["n"]))
+    if not rows:
+        return []
+    about = "the same pictures whole → with one kind of cue covered in grey; a policy that rests on one cue falls"
+    kinds: list[Any] = ["text", "text", *["text"] * len(MASKED), "number"]
+    return [heading("Robustness: cues masked", about), table(["policy", "without", *MASKED, "n"], rows, kinds)]
 
 
 def _answers(rows: pl.DataFrame) -> list[Block]:

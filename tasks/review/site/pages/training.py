@@ -8,7 +8,9 @@ from tasks.review.site.page import Source, page
 from tasks.review.site.words import moment
 
 MOST_STEPS = 7  # of the validations, evenly spread; the last one is shown besides
-FIRST = ("loss", "reward")  # drawn before the others
+FIRST = ("loss", "reward", "tool_error_rate")  # drawn before the others
+TITLES = {"tool_error_rate": "tool errors: share of calls that were invalid, unparseable or could not be executed"}
+PASS = "pass@"
 
 
 @page(
@@ -37,6 +39,7 @@ def training_page(source: Source) -> list[Block]:
                 ["text", "text", "code", "code", "number", "number", "code"],
             ),
             *_validations(json.loads(row["metrics_json"] or "{}")),
+            *_passes(json.loads(row["metrics_json"] or "{}")),
             *_curves(json.loads(row["metrics_json"] or "{}")),
             commands(source.command(f"trace {row['model_id']}")),
         ]
@@ -48,9 +51,28 @@ def _curves(metrics: dict[str, Any]) -> list[Block]:
     names = [name for name, values in metrics.items() if _is_series(values)]
     ordered = sorted(names, key=lambda name: (name not in FIRST, name))
     return [
-        lines(name.replace("_", " "), range(1, len(metrics[name]) + 1), {name: metrics[name]}, "step", "")
+        lines(TITLES.get(name, name.replace("_", " ")), range(1, len(metrics[name]) + 1), {name: metrics[name]}, "step")
         for name in ordered
     ]
+
+
+def _passes(metrics: dict[str, Any]) -> list[Block]:
+    """pass@K over the steps, one plot a distance: how often the best of K answers is near enough."""
+    found = [one for one in metrics.get("validations") or [] if any(name.startswith(PASS) for name in one)]
+    names = sorted({name for one in found for name in one if name.startswith(PASS)}, key=_order)
+    by_distance: dict[str, dict[str, list[float | None]]] = {}
+    for name in names:
+        curve, _, distance = name.partition("/acc@")
+        values = [one.get(name) for one in found]
+        by_distance.setdefault(distance, {})[curve] = values
+    steps = [one["step"] for one in found]
+    plots = [
+        lines(f"pass@K within {distance}", steps, curves, "step", "share of held-out pictures")
+        for distance, curves in by_distance.items()
+        if len(found) > 1
+    ]
+    about = "share of held-out pictures of which one of K sampled answers is near enough, as training goes on"
+    return [heading("pass@K by step", about), *plots] if plots else []
 
 
 def _validations(metrics: dict[str, Any]) -> list[Block]:
@@ -72,8 +94,8 @@ def _validations(metrics: dict[str, Any]) -> list[Block]:
 
 def _order(name: str) -> tuple[int, float, str]:
     """Loss and reward first, accuracies by their distance last."""
-    if name.startswith("acc@"):
-        return 2, float(name.removeprefix("acc@").removesuffix("km")), name
+    if "acc@" in name:
+        return 2 + name.startswith(PASS), float(name.rpartition("acc@")[2].removesuffix("km")), name
     return int(name not in FIRST), 0.0, name
 
 

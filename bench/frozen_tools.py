@@ -1,0 +1,89 @@
+"""GRPO with recorded tools, by the product's commands: two runs bit by bit the same, and not one request.
+
+    python -m bench frozen_tools
+
+The packaged agent `finds-1` is trained on pictures of the offline world with live tools that are recorded, the
+recording is exported, and two copies of the lake are trained with it alone: every service is at an address where nobody
+answers. The weights of all three, and the figures of their steps, must be the same.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.goals import Goal, judge
+from tasks.lake import Lake
+
+NOBODY = "http://127.0.0.1:9"  # the port of `discard`, where nothing listens
+RECIPE, PLACES, STEPS = "spotmini", 24, 2
+SETTINGS = (
+    "train.base=finds-1", "train.phases=[grpo]", "train.grpo.pictures=all", f"train.grpo.max_steps={STEPS}",
+    "train.grpo.prompts_per_generation=2", "train.grpo.prompts_per_step=2", "train.grpo.group_size=4",
+    "train.threads=2",
+)  # fmt: skip
+
+
+def main() -> int:
+    """Record, export, train twice without services; the exit code says whether the goals hold."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        data, recording = root / "data", root / "tools.sqlite"
+        few = (f"plan.places={PLACES}", "plan.split={train: 1.0, validation: 0, benchmark: 0}")
+        geofix(data, "run", "--to", "review", *sets(*few))
+        for name in ("recorded", "frozen", "again"):
+            shutil.copytree(data, root / name)
+        recorded = train(root / "recorded", "services.tools.mode=record")
+        told = json.loads(
+            geofix(root / "recorded", "export", "--as", "frozen-tools", "--out", str(recording), "--json")
+        )
+        print(f"   {told['answers']} answers recorded, {recording.stat().st_size / 1e3:.0f} kB")
+        nobody = [f"services.{one}.base_url={NOBODY}" for one in ("search", "geocoder", "maps", "chat")]
+        frozen = ("services.tools.mode=frozen", f"services.tools.recording={recording}", "offline.serve=false", *nobody)
+        runs = [recorded, train(root / "frozen", *frozen), train(root / "again", *frozen)]
+    calls = sum(step["tool_calls"] for step in recorded["steps"])
+    same = {what: sum(one[what] == recorded[what] for one in runs) for what in ("weights", "steps")}
+    misses = sum(step.get("tool_misses", 0) for one in runs for step in one["steps"])
+    return judge([
+        Goal("answers recorded", told["answers"], at_least=1),
+        Goal("tool calls of a rollout", calls, at_least=1e-9),
+        Goal("runs with the weights of the first", same["weights"], at_least=3),
+        Goal("runs with the figures of the first", same["steps"], at_least=3),
+        Goal("questions that were not recorded", misses, at_most=0),
+    ])  # fmt: skip
+
+
+def train(lake: Path, *changed: str) -> dict[str, Any]:
+    """GRPO on this lake: the hash of its weights and the figures of its steps."""
+    began = time.monotonic()
+    geofix(lake, "train", *sets(*SETTINGS, *changed))
+    opened = Lake(lake)
+    [model] = opened.read("models").to_dicts()
+    rows = opened.read("training_steps").filter(kind="step").sort("step")["figures_json"]
+    steps = [{key: value for key, value in json.loads(row).items() if not key.endswith("_s")} for row in rows]
+    print(f"   {lake.name}: {len(steps)} steps in {time.monotonic() - began:.0f} s, reward {steps[-1]['reward']:.3f}, "
+          f"{steps[-1]['tool_calls']:.1f} calls a rollout", flush=True)  # fmt: skip
+    weights = (lake / model["checkpoint"] / "model.safetensors").read_bytes()
+    return {"weights": hashlib.sha256(weights).hexdigest(), "steps": steps}
+
+
+def sets(*pairs: str) -> list[str]:
+    return [part for pair in pairs for part in ("--set", pair)]
+
+
+def geofix(lake: Path, *arguments: str) -> str:
+    """What a command prints; its end is shown where it fails."""
+    command = [sys.executable, "-m", "flows.cli", *arguments, "--lake", str(lake), "--profile", "miniature"]
+    done = subprocess.run([*command, "--recipe", RECIPE], capture_output=True, text=True)
+    if done.returncode not in (0, 3):
+        raise SystemExit(f"geofix {arguments[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
