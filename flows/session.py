@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from flows.deployment import keys_from_blocks, require_absolute_lake
 from flows.display import Display, display
 from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
@@ -110,8 +111,10 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
     """Configuration checked, keys there, lake writable, services reachable; a failure is told to the webhook."""
     from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
 
-    options = _over_deployment(options)
+    options, deployed = _over_deployment(options)
     config = options.resolve()
+    if deployed:
+        keys_from_blocks(config)
     results: list[StageResult] = []
     with run_log(display.get()) as log:
         try:
@@ -127,16 +130,18 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
             raise
 
 
-def _over_deployment(options: RunOptions) -> RunOptions:
-    """The options of a flow run over those of its deployment, if it has one."""
+def _over_deployment(options: RunOptions) -> tuple[RunOptions, bool]:
+    """The options of a flow run over those of its deployment, and whether it has one."""
     from prefect.client.orchestration import get_client
     from prefect.runtime import deployment
 
     if not deployment.id:
-        return options
+        return options, False
     with get_client(sync_client=True) as client:  # `deployment.parameters` are the flow run's own
         deployed = client.read_deployment(deployment.id).parameters
-    return options.on_top_of(deployed.get("options") or {})
+    options = options.on_top_of(deployed.get("options") or {})
+    require_absolute_lake(options)
+    return options, True
 
 
 def _notify(
