@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from flows.deployment import keys_from_blocks, require_absolute_lake
 from flows.display import Display, display
+from flows.metrics import RunMetrics, run_metrics
 from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
@@ -17,14 +18,16 @@ from flows.order import REVIEW, STAGES, check_of, check_step_names, roles_of, se
 from flows.pools import RunPools
 from flows.servers import check_offline_world, offline_world
 from schemas.config import Config
+from schemas.extras import require_extras
 from schemas.settings.notify import Event
 from tasks.lake import Lake
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.runner import Context
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
+from tasks.services.tracing import ENDPOINTS, is_tracing
 
 if TYPE_CHECKING:
     from flows.run_log import RunLog
@@ -42,6 +45,7 @@ class Session:
     wanted_snapshot: str | None = None  # an id, or its beginning
     snapshot: Snapshot | None = None  # chosen once for all stages after the review
     pools: RunPools | None = None  # none: no stage is run
+    metrics: RunMetrics | None = None  # none: nowhere shown
 
     @property
     def display(self) -> Display:
@@ -67,13 +71,18 @@ class Session:
             connections=connect(config.services, os.environ, services, config.models, roles),
             spread=config.spread,
             run=config.run,
-            progress=self.display.tick,
+            progress=self._tick,
             ready=ready,
             confirm=lambda redo: self.display.confirm(str(redo)),
             flow_run_id=flow_run_id,
             config_json=config.model_dump_json(),
             snapshot=self.snapshot,
         )
+
+    def _tick(self, tick: Tick) -> None:
+        self.display.tick(tick)
+        if self.metrics is not None:
+            self.metrics.tick(tick)
 
     def report_address(self, key: str) -> str:
         """Where people open a file of the lake's `reports`: on the configured web server, else where it lies."""
@@ -116,18 +125,29 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
     if deployed:
         keys_from_blocks(config)
     results: list[StageResult] = []
-    with run_log(display.get()) as log:
+    if is_tracing():
+        require_extras(f"{ENDPOINTS[0]} is set: sending traces", "trace")
+    with run_log(display.get(), config.observe.log_format) as log:
         try:
             check_before(config, stages)
             lake = Lake(config.lake)
             with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
                 pools = RunPools(reachable, lake, stages)
                 pools.check()
-                with contextlib.closing(pools):
-                    yield Session(pools.configured(reachable), lake, ready, log, results, options.snapshot, pools=pools)
+                with contextlib.closing(pools), run_metrics(config, lake, **_run_names()) as metrics:
+                    if metrics is not None:
+                        metrics.watch_pools(pools.up)
+                    own, snapshot = pools.configured(reachable), options.snapshot
+                    yield Session(own, lake, ready, log, results, snapshot, pools=pools, metrics=metrics)
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)
             raise
+
+
+def _run_names() -> dict[str, str]:
+    from prefect.runtime import flow_run
+
+    return {"flow": flow_run.flow_name or "", "flow_run_id": str(flow_run.id or "")}
 
 
 def _over_deployment(options: RunOptions) -> tuple[RunOptions, bool]:
