@@ -86,7 +86,7 @@ def keys_from_blocks(config: Config) -> list[str]:
     from prefect.blocks.system import Secret
 
     found = []
-    for variable in _key_variables(config):
+    for variable in key_variables(config):
         if not os.environ.get(variable):
             with contextlib.suppress(ValueError):  # there is no such block
                 os.environ[variable] = str(Secret.load(block_name(variable)).get())
@@ -96,7 +96,7 @@ def keys_from_blocks(config: Config) -> list[str]:
     return found
 
 
-def _key_variables(config: Config) -> list[str]:
+def key_variables(config: Config) -> list[str]:
     """The environment variables that these settings read secrets from."""
     services = (getattr(config.services, name) for name in type(config.services).model_fields)
     endpoints = [one for one in (*services, *config.models.endpoints.values()) if isinstance(one, Endpoint)]
