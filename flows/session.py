@@ -122,13 +122,13 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
 
     options, deployed = _over_deployment(options)
     config = options.resolve()
-    if deployed:
-        keys_from_blocks(config)
     results: list[StageResult] = []
     if is_tracing():
         require_extras(f"{ENDPOINTS[0]} is set: sending traces", "trace")
     with run_log(display.get(), config.observe.log_format) as log:
         try:
+            if deployed:
+                keys_from_blocks(config)
             check_before(config, stages)
             lake = Lake(config.lake)
             with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
