@@ -89,7 +89,9 @@ def keys_from_blocks(config: Config) -> list[str]:
     for variable in key_variables(config):
         if not os.environ.get(variable):
             with contextlib.suppress(ValueError):  # there is no such block
-                os.environ[variable] = str(Secret.load(block_name(variable)).get())
+                block = Secret.load(block_name(variable))
+                assert isinstance(block, Secret)  # not a coroutine: there is no event loop here
+                os.environ[variable] = str(block.get())
                 found.append(variable)
     if found:
         logger.info("keys taken from Prefect's secret blocks: %s", ", ".join(found))
