@@ -7,6 +7,7 @@ import typer
 
 from flows.cli import (
     agent_commands,
+    doctor,
     ensembles,
     evaluation,
     lake_commands,
@@ -61,6 +62,7 @@ for _module in (
     serving,
     models,
     pools,
+    doctor,
 ):
     _module.register(app)
 
