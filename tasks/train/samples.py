@@ -47,7 +47,7 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
     for phase, found in (
         ("sft", every),
         ("cold_start", _kept_trajectories(inputs, settings)),
-        ("grpo", _learnable(inputs, settings) if settings.grpo.pictures == "learnable" else every),
+        ("grpo", _grpo_pictures(inputs, settings, every)),
     ):
         for row in found:
             sample_id = digest(phase, row["image_id"], row.get("trajectory_id"))
@@ -123,6 +123,21 @@ def _kept_trajectories(inputs: Inputs, settings: TrainSettings) -> list[Row]:
     )
 
 
+def _grpo_pictures(inputs: Inputs, settings: TrainSettings, every: list[Row]) -> list[Row]:
+    """The pictures of GRPO: learnable ones, as many at random (SpotAgent Table 4), or all; `max_pictures` of them."""
+    grpo = settings.grpo
+    found = every if grpo.pictures == "all" else _learnable(inputs, settings)
+    if grpo.pictures == "random":
+        found = _drawn(every, len(found), settings.seed)
+    return found if grpo.max_pictures is None else _drawn(found, grpo.max_pictures, settings.seed)
+
+
+def _drawn(rows: list[Row], count: int, seed: int) -> list[Row]:
+    """Some of the rows, the same for the same seed, and a larger count holds those of a smaller one."""
+    chosen = {row["image_id"] for row in sorted(rows, key=lambda row: digest("drawn", seed, row["image_id"]))[:count]}
+    return [row for row in rows if row["image_id"] in chosen]
+
+
 def _learnable(inputs: Inputs, settings: TrainSettings) -> list[Row]:
     """Pictures to learn from, by the policy that was measured last: policies are not mixed.
 
@@ -144,9 +159,11 @@ def _learnable(inputs: Inputs, settings: TrainSettings) -> list[Row]:
 
 def identity(settings: TrainSettings) -> Any:
     """Of the settings, what decides the samples."""
+    grpo = settings.grpo
+    is_drawn = grpo.pictures == "random" or grpo.max_pictures is not None
     return {
         "recipe": settings.recipe,
-        "grpo": [settings.grpo.pictures, settings.grpo.max_turns],
+        "grpo": [grpo.pictures, grpo.max_pictures, grpo.max_turns, settings.seed if is_drawn else None],
         "answer_decimals": settings.answer_decimals,
         "pixels": [settings.image_min_pixels, settings.image_max_pixels],
     }

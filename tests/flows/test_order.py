@@ -37,6 +37,10 @@ def test_pass_at_k_runs_after_the_phase_whose_model_it_measures() -> None:
     assert before[:3] == ["difficulty.attempts", "difficulty.regimes", "train.samples"], "a model that is not trained"
 
 
+def test_random_pictures_are_counted_by_pass_at_k() -> None:
+    assert order("spotagent", "train.grpo.pictures=random") == order("spotagent")
+
+
 @pytest.mark.parametrize("recipe", ["geovista", "geoagent", "thinking-with-map", "spotsft"])
 def test_a_recipe_that_takes_all_pictures_measures_no_pass_at_k(recipe: str) -> None:
     assert order(recipe) == ["train.samples", "train.sft", "train.cold_start", "train.grpo"]
