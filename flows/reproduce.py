@@ -17,7 +17,7 @@ import polars as pl
 from flows.display import display
 from flows.options import RunOptions
 from flows.order import flow_of
-from flows.servers import Server
+from flows.servers import Server, held_offline_world
 from flows.trained import OWN_PRICE, model_server
 from schemas.config import Config
 from schemas.errors import GeofixError, InputError
@@ -68,13 +68,16 @@ class Sweep:
     models: Mapping[str, str] = field(default_factory=dict)  # row -> role that answers or verifies for it
     places: int | None = None
     failed: int = 0  # rows of tables that failed and are retried by the next run
+    _trained: str = ""  # what was trained last
     _servers: dict[str, tuple[Server, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known = [row.name for row in self.table.rows if row.role]
+        known = [row.name for row in self.table.rows if row.role or row.policy == "base"]
+        known += ["base"] if any(row.policy == "base" for row in self.table.rows) else []
         for name in self.models:
             if name not in known:
-                raise InputError(f"--model {name}=…: no row of that name takes a model; those that do: {known}")
+                takes = f"those that do: {'; '.join(known)}" if known else "none of this table does"
+                raise InputError(f"--model {name}=…: no row of that name takes a model; {takes}")
 
     @property
     def folder(self) -> str:
@@ -82,27 +85,29 @@ class Sweep:
 
     def run(self) -> Reproduction:
         """Every row that can be run, and the table."""
-        if self.places is not None:
-            self._refresh()
         config = self._config({})
         lake = Lake(config.lake)
+        with contextlib.closing(self), held_offline_world(config.offline, lake.state / "offline-world.log"):
+            return self._run(config, lake)
+
+    def _run(self, config: Config, lake: Lake) -> Reproduction:
+        if self.places is not None:
+            self._refresh()
         snapshot = approved_snapshot(lake, self.options.snapshot).snapshot_id
         sets, conditions = picture_sets(self.table, lake)
         stored = self._stored(lake)
         rows: dict[str, RowResult] = {}
-        with contextlib.closing(self):
-            for at, row in enumerate(self.table.rows, 1):
-                if not (row.policy or row.answer or row.role):
-                    continue  # another system's figures
-                display.get().say(f"row {at} of {len(self.table.rows)}: {row.name}")
-                rows[row.name] = self._row(row, sets, lake, snapshot, stored)
-                self._store(lake, stored)
+        for at, row in enumerate(self.table.rows, 1):
+            if not (row.policy or row.answer or row.role):
+                continue  # another system's figures
+            display.get().say(f"row {at} of {len(self.table.rows)}: {row.name}")
+            rows[row.name] = self._row(row, sets, lake, snapshot, stored)
+            self._store(lake, stored)
         about = {"lake": lake.uri, "snapshot": snapshot, "base": config.train.base, "profile": config.profile}
-        changed = self._changed(config)
+        changed = self._changed(config, any(row.model_id for row in rows.values()))
         conditions = [*self._differences(config, lake, rows, changed), *conditions]
-        found = Reproduction(
-            self.name, self.paper, self.table, self.table.sets, rows, tuple(conditions), {**about, "settings": changed}
-        )
+        about |= {"settings": changed}
+        found = Reproduction(self.name, self.paper, self.table, tuple(sets), rows, tuple(conditions), about)
         lake.blobs.put(f"{self.folder}/table.md", found.markdown().encode())
         lake.blobs.put(f"{self.folder}/table.json", json.dumps(found.as_json(), ensure_ascii=False, indent=1).encode())
         return found
@@ -122,12 +127,13 @@ class Sweep:
         stored: dict[str, dict[str, Any]],
     ) -> RowResult:
         began = time.monotonic()
-        role = self.models.get(row.name, row.role.default if row.role else None)
+        default = row.role.default if row.role else self.models.get("base") if row.policy == "base" else None
+        role = self.models.get(row.name, default)
         if row.role and role is None:
             return RowResult(not_run=f"name the role of a model that answers for it, --model '{row.name}=ROLE'")
         try:
             settings = self._settings(row, role, lake)
-            key = self._key(row, settings, sets, snapshot)
+            key = self._key(row, {**settings, "role": role}, sets, snapshot)
             if key in stored:
                 return RowResult.from_json(stored[key])
             model_id, policy, extra = self._policy(row, role, settings, lake)
@@ -161,7 +167,7 @@ class Sweep:
         self, row: TableRow, role: str | None, settings: Mapping[str, Any], lake: Lake
     ) -> tuple[str | None, str, dict[str, Any]]:
         """(the model's id, the policy as evaluation is to name it, settings that serve it), after its training."""
-        if row.policy is None:
+        if row.policy is None or (row.policy == "base" and role is not None):
             return None, role or row.answer or "", {}
         config = self._config(settings)
         phases = config.train.phases
@@ -177,7 +183,12 @@ class Sweep:
 
     def _train(self, settings: Mapping[str, Any], config: Config) -> None:
         first = "synthesize" if "cold_start" in config.train.phases else "difficulty"
-        self._flow("pipeline", settings, first=first, last="train")
+        resolved = self._config(settings)
+        of = digest(*(getattr(resolved, section).identity() for section in ("synthesize", "difficulty", "train")))
+        if of != self._trained:  # the samples of the lake are those of the last training
+            self._trained = ""
+            self._flow("pipeline", settings, first=first, last="train")
+            self._trained = of
 
     def _model(self, phase: str, config: Config, lake: Lake) -> str:
         """The id of the row's model; RowFailed if there was nothing to train it on, or Pass@K was another's."""
@@ -266,9 +277,9 @@ class Sweep:
 
     def _key(self, row: TableRow, settings: Mapping[str, Any], sets: Sequence[PictureSet | None], snapshot: str) -> str:
         """Changes with everything that a row's figures depend on."""
-        config = self._config(settings)
+        config = self._config({name: value for name, value in settings.items() if name != "role"})
         of = {section: getattr(config, section).identity() for section in _SECTIONS}
-        of["services"] = {name: value for name, value in settings.items() if name.startswith("services.")}
+        of["beside"] = {name: value for name, value in settings.items() if name.partition(".")[0] not in _SECTIONS}
         shown = [None if one is None else one.model_dump() for one in sets]
         columns = [column.model_dump() for column in self.table.columns.values()]
         return digest("row", self.table.label, row.model_dump(exclude={"printed"}), of, shown, columns, snapshot)
@@ -283,21 +294,31 @@ class Sweep:
 
     # Words ----------------------------------------------------------------------------------------------------
 
-    def _changed(self, config: Config) -> dict[str, Any]:
-        """Settings of training and evaluation that are not the recipe's own."""
+    def _changed(self, config: Config, is_trained: bool) -> dict[str, Any]:
+        """Settings of what was run that are not the recipe's own, those of rows aside."""
         recipe = RunOptions(recipe=self.name, profile="production").resolve()
+        sections = [*(("train", "difficulty") if is_trained else ()), "evaluate"]
+        phases = [f"train.{phase}." for phase in ("sft", "cold_start", "grpo") if phase not in config.train.phases]
+        beside = (*phases, *(("difficulty.",) if config.train.grpo.pictures == "all" else ()), *_ALONE, "train.base")
         found: dict[str, Any] = {}
-        for section in ("difficulty", "train", "evaluate"):
+        for section in sections:
             ours, theirs = (flat(getattr(one, section).identity(), section) for one in (config, recipe))
             found |= {name: value for name, value in ours.items() if theirs.get(name) != value}
-        return found
+        return {name: value for name, value in found.items() if not name.startswith(beside)}
 
     def _differences(
         self, config: Config, lake: Lake, rows: Mapping[str, RowResult], changed: Mapping[str, Any]
     ) -> Iterator[str]:
         base = config.train.base
-        said = "a Qwen2.5-VL of two layers with random weights" if base == "tiny" else base
-        yield f"Model: the paper has {self.paper.model}; here it is {said}."
+        said = f"a Qwen2.5-VL of {config.train.tiny.layers} layers with random weights" if base == "tiny" else base
+        asked: dict[str, list[str]] = {}
+        for name, row in rows.items():
+            if row.policy and not row.model_id:
+                asked.setdefault(row.policy, []).append(name)
+        roles = [f"{self._served(config, policy)} answers for {', '.join(names)}" for policy, names in asked.items()]
+        if any(row.model_id for row in rows.values()) or not roles:
+            roles.insert(0, f"here {said} is trained")
+        yield f"Model: the paper has {self.paper.model}; {'; '.join(roles)}."
         trained = lake.read("models").filter(pl.col("model_id").is_in([row.model_id for row in rows.values()]))
         parents = lake.read("models").filter(pl.col("model_id").is_in(trained["parent_id"].drop_nulls().implode()))
         done = [
@@ -312,6 +333,11 @@ class Sweep:
             named = [f"{name}={json.dumps(value)}" for name, value in list(changed.items())[:_SHOWN]]
             more = f" and {len(changed) - _SHOWN} more (table.json)" if len(changed) > _SHOWN else ""
             yield f"Settings that are not the recipe's: {', '.join(named)}{more}."
+
+    def _served(self, config: Config, policy: str) -> str:
+        if policy in self._servers:
+            return "the base, untrained"
+        return f"role {policy} (model {config.models.role(policy).model or policy})"
 
 
 def flat(value: Mapping[str, Any], before: str) -> dict[str, Any]:
@@ -336,8 +362,8 @@ def picture_sets(table: PaperTable, lake: Lake) -> tuple[list[PictureSet | None]
         if missing:
             name = wanted.source
             words.append(
-                f"Pictures: {wanted.name} is not in the lake (`geofix ingest … --name {name}` brings it in); "
-                + ("its benchmark split stands for it." if not found else "its columns are empty.")
+                f"Pictures: {wanted.name} is not in the lake (`geofix ingest … --name {name}` brings it in): "
+                + ("the lake's own benchmark stands for it." if not found else "its columns are empty.")
             )
         part = wanted.slice
         if part and part.startswith("tier=") and not has_tiers:

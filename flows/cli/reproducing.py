@@ -51,7 +51,9 @@ def reproduce(
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", metavar="ROW=ROLE", help="The role that answers for a row; repeatable."),
+        typer.Option(
+            "--model", metavar="ROW=ROLE", help="The role that answers for a row, or for every `base`; repeatable."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the rows and their settings.")] = False,
     snapshot: Snapshot = None,

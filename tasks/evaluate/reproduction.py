@@ -183,14 +183,16 @@ def cell_text(metric: Metric, column: Column) -> str:
     if not math.isfinite(metric.value):
         return "–"
     times = 100 if is_share(column) else 1
-    value, low, high = (_number(one * times) for one in (metric.value, metric.low, metric.high))
-    return value if low == "–" and high == "–" else f"{value} [{low}, {high}]"
+    value, low, high = (one * times for one in (metric.value, metric.low, metric.high))
+    interval = "" if math.isnan(low) and math.isnan(high) else f" [{_number(low, 0)}, {_number(high, 0)}]"
+    return _number(value, 1) + interval
 
 
-def _number(value: float) -> str:
+def _number(value: float, decimals: int) -> str:
     if not math.isfinite(value):
         return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    decimals = 0 if abs(value) >= 1000 else decimals if abs(value) >= 10 else decimals + 1
+    return f"{value:,.{decimals}f}"
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ class Reproduction:
     name: str  # of the recipe
     paper: Paper
     table: PaperTable
-    sets: tuple[PictureSet, ...]
+    sets: tuple[PictureSet | None, ...]  # the pictures that stand for the table's sets; None: the lake has none
     rows: Mapping[str, RowResult]
     conditions: tuple[str, ...]  # what differs from the paper, in words
     about: Mapping[str, Any] = field(default_factory=dict)  # lake, snapshot, base, settings
@@ -212,7 +214,7 @@ class Reproduction:
     def frames(self) -> list[tuple[PictureSet, pl.DataFrame]]:
         """For each set of pictures a frame with two lines a row: the paper's figures, and ours."""
         width = len(self.table.columns)
-        return [(one, self._frame(slice(at * width, (at + 1) * width))) for at, one in enumerate(self.sets)]
+        return [(one, self._frame(slice(at * width, (at + 1) * width))) for at, one in enumerate(self.table.sets)]
 
     def _frame(self, mine: slice) -> pl.DataFrame:
         columns = self.table.columns
@@ -258,9 +260,11 @@ class Reproduction:
         return "\n".join([*lines, "", "What differs from the paper:", *(f"  - {one}" for one in self.sentences())])
 
     def _heading(self, at: int, pictures: PictureSet) -> str:
-        unit = "pictures" if self.table.measures == "answers" else "figures"
-        count = self.pictures(at)
-        return f"{pictures.name}" + (f" (ours: {count:,} {unit})" if count else "")
+        ours, count = self.sets[at], self.pictures(at)
+        if ours is None or not count or self.table.measures == "training":
+            return pictures.name
+        of = "" if ours.source or not pictures.source else " of the lake's benchmark"
+        return f"{pictures.name} (ours: {count:,} pictures{of})"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for a machine."""
@@ -269,7 +273,8 @@ class Reproduction:
             "table": self.table.label,
             "title": self.table.title,
             "paper": self.paper.title,
-            "sets": [one.model_dump() for one in self.sets],
+            "sets": [one.model_dump() for one in self.table.sets],
+            "ours_on": [one and one.model_dump() for one in self.sets],
             "columns": {name: one.model_dump() for name, one in self.table.columns.items()},
             "rows": {
                 row.name: {"printed": row.printed, **(self.rows[row.name].as_json() if row.name in self.rows else {})}
