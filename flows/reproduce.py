@@ -30,10 +30,13 @@ from tasks.lake import Lake
 from tasks.reward.metrics import Metric
 from tasks.runtime.outcome import StageResult
 from tasks.runtime.runner import digest
-from tasks.runtime.snapshots import approved_snapshot
+from tasks.runtime.snapshots import Snapshot, approved_snapshot
+from tasks.runtime.stage import open_inputs
 from tasks.services.errors import ServiceError
 from tasks.train.base_checkpoint import base_checkpoint, base_name
 from tasks.train.chain import chain
+from tasks.train.samples import STAGE as SAMPLES
+from tasks.train.samples import compute as compute_samples
 
 _SECTIONS = ("synthesize", "difficulty", "train", "evaluate")
 _NAN = float("nan")
@@ -93,7 +96,7 @@ class Sweep:
     def _run(self, config: Config, lake: Lake) -> Reproduction:
         if self.places is not None:
             self._refresh()
-        snapshot = approved_snapshot(lake, self.options.snapshot).snapshot_id
+        snapshot = approved_snapshot(lake, self.options.snapshot)
         sets, conditions = picture_sets(self.table, lake)
         stored = self._stored(lake)
         rows: dict[str, RowResult] = {}
@@ -103,7 +106,12 @@ class Sweep:
             display.get().say(f"row {at} of {len(self.table.rows)}: {row.name}")
             rows[row.name] = self._row(row, sets, lake, snapshot, stored)
             self._store(lake, stored)
-        about = {"lake": lake.uri, "snapshot": snapshot, "base": config.train.base, "profile": config.profile}
+        about = {
+            "lake": lake.uri,
+            "snapshot": snapshot.snapshot_id,
+            "base": config.train.base,
+            "profile": config.profile,
+        }
         changed = self._changed(config, any(row.model_id for row in rows.values()))
         conditions = [*self._differences(config, lake, rows, changed), *conditions]
         about |= {"settings": changed}
@@ -123,7 +131,7 @@ class Sweep:
         row: TableRow,
         sets: Sequence[PictureSet | None],
         lake: Lake,
-        snapshot: str,
+        snapshot: Snapshot,
         stored: dict[str, dict[str, Any]],
     ) -> RowResult:
         began = time.monotonic()
@@ -136,7 +144,7 @@ class Sweep:
             key = self._key(row, {**settings, "role": role}, sets, snapshot)
             if key in stored:
                 return RowResult.from_json(stored[key])
-            model_id, policy, extra = self._policy(row, role, settings, lake)
+            model_id, policy, extra = self._policy(row, role, settings, lake, snapshot)
             cells = self._cells(row, sets, lake, snapshot, model_id, policy, {**settings, **extra})
         except (GeofixError, ConfigError, ServiceError) as error:
             self.failed += 1
@@ -164,17 +172,19 @@ class Sweep:
         return found
 
     def _policy(
-        self, row: TableRow, role: str | None, settings: Mapping[str, Any], lake: Lake
+        self, row: TableRow, role: str | None, settings: Mapping[str, Any], lake: Lake, snapshot: Snapshot
     ) -> tuple[str | None, str, dict[str, Any]]:
         """(the model's id, the policy as evaluation is to name it, settings that serve it), after its training."""
-        if row.policy is None or (row.policy == "base" and role is not None):
-            return None, role or row.answer or "", {}
         config = self._config(settings)
         phases = config.train.phases
+        if row.policy is None and row.answer:
+            self._train(settings, config)  # what the method itself learns
+        if row.policy is None or (row.policy == "base" and role is not None):
+            return None, role or row.answer or "", {}
         if row.policy == "base":
-            if config.train.base == "tiny":  # built of the samples
-                self._train({**settings, "train.phases": []}, config)
-            return None, *self._base(config, lake)
+            if config.train.base == "tiny" and "cold_start" in phases:
+                self._flow("synthesize", settings)  # its tokenizer is made of the samples' text
+            return None, *self._base(config, lake, snapshot)
         if row.policy not in phases:
             raise RowFailed(f"its model is of the phase {row.policy}, but train.phases is {list(phases)}")
         upto = {**settings, "train.phases": list(phases[: phases.index(row.policy) + 1])}
@@ -210,9 +220,9 @@ class Sweep:
                 )
         return mine.model_id
 
-    def _base(self, config: Config, lake: Lake) -> tuple[str, dict[str, Any]]:
+    def _base(self, config: Config, lake: Lake, snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
         """The base model as a role of its own, served until the sweep ends."""
-        samples = lake.read("samples")
+        samples, _ = compute_samples(open_inputs(SAMPLES, lake, snapshot), config.train)
         name = base_name(samples, config.train)
         if name not in self._servers:
             folder = base_checkpoint(samples, config.train, lake.state / "bases")
@@ -227,7 +237,7 @@ class Sweep:
         row: TableRow,
         sets: Sequence[PictureSet | None],
         lake: Lake,
-        snapshot: str,
+        snapshot: Snapshot,
         model_id: str | None,
         policy: str,
         settings: dict[str, Any],
@@ -239,7 +249,8 @@ class Sweep:
             if pictures is None:
                 cells += [_EMPTY] * len(self.table.columns)
                 continue
-            asked = {**_ALONE, **settings}
+            own = {"evaluate.swarm.agents"} if row.policy is None and row.answer else set()  # the recipe's swarm
+            asked = {**{name: value for name, value in _ALONE.items() if name not in own}, **settings}
             if pictures.source:
                 asked["evaluate.source"] = pictures.source
             if row.answer is None:
@@ -282,7 +293,9 @@ class Sweep:
         of["beside"] = {name: value for name, value in settings.items() if name.partition(".")[0] not in _SECTIONS}
         shown = [None if one is None else one.model_dump() for one in sets]
         columns = [column.model_dump() for column in self.table.columns.values()]
-        return digest("row", self.table.label, row.model_dump(exclude={"printed"}), of, shown, columns, snapshot)
+        return digest(
+            "row", self.table.label, row.model_dump(exclude={"printed"}), of, shown, columns, snapshot.snapshot_id
+        )
 
     def _stored(self, lake: Lake) -> dict[str, dict[str, Any]]:
         key = f"{self.folder}/rows.json"

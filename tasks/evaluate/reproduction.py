@@ -25,11 +25,14 @@ from schemas.errors import InputError
 from schemas.paper_tables import Column, Paper, PaperTable, PictureSet, TableRow
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.agent.attempt import TRAINED
-from tasks.evaluate.answers import evaluation_id
-from tasks.evaluate.ensembles import METHODS, method_evaluation
+from tasks.evaluate.answers import items
+from tasks.evaluate.ensembles import expected_predictions
+from tasks.evaluate.scores import STAGE as SCORES
 from tasks.lake import Lake
 from tasks.reward.metrics import Metric, share
 from tasks.runtime.report import markdown_table
+from tasks.runtime.snapshots import Snapshot
+from tasks.runtime.stage import open_inputs
 
 _PLAIN = ("_km", "_mean", "calls")  # endings of metrics that are not shares
 _NONE = Metric("", math.nan, math.nan, math.nan, 0)
@@ -41,7 +44,7 @@ class Answered:
 
     policy: str  # as `predictions` names it
     settings: EvaluateSettings
-    snapshot_id: str
+    snapshot: Snapshot
     model_id: str | None = None
     answer: str | None = None  # of an evaluation that asks several times
 
@@ -79,21 +82,21 @@ def measure(lake: Lake, column: Column, row: TableRow, part: str | None, found: 
     return Metric(of, *values, metric.n)
 
 
-def _evaluation(found: Answered) -> str:
-    if found.answer is None:
-        return evaluation_id(found.policy, found.settings)
-    for method in METHODS.values():
-        for policy in method.policies(found.settings):
-            for name in method.evaluations(policy, found.settings):
-                if name in (found.answer, f"{policy} {found.answer}"):
-                    return method_evaluation(method, name, found.settings)
-    raise InputError(f"no evaluation gives the answer '{found.answer}' with these settings")
+def _asked(lake: Lake, found: Answered) -> pl.DataFrame:
+    """evaluation_id and image_id of the answers that the row is about."""
+    inputs = open_inputs(SCORES, lake, found.snapshot)
+    read = items if found.answer is None else expected_predictions
+    names = [found.policy] if found.answer is None else [found.answer, f"{found.policy} {found.answer}"]
+    rows = read(inputs, found.settings).filter(pl.col("policy").is_in(names)).select("evaluation_id", "image_id")
+    if rows.is_empty():
+        raise InputError(f"no evaluation gives an answer '{names[-1]}' with these settings")
+    return rows
 
 
 def _score(lake: Lake, metric: str, part: str | None, found: Answered) -> Metric:
     wanted = [
-        pl.col("evaluation_id") == _evaluation(found),
-        pl.col("snapshot_id") == found.snapshot_id,
+        pl.col("evaluation_id") == _asked(lake, found)["evaluation_id"][0],
+        pl.col("snapshot_id") == found.snapshot.snapshot_id,
         pl.col("metric") == metric,
     ]
     if part:
@@ -107,7 +110,7 @@ def _score(lake: Lake, metric: str, part: str | None, found: Answered) -> Metric
 
 
 def _predictions(lake: Lake, found: Answered) -> pl.DataFrame:
-    return lake.read("predictions").filter(pl.col("evaluation_id") == _evaluation(found))
+    return lake.read("predictions").join(_asked(lake, found), on=["evaluation_id", "image_id"], how="semi")
 
 
 def _pattern(lake: Lake, tools: str, found: Answered) -> Metric:

@@ -23,6 +23,7 @@ from tasks.agent.attempt import TRAINED
 from tasks.evaluate.answers import evaluation_id
 from tasks.evaluate.reproduction import Answered, measure
 from tasks.lake import Commit, Lake
+from tasks.runtime.snapshots import approved_snapshot
 from tasks.runtime.stage import open_inputs
 from tasks.train.chain import chain
 from tasks.train.samples import STAGE as SAMPLES
@@ -212,17 +213,25 @@ def test_the_papers_pictures_are_used_where_the_lake_has_them(lake: Lake) -> Non
 
 
 def test_every_kind_of_column_is_read_from_the_lake(lake: Lake) -> None:
-    settings = EvaluateSettings(tools=("all",))
-    mine = evaluation_id("trained:m", settings)
-    head = {"evaluation_id": mine, "snapshot_id": "s", "policy": "trained:m", "low": 0.1, "high": 0.3, "n": 9}
+    settings = EvaluateSettings(tools=("all",), policies=("trained:m",), trained=False, split="train")
+    mine, snapshot = evaluation_id("trained:m", settings), approved_snapshot(lake)
+    head = {
+        "evaluation_id": mine,
+        "snapshot_id": snapshot.snapshot_id,
+        "policy": "trained:m",
+        "low": 0.1,
+        "high": 0.3,
+        "n": 9,
+    }
     lake.upsert("scores", [{**head, "metric": "median_km", "value": 12.0}], Commit("a", 1))
     part = {**head, "slice_by": "kind", "slice": "photo", "metric": "city_accuracy", "value": 0.2}
     lake.upsert("score_slices", [part], Commit("a", 2))
     patterns = ["maps_geocode", "maps_geocode", "image_zoom_in_tool > maps_geocode", "none"]
     answers = [
-        {"evaluation_id": mine, "image_id": f"i{n}", "policy": "trained:m", "tool_pattern": one, "tool_calls": n}
+        {"evaluation_id": mine, "image_id": f"image-{n}", "policy": "trained:m", "tool_pattern": one, "tool_calls": n}
         for n, one in enumerate(patterns)
     ]
+    answers.append({**answers[0], "image_id": "asked about before", "tool_calls": 100})
     lake.upsert("predictions", answers, Commit("a", 3))
     regimes = [
         {"image_id": f"i{n}", "policy": "trained:m", "k": 8, "kept": True, "threshold_km": [1.0, 25.0],
@@ -236,7 +245,7 @@ def test_every_kind_of_column_is_read_from_the_lake(lake: Lake) -> None:
         for n in range(20)
     ]  # fmt: skip
     lake.upsert("training_steps", steps, Commit("a", 5))
-    found, row = Answered("trained:m", settings, "s", "m"), TableRow(name="r", of={"km": 25})
+    found, row = Answered("trained:m", settings, snapshot, "m"), TableRow(name="r", of={"km": 25})
 
     def value(of: str, part: str | None = None, times: float = 1.0) -> float:
         return measure(lake, Column(of=of, times=times), row, part, found).value
@@ -250,8 +259,8 @@ def test_every_kind_of_column_is_read_from_the_lake(lake: Lake) -> None:
     assert value("training reward first") == pytest.approx(0.05) and value("training reward last") == 1.85
     assert value("training reward/spatial last") == 18.5
     scaled = EvaluateSettings(scaling={"policies": ["agent"], "n": 2})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no evaluation gives the answer 'best@8'"):
-        measure(lake, Column(of="acc@1km"), row, None, Answered("agent", scaled, "s", None, "best@8"))
+    with pytest.raises(InputError, match="no evaluation gives an answer 'agent best@8'"):
+        measure(lake, Column(of="acc@1km"), row, None, Answered("agent", scaled, snapshot, None, "best@8"))
 
 
 def test_the_base_of_a_tiny_row_is_built_of_the_samples_and_served(
@@ -267,7 +276,7 @@ def test_the_base_of_a_tiny_row_is_built_of_the_samples_and_served(
 
     monkeypatch.setattr(reproduce, "model_server", server)
     found = sweep(lake, "5", "spotagent", "train.image_max_pixels=12544").run()
-    assert pipeline.phases()[0] == (), "samples alone"
+    assert [name for name, *_ in pipeline.calls][:2] == ["synthesize", "evaluate"], "no phase is trained for it"
     (folder, name), (_, last) = started
     assert (folder / "config.json").is_file() and (folder / "model.safetensors").is_file() and last == "stopped"
     assert found.rows["Qwen2.5-VL-7B"].policy == name
