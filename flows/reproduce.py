@@ -335,7 +335,7 @@ class Sweep:
         trained = lake.read("models").filter(pl.col("model_id").is_in([row.model_id for row in rows.values()]))
         parents = lake.read("models").filter(pl.col("model_id").is_in(trained["parent_id"].drop_nulls().implode()))
         done = [
-            f"{row['training_stage']} {row['samples']:,} samples in {row['steps']:,} steps"
+            f"{row['training_stage']} {row['samples']:,} samples in {row['steps']:,} step{'s' * (row['steps'] != 1)}"
             for row in pl.concat([parents, trained]).unique("training_stage", keep="last").sort("samples").to_dicts()
         ]
         yield f"Data: the paper has {self.paper.data}; here {'; '.join(done) or 'nothing was trained'}."
@@ -349,7 +349,7 @@ class Sweep:
 
     def _served(self, config: Config, policy: str) -> str:
         if policy in self._servers:
-            return "the base, untrained"
+            return "the untrained base"
         return f"role {policy} (model {config.models.role(policy).model or policy})"
 
 

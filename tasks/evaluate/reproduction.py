@@ -245,7 +245,15 @@ class Reproduction:
         last = (
             "Ours in brackets are 95 % intervals. Where those of two rows overlap, the order of the rows says nothing."
         )
+        if len([row for row in self.rows.values() if row.cells]) > 1 and not self.has_differences():
+            last += " All of ours overlap: at this size the table neither supports nor contradicts the paper."
         return [*self.conditions, *self.table.notes, *(f"Not run: {one}." for one in missing), last]
+
+    def has_differences(self) -> bool:
+        """Whether the intervals of two of our rows lie apart in one column."""
+        columns = zip(*(row.cells for row in self.rows.values() if row.cells), strict=True)
+        known = ([one for one in cells if math.isfinite(one.low + one.high)] for cells in columns)
+        return any(max(one.low for one in some) > min(one.high for one in some) for some in known if some)
 
     def markdown(self) -> str:
         """The page that is stored."""

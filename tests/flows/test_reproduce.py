@@ -120,6 +120,7 @@ def test_ours_stand_beside_the_papers_with_intervals_and_what_differs(lake: Lake
     assert "role answerer-base (model answerer-base) answers for Qwen2.5-VL-7B" in said
     assert "grpo 5 samples in 7 steps" in said and "Im2GPS3k is not in the lake" in said and "95 % intervals" in said
     assert "train.sft.max_steps=120" in said
+    assert "All of ours overlap" in said and not found.has_differences()
     folder = Path(lake.uri) / "reports/reproduce/spotagent-table-5"
     assert (folder / "table.md").read_text() == page
     stored = json.loads((folder / "table.json").read_text())
