@@ -23,6 +23,8 @@ class PlanStrata:
     def quotas(self, available: Mapping[str, int], count: int) -> dict[str, int]:
         """Rows of each country, `count` in all; what a country lacks is shared out among those that have more."""
         chosen = chosen_countries(countries(), self.settings).filter(pl.col("iso2").is_in(list(available)))
+        if chosen.is_empty():
+            return {}
         figures = (chosen[name].to_numpy().astype(np.float64) for name in ("road_km", "population", "land_km2"))
         parts = dict(zip(chosen["iso2"].to_list(), shares(*figures, self.settings.weights).tolist(), strict=True))
         found = dict.fromkeys(parts, 0)
