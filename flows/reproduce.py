@@ -259,8 +259,8 @@ class Sweep:
                 asked["evaluate.scaling.policies"] = [policy]
             if self.table.measures == "answers":
                 self._flow("evaluate", asked)
-            found = Answered(policy, self._config(asked).evaluate, snapshot, model_id, row.answer)
-            cells += [measure(lake, column, row, pictures.slice, found) for column in self.table.columns.values()]
+            found = Answered(lake, policy, self._config(asked).evaluate, snapshot, model_id, row.answer)
+            cells += [measure(column, row, pictures.slice, found) for column in self.table.columns.values()]
         return cells
 
     # Settings and flows ---------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,11 +43,28 @@ _NONE = Metric("", math.nan, math.nan, math.nan, 0)
 class Answered:
     """Whose figures a row shows, after its stages have run."""
 
+    lake: Lake
     policy: str  # as `predictions` names it
     settings: EvaluateSettings
     snapshot: Snapshot
     model_id: str | None = None
     answer: str | None = None  # of an evaluation that asks several times
+
+    @cached_property
+    def asked(self) -> pl.DataFrame:
+        """evaluation_id and image_id of the answers that the row is about."""
+        inputs = open_inputs(SCORES, self.lake, self.snapshot)
+        read = items if self.answer is None else expected_predictions
+        names = [self.policy] if self.answer is None else [self.answer, f"{self.policy} {self.answer}"]
+        rows = read(inputs, self.settings).filter(pl.col("policy").is_in(names)).select("evaluation_id", "image_id")
+        if rows.is_empty():
+            raise InputError(f"no evaluation gives an answer '{names[-1]}' with these settings")
+        return rows
+
+    @cached_property
+    def predictions(self) -> pl.DataFrame:
+        """The answers themselves."""
+        return self.lake.read("predictions").join(self.asked, on=["evaluation_id", "image_id"], how="semi")
 
 
 @dataclass(frozen=True)
@@ -72,59 +90,44 @@ class RowResult:
         return cls(**{**stored, "cells": tuple(cells)})
 
 
-def measure(lake: Lake, column: Column, row: TableRow, part: str | None, found: Answered) -> Metric:
+def measure(column: Column, row: TableRow, part: str | None, found: Answered) -> Metric:
     """Our figure of one cell; one without a value where the lake has none. `part` is a slice of the pictures."""
     of = column.of.format(**row.of)
     kind, _, rest = of.partition(" ")
     read = _READERS.get(kind)
-    metric = read(lake, rest, found) if read else _score(lake, kind, rest or part, found)
+    metric = read(rest, found) if read else _score(kind, rest or part, found)
     values = (one * column.times for one in (metric.value, metric.low, metric.high))
     return Metric(of, *values, metric.n)
 
 
-def _asked(lake: Lake, found: Answered) -> pl.DataFrame:
-    """evaluation_id and image_id of the answers that the row is about."""
-    inputs = open_inputs(SCORES, lake, found.snapshot)
-    read = items if found.answer is None else expected_predictions
-    names = [found.policy] if found.answer is None else [found.answer, f"{found.policy} {found.answer}"]
-    rows = read(inputs, found.settings).filter(pl.col("policy").is_in(names)).select("evaluation_id", "image_id")
-    if rows.is_empty():
-        raise InputError(f"no evaluation gives an answer '{names[-1]}' with these settings")
-    return rows
-
-
-def _score(lake: Lake, metric: str, part: str | None, found: Answered) -> Metric:
+def _score(metric: str, part: str | None, found: Answered) -> Metric:
     wanted = [
-        pl.col("evaluation_id") == _asked(lake, found)["evaluation_id"][0],
+        pl.col("evaluation_id") == found.asked["evaluation_id"][0],
         pl.col("snapshot_id") == found.snapshot.snapshot_id,
         pl.col("metric") == metric,
     ]
     if part:
         by, _, name = part.partition("=")
         wanted += [pl.col("slice_by") == by, pl.col("slice") == name]
-    rows = lake.read("score_slices" if part else "scores").filter(*wanted)
+    rows = found.lake.read("score_slices" if part else "scores").filter(*wanted)
     if rows.is_empty():
         return _NONE
     value, low, high = (math.nan if one is None else one for one in rows.select("value", "low", "high").row(0))
     return Metric(metric, value, low, high, rows["n"][0])
 
 
-def _predictions(lake: Lake, found: Answered) -> pl.DataFrame:
-    return lake.read("predictions").join(_asked(lake, found), on=["evaluation_id", "image_id"], how="semi")
-
-
-def _pattern(lake: Lake, tools: str, found: Answered) -> Metric:
-    rows = _predictions(lake, found)
+def _pattern(tools: str, found: Answered) -> Metric:
+    rows = found.predictions
     return share("pattern", int((rows["tool_pattern"] == tools).sum()), rows.height)
 
 
-def _used(lake: Lake, tools: str, found: Answered) -> Metric:
-    used = _predictions(lake, found)["tool_pattern"].fill_null("").str.split(" > ")
+def _used(tools: str, found: Answered) -> Metric:
+    used = found.predictions["tool_pattern"].fill_null("").str.split(" > ")
     return share("used", sum(bool({*tools.split(",")} & {*one}) for one in used), len(used))
 
 
-def _calls(lake: Lake, _: str, found: Answered) -> Metric:
-    return _mean("calls", _predictions(lake, found)["tool_calls"].cast(pl.Float64).drop_nulls().to_numpy())
+def _calls(_: str, found: Answered) -> Metric:
+    return _mean("calls", found.predictions["tool_calls"].cast(pl.Float64).drop_nulls().to_numpy())
 
 
 def _mean(name: str, values: np.ndarray) -> Metric:
@@ -136,27 +139,27 @@ def _mean(name: str, values: np.ndarray) -> Metric:
     return Metric(name, mean, mean - half, mean + half, len(values))
 
 
-def _regimes(lake: Lake, km: str, found: Answered) -> pl.DataFrame:
-    rows = lake.read("regimes").filter(pl.col("policy") == f"{TRAINED}{found.model_id}")
+def _regimes(km: str, found: Answered) -> pl.DataFrame:
+    rows = found.lake.read("regimes").filter(pl.col("policy") == f"{TRAINED}{found.model_id}")
     each = rows.select("threshold_km", "passes", "regimes").explode("threshold_km", "passes", "regimes")
     return each.filter(pl.col("threshold_km") == float(km))
 
 
-def _pass_at_k(lake: Lake, said: str, found: Answered) -> Metric:
+def _pass_at_k(said: str, found: Answered) -> Metric:
     km, regime = said.split()
-    rows = _regimes(lake, km, found)
+    rows = _regimes(km, found)
     return share("passk", int((rows["regimes"] == regime).sum()), rows.height)
 
 
-def _passes(lake: Lake, said: str, found: Answered) -> Metric:
+def _passes(said: str, found: Answered) -> Metric:
     km, count = said.split()
-    rows = _regimes(lake, km, found)
+    rows = _regimes(km, found)
     return share("passes", int((rows["passes"] == int(count)).sum()), rows.height)
 
 
-def _training(lake: Lake, said: str, found: Answered) -> Metric:
+def _training(said: str, found: Answered) -> Metric:
     name, end = said.split()
-    rows = lake.read("training_steps").filter(pl.col("model_id") == found.model_id, pl.col("kind") == "step")
+    rows = found.lake.read("training_steps").filter(pl.col("model_id") == found.model_id, pl.col("kind") == "step")
     figures = [json.loads(text).get(name) for text in rows.sort("number")["figures_json"]]
     if name in ("reward", "loss"):
         figures = rows.sort("number")[name].to_list()
@@ -165,7 +168,7 @@ def _training(lake: Lake, said: str, found: Answered) -> Metric:
     return _mean(name, known[:tenth] if end == "first" else known[-tenth:])
 
 
-_READERS: dict[str, Callable[[Lake, str, Answered], Metric]] = {
+_READERS: dict[str, Callable[[str, Answered], Metric]] = {
     "pattern": _pattern,
     "used": _used,
     "calls": _calls,

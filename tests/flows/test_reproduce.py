@@ -246,10 +246,10 @@ def test_every_kind_of_column_is_read_from_the_lake(lake: Lake) -> None:
         for n in range(20)
     ]  # fmt: skip
     lake.upsert("training_steps", steps, Commit("a", 5))
-    found, row = Answered("trained:m", settings, snapshot, "m"), TableRow(name="r", of={"km": 25})
+    found, row = Answered(lake, "trained:m", settings, snapshot, "m"), TableRow(name="r", of={"km": 25})
 
     def value(of: str, part: str | None = None, times: float = 1.0) -> float:
-        return measure(lake, Column(of=of, times=times), row, part, found).value
+        return measure(Column(of=of, times=times), row, part, found).value
 
     assert value("median_km") == 12 and value("median_km", times=1000) == 12_000
     assert value("city_accuracy kind=photo") == value("city_accuracy", "kind=photo") == 0.2
@@ -261,7 +261,7 @@ def test_every_kind_of_column_is_read_from_the_lake(lake: Lake) -> None:
     assert value("training reward/spatial last") == 18.5
     scaled = EvaluateSettings(scaling={"policies": ["agent"], "n": 2})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no evaluation gives an answer 'agent best@8'"):
-        measure(lake, Column(of="acc@1km"), row, None, Answered("agent", scaled, snapshot, None, "best@8"))
+        measure(Column(of="acc@1km"), row, None, Answered(lake, "agent", scaled, snapshot, None, "best@8"))
 
 
 def test_the_base_of_a_tiny_row_is_built_of_the_samples_and_served(
