@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli.command import DONE, FAILED_ROWS, Call, UsageError
-from flows.cli.options import Budget, Snapshot, command
+from flows.cli.options import Budget, Keep, Redo, Snapshot, command
 from flows.cli.printing import print_json
 from flows.cli.stages import with_budget
 from schemas.recipes import default_recipe
@@ -58,6 +58,8 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the rows and their settings.")] = False,
     snapshot: Snapshot = None,
     budget: Budget = None,
+    redo: Redo = False,
+    keep: Keep = False,
 ) -> int:
     """Run the rows of a paper's table, and print ours beside its figures, with intervals and what differs."""
     from schemas.paper_tables import load_paper, papers
@@ -71,11 +73,14 @@ def reproduce(
     wanted = load_paper(name).find("table" if table else "figure", table or figure or "")
     if why := _why_not(name, wanted):
         raise UsageError(f"{wanted.label} of {name} cannot be run: {why}")
+    if redo and keep:
+        raise UsageError("--redo and --keep exclude each other; give one of them")
     roles = _roles(model or [])
+    choice = ["run.redo=always"] if redo else ["run.redo=never"] if keep else []
     sizes = [] if base is None else [f"train.base={base}"]
     sizes += [] if images is None else [f"evaluate.max_images={images}"]
     call = with_budget(dataclasses.replace(call, recipe=name, snapshot=snapshot), budget)
-    call = dataclasses.replace(call, overrides=[*(call.overrides or []), *sizes])
+    call = dataclasses.replace(call, overrides=[*choice, *(call.overrides or []), *sizes])
     if dry_run:
         return _rows(call, wanted)
     return _run(call, name, wanted, roles, places)
