@@ -25,8 +25,11 @@ class PlanStrata:
         chosen = chosen_countries(countries(), self.settings).filter(pl.col("iso2").is_in(list(available)))
         if chosen.is_empty():
             return {}
-        figures = (chosen[name].to_numpy().astype(np.float64) for name in ("road_km", "population", "land_km2"))
-        parts = dict(zip(chosen["iso2"].to_list(), shares(*figures, self.settings.weights).tolist(), strict=True))
+        roads, people, land = (
+            chosen[name].to_numpy().astype(np.float64) for name in ("road_km", "population", "land_km2")
+        )
+        worth = shares(roads, people, land, self.settings.weights).tolist()
+        parts = dict(zip(chosen["iso2"].to_list(), worth, strict=True))
         found = dict.fromkeys(parts, 0)
         while True:
             room = [code for code in parts if found[code] < available[code] and parts[code] > 0]
