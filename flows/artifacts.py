@@ -74,13 +74,7 @@ def publish_report(stage: str, report: Report, address: Callable[[str], str]) ->
         key=f"report-{stage}", markdown=f"{report.markdown}\n{listed}\n", description=f"What {stage} made"
     )
     for picture, place in places.items():
-        if place.startswith(("http://", "https://")):  # no browser opens a file from a page of Prefect's
-            create_link_artifact(
-                key=f"report-{stage}-{picture.stem.replace('_', '-')}",
-                link=place,
-                link_text=picture.name,
-                description=f"{picture.name} of {stage}",
-            )
+        _link(f"report-{stage}-{picture.stem.replace('_', '-')}", place, picture.name, f"{picture.name} of {stage}")
 
 
 def publish_verdict(verdict: str, report: str) -> None:
@@ -88,6 +82,13 @@ def publish_verdict(verdict: str, report: str) -> None:
     create_markdown_artifact(
         key="verdict", markdown=f"{verdict}\n\nIts report: `{report}`\n", description="Verdict of the review"
     )
+    _link("snapshot-report", report, "Report of the snapshot", "What the reviewer reads")
+
+
+def _link(key: str, place: str, text: str, about: str) -> None:
+    """A link, where a browser can follow it: none opens a file from a page of Prefect's."""
+    if place.startswith(("http://", "https://")):
+        create_link_artifact(key=key, link=place, link_text=text, description=about)
 
 
 def step_markdown(result: StageResult, lake: str) -> str:

@@ -22,6 +22,7 @@ from flows.prefect_auth import CLIENT, lake_secret, read_secret, server_environm
 from flows.servers import OWN_MODULES, answers, free_port, is_free, listen_on, offline_command, socket_args
 from schemas.errors import GeofixError
 from tasks.lake import Lake
+from tasks.runtime.identity import code_version
 
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
@@ -199,11 +200,15 @@ def _start(options: RunOptions, lake: Lake) -> None:
 def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
     """Every deployment of prefect.yaml with these options; returns their schedules by name."""
     project = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+    del project["build"]  # values from GEOFIX_* variables; here they come from the command
     schedules = {}
     for deployment in project["deployments"]:
-        deployment["parameters"] = {**deployment.get("parameters", {}), "options": options}
-        flow = deployment["entrypoint"].partition(":")[2]
-        crons = [f"cron {s['cron']} {s.get('timezone', 'UTC')}" for s in deployment.get("schedules", [])]
+        deployment |= {"parameters": {"options": options}, "version": code_version()}
+        flow = deployment["entrypoint"].rpartition(".")[2]
+        planned = deployment.get("schedules", [])
+        for one in planned:
+            one["active"] = True
+        crons = [f"cron {s['cron']} {s.get('timezone', 'UTC')}" for s in planned]
         schedules[f"{flow}/{deployment['name']}"] = ", ".join(crons) or "by hand"
     own = folder / "prefect.yaml"
     own.write_text(yaml.safe_dump(project, sort_keys=False))

@@ -15,6 +15,7 @@ from flows.options import RunOptions
 from flows.session import Session, open_session
 from flows.states import state_of
 from tasks.ingest import IngestResult, Survey, check_dataset, dataset_name, ingest_table, survey_table
+from tasks.plan.strata import PlanStrata
 from tasks.review.suites import require_suites
 
 # The command has looked at the table before it starts anything. A survey cannot be a flow's parameter: Prefect stores
@@ -33,7 +34,7 @@ def ingest(file: str, options: RunOptions = RunOptions()) -> IngestResult:
     with open_session(options, []) as session:
         settings = session.config.ingest
         known = surveyed.get()
-        found = known or survey_table(Path(file).expanduser(), settings)
+        found = known or survey_table(Path(file).expanduser(), settings, PlanStrata(session.config.plan))
         dataset = dataset_name(found.table.path, settings)
         if known is None:
             check_dataset(session.lake, found, dataset, settings, session.config.plan)

@@ -80,7 +80,7 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
     if not {"difficulty", "train"} <= {stage for stage, _ in found}:
         return found
     policy, phases = config.difficulty.policy, train.phases
-    if "grpo" not in phases or train.grpo.pictures != "learnable":
+    if "grpo" not in phases or train.grpo.pictures == "all":
         return [(stage, steps) for stage, steps in found if stage != "difficulty"]
     if policy not in phases or config.difficulty.endpoint == "trained":
         return found

@@ -46,6 +46,7 @@ class _Up:
 
     plan: PoolPlan
     booked_s: float = field(default_factory=time.monotonic)  # until when its GPU seconds are booked
+    gpu_seconds: float = 0.0  # booked so far
 
 
 class RunPools:
@@ -95,6 +96,11 @@ class RunPools:
             has_gpu = any(node.get("GPU", 0) >= 1 for node in nodes())
             settings = Pool(engine="embedded", gpus=1 if has_gpu else 0, usd_per_gpu_second=0)
         return _trained_plan(f"{TRAINED}-{model_id}"[:40], settings, self._lake, stored)
+
+    def up(self) -> list[tuple[str, str, float]]:
+        """(name, model, GPU seconds booked) of the pools that this run has up."""
+        with self._lock:
+            return [(one.plan.name, one.plan.model, one.gpu_seconds) for one in self._up.values()]
 
     def address(self, plan: PoolPlan) -> str:
         """Where workers ask a pool."""
@@ -199,6 +205,7 @@ class RunPools:
         state = self._keepers.states([one.plan]).get(one.plan.application)
         replicas = max(settings.replicas[0], sum(state.replicas.values()) if state else 0)
         gpu_seconds = seconds * settings.gpus * replicas
+        one.gpu_seconds += gpu_seconds
         price = settings.usd_per_gpu_second
         book_gpu_seconds(
             self._lake, one.plan.name, one.plan.model, gpu_seconds, None if price is None else gpu_seconds * price

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +91,42 @@ class Server:
             self._listen_socket.close()
 
 
+# The world that several flows of one command use: its settings, its port, and what to call before it is first asked.
+_held_world: ContextVar[tuple[OfflineSettings, int, Callable[[], None]] | None] = ContextVar("held", default=None)
+
+
 @contextlib.contextmanager
 def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[[], None]]]:
     """The configuration with the offline world's real port, and what to call before it is first asked."""
-    wanted = config.offline
-    if not wanted.serve:
+    held = _held_world.get()
+    if not config.offline.serve:
         yield config, lambda: None
+    elif held is not None and held[0] == config.offline:
+        yield _at_port(config, held[1]), held[2]
+    else:
+        with _world(config.offline, log) as (port, ready):
+            yield _at_port(config, port), ready
+
+
+@contextlib.contextmanager
+def held_offline_world(wanted: OfflineSettings, log: Path) -> Iterator[None]:
+    """One offline world for all flows that run inside; each would start its own, which takes seconds."""
+    if not wanted.serve:
+        yield
         return
+    with _world(wanted, log) as (port, ready):
+        token = _held_world.set((wanted, port, ready))
+        try:
+            yield
+        finally:
+            _held_world.reset(token)
+
+
+@contextlib.contextmanager
+def _world(wanted: OfflineSettings, log: Path) -> Iterator[tuple[int, Callable[[], None]]]:
+    """(port, what to call before it is first asked) of a world that runs already, or of one that ends with this."""
     if _is_the_wanted_one(_health(wanted.port), wanted):
-        yield _at_port(config, wanted.port), lambda: None
+        yield wanted.port, lambda: None
         return
     # The port is taken now, although the server starts only when it is needed: two commands at once would choose the
     # same one, and the second would use the first one's world until that command ends.
@@ -108,7 +136,7 @@ def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[
         offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log, listen_socket, "the offline world"
     )
     try:
-        yield _at_port(config, port), server.ensure
+        yield port, server.ensure
     finally:
         server.stop()
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from flows.deployment import keys_from_blocks, require_absolute_lake
 from flows.display import Display, display
+from flows.metrics import RunMetrics, run_metrics
 from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
@@ -16,14 +18,16 @@ from flows.order import REVIEW, STAGES, check_of, check_step_names, roles_of, se
 from flows.pools import RunPools
 from flows.servers import check_offline_world, offline_world
 from schemas.config import Config
+from schemas.extras import require_extras
 from schemas.settings.notify import Event
 from tasks.lake import Lake
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.runner import Context
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
+from tasks.services.tracing import ENDPOINTS, is_tracing
 
 if TYPE_CHECKING:
     from flows.run_log import RunLog
@@ -41,6 +45,7 @@ class Session:
     wanted_snapshot: str | None = None  # an id, or its beginning
     snapshot: Snapshot | None = None  # chosen once for all stages after the review
     pools: RunPools | None = None  # none: no stage is run
+    metrics: RunMetrics | None = None  # none: nowhere shown
 
     @property
     def display(self) -> Display:
@@ -66,13 +71,18 @@ class Session:
             connections=connect(config.services, os.environ, services, config.models, roles),
             spread=config.spread,
             run=config.run,
-            progress=self.display.tick,
+            progress=self._tick,
             ready=ready,
             confirm=lambda redo: self.display.confirm(str(redo)),
             flow_run_id=flow_run_id,
             config_json=config.model_dump_json(),
             snapshot=self.snapshot,
         )
+
+    def _tick(self, tick: Tick) -> None:
+        self.display.tick(tick)
+        if self.metrics is not None:
+            self.metrics.tick(tick)
 
     def report_address(self, key: str) -> str:
         """Where people open a file of the lake's `reports`: on the configured web server, else where it lies."""
@@ -110,33 +120,48 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
     """Configuration checked, keys there, lake writable, services reachable; a failure is told to the webhook."""
     from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
 
-    options = _over_deployment(options)
+    options, deployed = _over_deployment(options)
     config = options.resolve()
     results: list[StageResult] = []
-    with run_log(display.get()) as log:
+    if is_tracing():
+        require_extras(f"{ENDPOINTS[0]} is set: sending traces", "trace")
+    with run_log(display.get(), config.observe.log_format) as log:
         try:
+            if deployed:
+                keys_from_blocks(config)
             check_before(config, stages)
             lake = Lake(config.lake)
             with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
                 pools = RunPools(reachable, lake, stages)
                 pools.check()
-                with contextlib.closing(pools):
-                    yield Session(pools.configured(reachable), lake, ready, log, results, options.snapshot, pools=pools)
+                with contextlib.closing(pools), run_metrics(config, lake, **_run_names()) as metrics:
+                    if metrics is not None:
+                        metrics.watch_pools(pools.up)
+                    own, snapshot = pools.configured(reachable), options.snapshot
+                    yield Session(own, lake, ready, log, results, snapshot, pools=pools, metrics=metrics)
         except Exception as error:
             _notify(config, "failure", f"{type(error).__name__}: {error}", results)
             raise
 
 
-def _over_deployment(options: RunOptions) -> RunOptions:
-    """The options of a flow run over those of its deployment, if it has one."""
+def _run_names() -> dict[str, str]:
+    from prefect.runtime import flow_run
+
+    return {"flow": flow_run.flow_name or "", "flow_run_id": str(flow_run.id or "")}
+
+
+def _over_deployment(options: RunOptions) -> tuple[RunOptions, bool]:
+    """The options of a flow run over those of its deployment, and whether it has one."""
     from prefect.client.orchestration import get_client
     from prefect.runtime import deployment
 
     if not deployment.id:
-        return options
+        return options, False
     with get_client(sync_client=True) as client:  # `deployment.parameters` are the flow run's own
         deployed = client.read_deployment(deployment.id).parameters
-    return options.on_top_of(deployed.get("options") or {})
+    options = options.on_top_of(deployed.get("options") or {})
+    require_absolute_lake(options)
+    return options, True
 
 
 def _notify(

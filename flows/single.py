@@ -1,4 +1,4 @@
-"""The flow of one stage, as `geofix STAGE` runs it; the entrypoint of a deployment is `flows/single.py:STAGE`."""
+"""The flow of one stage, as `geofix STAGE` runs it; the entrypoint of a deployment is `flows.single.STAGE`."""
 
 import importlib
 import inspect

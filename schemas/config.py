@@ -18,6 +18,7 @@ from schemas.settings.ingest import IngestSettings
 from schemas.settings.maintain import MaintainSettings
 from schemas.settings.models import ModelsSettings
 from schemas.settings.notify import NotifySettings
+from schemas.settings.observe import ObserveSettings
 from schemas.settings.offline import OfflineSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.review import ReviewSettings
@@ -55,6 +56,7 @@ class KnownSections(Settings):
     maintain: MaintainSettings = MaintainSettings()
     flows: FlowSettings = FlowSettings()
     notify: NotifySettings = NotifySettings()
+    observe: ObserveSettings = ObserveSettings()
 
 
 def _further_sections() -> dict[str, Any]:

@@ -8,6 +8,8 @@ from schemas.errors import GeofixError
 EXTRAS = {
     "offline": ("rapidocr", "onnxruntime", "ttf_opensans", "matplotlib_fontja"),
     "train": ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "safetensors", "tokenizers"),
+    "cluster": ("prefect_docker", "prefect_kubernetes"),
+    "trace": ("opentelemetry.exporter.otlp.proto.http",),
 }
 
 
@@ -25,13 +27,21 @@ def require_extras(what: str, *extras: str) -> None:
 
 def missing_modules(extra: str) -> list[str]:
     """The modules of an extra that are not installed. Looks for them without importing them."""
-    return [module for module in EXTRAS[extra] if find_spec(module) is None]
+    return [module for module in EXTRAS[extra] if not _is_there(module)]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package it would lie in
+        return False
 
 
 def extra_of(module: str | None) -> str | None:
     """The extra that installs a module, or None if no extra does."""
     top = (module or "").partition(".")[0]
-    return next((extra for extra, modules in EXTRAS.items() if top in modules), None)
+    tops = {extra: [one.partition(".")[0] for one in modules] for extra, modules in EXTRAS.items()}
+    return next((extra for extra, modules in tops.items() if top in modules), None)
 
 
 def install_command(*extras: str) -> str:

@@ -25,6 +25,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Distributions that a plain install must not bring, also not by way of another one.
 HEAVY = {
     *("torch", "transformers", "trl", "peft", "accelerate", "datasets", "safetensors", "tokenizers", "vllm"),
+    *("prefect-docker", "prefect-kubernetes"),
     *("rapidocr", "onnxruntime", "openvino", "ttf-opensans", "matplotlib-fontja", "matplotlib", "bitsandbytes"),
 }
 # The modules that may need an extra when they are imported. All others import it where they use it.
@@ -74,7 +75,8 @@ def test_the_plain_dependencies_are_light() -> None:
 
     extras = PROJECT["project"]["optional-dependencies"]
     assert names(PROJECT["project"]["dependencies"]) & HEAVY == set()
-    assert set(extras) == {"offline", "train", "dev"} and set(PROJECT["dependency-groups"]) == {"vllm", "serve-llm"}
+    assert set(extras) == {"offline", "train", "cluster", "trace", "dev"}
+    assert set(PROJECT["dependency-groups"]) == {"vllm", "serve-llm"}
     brought = names(extras["train"]) | names([line for name in names(extras["train"]) for line in requires(name) or []])
     assert {module.replace("_", "-") for module in EXTRAS["offline"]} <= names(extras["offline"])
     assert set(EXTRAS["train"]) <= brought

@@ -7,11 +7,13 @@ import typer
 
 from flows.cli import (
     agent_commands,
+    doctor,
     ensembles,
     evaluation,
     lake_commands,
     models,
     pools,
+    reproducing,
     review_commands,
     servers,
     serving,
@@ -56,11 +58,13 @@ for _module in (
     lake_commands,
     evaluation,
     ensembles,
+    reproducing,
     agent_commands,
     servers,
     serving,
     models,
     pools,
+    doctor,
 ):
     _module.register(app)
 

@@ -22,6 +22,7 @@ from tasks.geo.cell_split import SPLITS
 from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey_table
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
+from tasks.plan.strata import PlanStrata
 from tasks.services.errors import safe_text
 
 
@@ -40,7 +41,7 @@ def run_ingest(file: Path, call: Call) -> int:
         raise ConfigError(_by_options(str(error), call)) from error
     path = file.expanduser()
     try:
-        found = survey_table(path, config.ingest)
+        found = survey_table(path, config.ingest, PlanStrata(config.plan))
         dataset = dataset_name(path, config.ingest)
         if (Path(config.lake).expanduser() / "tables").is_dir():  # else there is nothing it could replace
             check_dataset(Lake(config.lake), found, dataset, config.ingest, config.plan)

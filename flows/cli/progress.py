@@ -112,6 +112,7 @@ class Reporter(ABC):
         pace, _ = self._paces.setdefault(tick.stage, (Pace(), time.time()))
         pace.add(tick.done)
         if tick.finished:
+            self._paces.pop(tick.stage)  # the same step may run again, with other settings
             self.phase(f"{tick.stage} is done, preparing the next step")
         else:
             self._tick = tick

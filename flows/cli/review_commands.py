@@ -1,7 +1,9 @@
 """Commands about snapshots and labels: approve, reject, calibrate, export, withdraw; and marks of people."""
 
 import dataclasses
+import functools
 import getpass
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,8 +196,8 @@ def bring_in_marks(call: Call, file: Path, reviewer: str | None) -> int:
     return DONE
 
 
-def serve_site(call: Call, reviewer: str | None, port: int) -> int:
-    """Serve the newest snapshot's site until interrupted."""
+def serve_site(call: Call, reviewer: str | None, port: int, host: str, base_url: str | None) -> int:
+    """Serve the newest snapshot's site until interrupted; with a base URL all reports."""
     from flows.cli.lake import existing_lake
     from tasks.review import newest_snapshot, renew_site
     from tasks.review.serve import serve
@@ -205,5 +207,8 @@ def serve_site(call: Call, reviewer: str | None, port: int) -> int:
     if row is None:
         raise NotFound("there is no snapshot to show yet; run: geofix review")
     renew_site(lake, row)
-    serve(lake, row["snapshot_id"], reviewer or getpass.getuser(), port, print)
+    if base_url and not re.match(r"https?://[^\s?#/]+[^\s?#]*$", base_url):
+        raise InputError(f"--base-url: given '{base_url}', but it must look like https://data.example/review")
+    say = functools.partial(print, flush=True)
+    serve(lake, row["snapshot_id"], reviewer or getpass.getuser(), port, say, host, base_url)
     return DONE

@@ -155,13 +155,18 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
         ] = None,
         reviewer: Reviewer = None,
         port: Annotated[int, typer.Option(min=1, max=65535, help="For --serve.")] = 8790,
+        host: Annotated[str, typer.Option(metavar="ADDRESS", help="For --serve: where it listens.")] = "127.0.0.1",
+        base_url: Annotated[
+            str | None,
+            typer.Option(metavar="URL", help="For --serve behind a proxy: its address; all reports are shown there."),
+        ] = None,
         redo: Redo = False,
         keep: Keep = False,
     ) -> int:
         if serve and marks:
             raise UsageError("--serve and --import exclude each other; give one of them")
         if serve or marks:
-            return bring_in_marks(call, marks, reviewer) if marks else serve_site(call, reviewer, port)
+            return bring_in_marks(call, marks, reviewer) if marks else serve_site(call, reviewer, port, host, base_url)
         return _run(stage, call, redo, keep)
 
     special: dict[str, Callable[..., int]] = {"collect": run_collect, "review": run_review, "train": run_train}

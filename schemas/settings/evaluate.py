@@ -143,6 +143,11 @@ class EvaluateSettings(Settings):
         default_recipe(),
         description="whose words, tools, pictures and models are used, and how answers are read",
     )
+    name: str | None = Field(
+        None,
+        min_length=1,
+        description="tells evaluations apart that differ in more than these settings, such as in the search service",
+    )
     verifier: str | None = Field(None, description="role that judges address levels where the name rule says no")
     scaling: ScalingSettings = ScalingSettings()
     masking: MaskingSettings = MaskingSettings()

@@ -7,7 +7,9 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.settings.base import OPERATIONAL, Settings
 
-LayoutName = Literal["auto", "plain", "mp16-pro", "im2gps3k", "yfcc4k", "osv5m"]
+LayoutName = Literal[
+    "auto", "plain", "mp16-pro", "im2gps3k", "yfcc4k", "osv5m", "geocomp", "imageo-2", "street-view-text"
+]
 SplitName = Literal["train", "validation", "benchmark"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -81,6 +83,19 @@ class IngestSettings(Settings):
     split: SplitName | None = Field(
         None, description="for rows that name none; none: by whole cells, as the plan does it"
     )
+    share: float | None = Field(
+        None, gt=0, le=1, description="of the rows that is taken, drawn by their ids (SpotAgent: 0.05 of MP16-Pro)"
+    )
+    draw: int | None = Field(None, ge=1, description="rows to take, drawn as `draw_by` says; null: all")
+    draw_by: Literal["strata", "cities"] = Field(
+        "strata",
+        description="strata: countries and cells as the plan weighs them (GeoSeek: 12,500 of OSV-5M and 7,500 of "
+        "GeoComp, 3,000 more to evaluate on); cities: as many of each city, one a point of interest (MAPBench: 5,000)",
+    )
+    cities: int = Field(20, ge=1, description="with draw_by cities: how many, those with most points of interest")
+    city_column: str = Field("city", min_length=1, description="with draw_by cities: the table's column of the city")
+    poi_column: str = Field("poi", min_length=1, description="and of the point of interest's name or id")
+    seed: int = Field(0, ge=0, description="of `share` and `draw`: another one draws others")
     swap_lat_lon: bool = Field(False, description="the table's latitude and longitude columns are exchanged")
     keep_lat_lon: bool = Field(False, description="they are right, although they look exchanged")
     check_ids: bool = Field(True, description="look for ids that went through a floating-point number")

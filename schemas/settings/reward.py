@@ -2,15 +2,25 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.settings.base import OPERATIONAL, Settings
+
+RewardTerm = Literal["spatial", "semantic", "judge", "consistency"]
 
 
 class RewardSettings(Settings):
     """What the recipes' rewards need beside an answer and its truth."""
 
     beta: float = Field(2.0, gt=1, description="GeoVista eq. 4: beta^2 for the city, beta for the state")
+    hierarchical: bool = Field(
+        True, description="GeoVista: false leaves the city-level reward alone (Table 4, w/o HR), worth 1"
+    )
+    terms: tuple[RewardTerm, ...] = Field(
+        ("spatial", "semantic", "consistency"),
+        description="GeoAgent eq. 3: the terms that count (Table 3); judge stands in for spatial and semantic and asks "
+        "for equal texts (Table 4)",
+    )
     verifier: str | None = Field(
         None, description="GeoVista: model role asked where the name rule says no; null: the rule alone decides"
     )
@@ -26,3 +36,13 @@ class RewardSettings(Settings):
     concurrency: int = Field(
         8, ge=1, le=256, description="answers whose services are asked at the same time", json_schema_extra=OPERATIONAL
     )
+
+    @model_validator(mode="after")
+    def _some_terms(self) -> "RewardSettings":
+        if not self.terms or len(set(self.terms)) != len(self.terms):
+            raise ValueError(f"terms {list(self.terms)}: name one at least, and each once")
+        if "judge" in self.terms and {"spatial", "semantic"} & {*self.terms}:
+            raise ValueError(f"terms {list(self.terms)}: judge replaces spatial and semantic; name either")
+        if self.terms == ("consistency",) and self.consistency is None:
+            raise ValueError("terms [consistency]: the role `consistency` must be named")
+        return self

@@ -104,10 +104,13 @@ class GrpoSettings(Settings):
         "its longest rollout; null: as many as the completion has left",
     )
     max_turns: int = Field(0, ge=0, description="turns with tools in a rollout; 0: no tools in RL, as SpotAgent has it")
-    pictures: Literal["learnable", "all"] = Field(
+    pictures: Literal["learnable", "random", "all"] = Field(
         "learnable",
-        description="which pictures of the train split are trained on: those that Pass@K keeps (SpotAgent 3.3.1), or "
-        "all; with `all` a run measures no Pass@K",
+        description="which pictures of the train split are trained on: those that Pass@K keeps (SpotAgent 3.3.1), as "
+        "many drawn at random (Table 4), or all; with `all` a run measures no Pass@K",
+    )
+    max_pictures: int | None = Field(
+        None, ge=1, description="pictures trained on at most, drawn by `train.seed` (GeoVista fig. 7); null: no limit"
     )
     engine: Literal["embedded", "vllm"] = Field(
         "embedded",
@@ -135,6 +138,13 @@ class GrpoSettings(Settings):
         description="how token losses are averaged: over each completion and then over all (grpo), over all tokens of "
         "the step (dapo), or over completions times max_completion_tokens (dr_grpo)",
     )
+    advantage: Literal["grpo", "pass_at_k", "pkpo"] = Field(
+        "grpo",
+        description="what a rollout is worth in its group (Thinking with Map Table 9): its reward against the group's "
+        "(grpo), what it adds to the best of its k (pass_at_k: Tang et al. 2025) or of every k of the group (pkpo: "
+        "Walder and Karkhanis 2025)",
+    )
+    advantage_k: int = Field(4, ge=2, description="k of pass_at_k and pkpo")
     reward: RewardSettings = Field(RewardSettings(), description="constants and services of the recipe's reward")
 
     @model_validator(mode="after")
@@ -144,6 +154,8 @@ class GrpoSettings(Settings):
                 f"prompts_per_generation {self.prompts_per_generation} must be a multiple of "
                 f"prompts_per_step {self.prompts_per_step}"
             )
+        if self.advantage != "grpo" and self.group_size % self.advantage_k:
+            raise ValueError(f"group_size {self.group_size} must be a multiple of advantage_k {self.advantage_k}")
         return self
 
 

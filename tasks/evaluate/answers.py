@@ -37,7 +37,8 @@ def answer_identity(settings: EvaluateSettings) -> dict[str, Any]:
         *("split", "source", "temperature", "max_tokens", "view_max_pixels", "view_min_pixels"),
         *("tools", "agent_recipe", "verifier", "geocode"),
     )
-    return {name: value for name, value in settings.identity().items() if name in wanted}
+    named = {"name": settings.name} if settings.name else {}
+    return {**{name: value for name, value in settings.identity().items() if name in wanted}, **named}
 
 
 def policies(inputs: Inputs, settings: EvaluateSettings) -> list[str]:

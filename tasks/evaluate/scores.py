@@ -26,7 +26,8 @@ _TEXTS = (
 )
 _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 _SLICED = (
-    *("acc@1km", "acc@25km", "acc@50km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS),
+    *("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS),
+    *("acc@0.5km", "acc@2km", "acc@10km", "acc@50km"),  # Thinking with Map by tier, smileGeo by category
     *(f"{level}_accuracy" for level in LEVELS),  # GeoVista's Table 2: the city by kind of picture
 )
 

@@ -119,7 +119,36 @@ OSV5M = Layout(
     attribution="Image {id} by {creator} on Mapillary, {licence}",
 )
 
-LAYOUTS = {layout.name: layout for layout in (PLAIN, MP16_PRO, IM2GPS3K, YFCC4K, OSV5M)}
+# GeoComp's games name the panoramas of their rounds: one row for each of them, as its authors' scripts write it.
+GEOCOMP = Layout(
+    "geocomp",
+    "panoID, lat, lng and nation, one row for each panorama of the games' rounds",
+    {**PLAIN.columns, "id": ("panoid", "pano_id"), "country": ("nation",)},
+    files=("{id}.jpg", "{id}.png"),
+    in_subfolders=True,  # of the countries
+)
+
+IMAGEO_2 = Layout(
+    "imageo-2",
+    "image_id, latitude, longitude, gmap_id, address and more: points of interest of IMAGEO-Bench's second dataset",
+    # Its url is the page of the point of interest, not a picture.
+    {**{name: names for name, names in PLAIN.columns.items() if name != "url"}, "id": ("image_id",)},
+    files=("{id}.jpg", "{id}.png", "{id}"),
+    in_subfolders=True,
+)
+
+STREET_VIEW_TEXT = Layout(
+    "street-view-text",
+    "imageName, address, lat, lon: the dataset's XML names addresses only, whose positions have to be added",
+    {**PLAIN.columns, "id": ("imagename", "image_name")},
+    files=("{id}",),  # img/14_03.jpg
+    in_subfolders=True,
+    split="benchmark",
+)
+
+LAYOUTS = {
+    layout.name: layout for layout in (PLAIN, MP16_PRO, IM2GPS3K, YFCC4K, OSV5M, GEOCOMP, IMAGEO_2, STREET_VIEW_TEXT)
+}
 
 
 def listed(names: Sequence[str]) -> str:

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest.layouts import IM2GPS3K, LAYOUTS, MP16_PRO, OSV5M, PLAIN, YFCC4K, Layout, listed
+from tasks.ingest.layouts import (
+    GEOCOMP,
+    IM2GPS3K,
+    IMAGEO_2,
+    LAYOUTS,
+    MP16_PRO,
+    OSV5M,
+    PLAIN,
+    STREET_VIEW_TEXT,
+    YFCC4K,
+    Layout,
+    listed,
+)
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.table import Table, check_parquet_types
 
@@ -27,6 +39,12 @@ _OF_OSV5M = (
     *("thumb_original_url", "creator_username", "creator_id", "lon_bin", "lat_bin", "sub-region", "land_cover"),
     *("road_index", "drive_side", "climate", "soil", "dist_sea", "quadtree_10_1000", "quadtree_10_5000"),
     *("quadtree_10_25000", "quadtree_10_50000", "unique_country", "unique_region", "unique_sub-region", "unique_city"),
+)
+# Columns that no other table has beside an id and a position.
+_MARKED = (
+    (GEOCOMP, ("panoid", "nation")),
+    (IMAGEO_2, ("image_id", "gmap_id", "address")),
+    (STREET_VIEW_TEXT, ("imagename", "address")),
 )
 _ONE_ONLY = ("lat", "lon", "licence", "split")
 _LEAST_OF_OSV5M, _LEAST_OF_ADDRESS = 2, 3  # columns: a single one occurs in other layouts too
@@ -63,6 +81,10 @@ def recognise(table: Table, settings: IngestSettings) -> Recognised:
     osv5m = [have[mark] for mark in _OF_OSV5M if mark in have]
     if OSV5M.fits(names) and len(osv5m) >= _LEAST_OF_OSV5M:
         return Recognised(OSV5M, f"columns {listed(osv5m[:3])} are those of OSV-5M")
+    for layout, marks in _MARKED:
+        if layout.fits(names) and all(mark in have for mark in marks):
+            shown = listed([have[mark] for mark in marks])
+            return Recognised(layout, f"columns {shown} are those of {layout.name}")
     by_name = "img_id" in have or ("name" in have and any(label in have for label in _SCENES))
     if by_name and MP16_PRO.fits(names):
         return _of_flickr(names, have, str(path), file_name)

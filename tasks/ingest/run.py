@@ -11,6 +11,7 @@ from schemas.messages import Usage
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from tasks.ingest.dataset import check_successor, count_photos, forget_refusals, photos_in_lake, retire
+from tasks.ingest.draw import Strata, drawn
 from tasks.ingest.refusal import SHOWN, Refusal, TableRefused
 from tasks.ingest.report import Report, Sums
 from tasks.ingest.rows import RowChecks, item_batches
@@ -58,9 +59,12 @@ class IngestResult:
         }
 
 
-def survey_table(path: Path, settings: IngestSettings) -> Survey:
-    """What the table is; TableRefused, with the way out, when it cannot be taken as a whole."""
-    found = survey_rows(path, settings)
+def survey_table(path: Path, settings: IngestSettings, strata: Strata | None = None) -> Survey:
+    """What the table is; TableRefused, with the way out, when it cannot be taken as a whole.
+
+    `strata` are for settings that draw rows by country and cell.
+    """
+    found = drawn(survey_rows(path, settings), settings, strata)
     if not settings.replace:
         _check_pictures(found, settings)
     return found

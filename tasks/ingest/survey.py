@@ -38,13 +38,19 @@ class Survey:
     lettered_ids: bool = False  # there are ids with letters: 12e34 is one of them, not a float
     repeated: pl.DataFrame = field(default_factory=lambda: _NONE_REPEATED)
     """For each id that stands in several rows its hash, its `first` row, and whether its rows `differ`."""
+    chosen: pl.Series | None = None  # numbers of the rows that were drawn; None: all
 
-    def batches(self, size: int = BATCH) -> Iterator[pl.DataFrame]:
-        """Every row, with a column for each of FIELDS, and those of `table.REFUSAL` for a row that cannot be read."""
+    def batches(self, size: int = BATCH, further: Mapping[str, str] | None = None) -> Iterator[pl.DataFrame]:
+        """Every row, with a column for each of FIELDS, and those of `table.REFUSAL` for a row that cannot be read.
+
+        `further` names columns of the table beside those of the layout.
+        """
         self.check_unchanged()
         missing = [pl.lit(None, dtype=pl.String).alias(name) for name in FIELDS if name not in self.names]
-        for rows in self.table.batches(self.names, size):
-            yield rows.with_columns(missing)
+        for rows in self.table.batches({**self.names, **(further or {})}, size):
+            mine = rows if self.chosen is None else rows.filter(pl.col("row").is_in(self.chosen.implode()))
+            if mine.height or self.chosen is None:
+                yield mine.with_columns(missing)
         self.check_unchanged()
 
     def check_unchanged(self) -> None:

@@ -99,6 +99,7 @@ class Recipe:
     kept_when: str  # in one line, for reports: which trajectories are kept
     # What they are held to beyond the paper, unless `synthesize.require` says otherwise: no false thing is learned
     rules: tuple[Rule, ...] = ("visible_signs", "true_statements", "unnamed_answer")
+    further_tools: tuple[str, ...] = ()  # offered only where `evaluate.tools` or `difficulty.tools` name them
     # Without tools, in one turn: SFT; GRPO, validation, Pass@K and evaluation where they offer none
     direct: Prompt = DIRECT
     gold: Callable[[Truth, int], str] = gold_lines  # the true answer in the form of `direct`, with n decimals
@@ -174,10 +175,11 @@ def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
     if not tools:
         return RECIPES[recipe].direct
     prompt = RECIPES[recipe].prompt
-    strangers = [name for name in tools if name not in prompt.tools and name != "all"]
+    offered = (*prompt.tools, *RECIPES[recipe].further_tools)
+    strangers = [name for name in tools if name not in offered and name != "all"]
     if strangers:
-        raise InputError(f"recipe {recipe} has no tool {strangers[0]!r}; it has {', '.join(prompt.tools)}")
-    return prompt if "all" in tools else prompt.with_tools(*tools)
+        raise InputError(f"recipe {recipe} has no tool {strangers[0]!r}; it has {', '.join(offered)}")
+    return prompt if "all" in tools else replace(prompt, tools=offered).with_tools(*tools)
 
 
 def rollout_prompt(recipe: str, max_turns: int) -> Prompt:

@@ -2,24 +2,40 @@
 
 Only the holder of the token, which is printed once, is answered. The first request carries it in the address and gets a
 cookie; another page of the same browser cannot use it (SameSite=Strict), nor send marks (the origin is compared).
+
+With a base URL the server is behind a proxy and shows all reports of the lake there, those of every snapshot and stage:
+`flows.reports_url` with the same address makes Prefect's artifacts lead to it. Links from other sites bring the cookie
+along then (SameSite=Lax), and who has none is asked for the token.
 """
 
 import asyncio
 import hmac
 import logging
+import os
+import re
 import secrets
+from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
+from starlette.routing import BaseRoute, Mount, Route
 
 from schemas.errors import GeofixError, InputError, LakeError
 from tasks.lake import Lake
+from tasks.review.approval import newest_snapshot
 from tasks.review.marks import read_marks, store_marks
 from tasks.review.site import renew_site
 from tasks.review.site.build import folder_key
@@ -27,37 +43,75 @@ from tasks.runtime.snapshots import find_snapshot
 
 HOST = "127.0.0.1"
 MOST_BYTES = 20_000_000  # of posted marks
+TOKEN = "GEOFIX_REVIEW_TOKEN"  # environment variable with a token that stays the same after a restart
+FEWEST_LETTERS = 16  # of such a token
 _COOKIE = "geofix_review"
+_NAME = re.compile(r"[\w-]+")  # of a report's folder: a snapshot's id or a stage
+_SIGN_IN = (
+    '<!doctype html><meta charset="utf-8"><title>geofix review</title>'
+    '<form method="post" action="{action}"><label>Token that <code>geofix review --serve</code> printed '
+    '<input name="token" type="password" autofocus required></label> <button>Open</button></form>'
+)
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json"}
 
 logger = logging.getLogger("geofix.review")
 
 
-def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str) -> Starlette:
-    """The application that serves one site."""
-    folder = lake.blobs.pull(folder_key(snapshot_id)).resolve()
+def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: str | None = None) -> Starlette:
+    """The application that serves one site, or with a base URL all reports."""
+    prefix = urlsplit(base_url or "").path.rstrip("/")
+    own_origin = "{0.scheme}://{0.netloc}".format(urlsplit(base_url)) if base_url else None
+
+    def may_see(given: str) -> bool:
+        return hmac.compare_digest(given.encode(), token.encode())
 
     def refused(request: Request) -> Response | None:
-        given = request.cookies.get(_COOKIE, "")
-        if hmac.compare_digest(given.encode(), token.encode()):
+        if may_see(request.cookies.get(_COOKIE, "")):
             return None
+        if base_url and request.method == "GET" and request.url.path.rpartition(".")[2] in ("html", request.url.path):
+            to = quote(request.url.path.removeprefix(prefix))
+            return HTMLResponse(_SIGN_IN.format(action=f"{prefix}/sign-in?to={to}"), 403)
         return PlainTextResponse("open the address that `geofix review --serve` printed", 403)
 
-    async def start(request: Request) -> Response:
-        if "token" not in request.query_params:
-            return refused(request) or FileResponse(folder / "index.html")
-        if not hmac.compare_digest(request.query_params["token"].encode(), token.encode()):
-            return PlainTextResponse("this token is not the one that was printed", 403)
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
+    def signed_in(to: str) -> Response:
+        answer = RedirectResponse(to, 303)
+        lasting: dict[str, Any] = {"samesite": "lax", "secure": base_url.startswith("https://")} if base_url else {}
+        answer.set_cookie(_COOKIE, token, httponly=True, path=f"{prefix}/", **({"samesite": "strict"} | lasting))
         return answer
+
+    async def sign_in(request: Request) -> Response:
+        body = (await _read_body(request, 1_000)) or b""
+        if not may_see(parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0]):
+            return PlainTextResponse("this token is not the one that was printed", 403)
+        to = request.query_params.get("to", "/")
+        return signed_in(prefix + (to if re.fullmatch(r"(/[\w.-]+)*/?", to) else "/"))  # never to another site
+
+    def folder_of(name: str) -> Path | None:
+        return lake.blobs.pull(folder_key(name)).resolve() if _NAME.fullmatch(name) else None
+
+    async def start(request: Request) -> Response:
+        if "token" in request.query_params:
+            if not may_see(request.query_params["token"]):
+                return PlainTextResponse("this token is not the one that was printed", 403)
+            return signed_in(f"{prefix}/")
+        denied = refused(request)
+        if denied is not None:
+            return denied
+        if base_url:
+            row = await run_in_threadpool(newest_snapshot, lake)
+            return RedirectResponse(f"{prefix}/{row['snapshot_id'] if row else snapshot_id}/index.html", 303)
+        return FileResponse(lake.blobs.pull(folder_key(snapshot_id)).resolve() / "index.html")
 
     async def file(request: Request) -> Response:
         denied = refused(request)
         if denied is not None:
             return denied
-        path = (folder / request.path_params["path"]).resolve()
-        if not path.is_relative_to(folder) or not path.is_file():
+        name, rest = snapshot_id, request.path_params["path"]
+        if base_url:
+            name, _, rest = rest.partition("/")
+        folder = await run_in_threadpool(folder_of, name)
+        path = (folder / rest).resolve() if folder else None
+        if folder is None or path is None or not path.is_relative_to(folder) or not path.is_file():
             return PlainTextResponse("not found", 404)
         return FileResponse(path, media_type=_TYPES.get(path.suffix), headers={"Cache-Control": "no-cache"})
 
@@ -73,33 +127,30 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str) -> Starlet
         return Response(data, media_type="image/png" if name.suffix == ".png" else "image/jpeg")
 
     storing, renewing = asyncio.Lock(), asyncio.Lock()
-    renewals = 0
+    renewals: Counter[str] = Counter()
 
-    async def renew() -> None:
+    async def renew(site: str) -> None:
         """Renew the site after marks; those that come meanwhile are in the next renewal, which waits for this one."""
-        nonlocal renewals
-        renewals += 1
-        mine = renewals
+        renewals[site] += 1
+        mine = renewals[site]
         async with renewing:
-            if mine == renewals:  # else a later one does it
-                await run_in_threadpool(lambda: renew_site(lake, find_snapshot(lake, snapshot_id)))
+            if mine == renewals[site]:  # else a later one does it
+                await run_in_threadpool(lambda: renew_site(lake, find_snapshot(lake, site)))
 
     async def marks(request: Request) -> Response:
         denied = refused(request)
         if denied is not None:
             return denied
-        origin = request.headers.get("origin", "")
-        if origin != f"http://{request.headers.get('host', '')}":
+        if request.headers.get("origin", "") != (own_origin or f"http://{request.headers.get('host', '')}"):
             return PlainTextResponse("marks are taken from this site only", 403)
-        body = b""
-        async for part in request.stream():  # a body in chunks does not say its length
-            body += part
-            if len(body) > MOST_BYTES:
-                return PlainTextResponse("too many marks at once", 413, {"Connection": "close"})
+        body = await _read_body(request, MOST_BYTES)
+        if body is None:
+            return PlainTextResponse("too many marks at once", 413, {"Connection": "close"})
+        site = request.path_params.get("snapshot", snapshot_id)
         try:
             given = read_marks(body)
-            if given.snapshot_id != snapshot_id:
-                raise InputError(f"snapshot_id: this site is of snapshot {snapshot_id}")
+            if given.snapshot_id != site:
+                raise InputError(f"snapshot_id: this site is of snapshot {site}")
             async with storing:  # one commit after the other: no two try for the same version of the table
                 done = await run_in_threadpool(store_marks, lake, given, reviewer)
         except GeofixError as error:
@@ -107,23 +158,40 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str) -> Starlet
         logger.info("%s marks and %s notes taken", done.taken, done.notes_taken)
         said = done.precision.sentence if done.precision else f"{done.taken} marks taken"
         answer = {"says": said, "outcomes": done.outcomes, "note_outcomes": done.note_outcomes}
-        return JSONResponse(answer, background=BackgroundTask(renew))
+        return JSONResponse(answer, background=BackgroundTask(renew, site))
 
-    return Starlette(
-        routes=[
-            Route("/", start),
-            Route("/marks", marks, methods=["POST"]),
-            Route("/images/{folder}/{name}", image),
-            Route("/{path:path}", file),
-        ]
-    )
+    site = "/{snapshot}" if base_url else ""
+    routes: list[BaseRoute] = [
+        Route("/", start),
+        *([Route("/sign-in", sign_in, methods=["POST"])] if base_url else []),
+        Route(f"{site}/marks", marks, methods=["POST"]),
+        Route(f"{site}/images/{{folder}}/{{name}}", image),
+        Route("/{path:path}", file),
+    ]
+    # Proxies pass the path on as it is, or without the part that led to this server.
+    return Starlette(routes=[Mount(prefix, routes=routes), *routes] if prefix else routes)
 
 
-def serve(lake: Lake, snapshot_id: str, reviewer: str, port: int, say: Any) -> None:
+async def _read_body(request: Request, most: int) -> bytes | None:
+    """The body; None if it is longer. One in chunks does not say its length."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            return None
+    return body
+
+
+def serve(
+    lake: Lake, snapshot_id: str, reviewer: str, port: int, say: Any, host: str = HOST, base_url: str | None = None
+) -> None:
     """Serve until interrupted; `say` is called with the address."""
     import uvicorn
 
-    token = secrets.token_urlsafe(24)
-    app = make_app(lake, snapshot_id, token, reviewer)
-    say(f"http://{HOST}:{port}/?token={token}")
-    uvicorn.run(app, host=HOST, port=port, log_level="warning", access_log=False)
+    token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    if len(token) < FEWEST_LETTERS or not token.isascii() or not token.isprintable():
+        raise InputError(f"{TOKEN}: a token has {FEWEST_LETTERS} letters or more; leave it unset to have one made")
+    app = make_app(lake, snapshot_id, token, reviewer, base_url)
+    shown = token if TOKEN not in os.environ else f"${TOKEN}"
+    say(f"{(base_url or f'http://{HOST}:{port}').rstrip('/')}/?token={shown}")
+    uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)

@@ -1,13 +1,19 @@
-"""GRPO's group advantage, equal to verl's `compute_grpo_outcome_advantage`."""
+"""What a rollout is worth in its group: GRPO's advantage, equal to verl's, or one of two for pass@k.
 
-from collections.abc import Hashable, Sequence
+The two of pass@k ask what a rollout adds to the best of k: `max(S) - max(S without it)`, averaged over sets S of k
+rollouts of its group that hold it. Rewards may be any numbers, not only right or wrong.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 EPSILON = 1e-6
+Estimator = Literal["grpo", "pass_at_k", "pkpo"]
 
 
 @dataclass(frozen=True)
@@ -47,3 +53,58 @@ def group_advantages(
     mean[single], deviation[single] = 0.0, 1.0
     values = np.where(used, (reward - mean[member]) / (deviation[member] + epsilon), 0.0)
     return Advantages(values, used)
+
+
+def advantages(
+    rewards: ArrayLike, groups: Sequence[Hashable] | NDArray[Any], estimator: Estimator = "grpo", k: int = 4
+) -> Advantages:
+    """The advantages of rollouts by the named estimator; a NaN reward is an excluded rollout, as in `group_advantages`.
+
+    Those of pass@k are not divided by a deviation: in both papers the difference is the gradient's weight.
+    """
+    if estimator == "grpo":
+        return group_advantages(rewards, groups)
+    reward = np.asarray(rewards, dtype=np.float64).ravel()
+    used = ~np.isnan(reward)
+    values = np.zeros_like(reward)
+    members: dict[Hashable, list[int]] = {}
+    for number, group in enumerate(groups):
+        if used[number]:
+            members.setdefault(group, []).append(number)
+    weigh: Callable[[NDArray[np.float64], int], NDArray[np.float64]]
+    weigh = blocks_of_k if estimator == "pass_at_k" else every_set_of_k
+    for numbers in members.values():
+        values[numbers] = weigh(reward[numbers], k)
+    return Advantages(values, used)
+
+
+def blocks_of_k(rewards: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """Pass@K-GRPO (Tang et al. 2025, the leave-one-out estimator): sets S are the group's blocks of k, in order.
+
+    Excluded rollouts may leave a last block of fewer; a rollout alone in one is compared with a reward of 0.
+    """
+    found = np.empty_like(rewards)
+    for start in range(0, len(rewards), k):
+        block = rewards[start : start + k]
+        others = [np.delete(block, at) for at in range(len(block))]
+        found[start : start + k] = [block.max() - (rest.max() if len(rest) else 0.0) for rest in others]
+    return found
+
+
+def every_set_of_k(rewards: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """PKPO (Walder and Karkhanis 2025, eq. 33, s^(loo-1)): all sets S of k rollouts, over C(n, k).
+
+    Only sets in which the rollout is the best count. With rewards in rising order g_0 .. g_(n-1), there are
+    C(j, k - 2) sets with i the best and j the second: s_i = sum over j < i of C(j, k - 2) (g_i - g_j) / C(n, k).
+    """
+    n, k = len(rewards), min(k, len(rewards))
+    if k < 2:
+        return rewards.copy()
+    order = np.argsort(rewards, kind="stable")
+    rising = rewards[order]
+    sets = np.array([math.comb(j, k - 2) for j in range(n)], dtype=np.float64)
+    below = np.concatenate(([0.0], np.cumsum(sets)[:-1]))
+    weighted = np.concatenate(([0.0], np.cumsum(sets * rising)[:-1]))
+    found = np.empty_like(rewards)
+    found[order] = (below * rising - weighted) / math.comb(n, k)
+    return found

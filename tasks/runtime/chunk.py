@@ -20,6 +20,7 @@ from tasks.runtime.outcome import NO_USAGE, REJECTED, Kept, Outcome, Rejected, R
 from tasks.services.calls import spending_of
 from tasks.services.errors import ServiceError, safe_text
 from tasks.services.meter import Tally, counted_in
+from tasks.services.tracing import flush_spans, is_tracing, item_span
 
 FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
 # New containers after which Python looks for cycles among the youngest, and rounds before it looks among the older
@@ -87,6 +88,7 @@ class ChunkJob:
                 zip(chunk["id"], chunk["made_from"], (self._guarded(r, context) for r in rows), strict=True)
             )
             result.opened_at = opened_at
+            flush_spans()
             return result
 
         return call
@@ -98,11 +100,14 @@ class ChunkJob:
         async def one(row: Row) -> Outcome | Failure:
             item_id = row["id"]
             async with limit:
-                with spending_of(item_id) as spent:
+                with spending_of(item_id) as spent, item_span(self.stage, self.run_id, item_id) as span:
                     try:
                         outcome: Outcome = await self.work(row, context)
                     except Exception as error:  # noqa: BLE001 - whatever an item raises is its failure, kept for retry
-                        return replace(self._failure(item_id, error), usage=spent.paid)
+                        failure = replace(self._failure(item_id, error), usage=spent.paid)
+                        span |= _told(failure)
+                        return failure
+                    span |= _told(outcome)
                 # What was answered from the table `calls` was paid for by the run that asked.
                 return replace(outcome, usage=outcome.usage - spent.replayed) if spent.replayed.tokens else outcome
 
@@ -112,6 +117,8 @@ class ChunkJob:
                 outcomes = await asyncio.gather(*(one(row) for row in rows))
             result = self.gather(zip(chunk["id"], chunk["made_from"], outcomes, strict=True))
             result.opened_at, result.sent = opened_at, sent
+            if is_tracing():
+                await asyncio.to_thread(flush_spans)
             return result
 
         return call
@@ -123,11 +130,14 @@ class ChunkJob:
 
     def _guarded(self, row: Row, context: Any) -> Outcome | Failure:
         item_id = row["id"]  # before the work, to which the row belongs
-        try:
-            outcome: Outcome = self.work(row, context)
+        with item_span(self.stage, self.run_id, item_id) as span:
+            outcome: Outcome | Failure
+            try:
+                outcome = self.work(row, context)
+            except Exception as error:  # noqa: BLE001 - whatever an item raises becomes its failure, kept for retry
+                outcome = self._failure(item_id, error)
+            span |= _told(outcome)
             return outcome
-        except Exception as error:  # noqa: BLE001 - whatever an item raises becomes its failure, kept for retry
-            return self._failure(item_id, error)
 
     def _failure(self, item_id: str, error: Exception) -> Failure:
         if isinstance(error, ServiceError):
@@ -180,6 +190,13 @@ class ChunkJob:
             "reason": outcome.reason,
             "evidence_json": json.dumps(outcome.evidence, sort_keys=True, default=str, ensure_ascii=False),
         }
+
+
+def _told(outcome: Outcome | Failure) -> dict[str, str]:
+    """What the trace says of an outcome; never a message, which may quote what was answered."""
+    if isinstance(outcome, Failure):
+        return {"outcome": "failed", "kind": outcome.kind}
+    return {"outcome": "rejected", "reason": outcome.reason} if isinstance(outcome, Rejected) else {"outcome": "kept"}
 
 
 class _Rows:

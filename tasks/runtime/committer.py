@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -98,6 +98,7 @@ class Progress:
     ) -> None:
         self._tell, self._start = tell, began_s or time.monotonic()
         self.counts = Tick(stage, total, skipped)
+        self.waited_s: Mapping[str, float] = {}
         tell(self.counts)
 
     def add(self, result: ChunkResult) -> None:
@@ -106,10 +107,13 @@ class Progress:
             kept=now.kept + len(result.kept),
             rejected=now.rejected + len(result.rejected),
             failed=now.failed + len(result.failed),
+            sent=now.sent + result.sent,
+            usage=now.usage + result.usage,
+            waited_s=self.waited_s,
         )
 
     def finish(self) -> None:
-        self._change(finished=True)
+        self._change(finished=True, waited_s=self.waited_s)
 
     def _change(self, **fields: Any) -> None:
         self.counts = replace(self.counts, seconds=time.monotonic() - self._start, **fields)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.messages import Usage
+from tasks.services.meter import Tally
 
 Row = dict[str, Any]
 NO_USAGE = Usage()
@@ -47,6 +48,9 @@ class Tick:
     failed: int = 0
     seconds: float = 0.0
     finished: bool = False
+    sent: Tally = field(default_factory=Tally)  # requests to services so far
+    usage: Usage = NO_USAGE  # of models, so far
+    waited_s: Mapping[str, float] = field(default_factory=dict)  # by service: asked nothing, its limit was reached
 
     @property
     def done(self) -> int:

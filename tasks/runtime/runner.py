@@ -169,7 +169,7 @@ def _run_items(
         context.spread,
         resources,
         is_async=is_async,
-        meanwhile=_meanwhile(pauses, calls),
+        meanwhile=_meanwhile(pauses, calls, progress),
         most_workers=most_workers([getattr(connections, name) for name in services], resources.concurrency),
     )
     batch = Batch(ledger, progress)
@@ -197,8 +197,10 @@ def _run_items(
         why = context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message
         raise GeofixError(f"{stage.name} stopped: {why}{_saved(progress.counts)}")
     _check_accounts(stage.name, todo, batch)
+    if pauses is not None:
+        progress.waited_s = pauses.taken_s()
     result = _finish(stage, settings, plan, ledger, progress, batch)
-    return replace(result, paused_s=pauses.taken_s()) if pauses else result
+    return replace(result, paused_s=progress.waited_s)
 
 
 def _run_columns(
@@ -276,10 +278,11 @@ def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
         )
 
 
-def _meanwhile(pauses: Pauses | None, calls: StageCalls | None) -> Callable[[], None]:
+def _meanwhile(pauses: Pauses | None, calls: StageCalls | None, progress: Progress) -> Callable[[], None]:
     def check() -> None:
         if pauses is not None:
             pauses.log_new()
+            progress.waited_s = pauses.known_s()
         if calls is not None:
             calls.commit_when_due()
 

@@ -7,7 +7,8 @@ display shows the elapsed time alone.
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 
@@ -18,6 +19,7 @@ class Steps:
     done: int
     total: int
     note: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)  # of the last step, such as loss and tokens_per_s
 
 
 class StepFile:

@@ -16,6 +16,7 @@ from tasks.services.errors import Classify, HttpResponse, Kind, ServiceError, er
 from tasks.services.limits import HostLimits, Suspended, host_limits
 from tasks.services.network import url_as_sent
 from tasks.services.rate_budget import UsedUp, asking, rate_limiter_of
+from tasks.services.tracing import request_span
 from tasks.services.transport import Connection, Download, HttpRequest, HttpTransport
 
 UNITS_A_MINUTE = 600.0  # of a budget of tokens: ten of them a second
@@ -250,7 +251,9 @@ class HttpClient:
         sent_at_s = time.monotonic()
         response = HttpResponse(0, "", b"", "")
         try:
-            response = await self._send(asked, host.concurrency.answered)
+            with request_span(self.service, asked.kind) as span:
+                response = await self._send(asked, host.concurrency.answered)
+                span["status"] = response.status
             if response.status not in also:
                 self._check_status(response, asked, classify)
                 self._check_content_type(response, accept)

@@ -398,8 +398,13 @@ class Pauses:
 
     def taken_s(self) -> Mapping[str, float]:
         """By service, the seconds of pauses since this was made."""
+        self._known = self._rate_budget.pauses()
+        return self.known_s()
+
+    def known_s(self) -> Mapping[str, float]:
+        """The same, as of the last time that the rate budget was read."""
         taken: dict[str, float] = {}
-        for name, paused in self._rate_budget.pauses().items():
+        for name, paused in self._known.items():
             ahead_s = max(0.0, paused.until_s - time.time())
             seconds = paused.total_s - ahead_s - self._before.get(name, Paused()).total_s
             if seconds > 0:

@@ -13,7 +13,7 @@ import torch
 
 from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, TrainSettings
-from tasks.reward.advantage import group_advantages
+from tasks.reward.advantage import advantages
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
 from tasks.train.fast.grouped import Completion, Group
@@ -203,7 +203,9 @@ class Grpo:
         for number, prompt, group in zip(numbers, prompts, groups, strict=True):
             drawn += [RolloutSample(prompt, one, next(worth), number) for one in group]
         rewards = np.array([math.nan if one.judged.reward is None else one.judged.reward for one in drawn])
-        for one, advantage in zip(drawn, group_advantages(rewards, [one.group for one in drawn]).values, strict=True):
+        groups_drawn = [one.group for one in drawn]
+        worths = advantages(rewards, groups_drawn, self.grpo.advantage, self.grpo.advantage_k).values
+        for one, advantage in zip(drawn, worths, strict=True):
             one.advantage = float(advantage)
         self._drawn = drawn
         stats = self.ranks.of_all([one.stats for one in drawn])

@@ -99,7 +99,7 @@ class Loop:
                 self._save(optimizer, progress)
                 last_saved = progress.step
             left_s = (time.monotonic() - began) / (progress.step - done_before) * (steps - progress.step)
-            self.report(Steps(progress.step, steps, _note(figures, left_s)))
+            self.report(Steps(progress.step, steps, _note(figures, left_s), figures))
         return progress
 
     def _save(self, optimizer: StochasticAdamW, progress: Progress) -> None:

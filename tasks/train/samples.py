@@ -47,7 +47,7 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
     for phase, found in (
         ("sft", every),
         ("cold_start", _kept_trajectories(inputs, settings)),
-        ("grpo", _learnable(inputs, settings) if settings.grpo.pictures == "learnable" else every),
+        ("grpo", _grpo_pictures(inputs, settings, known)),
     ):
         for row in found:
             sample_id = digest(phase, row["image_id"], row.get("trajectory_id"))
@@ -123,6 +123,26 @@ def _kept_trajectories(inputs: Inputs, settings: TrainSettings) -> list[Row]:
     )
 
 
+def _grpo_pictures(inputs: Inputs, settings: TrainSettings, known: dict[str, Row]) -> list[Row]:
+    """The pictures of GRPO: learnable ones, as many at random (SpotAgent Table 4), or all; `max_pictures` of them."""
+    grpo = settings.grpo
+    every: list[Row] = [{"image_id": image_id} for image_id in known]
+    found = every if grpo.pictures == "all" else _learnable(inputs, settings)
+
+    def drawn(rows: list[Row], count: int) -> list[Row]:
+        """Some of the rows, by the pictures' bytes and the seed; a larger count holds those of a smaller one."""
+        names = sorted(
+            (row["image_id"] for row in rows),
+            key=lambda name: digest("drawn", settings.seed, known[name]["sha256"] if name in known else name),
+        )
+        chosen = set(names[:count])
+        return [row for row in rows if row["image_id"] in chosen]
+
+    if grpo.pictures == "random":
+        found = drawn(every, len(found))
+    return found if grpo.max_pictures is None else drawn(found, grpo.max_pictures)
+
+
 def _learnable(inputs: Inputs, settings: TrainSettings) -> list[Row]:
     """Pictures to learn from, by the policy that was measured last: policies are not mixed.
 
@@ -144,9 +164,11 @@ def _learnable(inputs: Inputs, settings: TrainSettings) -> list[Row]:
 
 def identity(settings: TrainSettings) -> Any:
     """Of the settings, what decides the samples."""
+    grpo = settings.grpo
+    is_drawn = grpo.pictures == "random" or grpo.max_pictures is not None
     return {
         "recipe": settings.recipe,
-        "grpo": [settings.grpo.pictures, settings.grpo.max_turns],
+        "grpo": [grpo.pictures, grpo.max_pictures, grpo.max_turns, settings.seed if is_drawn else None],
         "answer_decimals": settings.answer_decimals,
         "pixels": [settings.image_min_pixels, settings.image_max_pixels],
     }

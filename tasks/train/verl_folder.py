@@ -227,6 +227,8 @@ def launch_configuration(
     grpo = settings.grpo
     if grpo.schedule not in SCHEDULES:
         raise InputError(f"train.grpo.schedule={grpo.schedule}: verl knows {' and '.join(SCHEDULES)}")
+    if grpo.advantage != "grpo":
+        raise InputError(f"train.grpo.advantage={grpo.advantage}: the folder for verl knows grpo alone")
     multi_turn: dict[str, Any] = {"enable": has_tools, "format": "hermes"}
     if has_tools:
         multi_turn |= {

@@ -50,6 +50,10 @@ def test_a_recipe_without_a_cold_start_writes_no_trajectories() -> None:
     assert [stage for stage, _ in alone] == ["synthesize"], "if asked for"
 
 
+def test_random_pictures_are_counted_by_pass_at_k() -> None:
+    assert order("spotagent", "train.grpo.pictures=random") == order("spotagent")
+
+
 @pytest.mark.parametrize("recipe", ["geovista", "geoagent", "thinking-with-map", "spotsft"])
 def test_a_recipe_that_takes_all_pictures_measures_no_pass_at_k(recipe: str) -> None:
     assert order(recipe) == ["train.samples", "train.sft", "train.cold_start", "train.grpo"]

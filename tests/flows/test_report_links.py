@@ -25,6 +25,9 @@ def test_a_link_is_made_only_where_a_web_server_shows_the_reports(
     artifacts.publish_report("plan", Report("# plan", {"map": picture}), session.report_address)
     assert [one["link"] for one in links] == (["https://data.example/reports/plan/the%20map.png"] if url else [])
     assert (str(picture) in pages[0]["markdown"]) is not bool(url) and "file:" not in pages[0]["markdown"]
+    artifacts.publish_verdict("snapshot 44df passes", session.report_address("reports/44df/index.html"))
+    report = "https://data.example/reports/44df/index.html"
+    assert [one["link"] for one in links[1:]] == ([report] if url else [])
     shown = session.report_address("reports/44df/index.html")
     assert shown == (
         "https://data.example/reports/44df/index.html"

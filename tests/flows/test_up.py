@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ import polars as pl
 import psutil
 import pytest
 
+from flows.background import ROOT
 from flows.prefect_auth import secret_file
 from tasks.curate import STAGES as CURATE
 from tasks.lake import Lake
@@ -314,3 +317,48 @@ def test_the_weekly_maintenance_is_scheduled_and_runs(up: Up) -> None:
     wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": ["maintain"]}}}
     [artifact] = up.api.post("/artifacts/filter", json=wanted).json()
     assert up.lake.uri in artifact["data"]
+
+
+def test_what_the_docs_say_deploys_and_keys_come_from_secret_blocks(up: Up) -> None:
+    """Last: these deployments replace those of `geofix up`."""
+    text = (ROOT / "docs/flows.md").read_text().partition("## On a server of your own")[2]
+    create, deploy, worker = re.findall(r"```\n(.*?)```", text, re.S)[0].splitlines()
+    assert worker == "prefect worker start --pool geofix"  # that of `geofix up` is there
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "GEOFIX_"))}
+    environment |= {"PREFECT_API_URL": up.state["api"], "PREFECT_API_AUTH_STRING": up.secret}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+
+    def shell(line: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        own = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "check": False, "timeout": 600}
+        return subprocess.run(["bash", "-c", line], **own, **options)  # type: ignore[call-overload, no-any-return]
+
+    made = shell(f"{create} --overwrite")  # `geofix up` has made one
+    assert made.returncode == 0, made.stderr
+    for given, why in (("", "GEOFIX_LAKE and GEOFIX_PROFILE must be set"), ("lake", "give an absolute path")):
+        lake = f"GEOFIX_LAKE={given} GEOFIX_PROFILE=offline " if given else ""
+        refused = shell(f"{lake}prefect --no-prompt deploy --all")
+        assert refused.returncode == 1 and why in refused.stderr.splitlines()[-1], refused.stderr
+        assert "Traceback" not in refused.stderr + refused.stdout
+    done = shell(deploy.replace("/data/lake", shlex.quote(up.lake.uri)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name, entrypoint in (
+        ("refresh/nightly", "flows.refresh.refresh"),
+        ("maintain/weekly", "flows.maintain.maintain"),
+    ):
+        deployment = up.api.get(f"/deployments/name/{name}").json()
+        assert (deployment["entrypoint"], deployment["pull_steps"]) == (entrypoint, [])
+        assert deployment["parameters"]["options"] == {"lake": up.lake.uri, "profile": "offline"}
+        assert [schedule["active"] for schedule in deployment["schedules"]] == [False]
+        assert deployment["global_concurrency_limit"]["limit"] == 1
+        assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+
+    # The worker's environment has no OTHER_HOOK; its block does.
+    canary = "http://127.0.0.1:9/canary-7d1c"
+    [save] = re.findall(r"^python -c .*$", text, re.M)
+    saved = shell(save.replace("mapillary-token", "other-hook"), input=f"{canary}\n")
+    assert saved.returncode == 0, saved.stderr
+    run = up.start("maintain/weekly", "notify.url_env=OTHER_HOOK", dry_run=True)
+    up.wait(run, "Completed")
+    assert "keys taken from Prefect's secret blocks: OTHER_HOOK" in up.log(run)
+    shown = [up.api.get(f"/flow_runs/{run}").text, up.api.get("/deployments/name/maintain/weekly").text]
+    assert not [text for text in (*shown, *up.log(run), up.worker_log()) if "canary-7d1c" in text]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from schemas.settings.reward import RewardSettings
+from schemas.settings.reward import RewardSettings, RewardTerm
 from tasks.geo.distance import distance_km
 from tasks.recipes.recipe import RecipeReward
 from tasks.reward.answer import Address, parse_answer
@@ -64,7 +64,9 @@ def _said(part: Any) -> str:
     return " ".join(found).strip()
 
 
-SPATIAL, SEMANTIC, CONSISTENCY = 1.5, 1.0, 0.5  # a_1, a_2, a_3
+# a_1, a_2, a_3; the paper gives none for the directly-judge reward of its Table 4: it has those of what it replaces
+WEIGHTS: dict[RewardTerm, float] = {"spatial": 1.5, "semantic": 1.0, "consistency": 0.5, "judge": 2.5}
+TERMS: tuple[RewardTerm, ...] = ("spatial", "semantic", "consistency")
 TAU_KM = 200.0
 LEVEL_WEIGHTS = (0.1, 0.6, 0.3)  # alpha_i and w_i: country, region, place
 # delta_1 and delta_2. The paper has no third; 0 keeps a negative cosine from costing reward.
@@ -127,6 +129,22 @@ def semantic_similarity(predicted: Address, truth: Address, embed: Embed) -> flo
     return total / sum(LEVEL_WEIGHTS[i] for i in present)
 
 
+def directly_judged(predicted: Address, truth: Address) -> float:
+    """The directly-judge reward (Table 4): weights of the levels whose texts are the same, whatever the case.
+
+    Another name of the same place ("Hefei City" for "Hefei", fig. 3) earns nothing. The paper gives no formula: the
+    weights are those of eq. 7, and a level that the truth lacks is left out as there.
+    """
+    said = level_names(predicted)
+    weights = {level: weight for level, weight in zip(LEVELS, LEVEL_WEIGHTS, strict=True) if level_names(truth)[level]}
+    same = [weight for level, weight in weights.items() if _plain(said[level]) == _plain(level_names(truth)[level])]
+    return sum(same) / sum(weights.values()) if weights else 0.0
+
+
+def _plain(name: str | None) -> str:
+    return " ".join((name or "").split()).casefold()
+
+
 def consistency(found: Consistency, truth: Address) -> float:
     """R_con, eq. 8: weights of the rightly concluded levels, each times its length factor p_i."""
     reference = truth if found.against is None else found.against
@@ -171,27 +189,33 @@ def sigmoid(normalised: float) -> float:
 def score(
     answer_text: str | None,
     truth: Truth,
-    geocode: Geocode,
-    embed: Embed,
+    geocode: Geocode | None,
+    embed: Embed | None,
     consistent: Consistency | Reader | None = None,
+    terms: Sequence[RewardTerm] = TERMS,
 ) -> Scored | Excluded:
-    """R, eq. 3, of one answer. Without a second model's reading the third term is left out."""
+    """R, eq. 3, of one answer: the terms that count. Without a second model's reading the third is left out."""
     answer = parse_answer(answer_text)
     if not answer.address:
         return Scored(0.0, reason=getattr(answer, "reason", "no_address"))
+    parts: dict[RewardTerm, float] = {}
+    error_km: float | None = None
     try:
-        point = _find(geocode, address_line(answer.address))
-        similarity = semantic_similarity(answer.address, truth.address, embed)
+        if "spatial" in terms and geocode is not None:
+            point = _find(geocode, address_line(answer.address))
+            error_km = None if point is None else distance_km(*point, truth.lat, truth.lon)
+            parts["spatial"] = 0.0 if error_km is None else spatial_similarity(error_km)
+        if "semantic" in terms and embed is not None:
+            parts["semantic"] = semantic_similarity(answer.address, truth.address, embed)
+        if "judge" in terms:
+            parts["judge"] = directly_judged(answer.address, truth.address)
         reading = consistent(answer_text or "") if callable(consistent) else consistent
     except ServiceError as error:
         return excluded_by(error)
-    error_km = None if point is None else distance_km(*point, truth.lat, truth.lon)
-    parts = {"spatial": 0.0 if error_km is None else spatial_similarity(error_km), "semantic": similarity}
-    reward = SPATIAL * parts["spatial"] + SEMANTIC * parts["semantic"]
-    if reading is not None:
+    if "consistency" in terms and reading is not None:
         parts["consistency"] = consistency(reading, truth.address)
-        reward += CONSISTENCY * parts["consistency"]
-    return Scored(reward, error_km=error_km, parts=parts)
+    reward = sum(WEIGHTS[term] * worth for term, worth in parts.items())
+    return Scored(reward, error_km=error_km, parts={str(term): worth for term, worth in parts.items()})
 
 
 def _find(geocode: Geocode, address: str) -> tuple[float, float] | None:
@@ -222,17 +246,27 @@ def read(completion: str, ask_json: AskJson, settings: RewardSettings) -> Consis
 
 
 def _score(answer_text: str | None, truth: Truth, deps: RewardDeps) -> Scored | Excluded:
-    if deps.geocode is None or deps.embed is None:
-        raise ValueError("recipe geoagent scores addresses: give RewardDeps a geocode and an embed function")
     ask_json, settings = deps.ask_json, deps.settings
+    lacks = {"spatial": deps.geocode is None, "semantic": deps.embed is None}
+    if any(lacks.get(term) for term in settings.terms):
+        raise ValueError("recipe geoagent scores addresses: give RewardDeps a geocode and an embed function")
     reader: Reader | None = None
-    if ask_json is not None and settings.consistency is not None:
+    if ask_json is not None and _reader_role(settings):
         reader = lambda completion: read(completion, ask_json, settings)  # noqa: E731
-    return score(answer_text, truth, deps.geocode, deps.embed, reader)
+    return score(answer_text, truth, deps.geocode, deps.embed, reader, settings.terms)
+
+
+def _reader_role(settings: RewardSettings) -> str | None:
+    return settings.consistency if "consistency" in settings.terms else None
+
+
+def _asks(settings: RewardSettings) -> tuple[str, ...]:
+    return (*(("geocoder",) if "spatial" in settings.terms else ()), *(("chat",) if _roles(settings) else ()))
 
 
 def _roles(settings: RewardSettings) -> tuple[str, ...]:
-    return tuple(role for role in (settings.embedder, settings.consistency) if role is not None)
+    embedder = settings.embedder if "semantic" in settings.terms else None
+    return tuple(role for role in (embedder, _reader_role(settings)) if role is not None)
 
 
-REWARD = RecipeReward(_score, lambda settings: ("geocoder", "chat"), _roles)
+REWARD = RecipeReward(_score, _asks, _roles)

@@ -12,10 +12,14 @@ from tasks.services.errors import ServiceError
 BETA = 2.0
 
 
-def level_reward(country: bool, province_or_state: bool, city: bool, beta: float = BETA) -> float:
-    """r: what the finest right level is worth."""
+def level_reward(
+    country: bool, province_or_state: bool, city: bool, beta: float = BETA, hierarchical: bool = True
+) -> float:
+    """r: what the finest right level is worth; not `hierarchical`: 1 for the city and nothing else."""
     if beta <= 1:
         raise ValueError(f"beta is {beta}, but finer levels are worth more only above 1")
+    if not hierarchical:
+        return float(city)
     return beta**2 if city else beta if province_or_state else 1.0 if country else 0.0
 
 
@@ -25,6 +29,7 @@ def score(
     verifier: Verifier | None = None,
     aliases: Aliases | None = None,
     beta: float = BETA,
+    hierarchical: bool = True,
 ) -> Scored | Excluded:
     """The reward of one answer. A truth without a city has its maximum at its own finest level."""
     answer = parse_answer(answer_text)
@@ -33,7 +38,7 @@ def score(
     except ServiceError as error:
         return excluded_by(error)
     right = {level: verdict is not None and verdict.right for level, verdict in found.items()}
-    reward = level_reward(right["country"], right["province_or_state"], right["city"], beta)
+    reward = level_reward(right["country"], right["province_or_state"], right["city"], beta, hierarchical)
     error_km = None
     if isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None:
         error_km = distance_km(answer.lat, answer.lon, truth.lat, truth.lon)
@@ -43,7 +48,7 @@ def score(
 
 
 def _score(answer_text: str | None, truth: Truth, deps: RewardDeps) -> Scored | Excluded:
-    return score(answer_text, truth, deps.verifier, deps.aliases, deps.settings.beta)
+    return score(answer_text, truth, deps.verifier, deps.aliases, deps.settings.beta, deps.settings.hierarchical)
 
 
 def _roles(settings: RewardSettings) -> tuple[str, ...]:

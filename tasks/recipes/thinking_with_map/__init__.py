@@ -79,6 +79,7 @@ RECIPE = Recipe(
     direct=Prompt(TASK + ANSWER, QUESTION, budgets=Budgets(calls=0, turns=1)),
     judge=point_judge(json_error),
     gold=_gold,
+    further_tools=("search_web",),  # Table 5
     kept_when="every call well formed and answered, the answer in its form and under 5 km off",
     rules=("visible_signs", "true_statements", "given_coordinates", "placed_answer", "unnamed_answer"),
     reward=RecipeReward(lambda text, truth, deps: score_point(text, truth, reward_at)),

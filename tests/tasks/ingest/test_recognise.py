@@ -21,12 +21,16 @@ OSV5M = (
     "land_cover,road_index,drive_side,climate,soil,dist_sea,quadtree_10_5000,quadtree_10_25000,quadtree_10_1000,"
     "quadtree_10_50000,unique_country,unique_region,unique_sub-region,unique_city,unique_cell,creator_username,creator_id"
 )
+IMAGEO_2 = (
+    "image_id,name,address,gmap_id,description,latitude,longitude,category,avg_rating,num_of_reviews,price,hours,MISC,"
+    "relative_results,url,category_list,street,city,state"
+)
 TRAIN = PlanSettings(split=SplitShares(train=1, validation=0, benchmark=0))
 
 
 def write(folder: Path, name: str, header: str, **values: str) -> Path:
     """A table of one row; columns that are not given hold 1."""
-    known = {"lat": "48.5", "latitude": "48.5", "lon": "2.5", "longitude": "2.5", **values}
+    known = {"lat": "48.5", "latitude": "48.5", "lon": "2.5", "lng": "2.5", "longitude": "2.5", **values}
     row = ",".join(known.get(column.casefold(), "1") for column in header.split(","))
     path = folder / name
     path.write_text(f"{header}\n{row}\n")
@@ -56,6 +60,9 @@ def items(path: Path, **settings: Any) -> pl.DataFrame:
         ("yfcc4k_places365.csv", f"IMG_ID,LAT,LON,{SCENES}", "yfcc4k", "file's name says so"),
         ("train.csv", OSV5M, "osv5m", "thumb_original_url, creator_username, creator_id are those of OSV-5M"),
         ("mine.csv", "IMG_ID,path,LAT,LON", "plain", "named by column path"),
+        ("panoids_with_coords.csv", "nation,panoID,lat,lng", "geocomp", "panoID, nation are those of geocomp"),
+        ("dataset2_info.csv", IMAGEO_2, "imageo-2", "image_id, gmap_id, address are those of imageo-2"),
+        ("test.csv", "imageName,address,lat,lon", "street-view-text", "imageName, address are those of street-view"),
     ],
 )
 def test_what_gives_a_table_away(tmp_path: Path, name: str, header: str, layout: str, why: str) -> None:
@@ -63,7 +70,7 @@ def test_what_gives_a_table_away(tmp_path: Path, name: str, header: str, layout:
     assert found.layout.name == layout
     (note,) = [note for note in found.notes if note.startswith("taken for ")]
     assert note.startswith(f"taken for {layout}: ") and why in note and "--layout" in note
-    assert ("get benchmark" in note) == (layout in ("im2gps3k", "yfcc4k"))
+    assert ("get benchmark" in note) == (layout in ("im2gps3k", "yfcc4k", "street-view-text"))
 
 
 @pytest.mark.parametrize(
@@ -151,3 +158,22 @@ def test_a_plain_table_named_after_a_benchmark_is_pointed_out(tmp_path: Path) ->
 
 def test_braces_in_an_id_are_its_own() -> None:
     assert file_names(LAYOUTS["mp16-pro"].files, "a/{flat}.jpg") == ["a/{flat}.jpg", "a_{flat}.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("header", "values", "file", "split"),
+    [
+        ("nation,panoID,lat,lng", {"panoid": "xY-9"}, "xY-9.jpg", "train"),
+        (IMAGEO_2, {"image_id": "1_0x88", "url": "https://example.org/place"}, "1_0x88.jpg", "train"),
+        ("imageName,address,lat,lon", {"imagename": "img/14_03.jpg"}, "img/14_03.jpg", "benchmark"),
+    ],
+)
+def test_pictures_of_the_papers_datasets_are_found_by_their_ids(
+    tmp_path: Path, header: str, values: dict[str, str], file: str, split: str
+) -> None:
+    """IMAGEO-2 has a column url that is a page about the place: it is no picture and is not asked."""
+    path = write(tmp_path, "table.csv", header, **values)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_bytes(b"a picture")
+    [row] = items(path).to_dicts()
+    assert (row["file"], row["url"], row["split"], row["refusal"]) == (file, None, split, None)

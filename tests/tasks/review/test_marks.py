@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -110,6 +111,42 @@ def test_only_the_holder_of_the_token_is_served(site: tuple[Lake, dict[str, Any]
     start = (lake.root / "reports" / row["snapshot_id"] / "data" / "start.js").read_text()
     assert "5 of 6 marked pictures right" in start, "the site follows"
     assert client.post("/marks", json={"marks": 1}, headers=home).status_code == 400
+
+
+def test_behind_a_base_url_all_reports_have_an_address(site: tuple[Lake, dict[str, Any]]) -> None:
+    lake, row = site
+    name = row["snapshot_id"]
+    (lake.root / "reports/plan").mkdir()
+    (lake.root / "reports/plan/map.png").write_bytes(b"png")
+    base = "https://data.example/geo/review"
+    app = make_app(lake, name, "s3cret", "Ada", base)
+    # A proxy hands the path on as it is, or without the part that led here.
+    for prefix in ("/geo/review", ""):
+        client = TestClient(app, base_url="https://data.example", follow_redirects=False)
+        linked = client.get(f"{prefix}/{name}/index.html")
+        assert linked.status_code == 403 and 'type="password"' in linked.text
+        assert client.get(f"{prefix}/plan/map.png").status_code == 403
+        [action] = re.findall(r'action="([^"]+)"', linked.text)
+        assert action == f"/geo/review/sign-in?to=/{name}/index.html"
+        sent = action if prefix else action.removeprefix("/geo/review")
+        assert client.post(sent, data={"token": "wrong"}).status_code == 403
+        opened = client.post(sent, data={"token": "s3cret"})
+        assert opened.headers["location"] == f"/geo/review/{name}/index.html"
+        cookie = opened.headers["set-cookie"].lower()
+        assert "path=/geo/review/" in cookie and "samesite=lax" in cookie and "secure" in cookie
+        client.cookies.set("geofix_review", "s3cret")
+        assert client.get(f"{prefix}/").headers["location"] == f"/geo/review/{name}/index.html"
+        assert client.get(f"{prefix}/plan/map.png").content == b"png"
+        image = lake.read("images").row(0, named=True)
+        shown = client.get(f"{prefix}/{name}/images/{image['sha256'][:2]}/{image['sha256']}.jpg")
+        assert shown.content == lake.images.read(image["sha256"], "jpg")
+        for path in ("/..%2fnames.key", f"/{name}/..%2f..%2fnames.key", "/.state/prefect-auth", "/nothing/index.html"):
+            assert client.get(prefix + path).status_code == 404, path
+        given, marks = file_of(lake, row), f"{prefix}/{name}/marks"
+        assert client.post(marks, json=given, headers={"origin": "https://elsewhere"}).status_code == 403
+        assert client.post(marks, json=given, headers={"origin": "https://data.example"}).status_code == 200
+        away = client.post(f"{prefix}/sign-in?to=//evil.example/", data={"token": "s3cret"})
+        assert away.headers["location"] == "/geo/review/"
 
 
 def test_marks_sent_at_once_are_all_stored(site: tuple[Lake, dict[str, Any]], serving: Serving) -> None:

@@ -1,3 +1,4 @@
+import itertools
 import statistics
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.reward.advantage import group_advantages
+from tasks.reward.advantage import advantages, group_advantages
 
 
 def by_the_formula(rewards: list[float], groups: list[str]) -> list[float]:
@@ -70,3 +71,42 @@ def test_rewards_come_without_torch_and_prefect() -> None:
     code = "import sys, tasks.reward.services, tasks.reward.outcome, tasks.reward.advantage, tasks.reward.metrics; "
     code += "sys.exit(bool({'torch', 'prefect', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Pass@K-GRPO and PKPO (Thinking with Map, Table 9)
+
+
+def over_all_sets(rewards: list[float], k: int) -> list[float]:
+    """PKPO's s^(loo-1) as it is defined: every set of k that holds i, with and without i, over C(n, k)."""
+    sets = list(itertools.combinations(range(len(rewards)), k))
+    found = []
+    for i in range(len(rewards)):
+        holding = [one for one in sets if i in one]
+        gains = [max(rewards[j] for j in one) - max(rewards[j] for j in one if j != i) for one in holding]
+        found.append(sum(gains) / len(sets))
+    return found
+
+
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0]), min_size=4, max_size=8), st.integers(2, 4))
+def test_pkpo_is_the_mean_over_all_sets_of_k(rewards: list[float], k: int) -> None:
+    ours = advantages(rewards, ["g"] * len(rewards), "pkpo", k).values
+    np.testing.assert_allclose(ours, over_all_sets(rewards, k), atol=1e-12)
+
+
+def test_pkpo_estimates_the_gradient_of_the_best_of_k() -> None:
+    """A policy of one number p = P(reward 1): d/dp of 1 - (1 - p)^k is k (1 - p)^(k - 1)."""
+    rng, p, n, k = np.random.default_rng(3), 0.3, 8, 4
+    drawn = (rng.random((40_000, n)) < p).astype(float)
+    score_of = np.where(drawn == 1, 1 / p, -1 / (1 - p))  # d log P / dp
+    groups = np.repeat(np.arange(len(drawn)), n)
+    weights = advantages(drawn.ravel(), groups, "pkpo", k).values.reshape(drawn.shape)
+    estimates = (weights * score_of).sum(axis=1)
+    assert estimates.mean() == pytest.approx(k * (1 - p) ** (k - 1), abs=4 * estimates.std() / len(drawn) ** 0.5)
+
+
+def test_pass_at_k_pays_what_a_rollout_adds_to_the_best_of_its_block() -> None:
+    found = advantages([0.2, 1.0, 0.6, 0.2, 0.0, 0.0, 0.8, 0.8], ["a"] * 8, "pass_at_k", 4).values
+    np.testing.assert_allclose(found, [0, 0.4, 0, 0, 0, 0, 0, 0])
+    assert advantages([0.2, np.nan, 1.0], ["a"] * 3, "pass_at_k", 2).values == pytest.approx([0, 0, 0.8])
+    with_grpo = advantages([0.0, 1.0], ["a"] * 2).values
+    np.testing.assert_array_equal(with_grpo, group_advantages([0.0, 1.0], ["a"] * 2).values)

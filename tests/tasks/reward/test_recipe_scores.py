@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from schemas.errors import GeofixError
+from schemas.settings.reward import RewardSettings
 from tasks.recipes.geoagent import reward as geoagent
 from tasks.recipes.geoagent.reward import Consistency
 from tasks.recipes.geovista import reward as geovista
-from tasks.recipes.rewards import Reward, reward_for, rewarded_recipes, score
+from tasks.recipes.rewards import Reward, reward_for, reward_roles, reward_services, rewarded_recipes, score
 from tasks.recipes.spotagent import reward as spotagent
 from tasks.recipes.thinking_with_map import reward as thinking_with_map
 from tasks.reward.advantage import group_advantages
@@ -234,6 +236,75 @@ def test_geoagent_sum_is_eq_3() -> None:
     assert isinstance(nowhere, Scored) and nowhere.parts["spatial"] == 0 and nowhere.error_km is None
     assert geoagent.score("no idea", PARIS, geocode, embed) == Scored(0.0, reason="no_answer")
     assert geoagent.score("<answer>48.8, 2.3</answer>", PARIS, geocode, embed) == Scored(0.0, reason="no_address")
+
+
+# The papers' ablations
+
+
+def worth(recipe: str, answer: str, **settings: object) -> float:
+    """An answer's reward through the call that the trainer makes, with levels of 201 letters of reasoning each."""
+    chain = {
+        name: {"Reasoning": "x" * 201} for name in ("CountryIdentification", "RegionalGuess", "PreciseLocalization")
+    }
+    asked = {"country": "France", "region": "Île-de-France", "place": "Paris"}
+    chosen = RewardSettings.model_validate(settings)
+    deps = RewardDeps(chosen, geocode, embed, lambda role, system, question: asked)
+    found = score(recipe, json.dumps({"ChainOfThought": chain}) + f"<answer>{answer}</answer>", PARIS, deps)
+    assert isinstance(found, Scored)
+    return found.reward
+
+
+@pytest.mark.parametrize(
+    ("terms", "reward"),
+    [
+        (["spatial", "semantic", "consistency"], 3.0),  # GeoAgent
+        (["semantic"], 1.0),  # w/o Spa & Con
+        (["spatial"], 1.5),  # w/o Sem & Con
+        (["spatial", "semantic"], 2.5),  # w/o Con
+        (["consistency"], 0.5),  # w/o Spa & Sem
+        (["judge"], 2.5),  # GeoAgent-SFT + Judge
+        (["judge", "consistency"], 3.0),  # GeoAgent-SFT + Judge + Con
+    ],
+)
+def test_a_term_of_geoagent_that_is_off_pays_nothing(terms: list[str], reward: float) -> None:
+    """The gold answer's reward in every row of Tables 3 and 4."""
+    assert worth("geoagent", "France; Île-de-France; Paris", terms=terms) == pytest.approx(reward)
+
+
+def test_directly_judged_pays_equal_texts_alone() -> None:
+    """Another name of the same place earns geo-similarity and nothing by the judge (fig. 3)."""
+    gold, other = "France; Île-de-France; Paris", "France; Île-de-France; Paris City"
+    assert worth("geoagent", gold.upper(), terms=["judge"]) == pytest.approx(2.5)
+    assert worth("geoagent", other, terms=["judge"]) == pytest.approx(2.5 * 0.7)
+    assert worth("geoagent", "France; Rhône; Paris", terms=["judge"]) == pytest.approx(2.5 * 0.4), "levels are apart"
+    assert worth("geoagent", other, terms=["semantic"]) > 0.9
+    zambia = Address("Zambia", "Lusaka Province", None)
+    assert geoagent.directly_judged(zambia, zambia) == 1
+
+
+def test_terms_that_are_off_ask_no_service() -> None:
+    def asked(*terms: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        settings = RewardSettings.model_validate({"terms": terms})
+        return reward_services("geoagent", settings), reward_roles("geoagent", settings)
+
+    assert asked("spatial", "semantic", "consistency") == (("geocoder", "chat"), ("embedder", "consistency"))
+    assert asked("spatial") == (("geocoder",), ())
+    assert asked("semantic") == (("chat",), ("embedder",))
+    assert asked("judge") == ((), ())
+    assert reward_for("geoagent", RewardSettings(terms=("judge",)))(GOLD, **vars(PARIS.address), lat=1, lon=1)
+
+
+@pytest.mark.parametrize("terms", [[], ["spatial", "spatial"], ["judge", "spatial"], ["nothing"]])
+def test_terms_that_make_no_reward_are_refused(terms: list[str]) -> None:
+    with pytest.raises(ValidationError, match="terms"):
+        RewardSettings.model_validate({"terms": terms})
+
+
+def test_geovista_without_the_hierarchy_pays_the_city_alone() -> None:
+    """Table 4, w/o HR."""
+    answers = ["Paris, Île-de-France, France", "Versailles, Île-de-France, France", "Lyon, France", "Berlin, Germany"]
+    assert [worth("geovista", one) for one in answers] == [4, 2, 1, 0]
+    assert [worth("geovista", one, hierarchical=False) for one in answers] == [1, 0, 0, 0]
 
 
 # Every recipe

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from transformers import Qwen2_5_VLForConditionalGeneration, get_scheduler
 
 from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings, TunerSettings
+from tasks.reward.advantage import blocks_of_k, every_set_of_k
 from tasks.train.checkpoints import Progress
 from tasks.train.fast.adapters import add_adapters, merged_state
 from tasks.train.fast.families import fast_model
@@ -222,6 +224,28 @@ def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, mak
         optimizer.step()
         model.zero_grad()
     assert found["clip_share"] > 0, "the second step is off-policy"
+
+
+@pytest.mark.parametrize("advantage", ["pass_at_k", "pkpo"])
+def test_the_named_advantage_is_what_grpo_trains_with(advantage: Any, build_tiny: Build, make_sample: Make) -> None:
+    grpo = GrpoSettings(
+        group_size=4, prompts_per_generation=4, prompts_per_step=4, kl=0.0, max_steps=1, advantage=advantage,
+        advantage_k=2,
+    )  # fmt: skip
+    settings = TrainSettings(grpo=grpo, loader_threads=0)
+    prompts = [make_sample(20 + n, grids) for n, grids in enumerate(GRIDS[:4])]
+    rows = [{"number": n, "phase": None} for n in range(4)]
+    drawn = Fixed(fixed_episodes(4, 4))
+    program = Grpo(fast_model(build_tiny(3)), prompts.__getitem__, rows, settings, drawn, fixed_scorer, None)
+    program.gradients(0, Progress())
+    weigh = blocks_of_k if advantage == "pass_at_k" else every_set_of_k
+    expected = []
+    for group in REWARDS:
+        known = iter(weigh(np.array([one for one in group if one is not None]), 2))
+        expected += [0.0 if one is None else float(next(known)) for one in group]
+    assert [one.advantage for one in program._drawn] == pytest.approx(expected)
+    with pytest.raises(ValidationError, match="multiple of advantage_k"):
+        GrpoSettings(group_size=4, advantage="pkpo", advantage_k=3)
 
 
 def test_adapters_start_as_the_base_and_are_merged_as_they_compute(

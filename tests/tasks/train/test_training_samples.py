@@ -129,3 +129,36 @@ def test_a_label_without_names_is_no_sft_answer(
     kept, rejects = compute(inputs(lake), settings())
     assert rejects["reason"].to_list() == ["missing_address"]
     assert kept.filter(pl.col("training_stage") == "sft").height == 6
+
+
+def test_random_pictures_are_as_many_as_the_learnable_and_others(
+    lake: Lake, filled: Callable[..., str], settings: MakeSettings
+) -> None:
+    """SpotAgent Table 4: the same number from the same pool, whatever their difficulty; no phases."""
+    filled(lake)
+
+    def trained_on(**grpo: object) -> pl.DataFrame:
+        kept, _ = compute(inputs(lake), settings(grpo=settings().grpo.model_copy(update=grpo)))
+        return kept.filter(pl.col("training_stage") == "grpo")
+
+    learnable, drawn = trained_on(pictures="learnable"), trained_on(pictures="random")
+    assert drawn.height == learnable.height == 5 and trained_on(pictures="all").height == 7
+    assert drawn["phase"].null_count() == 5 and learnable["phase"].null_count() == 0
+    assert trained_on(pictures="random")["image_id"].equals(drawn["image_id"]), "the same for the same seed"
+    seeds = [
+        compute(inputs(lake), settings(seed=n, grpo=settings().grpo.model_copy(update={"pictures": "random"})))
+        for n in range(6)
+    ]
+    chosen = {tuple(sorted(kept.filter(pl.col("training_stage") == "grpo")["image_id"])) for kept, _ in seeds}
+    assert len(chosen) > 1, "another seed draws others"
+
+
+def test_fewer_pictures_are_part_of_more(lake: Lake, filled: Callable[..., str], settings: MakeSettings) -> None:
+    """GeoVista fig. 7: training sets of several sizes, each part of the next."""
+    filled(lake)
+    sets = []
+    for count in (2, 4, 7):
+        grpo = settings().grpo.model_copy(update={"pictures": "all", "max_pictures": count})
+        kept, _ = compute(inputs(lake), settings(grpo=grpo))
+        sets.append(set(kept.filter(pl.col("training_stage") == "grpo")["image_id"]))
+    assert [len(one) for one in sets] == [2, 4, 7] and sets[0] < sets[1] < sets[2]

@@ -1,0 +1,179 @@
+"""`geofix reproduce`: a paper's table, ours beside the printed figures."""
+
+import contextlib
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flows.cli.command import DONE, FAILED_ROWS, Call, UsageError
+from flows.cli.options import Budget, Keep, Redo, Snapshot, command
+from flows.cli.printing import print_json
+from flows.cli.stages import with_budget
+from schemas.recipes import default_recipe
+
+if TYPE_CHECKING:
+    from schemas.paper_tables import PaperTable
+
+GROUP = "Score predictions"
+
+
+def register(app: typer.Typer) -> None:
+    """The command."""
+    paper = default_recipe()
+    examples = [
+        "geofix reproduce --list",
+        f"geofix reproduce {paper} --table 3 --lake demo --images 20",
+        f"geofix reproduce {paper} --table 4 --places 500 --base /models/Qwen2.5-VL-7B-Instruct",
+        f"geofix reproduce {paper} --table 9 --model InternVL3-8B=answerer-large --dry-run",
+    ]
+    command(app, GROUP, examples, without=("recipe",))(reproduce)
+
+
+def reproduce(
+    call: Call,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The paper's recipe; --list names them.")] = None,
+    table: Annotated[str | None, typer.Option("--table", metavar="N", help="The table to run.")] = None,
+    figure: Annotated[str | None, typer.Option("--figure", metavar="N", help="The figure to run.")] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Name every table and figure, and whether it can be run.")
+    ] = False,
+    places: Annotated[
+        int | None,
+        typer.Option("--places", metavar="N", min=1, help="Plan, collect and curate these first (plan.places)."),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", metavar="MODEL", help="The model that rows train (train.base).")
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option("--images", metavar="N", min=1, help="Pictures to answer (evaluate.max_images).")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", metavar="ROW=ROLE", help="The role that answers for a row, or for every `base`; repeatable."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the rows and their settings.")] = False,
+    snapshot: Snapshot = None,
+    budget: Budget = None,
+    redo: Redo = False,
+    keep: Keep = False,
+) -> int:
+    """Run the rows of a paper's table, and print ours beside its figures, with intervals and what differs."""
+    from schemas.paper_tables import load_paper, papers
+
+    if listed:
+        return _list(call, name)
+    if name is None or (table is None) == (figure is None):
+        raise UsageError("give a paper and one --table N or --figure N; `geofix reproduce --list` names them")
+    if name not in papers():
+        raise UsageError(f"there is no paper '{name}'; there are {', '.join(papers())}")
+    wanted = load_paper(name).find("table" if table else "figure", table or figure or "")
+    if why := _why_not(name, wanted):
+        raise UsageError(f"{wanted.label} of {name} cannot be run: {why}")
+    if redo and keep:
+        raise UsageError("--redo and --keep exclude each other; give one of them")
+    roles = _roles(model or [])
+    choice = ["run.redo=always"] if redo else ["run.redo=never"] if keep else []
+    sizes = [] if base is None else [f"train.base={base}"]
+    sizes += [] if images is None else [f"evaluate.max_images={images}"]
+    call = with_budget(dataclasses.replace(call, recipe=name, snapshot=snapshot), budget)
+    call = dataclasses.replace(call, overrides=[*choice, *(call.overrides or []), *sizes])
+    if dry_run:
+        return _rows(call, wanted)
+    return _run(call, name, wanted, roles, places)
+
+
+def _run(call: Call, name: str, wanted: "PaperTable", roles: dict[str, str], places: int | None) -> int:
+    from flows.cli.progress import Reporter, make_display
+    from flows.display import display
+
+    shown = make_display(call.quiet)  # before the imports below, which take seconds
+    token = display.set(shown)
+    try:
+        from flows.cli.running import prefect_ready
+        from schemas.paper_tables import load_paper
+        from tasks.lake import Lake
+
+        lake = Lake(call.options().resolve().lake)
+        if isinstance(shown, Reporter):
+            shown.state = lake.state
+        with contextlib.redirect_stdout(sys.stderr), prefect_ready(lake, call.debug):
+            from flows.reproduce import Sweep
+
+            sweep = Sweep(name, load_paper(name), wanted, call.options(), roles, places)
+            found = sweep.run()
+    finally:
+        display.reset(token)
+        shown.close()
+    if call.as_json:
+        print_json(found.as_json())
+    elif not call.quiet:
+        print(f"\n{found.plain()}\n\nstored  {lake.blobs.uri(f'{sweep.folder}/table.md')}")
+    return FAILED_ROWS if sweep.failed else DONE
+
+
+def _roles(given: list[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        row, sign, role = text.rpartition("=")
+        if not sign or not row or not role:
+            raise UsageError(f"--model {text}: must look like ROW=ROLE, such as 'GPT-5=answerer-large'")
+        found[row.strip()] = role.strip()
+    return found
+
+
+def _why_not(name: str, table: "PaperTable") -> str | None:
+    from schemas.paper_tables import is_recipe
+
+    return table.cannot or (None if is_recipe(name) else "the recipe has no settings.yaml yet")
+
+
+def _list(call: Call, name: str | None) -> int:
+    from schemas.paper_tables import load_paper, papers
+
+    rows: list[dict[str, Any]] = [
+        {"paper": one, "kind": table.kind, "number": table.number, "title": table.title, "cannot": _why_not(one, table)}
+        for one in papers()
+        if name in (None, one)
+        for table in load_paper(one).tables
+    ]
+    if not rows:
+        raise UsageError(f"there is no paper '{name}'; there are {', '.join(papers())}")
+    if call.as_json:
+        print_json(rows)
+        return DONE
+    for one in dict.fromkeys(row["paper"] for row in rows):
+        print(f"{one}: {load_paper(one).title}")
+        for row in (row for row in rows if row["paper"] == one):
+            runs = "runs" if row["cannot"] is None else "–"
+            why = f" ({row['cannot']})" if row["cannot"] else ""
+            print(f"  {row['kind']:<6} {row['number']:<8} {runs:<5} {row['title']}{why}")
+    print(f"{sum(row['cannot'] is None for row in rows)} of {len(rows)} can be run")
+    return DONE
+
+
+def _rows(call: Call, wanted: "PaperTable") -> int:
+    config = call.options().resolve()
+    found = [
+        {
+            "row": row.name,
+            "policy": row.policy or (row.answer if row.answer else "--model" if row.role else "printed only"),
+            "answer": row.answer,
+            "settings": {**wanted.settings, **row.settings, **row.by_profile.get(config.profile, {})},
+            "shares": row.shares,
+        }
+        for row in wanted.rows
+    ]
+    if call.as_json:
+        print_json(found)
+        return DONE
+    print(f"{wanted.label}: {wanted.title}; base {config.train.base}, lake {config.lake}")
+    for row in found:
+        said = [f"{name}={value}" for name, value in row["settings"].items()]
+        said += [f"{name}={100 * share:g} %" for name, share in row["shares"].items()]
+        of = f" {row['answer']}" if row["answer"] and row["answer"] != row["policy"] else ""
+        print(f"  {row['row']:<32} {row['policy']}{of}  {'; '.join(said)}")
+    return DONE

@@ -1,0 +1,118 @@
+"""Some rows of a large table, the same every time: a share, a number by strata, or one picture a point of interest.
+
+Rows are drawn by a hash of their id and `ingest.seed`: a share is part of every larger share, and another copy of the
+table gives the same rows.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import polars as pl
+
+from schemas.settings.ingest import IngestSettings
+from tasks.geo.boundaries import country_of
+from tasks.geo.cell_split import cell_number
+from tasks.ingest.layouts import listed
+from tasks.ingest.refusal import TableRefused
+from tasks.ingest.row_equality import read_degrees, row_id
+from tasks.ingest.survey import Survey
+
+
+class Strata(Protocol):
+    """How many rows of each country are wanted, and how likely each of its cells is."""
+
+    def quotas(self, available: Mapping[str, int], count: int) -> dict[str, int]: ...
+    def cells(self) -> pl.DataFrame: ...
+
+
+def drawn(survey: Survey, settings: IngestSettings, strata: Strata | None = None) -> Survey:
+    """The survey with the rows that the settings draw alone; the same survey where they draw none."""
+    if settings.share is None and settings.draw is None:
+        return survey
+    found, words = survey, []
+    if settings.share is not None:
+        rows = pl.concat(_chances(survey, settings)).filter(pl.col("chance") < settings.share)["row"]
+        found = replace(found, chosen=rows.sort(), rows=len(rows))
+        words.append(f"a share of {settings.share:g}")
+    if settings.draw is not None:
+        by_cities = settings.draw_by == "cities"
+        rows = _by_cities(found, settings) if by_cities else _by_strata(found, settings, strata)
+        found = replace(found, chosen=rows.sort(), rows=len(rows))
+        words.append(f"{settings.draw:,} by {'cities, one a point of interest' if by_cities else 'country and cell'}")
+    if not found.rows:
+        raise TableRefused(f"{survey.table.path}: none of its {survey.rows:,} rows is drawn; draw more of them")
+    note = f"drawn: {found.rows:,} of {survey.rows:,} rows ({', then '.join(words)}); the others are not looked at"
+    return replace(found, notes=(*survey.notes, note))
+
+
+def _chances(survey: Survey, settings: IngestSettings, *columns: str) -> Iterator[pl.DataFrame]:
+    """row, lat, lon, the named columns of the table, and a number in [0, 1) that follows from id and seed."""
+    missing = [name for name in columns if name not in survey.table.columns]
+    if missing:
+        raise TableRefused(
+            f"{survey.table.path}: no column {missing[0]}, by which rows are to be drawn (ingest.city_column, "
+            f"ingest.poi_column); its columns are {listed(survey.table.columns)}"
+        )
+    has_ids = "id" in survey.names
+    for rows in survey.batches(further={f"draw {name}": name for name in columns}):
+        named = rows.with_columns(row_id(has_ids, survey.folder))
+        texts = named.select(pl.coalesce("source_id", pl.col("row").cast(pl.String)).alias("text"))["text"]
+        chance = [_chance(settings.seed, text) for text in texts]
+        yield named.select(
+            "row",
+            read_degrees("lat").alias("lat"),
+            read_degrees("lon").alias("lon"),
+            *(pl.col(f"draw {name}").alias(name) for name in columns),
+        ).with_columns(pl.Series("chance", chance, dtype=pl.Float64))
+
+
+def _chance(seed: int, text: str) -> float:
+    found = hashlib.blake2b(f"{seed}|{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(found, "big") / 2**64
+
+
+def _by_strata(survey: Survey, settings: IngestSettings, strata: Strata | None) -> pl.Series:
+    """GeoAgent B.1 for rows that there are: quotas of countries, and in each rows by the weights of their cells.
+
+    The rows of a cell share its weight; without putting back, the largest log(u) / weight are the draw (Efraimidis and
+    Spirakis).
+    """
+    if strata is None or settings.draw is None:
+        raise ValueError("rows are drawn by strata: give them")
+    rows = pl.concat(_chances(survey, settings))
+    rows = rows.filter(pl.col("lat").is_between(-90, 90), pl.col("lon").is_between(-180, 180))
+    lat, lon = rows["lat"].to_numpy(), rows["lon"].to_numpy()
+    rows = rows.with_columns(pl.Series("country", country_of(lat, lon)), pl.Series("cell", cell_number(lat, lon)))
+    rows = rows.filter(pl.col("country") != "").join(strata.cells(), on=["country", "cell"], how="left")
+    # A row at a coast may lie in a cell that the atlas gives to its neighbour: it weighs as the least of its country.
+    rows = rows.with_columns(pl.col("weight").fill_null(pl.col("weight").min().over("country")).fill_null(1.0))
+    rows = rows.with_columns(weight=pl.max_horizontal("weight", pl.lit(1e-9)) / pl.len().over("country", "cell"))
+    available = dict(rows.group_by("country").len().iter_rows())
+    quotas = pl.DataFrame(
+        list(strata.quotas(available, settings.draw).items()),
+        schema={"country": pl.String, "quota": pl.Int64},
+        orient="row",
+    )
+    key = pl.max_horizontal("chance", pl.lit(2.0**-64)).log() / pl.col("weight")
+    ranked = rows.with_columns(rank=key.rank("ordinal", descending=True).over("country"))
+    return ranked.join(quotas, on="country").filter(pl.col("rank") <= pl.col("quota"))["row"]
+
+
+def _by_cities(survey: Survey, settings: IngestSettings) -> pl.Series:
+    """MAPBench: the cities with most points of interest, as many of each, one picture a point, all by chance."""
+    city, poi = settings.city_column, settings.poi_column
+    rows = pl.concat(_chances(survey, settings, city, poi)).drop_nulls([city, poi]).sort("chance")
+    single = rows.unique(poi, keep="first", maintain_order=True)
+    largest = single.group_by(city).len().sort(["len", city], descending=[True, False]).head(settings.cities)
+    single = single.join(largest, on=city, maintain_order="left")
+    left, quotas = settings.draw or 0, {}
+    for at, (name, count) in enumerate(largest.sort("len", city).select(city, "len").iter_rows()):  # the smallest first
+        quotas[name] = min(count, math.ceil(left / (largest.height - at)))
+        left -= quotas[name]
+    ranked = single.with_columns(
+        rank=pl.int_range(pl.len()).over(city), quota=pl.col(city).replace_strict(quotas, return_dtype=pl.Int64)
+    )
+    return ranked.filter(pl.col("rank") < pl.col("quota"))["row"]
