@@ -106,7 +106,7 @@ class Sweep:
             display.get().say(f"row {at} of {len(self.table.rows)}: {row.name}")
             rows[row.name] = self._row(row, sets, lake, snapshot, stored)
             self._store(lake, stored)
-        about = {
+        about: dict[str, Any] = {
             "lake": lake.uri,
             "snapshot": snapshot.snapshot_id,
             "base": config.train.base,
@@ -202,8 +202,8 @@ class Sweep:
 
     def _model(self, phase: str, config: Config, lake: Lake) -> str:
         """The id of the row's model; RowFailed if there was nothing to train it on, or Pass@K was another's."""
-        links = {link.phase: link for link in chain(lake.read("samples"), config.train)}
-        mine = links[phase]  # type: ignore[index]
+        links = {str(link.phase): link for link in chain(lake.read("samples"), config.train)}
+        mine = links[phase]
         models = lake.read("models")
         if not mine.samples:
             why = "Pass@K kept none" if phase == "grpo" and config.train.grpo.pictures != "all" else "no trajectory"
@@ -213,7 +213,7 @@ class Sweep:
         tried = config.difficulty.policy
         if phase == "grpo" and config.train.grpo.pictures != "all" and tried in links:
             newest = newest_model(models, config.train.recipe, tried)
-            if newest != links[tried].model_id:  # type: ignore[index]
+            if newest != links[tried].model_id:
                 raise RowFailed(
                     f"Pass@K is of the newest {tried} model of the lake, {newest}, which is another base's or was "
                     "trained with other settings: use another lake"
@@ -286,7 +286,9 @@ class Sweep:
 
     # What is stored -------------------------------------------------------------------------------------------
 
-    def _key(self, row: TableRow, settings: Mapping[str, Any], sets: Sequence[PictureSet | None], snapshot: str) -> str:
+    def _key(
+        self, row: TableRow, settings: Mapping[str, Any], sets: Sequence[PictureSet | None], snapshot: Snapshot
+    ) -> str:
         """Changes with everything that a row's figures depend on."""
         config = self._config({name: value for name, value in settings.items() if name != "role"})
         of = {section: getattr(config, section).identity() for section in _SECTIONS}

@@ -157,7 +157,7 @@ def _list(call: Call, name: str | None) -> int:
 
 def _rows(call: Call, wanted: "PaperTable") -> int:
     config = call.options().resolve()
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "row": row.name,
             "policy": row.policy or (row.answer if row.answer else "--model" if row.role else "printed only"),

@@ -83,11 +83,10 @@ class RowResult:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "RowResult":
-        cells = (
-            Metric(**{name: math.nan if value is None else value for name, value in one.items()})
-            for one in stored["cells"]
-        )
-        return cls(**{**stored, "cells": tuple(cells)})
+        known: list[dict[str, Any]] = [
+            {name: math.nan if value is None else value for name, value in one.items()} for one in stored["cells"]
+        ]
+        return cls(**{**stored, "cells": tuple(Metric(**one) for one in known)})
 
 
 def measure(column: Column, row: TableRow, part: str | None, found: Answered) -> Metric:
@@ -96,8 +95,8 @@ def measure(column: Column, row: TableRow, part: str | None, found: Answered) ->
     kind, _, rest = of.partition(" ")
     read = _READERS.get(kind)
     metric = read(rest, found) if read else _score(kind, rest or part, found)
-    values = (one * column.times for one in (metric.value, metric.low, metric.high))
-    return Metric(of, *values, metric.n)
+    value, low, high = (one * column.times for one in (metric.value, metric.low, metric.high))
+    return Metric(of, value, low, high, metric.n)
 
 
 def _score(metric: str, part: str | None, found: Answered) -> Metric:

@@ -18,6 +18,7 @@ from tasks.runtime.steps import Steps
 from tasks.services import Connections
 from tasks.train.chain import Link, samples_of, vocabulary_samples
 from tasks.train.encoding import Encoder, Pictures, conversation_texts, open_encoder
+from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
 from tasks.train.fitting import Forecast, forecast_phase
 from tasks.train.grpo import Grpo, Reference
@@ -77,7 +78,7 @@ def train_model(
         fast = prepare_model(model, settings, processor)
         encoder = open_encoder(fast, processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
         by_vllm = link.phase == "grpo" and settings.grpo.engine == "vllm"
-        vllm = VllmEngines(fast, encoder, encoder.end_tokens, settings.grpo.vllm) if by_vllm else None
+        vllm = VllmEngines(packed_path(fast), encoder, encoder.end_tokens, settings.grpo.vllm) if by_vllm else None
         if vllm is not None:
             opened.callback(vllm.close)
         if link.phase == "grpo":
@@ -126,6 +127,16 @@ def supervised_program(
         return encoder.conversation(rows[number]["messages_json"])
 
     return Supervised(fast, encode, len(rows), settings, tuner, ranks, rehearsed)
+
+
+def packed_path(fast: TrainableModel) -> FastModel:
+    """The model as vLLM's rollouts take it; GeofixError for one of the plain path."""
+    if not isinstance(fast, FastModel):
+        raise GeofixError(
+            f"train.grpo.engine=vllm takes models of the packed path, and '{fast.model.config.model_type}' has none: "
+            "set train.grpo.engine=embedded"
+        )
+    return fast
 
 
 def grpo_program(
