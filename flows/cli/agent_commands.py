@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +25,6 @@ def register(app: typer.Typer) -> None:
     """The commands."""
     examples = ["geofix locate street.jpg --model trained:finds-1", "geofix locate *.jpg --model trained --json"]
     command(app, GROUP, examples)(locate)
-    command(app, GROUP, ["geofix export --as frozen-tools --out tools.sqlite"])(export)
     shown = [
         "geofix trajectories --as trl --out trajectories.parquet",
         f"geofix trajectories --as tagged --recipe {default_recipe()}",
@@ -120,49 +118,6 @@ def trajectories(
         print_json({"file": str(path), "trajectories": written, "form": form, "recipe": recipe})
     elif not call.quiet:
         print(f"{written:,} kept trajectories of {recipe} as {form} in {path}")
-    return DONE
-
-
-class Form(StrEnum):
-    """What is written from a lake for use elsewhere."""
-
-    frozen_tools = "frozen-tools"
-    trl = "trl"
-    tagged = "tagged"
-
-
-def export(
-    call: Call,
-    form: Annotated[Form, typer.Option("--as", metavar="FORM", help="frozen-tools, trl or tagged.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", show_default="by the form", help="The file to write.")
-    ] = None,
-) -> int:
-    """Write what tools answered (frozen-tools), or a recipe's kept trajectories (trl, tagged), to a file.
-
-    With services.tools.mode=frozen and the file as services.tools.recording, agents are trained and measured without
-    asking any service, and the same every time.
-    """
-    from flows.cli.lake import existing_lake
-    from tasks.agent.recording import write_recording
-    from tasks.agent.service_tools import asked_services
-    from tasks.services import connect
-
-    if form is not Form.frozen_tools:
-        return trajectories(call, form.value, out)
-    config = call.options().resolve()
-    lake = existing_lake(call, read_only=True)
-    path = out or Path("tools.sqlite")
-    written = write_recording(lake.state, asked_services(connect(config.services, {}, ())), path)
-    if call.as_json:
-        print_json({"file": str(path), **dataclasses.asdict(written)})
-    elif not call.quiet:
-        tools = ", ".join(f"{tool} {count:,}" for tool, count in written.by_tool.items())
-        print(f"{written.answers:,} answers of tools in {path}" + (f" ({tools})" if tools else ""))
-        if written.without_question:
-            print(f"{written.without_question:,} were kept by an older version without their question: left out")
-        if written.of_others:
-            print(f"{written.of_others:,} came from other services than those that are configured: left out")
     return DONE
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.command import DONE, Call
+from flows.cli.command import DONE, Call, UsageError
 from flows.cli.options import command
 from flows.cli.printing import print_json, program
 from schemas.errors import InputError, NotFound
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GROUP = "Review"
 FORMS = "hf, webdataset, geoparquet or croissant"
+TOOLS = "frozen-tools"  # what services answered to agents
 
 SnapshotId = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Its id, or its first 6 letters or more.")]
 Reviewer = Annotated[str | None, typer.Option(metavar="NAME", show_default="your login name", help="Who decides.")]
@@ -30,7 +31,14 @@ def register(app: typer.Typer) -> None:
         (approve, ["geofix approve 3c44bc07", 'geofix approve 3c44bc07 --force --why "the map is right"']),
         (reject, ['geofix reject 3c44bc07 --why "signs are mirrored"']),
         (calibrate, ["geofix calibrate labels.csv", "geofix calibrate labels.csv --set curate.labels.votes=all"]),
-        (export, ["geofix export 3c44bc07 --as hf", "geofix export 3c44bc07 --as geoparquet --out /data/published"]),
+        (
+            export,
+            [
+                "geofix export 3c44bc07 --as hf",
+                "geofix export 3c44bc07 --as geoparquet --out /data/published",
+                "geofix export --as frozen-tools --out tools.sqlite",
+            ],
+        ),
         (
             withdraw,
             [
@@ -109,16 +117,26 @@ def calibrate(
 
 def export(
     call: Call,
-    snapshot: SnapshotId,
-    form: Annotated[str, typer.Option("--as", metavar="FORMAT", help=f"{FORMS}.")] = "hf",
+    snapshot: Annotated[
+        str | None, typer.Argument(metavar="SNAPSHOT", help="Its id, or its first 6 letters; none for frozen-tools.")
+    ] = None,
+    form: Annotated[str, typer.Option("--as", metavar="FORMAT", help=f"{FORMS}; or {TOOLS}.")] = "hf",
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", show_default="geofix-SNAPSHOT-FORMAT", help="A new folder.")
     ] = None,
 ) -> int:
-    """Publish an approved snapshot with its pictures, licences and a dataset card."""
+    """Publish an approved snapshot with its pictures, licences and a dataset card; or what tools answered.
+
+    With frozen-tools one file is written, which services.tools.recording names: agents are then trained and measured
+    without asking any service.
+    """
     from flows.cli.lake import existing_lake
     from tasks.review.export import export as write
 
+    if form == TOOLS:
+        return _export_tools(call, Path(out or "tools.sqlite"))
+    if snapshot is None:
+        raise UsageError(f"name the snapshot to publish: geofix export SNAPSHOT --as {form}")
     lake = existing_lake(call)
     done = write(lake, snapshot, form, Path(out or f"geofix-{snapshot}-{form}"))
     if call.as_json:
@@ -128,6 +146,27 @@ def export(
         print(
             f"{done.files:,} files, {done.bytes / 1e6:,.1f} MB in {done.folder}; {done.folder / 'README.md'} says how"
         )
+    return DONE
+
+
+def _export_tools(call: Call, path: Path) -> int:
+    from flows.cli.lake import existing_lake
+    from tasks.agent.recording import write_recording
+    from tasks.agent.service_tools import asked_services
+    from tasks.services import connect
+
+    config = call.options().resolve()
+    lake = existing_lake(call, read_only=True)
+    written = write_recording(lake.state, asked_services(connect(config.services, {}, ())), path)
+    if call.as_json:
+        print_json({"file": str(path), **dataclasses.asdict(written)})
+    elif not call.quiet:
+        tools = ", ".join(f"{tool} {count:,}" for tool, count in written.by_tool.items())
+        print(f"{written.answers:,} answers of tools in {path}" + (f" ({tools})" if tools else ""))
+        if written.without_question:
+            print(f"{written.without_question:,} were kept by an older version without their question: left out")
+        if written.of_others:
+            print(f"{written.of_others:,} came from other services than those that are configured: left out")
     return DONE
 
 

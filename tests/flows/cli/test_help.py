@@ -100,3 +100,8 @@ def test_wrong_usage_is_one_line_that_names_the_way(
     for word in words:
         assert word in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_command_takes_anothers_name() -> None:
+    names = [one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands]
+    assert len(names) == len(set(names)), sorted(name for name in names if names.count(name) > 1)
