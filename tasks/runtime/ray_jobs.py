@@ -10,6 +10,7 @@ import logging
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from tasks.lake import Lake
 from tasks.runtime.identity import digest
 from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.stage import Context, Stage
+from tasks.services.meter import Tally
 
 LOOK_EVERY_S = 1.0
 SUBMIT_S = 60.0  # a cluster that has just started takes no job until its agents are up
@@ -62,7 +64,7 @@ def run_as_job(
     for line in _lines(client, running):  # to its end: a next command must not follow a job that is about to end
         kind, _, text = line.partition(" ")
         if kind == TICK:
-            context.progress(Tick(**json.loads(text)))
+            context.progress(_read_tick(json.loads(text)))
         elif kind == RESULT:
             result = _read_result(context.lake, json.loads(text))
         elif line.startswith("geofix: "):
@@ -138,6 +140,11 @@ def _lines(client: Jobs, name: str) -> Iterator[str]:
         if is_over:
             return
         time.sleep(LOOK_EVERY_S)
+
+
+def _read_tick(told: dict[str, Any]) -> Tick:
+    sent = Tally(**{name: Counter(counts) for name, counts in told.pop("sent").items()})
+    return Tick(**told | {"sent": sent, "usage": Usage(**told.pop("usage"))})
 
 
 def _read_result(lake: Lake, result: dict[str, Any]) -> StageResult:

@@ -20,13 +20,10 @@ from tasks.train.fast.adapters import merged_state
 from tasks.train.fast.padding import plain_state
 from tasks.train.fast.parts import local, part_like
 from tasks.train.ranks import ALONE, Ranks, whole_state
+from tasks.train.result import KEPT, PREFIX, WHOLE
 
 logger = logging.getLogger(__name__)
 
-KEPT = 2  # a newer checkpoint that turns out unreadable must not be the only one
-PREFIX = "checkpoint-"
-WHOLE = "progress.json"  # a checkpoint's last file: one that has it is whole
-BEST = "best"  # folder of the weights with the best validation, where they are not the last ones
 MARGIN_BYTES = 64 * 1024 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's share of it, the largest file allowed
 FULL_TEXTS = tuple(os.strerror(number) for number in FULL)

@@ -11,10 +11,10 @@ from typing import Any
 
 from schemas.settings.train import TrainSettings
 from tasks.runtime.steps import Steps
-from tasks.train.checkpoints import BEST, Progress, full_disk_named, save_model, sync_folder
+from tasks.train.checkpoints import Progress, full_disk_named, save_model, sync_folder
 from tasks.train.loop import Loop, Program, Validate
 from tasks.train.ranks import ALONE, Ranks
-from tasks.train.result import RESULT, Result, finished_result, partial_folder
+from tasks.train.result import BEST, RESULT, Result, finished_result, partial_folder
 from tasks.train.stored import StoredJob
 
 

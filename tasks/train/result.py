@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+KEPT = 2  # a newer checkpoint that turns out unreadable must not be the only one
+PREFIX = "checkpoint-"
+WHOLE = "progress.json"  # a checkpoint's last file: one that has it is whole
+BEST = "best"  # folder of the weights with the best validation, where they are not the last ones
 RESULT = "result.json"
 CLOCK = ("seconds", "tokens_per_s")  # differ between two equal runs
 

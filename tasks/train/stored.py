@@ -10,8 +10,7 @@ import shutil
 from pathlib import Path
 
 from tasks.lake.blobs import Blobs
-from tasks.train.checkpoints import BEST, KEPT, PREFIX, WHOLE
-from tasks.train.result import RESULT, partial_folder
+from tasks.train.result import BEST, KEPT, PREFIX, RESULT, WHOLE, partial_folder
 
 
 class StoredJob:

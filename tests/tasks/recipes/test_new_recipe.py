@@ -94,7 +94,14 @@ def world() -> Iterator[tuple[World, str]]:
 
 
 def configuration(recipe: str, url: str, **changes: dict[str, Any]) -> Config:
-    names = {"mapillary": "mapillary", "geocoder": "nominatim", "search": "tavily", "maps": "maps", "chat": "openai/v1"}
+    names = {
+        "mapillary": "mapillary",
+        "geocoder": "nominatim",
+        "search": "tavily",
+        "maps": "maps",
+        "world_maps": "places",
+        "chat": "openai/v1",
+    }
     services = {name: {"base_url": f"{url}/{path}", "timeout_s": 120} for name, path in names.items()}
     tiny = {"vocabulary": 400, "hidden": 64, "layers": 1, "intermediate": 64, "vision_hidden": 32, "vision_layers": 1}
     train = {
