@@ -116,7 +116,8 @@ class Model:
     def answer(self, questions: Sequence[Question], sampling: Sampling, seed: int | None) -> list[Answer]:
         """The model's next turns; the same for the same question at temperature 0, or alone with the same seed."""
         longest = -(-max(one.limit for one in questions) // ROUND) * ROUND
-        with torch.inference_mode(), torch.random.fork_rng():
+        # Not inference_mode: tables of positions are kept for a process, and training may be in the same one.
+        with torch.no_grad(), torch.random.fork_rng():
             if seed is not None:
                 torch.manual_seed(seed)
             else:
