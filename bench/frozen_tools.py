@@ -3,8 +3,8 @@
     python -m bench frozen_tools
 
 The packaged agent `finds-1` is trained on pictures of the offline world with live tools that are recorded, the
-recording is exported, and two copies of the lake are trained with it alone: every service is at an address where nobody
-answers. The weights of all three, and the figures of their steps, must be the same.
+recording is exported, and two copies of the lake are trained with it alone: every service is where nothing listens.
+The weights of all three, and the figures of their steps, must be the same.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from typing import Any
 from bench.goals import Goal, judge
 from tasks.lake import Lake
 
-NOBODY = "http://127.0.0.1:9"  # the port of `discard`, where nothing listens
+UNREACHABLE = "http://127.0.0.1:9"  # the port of `discard`, where nothing listens
 RECIPE, PLACES, STEPS = "spotmini", 24, 2
 SETTINGS = (
     "train.base=finds-1", "train.phases=[grpo]", "train.grpo.pictures=all", f"train.grpo.max_steps={STEPS}",
@@ -43,8 +43,13 @@ def main() -> int:
             geofix(root / "recorded", "export", "--as", "frozen-tools", "--out", str(recording), "--json")
         )
         print(f"   {told['answers']} answers recorded, {recording.stat().st_size / 1e3:.0f} kB")
-        nobody = [f"services.{one}.base_url={NOBODY}" for one in ("search", "geocoder", "maps", "chat")]
-        frozen = ("services.tools.mode=frozen", f"services.tools.recording={recording}", "offline.serve=false", *nobody)
+        elsewhere = [f"services.{one}.base_url={UNREACHABLE}" for one in ("search", "geocoder", "maps", "chat")]
+        frozen = (
+            "services.tools.mode=frozen",
+            f"services.tools.recording={recording}",
+            "offline.serve=false",
+            *elsewhere,
+        )
         runs = [recorded, train(root / "frozen", *frozen), train(root / "again", *frozen)]
     calls = sum(step["tool_calls"] for step in recorded["steps"])
     same = {what: sum(one[what] == recorded[what] for one in runs) for what in ("weights", "steps")}

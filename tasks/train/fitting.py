@@ -32,7 +32,7 @@ class Forecast:
     engine_share: float = 0.0  # of the GPU's memory that vLLM takes beside the trainer
 
     def wanted(self, total: float) -> float:
-        """Bytes of a GPU that has so many."""
+        """Bytes it takes of a GPU that has `total`."""
         return self.memory.total + self.engine_share * total
 
     def fits(self, gpu: Gpu) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -72,7 +73,7 @@ class RolloutEngines(Protocol):
     ) -> Iterator[tuple[int, list[Rollout]]]:
         """A rollout of each prompt as prompts come, numbered in the order they were taken.
 
-        `take(most, waits)` gives the next prompt of at most so many tokens. None means that there is none at the
+        `take(most, waits)` gives the next prompt of at most `most` tokens. None means that there is none at the
         moment; with `waits`, as nothing is being written, that there will be none. `longest` tokens and `count` prompts
         are expected.
         """
@@ -81,7 +82,24 @@ class RolloutEngines(Protocol):
         """Free what a training step needs the memory of."""
 
 
-class Engines:
+class StreamedRollouts(ABC):
+    """Engines whose rollouts come as they end, for callers that want them in order."""
+
+    @abstractmethod
+    def stream(
+        self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
+    ) -> Iterator[tuple[int, list[Rollout]]]:
+        """(number of the prompt, its rollouts) as they end."""
+
+    def generate(
+        self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
+    ) -> list[list[Rollout]]:
+        """`size` rollouts of each prompt, in the prompts' order."""
+        found = dict(self.stream(prompts, size, new_tokens, sampling))
+        return [found[number] for number in range(len(prompts))]
+
+
+class Engines(StreamedRollouts):
     """Embedded engines by capacity: a longer prompt than any before makes a larger engine."""
 
     def __init__(self, fast: TrainableModel, end_tokens: Sequence[int], rollouts: int) -> None:
@@ -91,13 +109,6 @@ class Engines:
 
     def refresh_weights(self) -> None:
         """Weights are read where they are."""
-
-    def generate(
-        self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
-    ) -> list[list[Rollout]]:
-        """`size` rollouts of each prompt, in the prompts' order."""
-        found = dict(self.stream(prompts, size, new_tokens, sampling))
-        return [found[number] for number in range(len(prompts))]
 
     def stream(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling

@@ -43,6 +43,7 @@ from tasks.train.fast.padding import plain_state
 from tasks.train.rollouts import vllm_program
 from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
+from tasks.train.rollouts.source import StreamedRollouts
 
 LOOK_S = 0.02  # between two looks for prompts that have come while others are being written
 LOG_LINES = 60
@@ -173,7 +174,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-class VllmEngines:
+class VllmEngines(StreamedRollouts):
     """Draws rollouts by vLLM with the weights of `fast`; the process starts with the first draw."""
 
     def __init__(
@@ -200,13 +201,6 @@ class VllmEngines:
                 process.result(process.call("load", folder=folder))
         self._sent.clear()
         self.synced_s = time.monotonic() - began
-
-    def generate(
-        self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
-    ) -> list[list[Rollout]]:
-        """`size` rollouts of each prompt, in the prompts' order."""
-        found = dict(self.stream(prompts, size, new_tokens, sampling))
-        return [found[number] for number in range(len(prompts))]
 
     def stream(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from bench.loopback_cluster import loopback_cluster
@@ -151,17 +152,22 @@ def test_a_lost_process_is_told_from_a_failure_in_it() -> None:
     assert not is_lost(Ended(a=failed)) and not is_lost(ValueError("x"))
 
 
+def by_two_workers(lake: Lake, settings: Callable[..., TrainSettings]) -> tuple[TrainSettings, pl.DataFrame, Link]:
+    """SFT of five steps by two processes, with a checkpoint every second step."""
+    tuner = TunerSettings(max_steps=5, batch_size=4, learning_rate=3e-3)
+    given = settings(phases=("sft",), workers=2, save_steps=2, sft=tuner)
+    samples = compute(open_inputs(STAGE, lake), given)[0]
+    [link] = chain(samples, given)
+    return given, samples, link
+
+
 @pytest.mark.slow
 def test_a_killed_worker_ends_in_a_resumed_step(
     lake: Lake, filled: Callable[..., str], settings: Callable[..., TrainSettings], tmp_path: Path
 ) -> None:
     """Two workers over gloo; rank 0 is killed at step 3 and all go on from the checkpoint of step 2."""
     filled(lake)
-    given = settings(
-        phases=("sft",), workers=2, save_steps=2, sft=TunerSettings(max_steps=5, batch_size=4, learning_rate=3e-3)
-    )
-    samples = compute(open_inputs(STAGE, lake), given)[0]
-    [link] = chain(samples, given)
+    given, samples, link = by_two_workers(lake, settings)
     killed = tmp_path / "killed"
     steps = tmp_path / "steps"
 
@@ -184,7 +190,7 @@ def test_a_killed_worker_ends_in_a_resumed_step(
     assert killed.exists()
     assert steps.read_text().split() == ["0", "1", "2", "3", "2", "3", "4", "5"]
     result = finished_result(tmp_path / MODELS / link.model_id)
-    assert isinstance(result, Result) and isinstance(link, Link)
+    assert isinstance(result, Result)
     assert [entry["step"] for entry in result.history] == [1, 2, 3, 4, 5]
 
 
@@ -194,11 +200,7 @@ def test_a_lost_node_ends_in_a_resumed_step(
 ) -> None:
     """Three nodes, two workers over gloo: the node of rank 0 goes at step 3, and the third takes its place."""
     filled(lake)
-    given = settings(
-        phases=("sft",), workers=2, save_steps=2, sft=TunerSettings(max_steps=5, batch_size=4, learning_rate=3e-3)
-    )
-    samples = compute(open_inputs(STAGE, lake), given)[0]
-    [link] = chain(samples, given)
+    given, samples, link = by_two_workers(lake, settings)
     steps, nodes = tmp_path / "steps", tmp_path / "nodes"
 
     def report(done: Steps) -> None:
