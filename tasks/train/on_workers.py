@@ -17,6 +17,8 @@ from tasks.train.result import partial_folder
 
 logger = logging.getLogger(__name__)
 LOSSES = 3  # of workers in a row, without a newer checkpoint in between
+# How gloo and NCCL say that another process of the group is gone.
+PEER_GONE = ("closed by peer", "Connection reset by peer", "remote process exited")
 NODES_S = 600.0  # how long a cluster may take to replace a lost node
 
 # Starting is importing: the controller and each worker are new processes, and a worker's imports take ten seconds of a
@@ -99,7 +101,8 @@ def worker_resources(settings: TrainSettings, nodes: Mapping[str, Mapping[str, f
 def is_lost(error: BaseException) -> bool:
     """Whether a worker's process or node went away, rather than that training failed in it.
 
-    The others may fail with it, as they wait for what it was to send.
+    The others fail with it, as they wait for what it was to send, and may be the first to say so: Ray takes a while to
+    notice that a node is gone.
     """
     from ray.exceptions import RayError, RayTaskError
 
@@ -107,7 +110,9 @@ def is_lost(error: BaseException) -> bool:
     found = [getattr(one, "health_check_failure", one) for one in failures]
     if any(isinstance(getattr(one, "cause", one), GeofixError) for one in found):
         return False
-    return any(isinstance(one, RayError) and not isinstance(one, RayTaskError) for one in found)
+    if any(isinstance(one, RayError) and not isinstance(one, RayTaskError) for one in found):
+        return True
+    return bool(found) and all(any(text in str(one) for text in PEER_GONE) for one in found)
 
 
 def _wait_for_nodes(settings: TrainSettings, patience_s: float = NODES_S) -> None:

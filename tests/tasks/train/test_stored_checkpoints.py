@@ -146,7 +146,11 @@ def test_a_lost_process_is_told_from_a_failure_in_it() -> None:
         health_check_failure = ActorDiedError()
 
     assert is_lost(Ended(a=Unhealthy(), b=RuntimeError("connection closed by peer")))
+    assert is_lost(Ended(a=RuntimeError("pair.cc:553] Connection closed by peer [127.0.0.1]:21402"))), (
+        "before Ray knows"
+    )
     assert not is_lost(Ended(a=RuntimeError("a bug")))
+    assert not is_lost(Ended(a=RuntimeError("a bug"), b=RuntimeError("Connection closed by peer"))), "it has a cause"
     assert not is_lost(Ended(a=Unhealthy(), b=GeofixError("the disk is full")))
     failed = RayTaskError("f", "trace", ValueError("x"), "t", 1, "127.0.0.1")
     assert not is_lost(Ended(a=failed)) and not is_lost(ValueError("x"))
