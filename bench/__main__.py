@@ -30,6 +30,8 @@ BENCHMARKS = [
 ]
 # Run only when named: they take long; those that need a GPU end with exit code 77 where there is none.
 ON_REQUEST = [
+    "scale_simulation",
+    "scale_table",
     "ensembles",
     "object_store",
     "recheck_trajectories",
