@@ -8,7 +8,7 @@ LAKE ?= lake
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-plain test-vllm lint bench chaos campaign docs vllm clean clean-demo lock
+.PHONY: demo test test-slow test-plain release-check test-vllm lint bench chaos campaign docs vllm clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -24,6 +24,11 @@ test-slow: $(READY)
 # A fresh environment with a plain `pip install .`, in which plan, collect, curate and review run without the extras.
 test-plain: $(READY)
 	$(BIN)/python -m pytest -m slow tests/test_extras.py
+
+# Builds sdist and wheel, installs the wheel in empty environments of every Python from 3.11 to 3.13 that is there, and
+# runs doctor and demo in each. RELEASE_EXTRAS=offline leaves training out.
+release-check: $(READY)
+	$(BIN)/python -m pytest -m slow --durations 5 tests/test_release.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

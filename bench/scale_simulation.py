@@ -77,7 +77,7 @@ def planned(inputs: Inputs, settings: Simulated) -> tuple[pl.DataFrame, pl.DataF
 
 
 def places(inputs: Inputs, settings: Simulated) -> pl.DataFrame:
-    return inputs.frame("places").select("lat", "lon", "split", id="place_id")
+    return inputs.frame("places", "place_id", "lat", "lon", "split").rename({"place_id": "id"})
 
 
 def open_nothing(settings: Simulated, setup: WorkerSetup) -> None:

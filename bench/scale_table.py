@@ -33,7 +33,9 @@ SAMPLE_S = 0.682 / 2  # to train on a sample of 3,062 tokens: `train_gpu`
 ROLLOUT_S = 6.5 / 16  # of GRPO with tools, its training included: `grpo_vllm`
 GROUP = 8  # rollouts of a prompt
 # Published.
-USD_PER_GPU_HOUR = 4.0  # H200, middle of the $3.50 to $4.50 of specialised clouds: mercatus-ai.com/blog/cloud-gpu-pricing
+USD_PER_GPU_HOUR = (
+    4.0  # H200, middle of the $3.50 to $4.50 of specialised clouds: mercatus-ai.com/blog/cloud-gpu-pricing
+)
 USD_PER_SEARCH = 0.008  # a basic search is one credit: docs.tavily.com/documentation/api-credits
 USD_PER_GB_MONTH = 0.023  # S3 Standard, first 50 TB, us-east-1: aws.amazon.com/s3/pricing
 

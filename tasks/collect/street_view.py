@@ -31,7 +31,7 @@ NAME = "collect"
 
 def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     """One item a place. The split is left out: moving a place to another split does not fetch it again."""
-    places = inputs.frame("places").select(pl.col("place_id").alias("id"), "lat", "lon")
+    places = inputs.frame("places", "place_id", "lat", "lon").rename({"place_id": "id"})
     if settings.panoramas + settings.photos == 0:
         places = places.clear()  # satellite pictures alone are wanted
     # Neighbours follow each other, so that they find their vector tiles in the memory of a worker.

@@ -73,15 +73,15 @@ def read_partners(duplicates: pl.DataFrame) -> list[Alike]:
 
 def measured_pictures(inputs: Inputs) -> pl.DataFrame:
     """The pictures under curation that have a split, with what two of them may share."""
-    places = inputs.frame("places").select("place_id", place_split="split")
-    images = inputs.frame("images").select(
-        "image_id", "place_id", "sha256", "kind", "source", "sequence_id", "creator", "lat", "lon", "split"
+    places = inputs.frame("places", "place_id", "split").rename({"split": "place_split"})
+    images = inputs.frame(
+        "images", "image_id", "place_id", "sha256", "kind", "source", "sequence_id", "creator", "lat", "lon", "split"
     )
     # An ingested picture belongs to no place and has a split of its own. One whose place is gone has no split, and can
     # be used neither for training nor for evaluation.
     of_place = pl.when(pl.col("place_id").is_null()).then("split").otherwise("place_split")
     images = images.join(places, on="place_id", how="left").with_columns(split=of_place)
-    measured = inputs.frame("quality").select("image_id", "sha256")
+    measured = inputs.frame("quality", "image_id", "sha256")
     marks = inputs.frame("fingerprints").select("image_id", "sha256", "phash")
     pictures = images.join(measured, on=["image_id", "sha256"]).join(marks, on=["image_id", "sha256"], how="left")
     return pictures.filter(pl.col("split").is_not_null())

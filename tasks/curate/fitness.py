@@ -20,8 +20,8 @@ _MEASURED = ("too_small", "blurred", "bad_exposure", "over_compressed", "nothing
 def with_own_faults(pictures: pl.DataFrame, inputs: Inputs, settings: LabelsSettings) -> pl.DataFrame:
     """Pictures (`image_id`) with what is known of them alone, and `unfit`, null or the first reason that applies, with
     its `unfit_json`."""
-    images = inputs.frame("images").select(
-        "image_id", "place_id", "sha256", "lat", "lon", "licence", "kind", "captured_at", "fetched_at"
+    images = inputs.frame(
+        "images", "image_id", "place_id", "sha256", "lat", "lon", "licence", "kind", "captured_at", "fetched_at"
     )
     # Figures of other bytes, or an address of another point, are not this picture's.
     figures = inputs.frame("quality").select(
@@ -30,9 +30,10 @@ def with_own_faults(pictures: pl.DataFrame, inputs: Inputs, settings: LabelsSett
     addresses = inputs.frame("addresses").select(
         "image_id", "lat", "lon", "country_code", "country", "region", "city", "address", addressed=True
     )
+    places = inputs.frame("places", "place_id", "lat", "lon", "country")
     known = (
         pictures.join(images, on="image_id")
-        .join(_distances_to_places(inputs.frame("images"), inputs.frame("places")), on="image_id", how="left")
+        .join(_distances_to_places(images, places), on="image_id", how="left")
         .join(figures, on=["image_id", "sha256"], how="left")
         .join(addresses, on=["image_id", "lat", "lon"], how="left")
     )

@@ -37,7 +37,7 @@ def items(inputs: Inputs, settings: JudgeSettings) -> pl.DataFrame:
     again = ("near_duplicate", "mirrored_duplicate")
     asked = pl.col("unfit").is_null() & (pl.col("reason").is_null() | pl.col("reason").is_in(again))
     wanted = inputs.frame("duplicates").filter(asked).select("image_id")
-    images = inputs.frame("images").select("image_id", "sha256", "extension", "kind")
+    images = inputs.frame("images", "image_id", "sha256", "extension", "kind")
     return wanted.join(images, on="image_id").rename({"image_id": "id"})
 
 

@@ -20,7 +20,9 @@ from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetu
 
 def items(inputs: Inputs, settings: QualitySettings) -> pl.DataFrame:
     """One item for each picture of the curated kinds: its bytes, and nothing else the figures depend on."""
-    images = inputs.frame("images").filter(pl.col("kind").is_in(settings.kinds))
+    images = inputs.frame("images", "image_id", "sha256", "extension", "kind").filter(
+        pl.col("kind").is_in(settings.kinds)
+    )
     return images.select("sha256", "extension", id="image_id")
 
 

@@ -31,7 +31,7 @@ def roles(settings: TiersSettings) -> tuple[str, ...]:
 def items(inputs: Inputs, settings: TiersSettings) -> pl.DataFrame:
     """One item for each picture that a judge calls localizable, if base models are named."""
     judged = inputs.frame("judgements").filter(pl.col("localizability") == "localizable").select("image_id").unique()
-    images = inputs.frame("images").select("image_id", "sha256", "extension", "lat", "lon")
+    images = inputs.frame("images", "image_id", "sha256", "extension", "lat", "lon")
     found = judged.join(images, on="image_id").rename({"image_id": "id"})
     return found if settings.models else found.clear()
 

@@ -21,7 +21,10 @@ MOST_WAITING = 2  # commits: one in flight and one behind it; then the work wait
 
 
 class Batch:
-    """Collects results until the next commit, and the ids and reasons of all items. Rows are dropped once committed."""
+    """Collects results until the next commit, and reasons and hashed ids of all items. Rows are dropped once committed.
+
+    Of ten million items the ids would be gigabytes, and only those of failed ones are asked for again.
+    """
 
     def __init__(self, ledger: Ledger, progress: "Progress") -> None:
         self._ledger, self._progress = ledger, progress
@@ -30,7 +33,8 @@ class Batch:
         self._since = time.monotonic()
         self._thread = ThreadPoolExecutor(1, "commit")
         self._commits: deque[Future[None]] = deque()
-        self._ids: dict[str, list[pl.Series]] = {"kept": [], "rejected": [], "failed": []}
+        self._hashes: list[pl.Series] = []
+        self.failed: list[str] = []  # ids
         self.reasons: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
         self.usage = Usage()
@@ -62,9 +66,9 @@ class Batch:
         finally:
             self._thread.shutdown(cancel_futures=True)
 
-    def ids(self, outcome: str) -> pl.Series:
-        """The items that were kept, rejected or failed."""
-        return pl.concat([pl.Series(outcome, [], dtype=pl.String), *self._ids[outcome]])
+    def hashes(self) -> pl.Series:
+        """Hashes of the ids of all items that were kept, rejected or failed; they hold within this process."""
+        return pl.concat([pl.Series([], dtype=pl.UInt64), *self._hashes])
 
     def _hand_over(self) -> None:
         while self._commits and (self._commits[0].done() or len(self._commits) >= MOST_WAITING):
@@ -74,9 +78,10 @@ class Batch:
         if not results:
             return
         for result in results:
-            self._note("kept", result.kept)
-            self._note("rejected", [row["item_id"] for row in result.rejected])
-            self._note("failed", [failure.item_id for failure in result.failed])
+            failed = [failure.item_id for failure in result.failed]
+            ids = [*result.kept, *(row["item_id"] for row in result.rejected), *failed]
+            self._hashes.append(pl.Series(ids, dtype=pl.String).hash())
+            self.failed += failed
             self.reasons.update(row["reason"] for row in result.rejected)
             self.failures.update(failure.kind for failure in result.failed)
         self._commits.append(self._thread.submit(self._ledger.commit, results))
@@ -84,10 +89,6 @@ class Batch:
     def _await_one(self) -> None:
         self._commits[0].result()  # first: what is interrupted here, or has failed, is still to be waited for
         self._commits.popleft()
-
-    def _note(self, outcome: str, ids: list[str]) -> None:
-        if ids:
-            self._ids[outcome].append(pl.Series(outcome, ids, dtype=pl.String))
 
 
 class Progress:

@@ -60,7 +60,7 @@ def new_run_id(stage: str) -> str:
 def code_version() -> str:
     """The package's version and, in a checkout, its commit."""
     try:
-        number = version("geofix")
+        number = version("geofix").partition("+")[0]  # of a checkout the commit follows, as it is now
     except PackageNotFoundError:
         number = "0"
     root = Path(__file__).resolve().parents[2]

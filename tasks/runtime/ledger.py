@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -91,19 +92,26 @@ class Ledger:
         found = {name: table.read_rows(self._items) for name, table in self._tables.items()}
         rows = {name: frame for name, (frame, _) in found.items()}
         finishing = pl.concat([rows[self.marker].filter(~pl.col("is_rejected")), rows["rejects"]])
-        same = finishing.filter(pl.col("made_from") == pl.col("wanted"))
-        done = same.filter("live").select("item_id").unique()
-        back = same.filter("revivable").select("item_id").unique().join(done, on="item_id", how="anti")
-        finished = pl.concat([done, back])
-        every = pl.concat(list(rows.values())).join(finished, on="item_id", how="semi")
-        revive = every.filter("revivable", pl.col("made_from") == pl.col("wanted"))
-        leftover = every.filter("live", (pl.col("made_from") != pl.col("wanted")).fill_null(True))
-        self._leftover, self._others = leftover.height, sum(others for _, others in found.values())
-        todo = items.join(finished, left_on="id", right_on="item_id", how="anti")
-        before = finishing.filter(pl.col("live") | pl.col("revivable"))
-        redone = before.join(todo, left_on="item_id", right_on="id", how="semi")["item_id"].unique()
+
+        def among_items(some: pl.DataFrame) -> pl.Series:
+            mask = np.zeros(items.height, dtype=bool)
+            mask[some["item"].to_numpy()] = True
+            return pl.Series(mask)
+
+        same = finishing.filter("same")
+        done = among_items(same.filter("live"))
+        back = among_items(same.filter("revivable")) & ~done
+        finished = done | back
+        every = pl.concat(list(rows.values()))
+        every = every.filter(finished.gather(every["item"]))
+        revive = self._items.filter(among_items(every.filter("revivable", "same")))
+        self._leftover = every.filter(pl.col("live") & ~pl.col("same")).height
+        self._others = sum(others for _, others in found.values())
+        todo = items.filter(~finished) if finished.any() else items  # a copy of ten million would be another gigabyte
+        before = among_items(finishing.filter(pl.col("live") | pl.col("revivable")))
+        redone = items["id"].filter(before & ~finished)
         self._read_failures()
-        return RunPlan(items.height, todo, redone, back.height, revive.select("item_id", "made_from").unique())
+        return RunPlan(items.height, todo, redone, int(back.sum()), revive.rename({"id": "item_id"}))
 
     def _read_failures(self) -> None:
         assert self._items is not None

@@ -136,7 +136,8 @@ def _run_items(
     items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)
     plan = _plan(stage, items, ledger, context, bool(services_asked(stage, settings)))
     todo = plan.todo
-    progress = Progress(context.progress, stage.name, items.height, items.height - todo.height)
+    del items  # of a refresh most are finished, and would stay in memory
+    progress = Progress(context.progress, stage.name, plan.total, plan.total - todo.height)
     connections, pauses, calls = context.connections, None, None
     services = services_asked(stage, settings)
     if todo.height and services:
@@ -148,6 +149,7 @@ def _run_items(
         connections = connections.sharing(rate_budget, calls.log if calls else None)
         pauses = Pauses(rate_budget)
     shared = stage.share(inputs, settings) if stage.share and todo.height else None
+    inputs.release()
     is_async = is_async_function(stage.work)
     declared = stage.sized(settings, stage.resources) if stage.sized else stage.resources
     resources = chosen_resources(declared, context.spread.stages.get(stage.name))
@@ -187,16 +189,16 @@ def _run_items(
         results.close()
         with commit_rest:
             batch.commit()
-        ledger.close("interrupted", progress.counts, items.height, batch.usage, sent=batch.sent)
+        ledger.close("interrupted", progress.counts, plan.total, batch.usage, sent=batch.sent)
         raise
     results.close()
     with commit_rest:
         batch.commit()
     if fatal:
-        ledger.close("failed", progress.counts, items.height, batch.usage, sent=batch.sent)
+        ledger.close("failed", progress.counts, plan.total, batch.usage, sent=batch.sent)
         why = context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message
         raise GeofixError(f"{stage.name} stopped: {why}{_saved(progress.counts)}")
-    _check_accounts(stage.name, todo, batch)
+    _check_accounts(stage.name, todo, batch, progress.counts)
     if pauses is not None:
         progress.waited_s = pauses.taken_s()
     result = _finish(stage, settings, plan, ledger, progress, batch)
@@ -208,6 +210,7 @@ def _run_columns(
 ) -> StageResult:
     began_s = time.monotonic()
     kept, rejects = stage.compute(inputs, settings)
+    inputs.release()
     kept = with_made_from(kept, config_hash, stage.name, stage.unhashed)
     rejects = with_made_from(rejects, config_hash, stage.name)
     items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
@@ -222,7 +225,7 @@ def _run_columns(
     finally:
         batch.commit()
     del kept, rejects  # written; what follows reads its part of them from the lake
-    _check_accounts(stage.name, plan.todo, batch)
+    _check_accounts(stage.name, plan.todo, batch, progress.counts)
     return _finish(stage, settings, plan, ledger, progress, batch)
 
 
@@ -238,9 +241,9 @@ def _plan(stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, conte
 def _finish(
     stage: Stage | ColumnStage, settings: Any, plan: RunPlan, ledger: Ledger, progress: Progress, batch: Batch
 ) -> StageResult:
-    failed = batch.ids("failed")
+    failed = pl.Series("item_id", batch.failed, dtype=pl.String)
     ledger.sweep(
-        not_done=pl.concat([failed.rename("item_id"), plan.left_as_they_are.rename("item_id")]),
+        not_done=pl.concat([failed, plan.left_as_they_are.rename("item_id")]),
         keeps_history=stage.keeps_history,
         partial=isinstance(stage, Stage) and stage.partial,
         scope=stage.scope(settings) if isinstance(stage, Stage) and stage.scope else (),
@@ -264,18 +267,16 @@ def _finish(
     return result
 
 
-def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch) -> None:
-    """In = kept + rejected + failed, item by item."""
-    kept, rejected, failed = (batch.ids(outcome).rename("id") for outcome in ("kept", "rejected", "failed"))
-    seen = pl.concat([kept, rejected, failed]).to_frame()
-    wanted = todo.select("id")
-    lost, strange = wanted.join(seen, on="id", how="anti").height, seen.join(wanted, on="id", how="anti").height
-    twice = seen.height - seen.n_unique()
-    if lost or strange or twice:
-        raise AccountingError(
-            f"{stage}: {wanted.height} in, {len(kept)} kept, {len(rejected)} rejected, {len(failed)} failed: "
-            f"{lost} lost, {strange} unexpected, {twice} twice"
-        )
+def _check_accounts(stage: str, todo: pl.DataFrame, batch: Batch, counts: Tick) -> None:
+    """In = kept + rejected + failed, item by item: the hashes of the ids that went in are those that came out."""
+    wanted, seen = todo["id"].hash().sort(), batch.hashes().sort()
+    if wanted.equals(seen):
+        return
+    lost, unexpected = (wanted.filter(~wanted.is_in(seen.implode())), seen.filter(~seen.is_in(wanted.implode())))
+    raise AccountingError(
+        f"{stage}: {len(wanted)} in, {counts.kept} kept, {counts.rejected} rejected, {counts.failed} failed: "
+        f"{len(lost)} lost, {len(unexpected)} unexpected, {len(seen) - seen.n_unique()} twice"
+    )
 
 
 def _meanwhile(pauses: Pauses | None, calls: StageCalls | None, progress: Progress) -> Callable[[], None]:

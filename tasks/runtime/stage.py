@@ -73,17 +73,27 @@ class Inputs:
     snapshot: Snapshot | None = None  # what a stage after the review works on; the versions are its own
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
 
-    def frame(self, table: str) -> pl.DataFrame:
-        """The table's live rows at the run's version."""
+    def frame(self, table: str, *columns: str) -> pl.DataFrame:
+        """The table's live rows at the run's version: all columns, or those named, which takes far less memory."""
         if table not in self.versions:
             raise GeofixError(f"this step does not declare that it reads '{table}'")
+        if columns:
+            return self._read(table, columns)
         if table not in self._frames:
-            rows = self.lake.read(table, self.versions[table])
-            if self.snapshot is not None and "image_id" in rows.columns:
-                # A snapshot names old versions, which still hold what was withdrawn since.
-                rows = rows.filter(~pl.col("image_id").is_in(self._withdrawn).fill_null(False))
-            self._frames[table] = rows
+            self._frames[table] = self._read(table, TABLES[table].schema.names)
         return self._frames[table]
+
+    def release(self) -> None:
+        """Let go of what was read: a large table need not stay in memory while the items are worked on."""
+        self._frames.clear()
+
+    def _read(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        version = self.versions[table]
+        if self.snapshot is None or "image_id" not in TABLES[table].schema.names:
+            return self.lake.read(table, version, columns)
+        # A snapshot names old versions, which still hold what was withdrawn since.
+        rows = self.lake.read(table, version, list(dict.fromkeys([*columns, "image_id"])))
+        return rows.filter(~pl.col("image_id").is_in(self._withdrawn).fill_null(False)).select(columns)
 
     @cached_property
     def _withdrawn(self) -> pl.Series:

@@ -85,25 +85,31 @@ class StageTable:
     def read_rows(self, items: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         """The stage's rows of these items (`id`, `made_from`), and how many live rows it has of other items.
 
-        Columns: item_id, made_from (without the mark of a rejected item), is_rejected, live, revivable, and wanted,
-        the item's digest now.
+        Columns: item (its place among the items), same (made as the item is wanted now), is_rejected, live, revivable.
+        No text: a run over ten million finished items would hold gigabytes of it.
         """
         now = self.lake.stage_count(self.name, self.stage)
         self.items, self._version, self._count, self._before = items, now.version, now.count, None
-        mine = self.lake.scan(self.name, now.version).filter(pl.col("stage") == self.stage)
-        wanted = items.lazy().select(item_id="id", wanted="made_from")
-        rows, others = pl.collect_all(
-            [
-                mine.select("item_id", "made_from", live=_LIVE, revivable=_REVIVABLE).join(wanted, on="item_id"),
-                mine.filter(_LIVE).select("item_id").join(wanted, on="item_id", how="anti").select(pl.len()),
-            ]
+        wanted = items.lazy().select(item_id="id", wanted="made_from").with_row_index("item")
+        rows = (
+            self.lake.scan(self.name, now.version)
+            .filter(pl.col("stage") == self.stage)
+            .select("item_id", "made_from", live=_LIVE, revivable=_REVIVABLE)
+            .join(wanted, on="item_id", how="left")
+            .select(
+                "item",
+                "live",
+                "revivable",
+                same=(_DIGEST == pl.col("wanted")).fill_null(False),
+                is_rejected=pl.col("made_from").str.starts_with(REJECTED).fill_null(False),
+            )
+            .collect()
         )
-        rows = rows.with_columns(
-            _DIGEST, is_rejected=pl.col("made_from").str.starts_with(REJECTED).fill_null(False)
-        ).unique()
+        others = rows.filter(pl.col("item").is_null() & pl.col("live")).height
+        rows = rows.filter(pl.col("item").is_not_null()).unique()
         self._here = KeyHashes()
-        self._here.add(rows["item_id"].unique().hash())
-        return rows, int(others.item())
+        self._here.add(items["id"].gather(rows["item"].unique()).hash())
+        return rows, others
 
     @property
     def has_items(self) -> bool:

@@ -82,7 +82,9 @@ def test_days_follow_from_the_tightest_limit() -> None:
     assert days == pytest.approx(1.0) and why == "stac search, 600 a minute"
     assert StepCost("train.sft", gpu_s=8 * 86_400.0).days(config, 8) == (1.0, "8 GPUs")
     last = size_table([slow], 500_000.0, config, 8).splitlines()[-1]
-    assert "| 100,000,000 | 86,400,000,000,000 | 0 B | 50.0 TB |" in last and "| 100,000,000 | collect.satellite" in last
+    assert (
+        "| 100,000,000 | 86,400,000,000,000 | 0 B | 50.0 TB |" in last and "| 100,000,000 | collect.satellite" in last
+    )
 
 
 def test_the_page_gets_the_tables_between_its_markers(
