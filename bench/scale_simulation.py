@@ -215,8 +215,8 @@ def simulate(folder: Path, items: int, memory: Memory) -> list[Goal]:
             result = run(stage, Simulated(places=count), replace(context, progress=Told(memory, part)))
             made = costs[result.run_id]
             print(
-                f"     {time.perf_counter() - start:.1f} s in all, {memory.most_gb:.2f} GB at most; {len(made)} commits, "
-                f"{1e6 * median(one.seconds / one.rows for one in made):.1f} µs a row",
+                f"     {time.perf_counter() - start:.1f} s in all, {memory.most_gb:.2f} GB at most; "
+                f"{len(made)} commits, {1e6 * median(one.seconds / one.rows for one in made):.1f} µs a row",
                 flush=True,
             )
             goals.append(Goal(f"GB at most, {what}", memory.most_gb, at_most=MOST_GB))

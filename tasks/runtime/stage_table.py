@@ -100,7 +100,7 @@ class StageTable:
                 "item",
                 "live",
                 "revivable",
-                same=(_DIGEST == pl.col("wanted")).fill_null(False),
+                same=(pl.col("wanted") == _DIGEST).fill_null(False),
                 is_rejected=pl.col("made_from").str.starts_with(REJECTED).fill_null(False),
             )
             .collect()
