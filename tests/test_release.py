@@ -97,7 +97,7 @@ def test_wheel_and_sdist_hold_what_is_tracked(built: Path) -> None:
 
 
 def _interpreter(python: str) -> str | None:
-    """A Python of this version that starts: on the path, or of pyenv, whose entries on the path start only the chosen."""
+    """A Python of this version that starts: on the path, or of pyenv, whose shims start the chosen version alone."""
     pyenv = sorted(map(str, Path.home().glob(f".pyenv/versions/{python}.*/bin/python{python}")))
     for path in filter(None, (shutil.which(f"python{python}"), *pyenv)):
         if subprocess.run([path, "--version"], capture_output=True).returncode == 0:
