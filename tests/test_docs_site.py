@@ -1,5 +1,6 @@
 """The pages of docs/ make a site without a warning, and every page is in its list."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,33 @@ def test_every_page_is_listed_once() -> None:
         page for entry in listed for value in entry.values() for page in ([value] if value == str(value) else value)
     ]
     assert sorted(pages) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+STAGE_PAGES = (
+    "plan",
+    "collect-street-view",
+    "collect-satellite",
+    "curate",
+    "review",
+    "agents",
+    "evaluate",
+    "train-gpu",
+)
+
+
+def test_every_stage_and_recipe_has_a_page_with_a_small_picture() -> None:
+    recipes = re.findall(
+        r"^\| \[[a-z-]+\]\((recipe-[a-z-]+)\.md\)", (ROOT / "docs/recipes.md").read_text(), re.MULTILINE
+    )
+    assert len(recipes) == 5
+    for page in (*STAGE_PAGES, *recipes):
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        [picture, *_] = re.findall(r"!\[[^\]]+\]\((pictures/[^)]+)\)", text)
+        assert (ROOT / "docs" / picture).stat().st_size < 120_000, page
+
+
+def test_the_readme_fits_on_a_screen() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 50
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

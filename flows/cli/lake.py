@@ -1,4 +1,4 @@
-"""What `geofix tables`, `trace`, `maintain`, `backup`, `restore` and `verify` do."""
+"""What `geofix tables`, `trace`, `maintain`, `migrate`, `backup`, `restore` and `verify` do."""
 
 import dataclasses
 import sys
@@ -17,8 +17,10 @@ from schemas.tables import TABLES
 from tasks.lake import Lake
 from tasks.lake.backup import copy_lake
 from tasks.lake.maintain import maintain
+from tasks.lake.migrate import migrate, pending_migrations
 from tasks.lake.trace import trace
 from tasks.lake.verify import verify
+from tasks.runtime.identity import new_run_id
 
 
 def list_tables(call: Call) -> int:
@@ -96,6 +98,22 @@ def maintain_lake(call: Call, dry_run: bool) -> int:
         size = f", {megabytes(one.bytes)}" if one.bytes else ""
         print(f"{one.count:>8,} {one.where} {would}{one.what}{size}")
     print(f"{megabytes(freed)} {would}freed in {lake.uri}" if done else f"nothing to do in {lake.uri}")
+    return DONE
+
+
+def migrate_lake(call: Call, dry_run: bool) -> int:
+    """Print what each table needs, and do it unless it is a dry run."""
+    lake = existing_lake(call, read_only=dry_run)
+    found, run_id = list(pending_migrations(lake)), new_run_id("migrate")
+    for one in found:
+        if not dry_run:
+            migrate(lake, one, run_id)
+        if not call.as_json:
+            print(one)
+    if call.as_json:
+        print_json({"lake": lake.uri, "dry_run": dry_run, "tables": [dataclasses.asdict(one) for one in found]})
+    elif not found:
+        print(f"nothing to do in {lake.uri}: its tables have this version's columns")
     return DONE
 
 

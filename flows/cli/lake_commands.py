@@ -47,6 +47,7 @@ def register(app: typer.Typer) -> None:
     command(app, GROUP, ["geofix view 3c44bc07 --yaw 90 --fov 75 -o view.jpg"])(view)
     command(app, GROUP, ["geofix settings", "geofix settings plan", "geofix settings plan.places"])(settings)
     command(app, KEEP, ["geofix maintain --dry-run", "geofix maintain"])(maintain)
+    command(app, KEEP, ["geofix migrate --dry-run", "geofix migrate"])(migrate)
     command(app, KEEP, ["geofix backup /backups/lake", "geofix backup s3://bucket/backup --lake /data/lake"])(backup)
     command(app, KEEP, ["geofix restore /backups/lake --lake /data/lake"])(restore)
     command(app, KEEP, ["geofix verify", "geofix verify --quick --lake s3://bucket/lake"])(verify)
@@ -205,6 +206,15 @@ def maintain(
     from flows.cli.lake import maintain_lake
 
     return maintain_lake(call, dry_run)
+
+
+def migrate(
+    call: Call, dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False
+) -> int:
+    """Bring the tables of a lake that an earlier release wrote to this one's columns."""
+    from flows.cli.lake import migrate_lake
+
+    return migrate_lake(call, dry_run)
 
 
 def verify(

@@ -6,7 +6,8 @@ redo), `run_id` and `written_at` say when, and `tombstone` says why a row has en
 A key may have several versions, rows with different `made_from`; at most one of them is live.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -90,6 +91,7 @@ class Table:
     lives_with: str = ""  # a table whose key is a column here: a row ends when the row it names does
     shared: bool = False  # several stages may write it; each row belongs to the stage it names
     expects: tuple[Expectation, ...] = ()  # besides what its columns promise in every table
+    renamed: Mapping[str, str] = field(default_factory=dict)  # column -> its name in an earlier release
 
     @property
     def expectations(self) -> tuple[Expectation, ...]:

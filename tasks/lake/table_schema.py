@@ -71,23 +71,54 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
+# A column of the first kind may become the second: no value changes its meaning.
+_WIDENED = {("int32", "int64"), ("int64", "double"), ("float", "double")}
+
+
 def check_stored_schema(contract: Table, stored: pa.Schema, path: str) -> None:
-    """Refuse a table on disk whose columns have other types than the contract's."""
+    """Refuse a table on disk whose columns have other types than the contract's, and cannot be migrated."""
     for column in contract.schema:
-        if column.name not in stored.names:
+        name = stored_name(contract, column.name, stored.names)
+        if name is None:
             continue  # a column newer than the table: read as null, added on the next write
-        kind = stored.field(column.name).type
-        if _plain(kind) != _plain(column.type):
+        kind = stored.field(name).type
+        if _plain(kind) != _plain(column.type) and (_plain(kind), _plain(column.type)) not in _WIDENED:
             raise LakeError(
-                f"table '{contract.name}' at {path}: column '{column.name}' is {kind}, expected {column.type}; "
+                f"table '{contract.name}' at {path}: column '{name}' is {kind}, expected {column.type}; "
                 "it was not written by this version of geofix: move it away or name another --lake"
             )
-    missing = [k for k in contract.key if k not in stored.names]
+    missing = [key for key in contract.key if stored_name(contract, key, stored.names) is None]
     if missing:
         raise LakeError(
             f"table '{contract.name}' at {path}: key column '{missing[0]}' is missing; "
             "it was not written by geofix: move it away or name another --lake"
         )
+
+
+def stored_name(contract: Table, column: str, stored: Iterable[str]) -> str | None:
+    """What a column is called in a stored table: its name, that of an earlier release, or None if it is newer."""
+    names = set(stored)
+    return next((one for one in (column, contract.renamed.get(column)) if one in names), None)
+
+
+def rewritten_columns(contract: Table, stored: pa.Schema) -> list[str]:
+    """What of a stored table has to be written anew before rows can be added, in words."""
+    found = []
+    for column in contract.schema:
+        name = stored_name(contract, column.name, stored.names)
+        if name is None:
+            continue
+        kind = stored.field(name).type
+        if name != column.name:
+            found.append(f"{name} becomes {column.name}")
+        if _plain(kind) != _plain(column.type):
+            found.append(f"{column.name} becomes {column.type}, was {kind}")
+    return found
+
+
+def added_columns(contract: Table, stored: pa.Schema) -> list[pa.Field]:
+    """The contract's columns that a stored table lacks."""
+    return [field for field in contract.schema if stored_name(contract, field.name, stored.names) is None]
 
 
 def _plain(kind: pa.DataType) -> str:

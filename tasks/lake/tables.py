@@ -20,7 +20,7 @@ from tasks.lake.location import Location
 from tasks.lake.names import Names
 from tasks.lake.reading import check_files, first_line, reading, scan_table
 from tasks.lake.state import state_folder
-from tasks.lake.table_schema import check_stored_schema
+from tasks.lake.table_schema import check_stored_schema, stored_name
 from tasks.lake.writes import Commit, TableWrites, contract_of, no_space
 
 LEAST_FREE_BYTES = 4_000_000  # for a commit
@@ -200,13 +200,17 @@ def _empty(name: str) -> pl.DataFrame:
 
 
 def _conform(rows: pl.LazyFrame, name: str) -> pl.LazyFrame:
-    """Rows with exactly the contract's columns: an older version may lack newer ones."""
-    wanted = _empty(name).schema
-    have = rows.collect_schema().names()
-    return rows.select(
-        pl.col(column) if column in have else pl.lit(None, dtype=dtype).alias(column)
-        for column, dtype in wanted.items()
-    )
+    """Rows with exactly the contract's columns: an older version may lack newer ones, or call them otherwise."""
+    have = rows.collect_schema()
+
+    def column(wanted: str, dtype: pl.DataType) -> pl.Expr:
+        stored = stored_name(TABLES[name], wanted, have)
+        if stored is None:
+            return pl.lit(None, dtype=dtype).alias(wanted)
+        found = pl.col(stored) if have[stored] == dtype else pl.col(stored).cast(dtype)
+        return found.alias(wanted)
+
+    return rows.select(column(wanted, dtype) for wanted, dtype in _empty(name).schema.items())
 
 
 __all__ = ["SYSTEM_COLUMNS", "Commit", "Lake"]

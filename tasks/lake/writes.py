@@ -28,7 +28,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from schemas.errors import LakeError, LakeUnwritable
 from schemas.tables import TABLES, Table
 from tasks.lake.reading import first_line, scan_table
-from tasks.lake.table_schema import to_arrow
+from tasks.lake.table_schema import added_columns, rewritten_columns, to_arrow
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")  # may stand in a predicate without escaping
 COMMIT_TRIES = 12  # concurrent writers conflict and try again on the new version
@@ -260,7 +260,7 @@ class TableWrites(ABC):
                 if expected is not None and count != expected:
                     raise ConcurrentRun(f"another run of {commit.stage} writes to '{name}' at the same time")
                 self._refuse_full_disk(name)
-                _add_new_columns(table, name)
+                add_new_columns(table, name)
                 apply(table, commit.properties(operation, count + 1))
                 return Written(table.version(), count + (table.version() > before), count)
             except CommitFailedError:
@@ -327,10 +327,15 @@ def _refuse_repeated_keys(contract: Table, data: pa.Table) -> None:
         raise LakeError(f"rows for table '{contract.name}' repeat a key ({', '.join(contract.key)}); nothing written")
 
 
-def _add_new_columns(table: DeltaTable, name: str) -> None:
-    stored = {f.name for f in table.schema().fields}
-    missing = [f for f in TABLES[name].schema if f.name not in stored]
-    if missing:
+def add_new_columns(table: DeltaTable, name: str) -> None:
+    """Add what the contract has and the table has not; LakeError where other columns must be migrated first."""
+    stored = pa.schema(table.schema().to_arrow())
+    if changes := rewritten_columns(TABLES[name], stored):
+        raise LakeError(
+            f"table '{name}' was written by an earlier geofix ({', '.join(changes)}): run `geofix migrate`, "
+            "with --dry-run to see what it does"
+        )
+    if missing := added_columns(TABLES[name], stored):
         extra = Schema.from_arrow(pa.schema([f.with_nullable(True) for f in missing]))
         table.alter.add_columns(list(extra.fields))
 
