@@ -204,6 +204,8 @@ def test_an_older_snapshot_no_longer_shows_it(
     assert mine in set(lake.read("images", snapshot.versions["images"])["image_id"])
     assert mine not in set(pinned.frame("images")["image_id"]) | set(pinned.frame("labels")["image_id"])
     assert pinned.frame("images").height > 0 and pinned.frame("places").height > 0
+    few = pinned.frame("images", "kind")
+    assert few.columns == ["kind"] and few.height == pinned.frame("images").height, "withdrawn ones are left out too"
 
 
 def test_a_creator_or_licence_keeps_out_what_comes_later(lake: Lake) -> None:
