@@ -48,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m infra.derive.doc_pictures")
     parser.add_argument("lake")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--leaderboard", metavar="RECIPE", help="only the scores, as the picture of a recipe")
     given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -55,10 +56,13 @@ def main() -> None:
     newest = lake.read("snapshots").sort("created_at").row(-1, named=True)
     site = build_site(lake, newest, ReviewSettings())
     given.folder.mkdir(parents=True, exist_ok=True)
-    shots = {"plan": Image.open(lake.root / "reports/plan/map.png").convert("RGB")}
+    shots = {}
+    if not given.leaderboard:
+        shots["plan"] = Image.open(lake.root / "reports/plan/map.png").convert("RGB")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, address in addresses(lake):
+        only = [(f"recipe-{given.leaderboard}", "leaderboard")]
+        for name, address in only if given.leaderboard else addresses(lake):
             page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
             page.goto(f"{site.resolve().as_uri()}#/{address}")
             page.wait_for_selector("#main:not([aria-busy])")

@@ -238,7 +238,8 @@ class Ledger:
         reasons = self.lake.scan("rejects").filter(mine).group_by("reason").len().collect()
         kept = self.lake.scan(self.marker).filter(mine, ~pl.col("made_from").str.starts_with(REJECTED))
         counts = {
-            "kept": int(kept.select(pl.col("item_id").n_unique()).collect().item()),
+            # Of hashes: the texts of ten million ids would be held at once.
+            "kept": int(kept.select(pl.col("item_id").hash().n_unique()).collect().item()),
             "rejected": int(reasons["len"].sum()),
         }
         return counts, dict(reasons.sort(["len", "reason"], descending=[True, False]).iter_rows())
@@ -271,11 +272,12 @@ class Ledger:
             "run_id": pl.lit(self.run_id),
             "written_at": pl.lit(datetime.now(UTC)),
         }
-        for part in _sorted_parts(kept, list(TABLES[table].key), todo, size):
+        wanted = None if todo.height == kept.height + rejects.height else todo
+        for part in _sorted_parts(kept, list(TABLES[table].key), wanted, size):
             rows = part.with_columns(**system)
             rows = rows if "id" in TABLES[table].columns else rows.drop("id")
             yield ChunkResult(kept=part["id"].to_list(), tables={table: to_arrow(TABLES[table], rows)})
-        for part in _sorted_parts(rejects, ["id"], todo, size):
+        for part in _sorted_parts(rejects, ["id"], wanted, size):
             yield ChunkResult(rejected=part.with_columns(**system).drop("id").to_dicts())
 
     def close(
@@ -351,9 +353,13 @@ class Ledger:
         )
 
 
-def _sorted_parts(rows: pl.DataFrame, key: list[str], todo: pl.DataFrame, size: int) -> Iterator[pl.DataFrame]:
-    """Those of the rows that are to be done, sorted, some at a time."""
-    names = list(dict.fromkeys([*key, "id", "made_from"]))
-    wanted = rows.select(names).with_row_index("row").join(todo, on=["id", "made_from"], how="semi").sort(key)["row"]
-    for begin in range(0, len(wanted), size):
-        yield rows[wanted[begin : begin + size]]
+def _sorted_parts(rows: pl.DataFrame, key: list[str], todo: pl.DataFrame | None, size: int) -> Iterator[pl.DataFrame]:
+    """Those of the rows that are to be done (None: all), sorted, some at a time."""
+    order = rows.select(pl.arg_sort_by(key)).to_series()
+    if todo is not None:
+        wanted = rows.select("id", "made_from").with_row_index("row").join(todo, on=["id", "made_from"], how="semi")
+        mask = np.zeros(rows.height, dtype=bool)
+        mask[wanted["row"].to_numpy()] = True
+        order = order.filter(pl.Series(mask).gather(order))
+    for begin in range(0, len(order), size):
+        yield rows[order[begin : begin + size]]

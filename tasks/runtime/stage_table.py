@@ -90,12 +90,12 @@ class StageTable:
         """
         now = self.lake.stage_count(self.name, self.stage)
         self.items, self._version, self._count, self._before = items, now.version, now.count, None
-        wanted = items.lazy().select(item_id="id", wanted="made_from").with_row_index("item")
+        mine = self.lake.scan(self.name, now.version).filter(pl.col("stage") == self.stage)
+        has_rows = bool(mine.select(pl.len()).collect().item())  # else nothing need be joined with all items
+        wanted = (items if has_rows else items.clear()).lazy().select(item_id="id", wanted="made_from")
         rows = (
-            self.lake.scan(self.name, now.version)
-            .filter(pl.col("stage") == self.stage)
-            .select("item_id", "made_from", live=_LIVE, revivable=_REVIVABLE)
-            .join(wanted, on="item_id", how="left")
+            mine.select("item_id", "made_from", live=_LIVE, revivable=_REVIVABLE)
+            .join(wanted.with_row_index("item"), on="item_id", how="left")
             .select(
                 "item",
                 "live",
