@@ -17,6 +17,7 @@ from schemas.settings.spread import SpreadSettings
 from tasks.lake import Commit, Lake
 from tasks.runtime.identity import with_made_from
 from tasks.runtime.runner import ColumnStage, Context, Inputs, run
+from tasks.runtime.stage_table import StageTable
 from tasks.services import connect
 
 
@@ -123,3 +124,26 @@ def test_digests_do_not_depend_on_how_many_rows_are_written_together(monkeypatch
     assert with_made_from(rows, "hash", "many").equals(whole)
     assert whole["made_from"].n_unique() == 11 and whole["made_from"].str.len_chars().unique().to_list() == [24]
     assert with_made_from(rows.head(0), "hash", "many").schema["made_from"] == pl.String
+
+
+def test_what_is_finished_is_found_without_holding_its_texts(context: Context) -> None:
+    run(STAGE, Rows(), context)
+    stored = context.lake.read("places").sort("place_id")
+    some = stored.select("made_from", id="item_id").head(20)
+    changed = some.with_columns(made_from=pl.when(pl.col("id") == "n003").then(pl.lit("x")).otherwise("made_from"))
+    table = StageTable(context.lake, "places", STAGE.name, "another run")
+    rows, others = table.read_rows(pl.concat([changed, pl.DataFrame({"made_from": ["m"], "id": ["new"]})]))
+    assert pl.String not in rows.dtypes
+    assert (rows.height, others) == (20, 15)
+    assert rows.filter(~pl.col("same"))["item"].to_list() == [3]
+    assert table.holds(pl.Series(["n003", "new"])).to_list() == [True, False]
+
+
+def test_columns_that_are_not_named_are_not_read(context: Context) -> None:
+    run(STAGE, Rows(), context)
+    inputs = Inputs(context.lake, {"places": context.lake.version("places")})
+    assert inputs.frame("places", "lat", "place_id").columns == ["lat", "place_id"]
+    whole = inputs.frame("places")
+    assert inputs.frame("places") is whole
+    inputs.release()
+    assert inputs.frame("places") is not whole
