@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from tasks.runtime.steps import Steps
 from tasks.train.checkpoints import Progress, resume_checkpoint, save_checkpoint
 from tasks.train.fast.adapters import add_adapters
 from tasks.train.fast.families import FAMILIES, fast_model
+from tasks.train.fast.flops import peak_flops
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.fast.padding import pad_vision
 from tasks.train.plain import PlainModel
@@ -66,6 +67,7 @@ class Loop:
     keep_best: Callable[[], None] | None = None
     ranks: Ranks = ALONE
     saved: Callable[[Path], None] = lambda path: None  # told of each checkpoint
+    peak_flops: float | None = field(default_factory=lambda: _device_peak())  # of each process
 
     def run(self) -> Progress:
         """Train; returns the figures of all steps, those before a kill included."""
@@ -125,6 +127,9 @@ class Loop:
         figures |= {"learning_rate": rate, "grad_norm": 0.0 if norm is None else float(norm)}
         figures["seconds"] = time.monotonic() - began
         figures["tokens_per_s"] = figures["tokens"] / max(figures["seconds"], 1e-9)
+        flops = figures.pop("flops", 0.0)
+        if flops and self.peak_flops:
+            figures["mfu"] = flops / max(figures["seconds"], 1e-9) / (self.peak_flops * self.ranks.count)
         for name in ("loss", "grad_norm"):
             if not math.isfinite(figures[name]):
                 raise GeofixError(
@@ -165,6 +170,10 @@ class Loop:
         )
 
 
+def _device_peak() -> float | None:
+    return peak_flops(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+
+
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
     """The same random numbers for the same seed and step, on every device; others for every process."""
     torch.manual_seed((seed * 1_000_003 + step + rank * 1_000_000_007) & 0x7FFF_FFFF_FFFF_FFFF)
@@ -178,6 +187,8 @@ def _worth(validation: Figures) -> tuple[float, float]:
 def _note(figures: Figures, left_s: float) -> str:
     found = [f"{name} {figures[name]:.3g}" for name in ("loss", "reward") if name in figures]
     found.append(f"{figures['tokens_per_s']:,.0f} tokens/s")
+    if "mfu" in figures:
+        found.append(f"MFU {figures['mfu']:.2f}")
     left = f"{left_s:.0f} s" if left_s < 90 else f"{left_s / 60:.0f} min" if left_s < 5400 else f"{left_s / 3600:.1f} h"
     return ", ".join([*found, f"{left} left"])
 

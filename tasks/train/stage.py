@@ -22,14 +22,14 @@ from tasks.runtime.steps import StepFile
 from tasks.services import Connections
 from tasks.train.chain import Link, chain, phase_identity, samples_of
 from tasks.train.opening import training_path
-from tasks.train.result import Result, finished_result
+from tasks.train.result import CLOCK, Result, finished_result
 from tasks.train.samples import held_out
 from tasks.train.stored import StoredJob
 
 logger = logging.getLogger(__name__)
 
 MODELS = "models"  # folder of checkpoints inside the lake
-UNLISTED = ("step", "seconds", "tokens_per_s")  # have columns of their own; the last two differ between equal runs
+UNLISTED = ("step", *CLOCK)  # have columns of their own, or are the clock's: they differ between equal runs
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,10 @@ class Supervised:
                 length = -(-length // GPU_MULTIPLE) * GPU_MULTIPLE
             packed.append(self.fast.pack(chosen, length))
         tokens = sum(len(one.ids) for one in fitting)
-        return packed, {"tokens": tokens, "trained_tokens": trained, "left_out": left_out}
+        figures: Figures = {"tokens": tokens, "trained_tokens": trained, "left_out": left_out}
+        if self.settings.lora is None and self.settings.freeze == "none":  # weights that rest need less than is counted
+            figures["flops"] = self.fast.step_flops(fitting, trained)
+        return packed, figures
 
     def passes(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Samples of each forward pass: within the packed length, and no more than micro_batch."""

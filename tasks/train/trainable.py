@@ -29,6 +29,10 @@ class TrainableModel(ABC):
     def pack(self, samples: Sequence[Sample], length: int | None = None) -> Any:
         """Samples of one forward pass, on the device; filled up to `length` where that saves compiling."""
 
+    def step_flops(self, samples: Sequence[Sample], trained: int) -> float:
+        """Operations of a step on these samples in which every weight is trained; 0: not known."""
+        return 0.0
+
     @abstractmethod
     def pack_groups(self, groups: Sequence[Group]) -> Any:
         """Prompts and completions of one forward pass, on the device; its `lengths` are those that are computed."""

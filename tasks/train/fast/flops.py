@@ -12,6 +12,14 @@ from typing import Any
 
 from tasks.train.fast.layout import Grid, picture_layout
 
+# Operations a second in dense bf16, by the makers' datasheets.
+PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
+
+
+def peak_flops(device_name: str) -> float | None:
+    """What a GPU of this name can do; None: not known, so no utilization is reported."""
+    return next((peak for name, peak in PEAKS.items() if name in device_name.replace("-", " ").split()), None)
+
 
 def forward_flops(config: Any, lengths: Sequence[int], grids: Sequence[Grid], trained: int) -> float:
     """Operations of one forward pass: sample lengths in tokens, pictures in patches, tokens through the head."""

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from schemas.errors import GeofixError
 from tasks.train.fast.adapters import Weight, linear, weight_of
 from tasks.train.fast.attention import attend, rotate
+from tasks.train.fast.flops import step_flops
 from tasks.train.fast.grouped import Group, pack_groups
 from tasks.train.fast.layout import Grid, Segments, VisionLayout, VisionShape
 from tasks.train.fast.loss import cross_entropy, token_log_probs
@@ -131,6 +132,10 @@ class FastModel(TrainableModel):
     def pixel_type(self) -> torch.dtype:  # type: ignore[override]
         kind: torch.dtype = self.vision.patch_embed.proj.weight.dtype
         return kind
+
+    def step_flops(self, samples: Sequence[Sample], trained: int) -> float:
+        grids = [grid for one in samples for grid in one.grids]
+        return step_flops(self.model.config, [len(one.ids) for one in samples], grids, trained)
 
     def pack(self, samples: Sequence[Sample], length: int | None = None) -> Packed:
         return pack(samples, self.image_token, self.merge, length).to(self.device)

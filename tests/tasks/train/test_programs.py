@@ -17,6 +17,7 @@ from tasks.reward.advantage import blocks_of_k, every_set_of_k
 from tasks.train.checkpoints import Progress
 from tasks.train.fast.adapters import add_adapters, merged_state
 from tasks.train.fast.families import fast_model
+from tasks.train.fast.flops import peak_flops, step_flops
 from tasks.train.fast.grouped import Completion, Group, pack_groups
 from tasks.train.fast.packing import Sample
 from tasks.train.grpo import Grpo, Reference, RolloutStats, figures_of, has_converged
@@ -43,7 +44,16 @@ def test_supervised_steps_are_those_of_transformers_and_torchs_adamw(
     fast = fast_model(ours, checkpoint_vision=kept == "all", checkpoint_text=kept == "all")
     program = Supervised(fast, samples.__getitem__, len(samples), settings, tuner)
     assert program.steps == 4
-    progress = Loop(ours, program, settings, tmp_path, weight_decay=0.1).run()
+    progress = Loop(ours, program, settings, tmp_path, weight_decay=0.1, peak_flops=1e12).run()
+    for step, entry in enumerate(progress.history):
+        chosen = [samples[n] for n in program.batch(step)]
+        needed = step_flops(
+            ours.config,
+            [len(one.ids) for one in chosen],
+            [grid for one in chosen for grid in one.grids],
+            sum(label != -100 for one in chosen for label in one.labels[1:]),
+        )
+        assert entry["mfu"] == pytest.approx(needed / entry["seconds"] / 1e12) and "flops" not in entry
 
     decayed = [p for p in theirs.parameters() if p.ndim > 1]
     others = [p for p in theirs.parameters() if p.ndim <= 1]
@@ -320,3 +330,9 @@ def test_pictures_of_tools_join_those_of_the_question_as_these_are(build_tiny: B
     packed = pack_groups([Group(sent, (completion,))], fast.image_token, fast.merge)
     assert packed.pixels is not None and packed.pixels.dtype == torch.bfloat16
     assert len(packed.pixels) == 4 * 4 + 4 * 6
+
+
+def test_the_peak_is_that_of_the_gpu_and_no_other() -> None:
+    assert peak_flops("NVIDIA H200") == peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12 and peak_flops("NVIDIA L40S") != peak_flops("NVIDIA L4")
+    assert peak_flops("NVIDIA GeForce GTX 1080") is None
