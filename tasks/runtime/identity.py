@@ -29,8 +29,8 @@ def with_made_from(items: pl.DataFrame, config_hash: str, stage: str, unhashed: 
     """The items with `made_from`: the digest of each row without its unhashed columns, and of the configuration."""
     if "id" not in items.columns or items.schema["id"] != pl.String:
         raise GeofixError(f"step {stage}: items need a text column 'id'")
-    repeated = items.filter(pl.col("id").is_duplicated())["id"]
-    if repeated.len():
+    if not is_unique(items["id"]):
+        repeated = items.filter(pl.col("id").is_duplicated())["id"]
         raise GeofixError(f"step {stage}: item id '{repeated[0]}' occurs {repeated.len()} times in the input")
     if items["id"].null_count():
         raise GeofixError(f"step {stage}: an item has no id")
@@ -43,6 +43,11 @@ def with_made_from(items: pl.DataFrame, config_hash: str, stage: str, unhashed: 
             pl.Series("made_from", [_line_name(seed, line) for line in part.write_ndjson().encode().splitlines()])
         )
     return items.with_columns(pl.concat(names))
+
+
+def is_unique(ids: pl.Series) -> bool:
+    """Whether no id occurs twice; hashes answer it, and only where two are the same the texts are compared."""
+    return ids.hash().n_unique() == len(ids) or not bool(ids.is_duplicated().any())
 
 
 def _line_name(seed: "hashlib._Hash", line: bytes) -> str:

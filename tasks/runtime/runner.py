@@ -28,7 +28,7 @@ from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.calls import StageCalls
 from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
 from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
-from tasks.runtime.identity import digest, new_run_id, with_made_from
+from tasks.runtime.identity import digest, is_unique, new_run_id, with_made_from
 from tasks.runtime.ledger import Ledger, RunPlan
 from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
 from tasks.runtime.pool import WorkerDied, is_async_function, spread
@@ -214,7 +214,7 @@ def _run_columns(
     kept = with_made_from(kept, config_hash, stage.name, stage.unhashed)
     rejects = with_made_from(rejects, config_hash, stage.name)
     items = pl.concat([kept.select("id", "made_from"), rejects.select("id", "made_from")])
-    if items["id"].is_duplicated().any():
+    if not is_unique(items["id"]):
         raise GeofixError(f"step {stage.name} both kept and rejected an item")
     plan = _plan(stage, items, ledger, context, bool(services_asked(stage, settings)))
     progress = Progress(context.progress, stage.name, items.height, items.height - plan.todo.height, began_s)

@@ -92,17 +92,23 @@ class StageTable:
         self.items, self._version, self._count, self._before = items, now.version, now.count, None
         mine = self.lake.scan(self.name, now.version).filter(pl.col("stage") == self.stage)
         has_rows = bool(mine.select(pl.len()).collect().item())  # else nothing need be joined with all items
-        wanted = (items if has_rows else items.clear()).lazy().select(item_id="id", wanted="made_from")
+        # Joined by hashes: an item is taken for finished only where those of its id and of its digest are the same.
+        wanted = (items if has_rows else items.clear()).lazy()
         rows = (
-            mine.select("item_id", "made_from", live=_LIVE, revivable=_REVIVABLE)
-            .join(wanted.with_row_index("item"), on="item_id", how="left")
-            .select(
-                "item",
-                "live",
-                "revivable",
-                same=(pl.col("wanted") == _DIGEST).fill_null(False),
+            mine.select(
+                key=pl.col("item_id").hash(),
+                digest=_DIGEST.hash(),
                 is_rejected=pl.col("made_from").str.starts_with(REJECTED).fill_null(False),
+                live=_LIVE,
+                revivable=_REVIVABLE,
             )
+            .join(
+                wanted.select(key=pl.col("id").hash(), wanted=pl.col("made_from").hash()).with_row_index("item"),
+                on="key",
+                how="left",
+            )
+            .select("item", "is_rejected", "live", "revivable", same=(pl.col("digest") == pl.col("wanted")))
+            .with_columns(pl.col("same").fill_null(False))
             .collect()
         )
         others = rows.filter(pl.col("item").is_null() & pl.col("live")).height
