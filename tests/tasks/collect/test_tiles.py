@@ -62,7 +62,7 @@ def test_images_are_those_of_the_librarys_decoder(world: World) -> None:
     for index in range(25):
         place = world.place(index)
         name = tiles_of(Box(place.lat, place.lon, place.lat, place.lon))[0]
-        data = host.tile("mly1_public", 14, name.x, name.y)
+        data = host.tile(name.x, name.y)
         whole = decode(data, default_options={"y_coord_down": True})
         shapes |= {feature["geometry"]["type"] for feature in whole["sequence"]["features"]}
         theirs = {feature["properties"]["id"]: feature for feature in whole["image"]["features"]}
