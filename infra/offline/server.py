@@ -28,10 +28,9 @@ from infra.offline.gazetteer import NameIndex
 from infra.offline.services.geocoding import Google, Nominatim, OpenCage
 from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
 from infra.offline.services.mapillary import TOKEN, Limits, Mapillary
-from infra.offline.services.mapillary_tiles import MapillaryObjects, MapillaryTiles
+from infra.offline.services.mapillary_tiles import MapillaryTiles
 from infra.offline.services.maps import Maps
 from infra.offline.services.places import Places
-from infra.offline.services.stac_hosts import API_HOST, BLOB_DOMAIN, RealHosts
 from infra.offline.services.web_search import Tavily, You
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, Modes, World
@@ -67,7 +66,6 @@ def create_app(
     maps = Maps(world, names, signs)
     routes: list[BaseRoute] = [
         Route("/health", lambda request: JSONResponse(_health(world, faults, passing))),
-        *MapillaryObjects(world, graph).routes(),
         *graph.routes(),
         *MapillaryTiles(world, graph).routes(),
         *host.routes(),
@@ -88,7 +86,7 @@ def create_app(
     answers: Application = Starlette(routes=routes)
     if warm:
         answers = _Warming(answers, [names.prepare, signs.prepare])
-    served: Application = RealHosts(FaultyWorld(answers, faults))
+    served: Application = FaultyWorld(answers, faults)
     return served if allow_remote else _OwnHosts(served)
 
 
@@ -111,7 +109,7 @@ class _LoadedLater:
 
 
 class _OwnHosts:
-    """Refuses requests whose Host names neither this machine nor a host this server stands in for.
+    """Refuses requests whose Host does not name this machine.
 
     A page in a browser can make its own name point to loopback; such a request bears that name.
     """
@@ -134,7 +132,7 @@ def _host(scope: Any) -> str:
 
 
 def _is_own_host(host: str) -> bool:
-    return not host or _is_loopback(host) or host == API_HOST or host.endswith((BLOB_DOMAIN, ".localhost"))
+    return not host or _is_loopback(host) or host.endswith(".localhost")
 
 
 class _Warming:
