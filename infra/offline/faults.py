@@ -3,7 +3,6 @@
 The same requests meet the same faults every time.
 """
 
-import csv
 import json
 import math
 import time
@@ -11,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Self
 
+from infra.offline.data import read_table
 from infra.offline.seeded_random import fraction, key_of
 
 SERVICES = (
@@ -190,16 +189,15 @@ def error_answer(service: str, status: int) -> Answer:
 @lru_cache(maxsize=1)
 def _answers() -> dict[tuple[str, str], Answer]:
     """The error answers of the services that have some of their own, by service and status."""
-    with (Path(__file__).parent / "data" / "fault_answers.csv").open(newline="", encoding="utf-8") as file:
-        return {
-            (row["service"], row["status"]): (
-                int(row["sent"]),
-                row["body"].encode(),
-                row["content_type"],
-                dict([row["header"].split(": ")]) if row["header"] else {},
-            )
-            for row in csv.DictReader(file)
-        }
+    return {
+        (row["service"], row["status"]): (
+            int(row["sent"]),
+            row["body"].encode(),
+            row["content_type"],
+            dict([row["header"].split(": ")]) if row["header"] else {},
+        )
+        for row in read_table("fault_answers.csv")
+    }
 
 
 def change_json(body: bytes, duplicate: Fault | None, drifts: Sequence[Fault], request: str) -> bytes:
