@@ -17,18 +17,7 @@ from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess, weigh_notes, with_doubt
 from infra.offline.chat.brief import brief_reply, wants_brief
 from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import (
-    DETAIL,
-    GEOCODE,
-    KEYWORD,
-    SEARCH,
-    TIPS,
-    ZOOM,
-    Notes,
-    Tool,
-    offered,
-    read_notes,
-)
+from infra.offline.chat.notes import DETAIL, GEOCODE, KEYWORD, SEARCH, TIPS, ZOOM, Notes, Tool, offered, read_notes
 from infra.offline.chat.observer import clarity_of, light_of
 from infra.offline.chat.placenames import fold
 from infra.offline.chat.policy import MALFORMED_RATE, next_action, spoil

@@ -78,7 +78,6 @@ def chat_application() -> Starlette:
         Route("/chat/completions", complete, methods=["POST"]),
         Route("/embeddings", embed, methods=["POST"]),
         Route("/models", list_models),
-        Route("/models/{name}", show_model),
     ]
     return Starlette(routes=served, exception_handlers={ChatError: _refuse})
 
@@ -96,15 +95,8 @@ async def complete(request: Request) -> Response:
 
 async def list_models(request: Request) -> Response:
     check_key(request)
-    return JSONResponse({"object": "list", "data": [_card(name) for name in (*MODELS, EMBEDDER)]})
-
-
-async def show_model(request: Request) -> Response:
-    check_key(request)
-    name = request.path_params["name"]
-    if name not in _takes_pictures() and name != EMBEDDER:
-        raise ChatError(404, f"The model '{name}' does not exist", param="model", code="model_not_found")
-    return JSONResponse(_card(name))
+    card = {"object": "model", "created": CREATED, "owned_by": "geofix-offline"}
+    return JSONResponse({"object": "list", "data": [{"id": name, **card} for name in (*MODELS, EMBEDDER)]})
 
 
 def check_key(request: Request) -> None:
@@ -148,10 +140,6 @@ def random_for(request: ChatRequest, index: int) -> random.Random:
         return random.Random(request.fingerprint)
     seed = request.seed if request.seed is not None else secrets.randbits(64)
     return random.Random(f"{request.fingerprint}/{seed}/{index}")
-
-
-def _card(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": CREATED, "owned_by": "geofix-offline"}
 
 
 async def embed(request: Request) -> Response:

@@ -5,8 +5,7 @@ import math
 import mapbox_vector_tile
 import pytest
 
-from infra.offline.services.mapillary import TOKEN
-from infra.offline.services.mapillary_tiles import tile_box
+from infra.offline.services.mapillary import TOKEN, tile_box
 
 IMAGE_KEYS = {"id", "sequence_id", "captured_at", "compass_angle", "is_pano"}
 SEQUENCE_KEYS = {"id", "image_id", "captured_at", "is_pano"}

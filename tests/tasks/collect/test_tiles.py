@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from mapbox_vector_tile import decode, encode
 
 from infra.offline.services.image_host import ImageHost
-from infra.offline.services.mapillary import Limits, Mapillary
-from infra.offline.services.mapillary_tiles import MapillaryTiles
+from infra.offline.services.mapillary import Limits, Mapillary, MapillaryTiles
 from infra.offline.world import World
 from tasks.collect.boxes import Box, boxes_around
 from tasks.collect.tiles import UNKNOWN_TIME, BadTile, TileName, in_tile_order, read_tile, tiles_of
