@@ -179,6 +179,9 @@ class _Image(_Checked):
     image_url: _Url
 
 
+_Part = Annotated[_Text | _Image, Field(discriminator="type")]
+
+
 class _Called(_Checked):
     name: str
     arguments: str
@@ -195,9 +198,7 @@ def _parts(content: Any) -> Any:
 
 class _Message(_Checked):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[Annotated[_Text | _Image, Field(discriminator="type")]] | None, BeforeValidator(_parts)] = (
-        None
-    )
+    content: Annotated[list[_Part] | None, BeforeValidator(_parts)] = None
     tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None

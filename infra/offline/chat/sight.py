@@ -25,7 +25,7 @@ READABLE_SCORE = 0.55
 BAND = (0.335, 0.565)  # of a panorama's height: from 30 degrees above the horizon to 12 below
 LINE_HEIGHT_PX = 48
 MAX_LINES = 24
-THREADS = max(1, min(2, int(os.environ.get("GEOFIX_OCR_THREADS", "1"))))
+THREADS = 1  # of one look; several looks go on side by side
 REMEMBERED = 4096
 
 
