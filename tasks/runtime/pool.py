@@ -28,7 +28,7 @@ from ray.exceptions import (
 
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.ray_backend import Backend, Make, RayBackend
+from tasks.runtime.ray_backend import Make, RayBackend
 from tasks.runtime.ray_start import start_ray
 from tasks.runtime.ray_watch import RayLost, nodes
 from tasks.runtime.stage import Resources, placed_resources
@@ -148,7 +148,7 @@ class Pool:
         self,
         items: pl.DataFrame,
         make: Make,
-        backend: Backend,
+        backend: RayBackend,
         workers: int,
         resources: Resources,
         is_async: bool = False,
