@@ -51,14 +51,10 @@ def _answer(reference: Any) -> Any:
     except RayTaskError as error:
         raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
     except (RayActorError, GetTimeoutError) as error:
-        raise _gone(error) from error
-
-
-def _gone(error: Exception) -> StageRefused:
-    return StageRefused(
-        "budgets and calls cannot be kept: the actor that writes them down, on the node this command runs "
-        f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
-    )
+        raise StageRefused(
+            "budgets and calls cannot be kept: the actor that writes them down, on the node this command runs "
+            f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
+        ) from error
 
 
 class ActorResponseStore:

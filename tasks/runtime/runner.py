@@ -187,13 +187,13 @@ def _run_items(
         results.close()
         with commit_rest:
             batch.commit()
-        ledger.close("interrupted", progress.counts, items.height, batch.usage, sent=batch.sent)
+        ledger.close("interrupted", progress.counts, items.height, batch.usage, batch.sent)
         raise
     results.close()
     with commit_rest:
         batch.commit()
     if fatal:
-        ledger.close("failed", progress.counts, items.height, batch.usage, sent=batch.sent)
+        ledger.close("failed", progress.counts, items.height, batch.usage, batch.sent)
         why = context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message
         raise GeofixError(f"{stage.name} stopped: {why}{_saved(progress.counts)}")
     _check_accounts(stage.name, todo, batch)
@@ -251,12 +251,12 @@ def _finish(
         progress.counts,
         plan.total,
         batch.usage,
-        sent=batch.sent,
-        rejects=batch.reasons,
-        failures=batch.failures,
+        batch.sent,
+        batch.opened_at,
+        rejects=dict(batch.reasons),
+        failures=dict(batch.failures),
         totals=totals,
         total_rejects=total_rejects,
-        opened_at=batch.opened_at,
         redone=len(plan.redone) - len(plan.left_as_they_are),
         revived=plan.revived,
     )

@@ -30,23 +30,9 @@ _BOX_ERRORS: tuple[tuple[str, Kind], ...] = (
 )
 
 IMAGE_FIELDS = (
-    "id",
-    "sequence",
-    "captured_at",
-    "geometry",
-    "computed_geometry",
-    "compass_angle",
-    "computed_compass_angle",
-    "camera_type",
-    "is_pano",
-    "creator",
-    "make",
-    "model",
-    "width",
-    "height",
-    "thumb_1024_url",
-    "thumb_2048_url",
-    "thumb_original_url",
+    *("id", "sequence", "captured_at", "geometry", "computed_geometry", "compass_angle", "computed_compass_angle"),
+    *("camera_type", "is_pano", "creator", "make", "model", "width", "height"),
+    *("thumb_1024_url", "thumb_2048_url", "thumb_original_url"),
 )
 
 

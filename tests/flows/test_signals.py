@@ -21,6 +21,7 @@ import polars as pl
 from ray import cloudpickle
 from flows.cli.command import Call, run_command
 from flows.cli.running import prefect_ready
+from flows.display import Display
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
 from tasks.lake import Lake
@@ -43,7 +44,7 @@ def work(item, context):
 STAGE = Stage("stay", (), ("places",), items, work, lambda s, w: None, resources=Resources(workers=2, chunk=1))
 
 def action():
-    with prefect_ready(lake):
+    with prefect_ready(lake, Display()):
         from prefect import flow, task
 
         print(os.environ["PREFECT_API_URL"], os.environ["PREFECT_API_AUTH_STRING"], flush=True)
