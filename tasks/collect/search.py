@@ -29,7 +29,6 @@ from tasks.services import Mapillary, ServiceError
 
 __all__ = ["Asked", "Search", "Seen"]
 
-FULL_PAGE = 2000  # the service's limit: a page this long has left pictures out
 TILES_FOR_QUARTERS = 4  # tiles are taken where they cost no more requests than the quarters of a box
 SMALLEST_BOX_M = 50.0  # not split further
 # How far the position corrected by matching may lie from the one that boxes and tiles go by. Farther off, a picture
@@ -140,9 +139,7 @@ class Search:
         self.asked.boxes += 1
         rows: list[dict[str, Any]] | None = None
         try:
-            rows = await self._mapillary.images_in_box(
-                box.west, box.south, box.east, box.north, FIELDS, None, FULL_PAGE
-            )
+            rows = await self._mapillary.images_in_box(box.west, box.south, box.east, box.north, FIELDS)
         except ServiceError as error:
             if error.kind not in ("too_big", "too_dense"):
                 raise
