@@ -6,7 +6,6 @@ returned as dead. Closing the stream (or Ctrl-C) stops the workers; what was yie
 Ray itself is lost, or starts no worker, the stream ends with an error that says so.
 """
 
-import inspect
 import tempfile
 import time
 import uuid
@@ -309,8 +308,3 @@ class Pool:
             else:
                 dead.append(WorkerDied(task.chunk, f"its worker process died {MAX_DEATHS} times"))
         return dead
-
-
-def is_async_function(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine."""
-    return inspect.iscoroutinefunction(function)
