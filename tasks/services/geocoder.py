@@ -190,11 +190,14 @@ class OpenCageGeocoder(ServiceClient):
         return GeocodeCandidate(*point, *names, confidence / 10 if isinstance(confidence, int | float) else 0.0)
 
 
-def open_geocoder(connection: Connection, **http_options: Any) -> "Geocoder | GoogleGeocoder | OpenCageGeocoder":
+AnyGeocoder = Geocoder | GoogleGeocoder | OpenCageGeocoder
+
+
+def open_geocoder(connection: Connection, **http_options: Any) -> AnyGeocoder:
     """The geocoder that the endpoint speaks."""
     endpoint = connection.endpoint
     protocol = endpoint.protocol if isinstance(endpoint, ToolGeocoderEndpoint) else "nominatim"
-    kinds = {"google": GoogleGeocoder, "opencage": OpenCageGeocoder, "nominatim": Geocoder}
+    kinds: dict[str, type[AnyGeocoder]] = {"google": GoogleGeocoder, "opencage": OpenCageGeocoder, "nominatim": Geocoder}
     return kinds[protocol](connection, **http_options)
 
 
