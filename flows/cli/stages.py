@@ -135,7 +135,7 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
         return run_choosing(stage, call, redo, keep)
 
     has_models = stage in DRY_RUN and stage != "collect"
-    without = () if stage == "review" else ("serve", "marks", "reviewer", "port", "host", "base_url")
+    without: tuple[str, ...] = () if stage == "review" else ("serve", "marks", "reviewer", "port", "host", "base_url")
     without += () if STAGES.index(stage) > STAGES.index("review") else ("snapshot",)
     without += (() if stage in DRY_RUN else ("dry_run",)) + (() if has_models else ("budget",))
     examples = EXAMPLES.get(stage, [f"geofix {stage}", f"geofix {stage} --lake /data/lake"])

@@ -197,7 +197,11 @@ def open_geocoder(connection: Connection, **http_options: Any) -> AnyGeocoder:
     """The geocoder that the endpoint speaks."""
     endpoint = connection.endpoint
     protocol = endpoint.protocol if isinstance(endpoint, ToolGeocoderEndpoint) else "nominatim"
-    kinds: dict[str, type[AnyGeocoder]] = {"google": GoogleGeocoder, "opencage": OpenCageGeocoder, "nominatim": Geocoder}
+    kinds: dict[str, type[AnyGeocoder]] = {
+        "google": GoogleGeocoder,
+        "opencage": OpenCageGeocoder,
+        "nominatim": Geocoder,
+    }
     return kinds[protocol](connection, **http_options)
 
 
