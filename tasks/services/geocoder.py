@@ -5,7 +5,7 @@ Google and OpenCage are asked by the agents' tools only, and give what Nominatim
 
 import json
 import math
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from schemas.settings.services import ToolGeocoderEndpoint
@@ -96,8 +96,13 @@ class Geocoder(ServiceClient):
             raise self._http.bad_response("a place without a lat and lon on Earth", response)
         display = str(row.get("display_name") or "")
         importance = row.get("importance")
-        names = (str(row.get("name") or display.partition(",")[0]), display, *astuple(self._address(row, response)))
-        return GeocodeCandidate(*point, *names, float(importance) if isinstance(importance, int | float) else 0.0)
+        return GeocodeCandidate(
+            *point,
+            name=str(row.get("name") or display.partition(",")[0]),
+            display_name=display,
+            importance=float(importance) if isinstance(importance, int | float) else 0.0,
+            **asdict(self._address(row, response)),
+        )
 
 
 class RecallingGeocoder(Geocoder):
