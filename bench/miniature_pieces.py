@@ -151,7 +151,7 @@ def stages(folder: Path, ground: Ground, seed: int) -> dict[str, Any]:
     study(Pupil(agent.fast, 5e-4, seed), answers, size.sft_s, 2 * size.batch, rehearsals, curve(folder, f"sft-{seed}"))
     keep(agent, folder / f"sft-{seed}")
     weights = {name: weight.clone() for name, weight in agent.fast.model.state_dict().items()}
-    lessons = [lesson_of(trajectory_of(row), agent.encoder, agent.tokens) for row in taught]
+    lessons = [lesson_of(trajectory_of(row), agent.encoder) for row in taught]
     random.Random(seed).shuffle(lessons)
     for name, some, seconds in (("cold", lessons[: size.few], size.few_s), ("more", lessons, size.cold_s)):
         agent.fast.model.load_state_dict(weights)

@@ -19,7 +19,7 @@ import py360convert
 
 from bench.goals import Goal, judge
 from bench.panorama import best_of, natural_panorama
-from tasks.imaging.perspective import MAPS, Panorama, View
+from tasks.imaging.perspective import Panorama, View, view_maps
 
 VIEWS = (
     View(0, 0, 90, 1024, 768),
@@ -46,7 +46,7 @@ def compare(picture: np.ndarray, view: View, clock: Callable[[], float]) -> tupl
     """OpenCV's and py360convert's time over ours."""
     panorama = Panorama(picture)
     wide = panorama._pixels
-    whole, parts = MAPS.get(panorama.width, panorama.height, view, 1)
+    whole, parts = view_maps(panorama.width, panorama.height, view, 1)
     seconds = best_of(
         {
             "geofix": lambda: panorama.view(view),

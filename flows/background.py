@@ -19,14 +19,23 @@ import yaml
 
 from flows.options import RunOptions
 from flows.prefect_auth import CLIENT, lake_secret, read_secret, server_environment
-from flows.servers import OWN_MODULES, answers, free_port, is_free, listen_on, offline_command, socket_args
+from flows.servers import (
+    OWN_MODULES,
+    START_S,
+    answers,
+    free_port,
+    is_free,
+    listen_on,
+    offline_command,
+    socket_args,
+    wait_until_healthy,
+)
 from schemas.errors import GeofixError
 from tasks.lake import Lake
 from tasks.runtime.identity import code_version
 
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
-START_S = 180.0
 STOP_S = 10.0  # after it a process that was asked to end is killed
 
 logger = logging.getLogger("geofix.flows")
@@ -187,7 +196,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
         return process
 
     server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
-    _wait_for(f"{api}/health", server, folder / "prefect-server.log")
+    wait_until_healthy(server, f"{api}/health", folder / "prefect-server.log", "the Prefect server")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
     state.deployments = _deploy(folder, prefect, environment, deployed_options(options, lake))
     _refuse_unknown_parameters(api, lake_secret(lake), state.deployments)
@@ -239,17 +248,6 @@ def _say(command: list[str], environment: dict[str, str]) -> None:
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
         raise GeofixError(f"`{' '.join(command[2:5])}` failed: {''.join(last)[:300]}")
-
-
-def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_S
-    while time.monotonic() < end:
-        if server.poll() is not None:
-            raise GeofixError(f"the Prefect server did not start (exit code {server.returncode}); its log is {log}")
-        if answers(url):
-            return
-        time.sleep(0.3)
-    raise GeofixError(f"the Prefect server did not answer within {START_S:.0f} s; its log is {log}")
 
 
 def start_time(pid: int) -> str | None:

@@ -3,7 +3,6 @@
 import logging
 import time
 from contextvars import ContextVar
-from typing import Protocol
 
 from tasks.runtime.outcome import Tick
 
@@ -12,36 +11,27 @@ EVERY_S = 60.0  # between two lines about a step under way
 logger = logging.getLogger("geofix.flows")
 
 
-class Display(Protocol):
-    """Receives how far stages are, what is being prepared, and messages for the user."""
-
-    def tick(self, tick: Tick) -> None: ...
-    def phase(self, text: str) -> None: ...  # what goes on until the next phase or tick
-    def say(self, text: str) -> None: ...
-    def confirm(self, question: str) -> bool: ...  # false where no one can answer
-    def close(self) -> None: ...
-
-
-class Silent:
-    """Prints nothing."""
+class Display:
+    """Receives how far stages are, what is being prepared, and messages for the user. This one shows nothing."""
 
     def tick(self, tick: Tick) -> None:
-        pass
+        """Take in how far a step is."""
 
     def phase(self, text: str) -> None:
-        pass
+        """What goes on until the next phase or tick."""
 
     def say(self, text: str) -> None:
-        pass
+        """A line for the user."""
 
     def confirm(self, question: str) -> bool:
+        """The user's answer; False where there is no terminal to ask in."""
         return False
 
     def close(self) -> None:
-        pass
+        """The run is over."""
 
 
-class Logged(Silent):
+class Logged(Display):
     """The display of runs without a terminal, such as a deployment's: lines of the logger `geofix.flows`."""
 
     def __init__(self) -> None:

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -72,7 +71,7 @@ class Server:
         """Start it, unless it was, and wait until it answers."""
         self.begin()
         if not self._answered and self._process is not None:
-            _wait_until_healthy(self._process, self._health_url, self._log)
+            wait_until_healthy(self._process, self._health_url, self._log, self._name)
             self._answered = True
 
     def stop(self) -> None:
@@ -188,8 +187,7 @@ def socket_args(listen_socket: socket.socket | None) -> list[str]:
 
 def free_port() -> int:
     """A loopback port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with listen_on(0) as probe:
         return int(probe.getsockname()[1])
 
 
@@ -202,59 +200,51 @@ def offline_command(settings: OfflineSettings, port: int) -> list[str]:
     return [sys.executable, "-m", "infra.offline", *options]
 
 
-def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path, name: str = "a server") -> None:
+    """Return when the server answers; GeofixError, with its log, if it ends or does not answer in time."""
     begin = said = time.monotonic()
     while (now := time.monotonic()) < begin + START_S:
         if process.poll() is not None:
-            raise GeofixError(f"a server did not start (exit code {process.returncode}); its log is {log}")
+            raise GeofixError(f"{name} did not start (exit code {process.returncode}); its log is {log}")
         if answers(url) and process.poll() is None:
             return
         if now - said >= SAY_EVERY_S:
             said = now
-            logger.warning("waiting for a server at %s for %.0f s now; its log is %s", url, now - begin, log)
+            logger.warning("waiting for %s at %s for %.0f s now; its log is %s", name, url, now - begin, log)
         time.sleep(0.1)
     raise GeofixError(
-        f"a server did not answer at {url} within {START_S:.0f} s ({os.getloadavg()[0]:.0f} processes want "
+        f"{name} did not answer at {url} within {START_S:.0f} s ({os.getloadavg()[0]:.0f} processes want "
         f"{os.cpu_count() or 1} cores): run again when the machine is less busy; its log is {log}"
     )
 
 
 def _health(port: int) -> dict[str, Any] | None:
-    found = _get_json(f"http://127.0.0.1:{port}/health")
-    return found if found and found.get("service") == "geofix-offline" else None
+    with contextlib.suppress(ValueError):
+        found = json.loads(_get(f"http://127.0.0.1:{port}/health") or b"null")
+        if isinstance(found, dict) and found.get("service") == "geofix-offline":
+            return found
+    return None
 
 
 def answers(url: str) -> bool:
     """Whether a server on loopback answers there with success."""
-    try:
-        with _opener().open(url, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    return _get(url) is not None
 
 
-def _opener() -> urllib.request.OpenerDirector:
+def _get(url: str) -> bytes | None:
     # A proxy in the environment must not be used for loopback.
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def _get_json(url: str) -> dict[str, Any] | None:
-    try:
-        with _opener().open(url, timeout=2) as answer:
-            found = json.loads(answer.read(10_000))
-    except (urllib.error.URLError, OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with contextlib.suppress(OSError), opener.open(url, timeout=2) as answer:
+        return bytes(answer.read(10_000)) if answer.status == 200 else None
+    return None
 
 
 def is_free(port: int) -> bool:
     """Whether a server could listen on this loopback port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
+    try:
+        listen_on(port).close()
+    except GeofixError:
+        return False
     return True
 
 

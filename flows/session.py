@@ -27,7 +27,7 @@ from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
-from tasks.services.tracing import ENDPOINTS, is_tracing
+from tasks.services.meter import ENDPOINTS, is_tracing
 
 if TYPE_CHECKING:
     from flows.run_log import RunLog

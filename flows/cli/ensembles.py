@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.command import Call, UsageError
+from flows.cli.command import Call
 from flows.cli.options import Budget, Keep, Redo, Snapshot, command
-from flows.cli.stages import with_budget
+from flows.cli.stages import run_choosing, with_budget
 
 GROUP = "Score predictions"
 
@@ -102,21 +102,16 @@ def _evaluate(
     call: Call, settings: Sequence[str], dry_run: bool, redo: bool, keep: bool, first: str = "evaluate"
 ) -> int:
     """Evaluate these policies and no others; what other runs evaluated stands beside them."""
-    if redo and keep:
-        raise UsageError("--redo and --keep exclude each other; give one of them")
-    choice = ["run.redo=always"] if redo else ["run.redo=never"] if keep else []
     alone = ["policies=[]", "trained=false", "scaling.policies=[]", "masking.policies=[]", "swarm.agents=[]"]
     alone = [f"evaluate.{setting}" for setting in alone]
-    call = dataclasses.replace(call, overrides=[*choice, *alone, *settings, *(call.overrides or [])])
+    call = dataclasses.replace(call, overrides=[*alone, *settings, *(call.overrides or [])])
     if dry_run:
         from flows.cli.dry_run import dry_run as estimate
 
         return estimate(call, "evaluate")
-    from flows.cli.running import run_flow
-
     if first != "evaluate":
-        return run_flow("pipeline", call, first=first, last="evaluate")
-    return run_flow("evaluate", call)
+        return run_choosing("pipeline", call, redo, keep, first=first, last="evaluate")
+    return run_choosing("evaluate", call, redo, keep)
 
 
 def _common(images: int | None, tools: str | None) -> list[str]:

@@ -1,10 +1,8 @@
 """`geofix ingest FILE`: checks first, then the flow, then words on what came in and what did not."""
 
-import contextlib
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,7 @@ from rich.text import Text
 
 from flows.cli.command import DONE, FAILED_ROWS, Call, UsageError
 from flows.cli.printing import print_json, program
-from flows.cli.progress import make_display
-from flows.display import display
+from flows.cli.running import prefect_ready, shown_progress
 from schemas.load import ConfigError
 from tasks.geo.cell_split import SPLITS
 from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey_table
@@ -48,17 +45,10 @@ def run_ingest(file: Path, call: Call) -> int:
     except TableRefused as refused:
         raise UsageError(str(refused)) from refused
     lake = Lake(config.lake)
-    shown = make_display(call.quiet)
-    shown.say(opening_words(found, dataset))
-    token = display.set(shown)
-    try:
-        from flows.cli.running import prefect_ready
-
-        with contextlib.redirect_stdout(sys.stderr), prefect_ready(lake, call.debug):
+    with shown_progress(call) as shown:
+        shown.say(opening_words(found, dataset))
+        with prefect_ready(lake, shown, call.debug):
             result = _run_flow(found, call)
-    finally:
-        display.reset(token)
-        shown.close()
     if call.as_json:
         print_json({"lake": lake.uri, **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})
     elif not call.quiet:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from flows.display import Display, Silent
+from flows.display import Display
 from tasks.runtime.outcome import Tick
 from tasks.runtime.steps import StepFile, Steps
 
@@ -30,7 +30,7 @@ THINGS = {"train.sft": "model", "train.cold_start": "model", "train.grpo": "mode
 def make_display(quiet: bool = False, state: Path | None = None) -> Display:
     """The display that fits where standard error goes. `state` is where workers write the steps of long items."""
     if quiet:
-        return Silent()
+        return Display()
     if sys.stderr.isatty():
         return Bars(state)
     return Lines(state)
@@ -78,7 +78,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-class Reporter(ABC):
+class Reporter(Display, ABC):
     """What both displays keep: the current phase, the last tick, the pace of each stage; and a thread for updates."""
 
     def __init__(self, state: Path | None = None) -> None:
@@ -95,10 +95,6 @@ class Reporter(ABC):
     @abstractmethod
     def beat(self) -> None:
         """Called a few times a second."""
-
-    def confirm(self, question: str) -> bool:
-        """The user's answer; False where there is no terminal to ask in."""
-        return False
 
     def close(self) -> None:
         self._ended.set()

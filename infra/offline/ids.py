@@ -42,18 +42,5 @@ def sequence_id(seed: int, place: int) -> str:
     return base64.urlsafe_b64encode(mixed).decode().rstrip("=")
 
 
-def read_sequence_id(seed: int, text: str) -> int | None:
-    """The place a sequence id stands for, or None."""
-    try:
-        raw = base64.urlsafe_b64decode(text + "==")
-    except ValueError:
-        return None
-    if len(raw) != 16:
-        return None
-    head, tail = raw[:8], raw[8:]
-    place = int.from_bytes(bytes(a ^ b for a, b in zip(head, tail, strict=True)), "big") ^ (_offset(seed) & 0xFFFFFFFF)
-    return place if sequence_id(seed, place) == text else None
-
-
 def _offset(seed: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"ids/{seed}".encode(), digest_size=6).digest(), "big")

@@ -27,11 +27,9 @@ from infra.offline.faults import Faults, parse
 from infra.offline.gazetteer import NameIndex
 from infra.offline.services.geocoding import Google, Nominatim, OpenCage
 from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
-from infra.offline.services.mapillary import TOKEN, Limits, Mapillary
-from infra.offline.services.mapillary_tiles import MapillaryObjects, MapillaryTiles
+from infra.offline.services.mapillary import TOKEN, Limits, Mapillary, MapillaryTiles
 from infra.offline.services.maps import Maps
 from infra.offline.services.places import Places
-from infra.offline.services.stac_hosts import API_HOST, BLOB_DOMAIN, RealHosts
 from infra.offline.services.web_search import Tavily, You
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, Modes, World
@@ -67,7 +65,6 @@ def create_app(
     maps = Maps(world, names, signs)
     routes: list[BaseRoute] = [
         Route("/health", lambda request: JSONResponse(_health(world, faults, passing))),
-        *MapillaryObjects(world, graph).routes(),
         *graph.routes(),
         *MapillaryTiles(world, graph).routes(),
         *host.routes(),
@@ -88,7 +85,7 @@ def create_app(
     answers: Application = Starlette(routes=routes)
     if warm:
         answers = _Warming(answers, [names.prepare, signs.prepare])
-    served: Application = RealHosts(FaultyWorld(answers, faults))
+    served: Application = FaultyWorld(answers, faults)
     return served if allow_remote else _OwnHosts(served)
 
 
@@ -111,7 +108,7 @@ class _LoadedLater:
 
 
 class _OwnHosts:
-    """Refuses requests whose Host names neither this machine nor a host this server stands in for.
+    """Refuses requests whose Host does not name this machine.
 
     A page in a browser can make its own name point to loopback; such a request bears that name.
     """
@@ -134,7 +131,7 @@ def _host(scope: Any) -> str:
 
 
 def _is_own_host(host: str) -> bool:
-    return not host or _is_loopback(host) or host == API_HOST or host.endswith((BLOB_DOMAIN, ".localhost"))
+    return not host or _is_loopback(host) or host.endswith(".localhost")
 
 
 class _Warming:
@@ -276,26 +273,15 @@ def main(argv: list[str] | None = None) -> int:
         "--allow-remote", action="store_true", help="serve other machines too: there is no real security here"
     )
     options = parser.parse_args(argv)
-    if not options.allow_remote and not _is_loopback(options.host):
-        print(
-            f"{options.host} is not loopback; the offline world serves this machine only (--allow-remote to insist)",
-            file=sys.stderr,
-        )
-        return 2
     try:
         require_extras("the offline world", "offline")
     except MissingExtra as error:
         print(f"geofix: {error}", file=sys.stderr)
         return 1
     try:
-        faults = Faults.from_json(options.faults) if options.faults else Faults()
-        modes = Modes(options.mixed_sizes, options.dense, options.graded)
-        world = World(options.seed, options.size, options.pano_width, modes)
+        world, faults = _read_options(options)
     except ValueError as error:
         print(f"offline world: {error}", file=sys.stderr)
-        return 2
-    if not 0 <= options.port <= 65535:
-        print(f"offline world: --port {options.port}: a port is between 0 (any free one) and 65535", file=sys.stderr)
         return 2
     app = create_app(
         world,
@@ -304,9 +290,6 @@ def main(argv: list[str] | None = None) -> int:
         passing=options.lifeline,
         allow_remote=options.allow_remote,
     )
-    if options.processes < 1:
-        print(f"offline world: --processes {options.processes}: at least 1", file=sys.stderr)
-        return 2
     try:
         listening = _listen(options.host, options.port) if options.listening_fd is None else None
     except OSError as error:
@@ -326,6 +309,19 @@ def main(argv: list[str] | None = None) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(other, signal.SIGTERM)
     return 0 if server.started else 1
+
+
+def _read_options(options: argparse.Namespace) -> tuple[World, Faults]:
+    """The world and its faults; ValueError says which option is wrong."""
+    if not options.allow_remote and not _is_loopback(options.host):
+        raise ValueError(f"{options.host} is not loopback; it serves this machine only (--allow-remote to insist)")
+    if not 0 <= options.port <= 65535:
+        raise ValueError(f"--port {options.port}: a port is between 0 (any free one) and 65535")
+    if options.processes < 1:
+        raise ValueError(f"--processes {options.processes}: at least 1")
+    faults = Faults.from_json(options.faults) if options.faults else Faults()
+    modes = Modes(options.mixed_sizes, options.dense, options.graded)
+    return World(options.seed, options.size, options.pano_width, modes), faults
 
 
 def fork_others(count: int) -> list[int]:

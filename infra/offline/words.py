@@ -5,12 +5,12 @@ those countries are: it reads Latin, Chinese and Japanese; Greek letters are in 
 Vietnamese is written without tone marks for the same reason.
 """
 
-import csv
 import random
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+
+from infra.offline.data import read_table
 
 KINDS = ("bakery", "pharmacy", "school", "town_hall", "market", "restaurant")
 
@@ -39,12 +39,7 @@ class SignWords:
         return self.street.replace("{}", "").strip(" .-")
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    with (Path(__file__).parent / "data" / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-WORDS = {row["language"]: SignWords(**row) for row in _rows("sign_words.csv")}
+WORDS = {row["language"]: SignWords(**row) for row in read_table("sign_words.csv")}
 """Language tag -> sign words. A tag with a region (`pt-BR`) wins over its language (`pt`)."""
 
 
@@ -76,8 +71,8 @@ def _family(row: dict[str, str]) -> _Family:
     return _Family(row["onsets"].split(), middles, row["endings"].split())
 
 
-_FAMILIES = {row["family"]: _family(row) for row in _rows("name_families.csv")}
-_FAMILY_OF = {tag: row["family"] for row in _rows("name_families.csv") for tag in row["languages"].split()}
+_FAMILIES = {row["family"]: _family(row) for row in read_table("name_families.csv")}
+_FAMILY_OF = {tag: row["family"] for row in read_table("name_families.csv") for tag in row["languages"].split()}
 _LOCAL_NAMES = {
     "PH": "es",
     "PR": "es",

@@ -139,16 +139,6 @@ class World:
         images = self.images(found[0])
         return images[found[1]] if found[1] < len(images) else None
 
-    def sequence(self, sequence_id: str) -> tuple[ImageRecord, ...]:
-        """The images of a sequence; empty when this world has none with that id."""
-        place = ids.read_sequence_id(self.seed, sequence_id)
-        return self.images(place) if place is not None and place < self.size else ()
-
-    def places_of_cities_in(self, west: float, south: float, east: float, north: float) -> list[int]:
-        """Indices of places whose city lies in the box, in the order of the draw."""
-        inside = (self._lat >= south) & (self._lat <= north) & (self._lon >= west) & (self._lon <= east)
-        return [int(i) for i in np.flatnonzero(inside)]
-
     def places_near(self, west: float, south: float, east: float, north: float) -> list[int]:
         """Indices of places whose city lies in or close to the box; the images' own positions decide what is inside."""
         pad_lat = 0.12  # a place and its sequence stay within 8 km of the city

@@ -8,6 +8,7 @@ from pathlib import Path
 from schemas.settings.train import TinySettings
 from tasks.agent.prompt import DIRECT
 from tasks.recipes import spotagent
+from tasks.train.packaged import spell_addresses
 from tasks.train.tiny import build_model, build_processor
 
 MIN_PIXELS, MAX_PIXELS = 25_088, 100_352  # 32 to 128 tokens of 28 x 28 pixels
@@ -25,10 +26,11 @@ _FORMS = (
 def new_base(folder: Path, texts: Iterable[str], shape: TinySettings = SHAPE, seed: int = 0) -> Path:
     """A folder with configuration, processor and untrained weights of a small Qwen2.5-VL.
 
-    The tokenizer knows the agent's prompts and `texts`; place names it spells.
+    The tokenizer knows the agent's prompts and `texts`; place names it spells, letter by letter as the base reads them.
     """
     words = (spotagent.SYSTEM, spotagent.OBSERVER, DIRECT.question, DIRECT.system)
     processor = build_processor([*texts, *_FORMS, *words], shape, MIN_PIXELS, MAX_PIXELS)
     build_model(processor, shape, seed).save_pretrained(folder)
     processor.save_pretrained(folder)
+    spell_addresses(folder / "tokenizer.json")
     return folder

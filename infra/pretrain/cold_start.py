@@ -1,7 +1,6 @@
 """How a small model is tuned: answers at once (SFT), then trajectories (cold start), each after a shared beginning.
 
 All lessons of a kind begin with the same words and tools, so these are computed once for a batch (`fast/grouped.py`).
-Names are spelled as the base reads them, letter by letter, whatever words the tokenizer has.
 
 The vision tower is frozen, so a picture's tokens are computed once and kept. The encoder gives them in place of
 patches, and the model takes them as they are: the losses are the same, and on a CPU it saves most of a training step.
@@ -32,7 +31,6 @@ from tasks.train.fast.model import FastModel, Pictures
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.fast.packing import Packed, Sample
 
-SPELLED_AFTER = 'address": "'  # the quote before it may be one token with a bracket
 Say = Callable[[dict[str, float]], None]
 
 
@@ -97,13 +95,10 @@ def answer_lesson(row: Mapping[str, Any], encoder: SeeingEncoder) -> Lesson:
     return _lesson(encoder.with_pictures(messages, [Image.open(io.BytesIO(view)).convert("RGB")]), encoder)
 
 
-def lesson_of(taught: Taught, encoder: SeeingEncoder, tokens: Tokens) -> Lesson:
+def lesson_of(taught: Taught, encoder: SeeingEncoder) -> Lesson:
     """The trajectory as the trainer sees it: trained are the assistant's tokens alone."""
     shown = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in taught.pictures]
-    messages = training_messages(taught.messages, taught.tools)
-    sample = encoder.with_pictures(messages, shown)
-    ids, labels = spelled(list(sample.ids), list(sample.labels), tokens)
-    return _lesson(Sample(ids, labels, sample.pixels, sample.grids), encoder)
+    return _lesson(encoder.with_pictures(training_messages(taught.messages, taught.tools), shown), encoder)
 
 
 def _lesson(sample: Sample, encoder: SeeingEncoder) -> Lesson:
@@ -112,29 +107,6 @@ def _lesson(sample: Sample, encoder: SeeingEncoder) -> Lesson:
         list(sample.ids[first:]), [label != IGNORED for label in sample.labels[first:]], sample.pixels, sample.grids
     )
     return Lesson(tuple(sample.ids[:first]), rest)
-
-
-def spelled(ids: list[int], labels: list[int], tokens: Tokens) -> tuple[list[int], list[int]]:
-    """The same tokens, with the address the assistant asks for letter by letter."""
-    mark = tokens.encode(SPELLED_AFTER)
-    out: list[int] = []
-    trained: list[int] = []
-    inside: list[int] | None = None
-    for token, label in zip(ids, labels, strict=True):
-        if inside is not None:
-            if tokens.decode([token]).startswith('"'):
-                letters = tokens.spelled(tokens.decode(inside))
-                out += letters
-                trained += letters
-                inside = None
-            else:
-                inside.append(token)
-                continue
-        out.append(token)
-        trained.append(label)
-        if label != IGNORED and out[-len(mark) :] == mark:
-            inside = []
-    return out, trained
 
 
 def packed_lessons(lessons: Sequence[Lesson], fast: FastModel) -> Packed:

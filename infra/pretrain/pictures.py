@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
+from infra.offline.data import read_table
 from infra.offline.place import Place
 from infra.offline.render import encode, paint
 from infra.offline.render.signs import SeenSign
@@ -27,29 +28,8 @@ HOUSES = "What are the houses like?"
 BOX = "Where is the largest sign?"
 ATTRIBUTES = (SIDE, MIDDLE, EDGE, TREES, HOUSES)
 
-_TREES = {
-    "arid": "dry shrubs",
-    "tropical": "palms",
-    "mediterranean": "cypresses",
-    "temperate": "broadleaf trees",
-    "boreal": "conifers",
-    "polar": "low shrubs",
-}
-_HOUSES = {
-    "nordic": "painted timber",
-    "brick": "brick",
-    "plaster": "plaster with steep roofs",
-    "mediterranean": "pale stucco",
-    "block": "concrete blocks",
-    "wood": "clapboard",
-    "asian": "grey tiles",
-    "chinese": "tall flats",
-    "tropical": "light walls",
-    "indian": "pastel with flat roofs",
-    "desert": "sand-coloured walls",
-    "african": "low clay",
-    "latin": "bright colours",
-}
+_TREES = {row["climate"]: row["plants"] for row in read_table("climates.csv")}
+_HOUSES = {row["style"]: row["looks"] for row in read_table("building_styles.csv")}
 
 
 def answers_of(place: Place) -> dict[str, str]:

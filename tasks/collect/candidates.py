@@ -9,20 +9,8 @@ from tasks.geo.distance import distance_km, is_point
 
 Kind = Literal["panorama", "photo"]
 FIELDS = (
-    "id",
-    "sequence",
-    "captured_at",
-    "geometry",
-    "computed_geometry",
-    "compass_angle",
-    "computed_compass_angle",
-    "camera_type",
-    "is_pano",
-    "quality_score",
-    "creator",
-    "width",
-    "height",
-    "thumb_original_url",
+    *("id", "sequence", "captured_at", "geometry", "computed_geometry", "compass_angle", "computed_compass_angle"),
+    *("camera_type", "is_pano", "quality_score", "creator", "width", "height", "thumb_original_url"),
 )
 _SPHERES = frozenset({"spherical", "equirectangular"})  # the same camera under two names
 _FLAT = frozenset({"perspective", "fisheye"})

@@ -101,7 +101,10 @@ class Queue:
         relatives = [
             one for one in self._taken if one.sequence_id is not None and one.sequence_id == candidate.sequence_id
         ]
-        close = any(_apart_m(one, candidate) < settings.sequence_spacing_m for one in relatives)
+        close = any(
+            distance_km(one.lat, one.lon, candidate.lat, candidate.lon) * 1000.0 < settings.sequence_spacing_m
+            for one in relatives
+        )
         small = candidate.kind == "photo" and (candidate.pixels or 0) < settings.photo_preferred_pixels
         score = score_m(candidate, settings) + (settings.sequence_penalty_m if relatives else 0.0)
         # After the score: whatever still tells two apart, so that one that is nowhere worse is never behind.
@@ -120,7 +123,3 @@ def choose(candidates: Iterable[Candidate], wanted: int, settings: CollectSettin
         chosen.append(queue.pop())
         queue.take(chosen[-1])
     return chosen
-
-
-def _apart_m(one: Candidate, other: Candidate) -> float:
-    return distance_km(one.lat, one.lon, other.lat, other.lon) * 1000.0

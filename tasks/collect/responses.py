@@ -22,6 +22,7 @@ from tasks.lake import Lake
 from tasks.runtime.runner import WorkerSetup
 from tasks.services import Connection, Mapillary, Stac
 from tasks.services.calls import server_of
+from tasks.services.mapillary import IMAGE_FIELDS
 from tasks.services.response_store import Forget, Keep, Response, ResponseStore, digest_key, pack, unpack, writer_of
 from tasks.services.stac import Box
 
@@ -135,21 +136,14 @@ class RecallingMapillary(Mapillary):
         return other
 
     async def images_in_box(
-        self,
-        west: float,
-        south: float,
-        east: float,
-        north: float,
-        fields: Sequence[str] = (),
-        is_pano: bool | None = None,
-        limit: int = MOST_ROWS,
+        self, west: float, south: float, east: float, north: float, fields: Sequence[str] = IMAGE_FIELDS
     ) -> list[dict[str, Any]]:
         """The images in a box."""
-        asked = ("box", self._server, west, south, east, north, list(fields), is_pano, limit)
+        asked = ("box", self._server, west, south, east, north, list(fields))
         told: list[dict[str, Any]] | None = self._responses.find(*asked, since_s=self._since_s)
         if told is not None:
             return told
-        rows = await super().images_in_box(west, south, east, north, fields, is_pano, limit)
+        rows = await super().images_in_box(west, south, east, north, fields)
         if len(rows) <= MOST_ROWS:
             await self._responses.keep([{name: row[name] for name in row if name != _URL} for row in rows], *asked)
         return rows

@@ -22,14 +22,11 @@ from tasks.collect.boxes import Box, boxes_around
 from tasks.collect.candidates import FIELDS, Candidate, Kind, kind_of, read_candidate
 from tasks.collect.choose import Queue, best_scores_m, usable
 from tasks.collect.tile_cache import TileCache
-from tasks.collect.tile_candidates import KINDS, Asked, Seen, TileCandidates
+from tasks.collect.tile_candidates import KINDS, Seen, TileCandidates
 from tasks.collect.tiles import TileImages, TileName, by_tile, tiles_of
 from tasks.geo.distance import distance_km
 from tasks.services import Mapillary, ServiceError
 
-__all__ = ["Asked", "Search", "Seen"]
-
-FULL_PAGE = 2000  # the service's limit: a page this long has left pictures out
 TILES_FOR_QUARTERS = 4  # tiles are taken where they cost no more requests than the quarters of a box
 SMALLEST_BOX_M = 50.0  # not split further
 # How far the position corrected by matching may lie from the one that boxes and tiles go by. Farther off, a picture
@@ -42,9 +39,14 @@ class Search:
     """What lies in the box that reaches half_size_m from a point."""
 
     def __init__(
-        self, mapillary: Mapillary, tiles: TileCache, settings: CollectSettings, lat: float, lon: float,
-        half_size_m: float, asked: Asked | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        mapillary: Mapillary,
+        tiles: TileCache,
+        settings: CollectSettings,
+        lat: float,
+        lon: float,
+        half_size_m: float,
+    ) -> None:
         self._mapillary, self._tiles, self._settings = mapillary, tiles, settings
         self._lat, self._lon = lat, lon
         self._area = boxes_around(lat, lon, half_size_m)
@@ -58,7 +60,6 @@ class Search:
         self._met: set[str] = set()  # each picture counts once, though boxes share edges and tiles overlap
         self._requests = 0
         self._lock = asyncio.Lock()  # both kinds come from the same answers
-        self.asked = asked if asked is not None else Asked()
         self.seen: dict[Kind, Seen] = {kind: Seen() for kind in KINDS}
         self.unsearched = 0  # boxes that were given up
         self.odd: Counter[str] = Counter()  # pictures that count for no kind: of no clear kind or place, gone, ...
@@ -137,12 +138,9 @@ class Search:
             return None
         # Also where its tiles are remembered a box is asked first: what a place gets must not depend on its neighbours.
         self._requests += 1
-        self.asked.boxes += 1
         rows: list[dict[str, Any]] | None = None
         try:
-            rows = await self._mapillary.images_in_box(
-                box.west, box.south, box.east, box.north, FIELDS, None, FULL_PAGE
-            )
+            rows = await self._mapillary.images_in_box(box.west, box.south, box.east, box.north, FIELDS)
         except ServiceError as error:
             if error.kind not in ("too_big", "too_dense"):
                 raise
@@ -176,7 +174,7 @@ class Search:
         """Look at a box's tiles; False if they cannot be had and boxes must do."""
         for name in tiles_of(box):
             try:
-                images, asked = await self._tiles.get(name)
+                images = await self._tiles.get(name)
             except ServiceError as error:
                 if self._settings.find == "tiles":
                     raise
@@ -186,7 +184,6 @@ class Search:
             self._requests += name not in self._read
             self._read.add(name)
             self._answers += 1
-            self.asked.tiles += asked
             self._add_tile_images(images, images.inside(box, _TILE_MARGIN_DEG))
         return True
 
@@ -208,7 +205,6 @@ class Search:
         if not batch:
             self.odd["not_looked_at"] += self._tile_candidates.give_up(kind)
             return
-        self.asked.details += 1
         rows = await self._mapillary.images_by_id([str(name) for name in batch], FIELDS)
         self.odd["gone"] += len(batch) - len(rows)
         for row in rows.values():

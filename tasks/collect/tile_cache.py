@@ -1,7 +1,9 @@
 """Vector tiles that a worker remembers: one serves every place on it."""
 
 import asyncio
-from collections import OrderedDict
+import contextlib
+
+from cachetools import LRUCache
 
 from tasks.collect.tiles import BadTile, TileImages, TileName, read_tile
 from tasks.runtime.computing import computing
@@ -15,24 +17,23 @@ class TileCache:
     """Tiles, each asked for once while it is remembered, also by several places at the same time."""
 
     def __init__(self, mapillary: Mapillary, most_images: int) -> None:
-        self._mapillary, self._most_images = mapillary, most_images
-        self._tiles: OrderedDict[TileName, TileImages] = OrderedDict()
-        self._images = 0
+        self._mapillary = mapillary
+        self._tiles: LRUCache[TileName, TileImages] = LRUCache(
+            most_images, lambda images: len(images) + _SHARE_OF_AN_EMPTY_TILE
+        )
         self._coming: dict[TileName, asyncio.Task[TileImages]] = {}
 
     def __contains__(self, name: TileName) -> bool:
         return name in self._tiles
 
-    async def get(self, name: TileName) -> tuple[TileImages, bool]:
-        """The tile's images, and whether it had to be asked for."""
+    async def get(self, name: TileName) -> TileImages:
+        """The tile's images."""
         if name in self._tiles:
-            self._tiles.move_to_end(name)
-            return self._tiles[name], False
-        asked = name not in self._coming
-        if asked:
+            return self._tiles[name]
+        if name not in self._coming:
             self._coming[name] = asyncio.create_task(self._fetch(name))
         # Shielded: a place that is given up must not take the tile from the others that wait for it.
-        return await asyncio.shield(self._coming[name]), asked
+        return await asyncio.shield(self._coming[name])
 
     async def _fetch(self, name: TileName) -> TileImages:
         try:
@@ -51,17 +52,8 @@ class TileCache:
                     if transfer == TRANSFERS:
                         said = f"tile {name.z}/{name.x}/{name.y}: {error}"
                         raise ServiceError("mapillary", "bad_response", said, retryable=True) from None
-            self._keep(name, images)
+            with contextlib.suppress(ValueError):  # larger than all the room
+                self._tiles[name] = images
             return images
         finally:
             del self._coming[name]
-
-    def _keep(self, name: TileName, images: TileImages) -> None:
-        self._tiles[name] = images
-        self._images += _room(images)
-        while self._images > self._most_images and self._tiles:
-            self._images -= _room(self._tiles.popitem(last=False)[1])
-
-
-def _room(images: TileImages) -> int:
-    return len(images) + _SHARE_OF_AN_EMPTY_TILE

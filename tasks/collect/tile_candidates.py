@@ -1,4 +1,4 @@
-"""What a search has asked and seen, and the images on tiles that wait to be asked for."""
+"""What a search has seen, and the images on tiles that wait to be asked for."""
 
 import heapq
 from dataclasses import dataclass
@@ -10,19 +10,6 @@ from tasks.collect.candidates import Kind
 
 KINDS: tuple[Kind, Kind] = ("panorama", "photo")
 AT_ONCE = 50  # details a request
-
-
-@dataclass
-class Asked:
-    """Requests that a place has cost."""
-
-    boxes: int = 0
-    tiles: int = 0
-    details: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.boxes + self.tiles + self.details
 
 
 @dataclass

@@ -7,6 +7,7 @@ API's.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -40,9 +41,8 @@ class TileName:
     def box(self) -> Box:
         """What the tile covers."""
         side = 1 << self.z
-        return Box(
-            _lat_of_row(self.y + 1, side), self.x / side * 360 - 180, _lat_of_row(self.y, side), _lon(self.x + 1, side)
-        )
+        west, east = (column / side * 360.0 - 180.0 for column in (self.x, self.x + 1))
+        return Box(float(_lat_of_row(self.y + 1, side)), west, float(_lat_of_row(self.y, side)), east)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _read_layer(layer: TileMessage.layer, name: TileName) -> TileImages:
             ids=np.array(ids, dtype=np.uint64),
             # Half a unit: the whole number is the corner of the small square that holds the image.
             lon=(name.x + (np.array(east, dtype=np.float64) + 0.5) / extent) / side * 360.0 - 180.0,
-            lat=_lats_of_rows(name.y + (np.array(south, dtype=np.float64) + 0.5) / extent, side),
+            lat=_lat_of_row(name.y + (np.array(south, dtype=np.float64) + 0.5) / extent, side),
             captured_at_ms=np.array(times, dtype=np.int64),
             is_pano=np.array(panos, dtype=np.int8),
         )
@@ -167,16 +167,8 @@ def _whole(value: TileMessage.value) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _lon(column: float, side: int) -> float:
-    return column / side * 360.0 - 180.0
-
-
-def _lat_of_row(row: float, side: int) -> float:
-    return math.degrees(math.atan(math.sinh(math.pi * (1 - 2 * row / side))))
-
-
-def _lats_of_rows(rows: NDArray[np.float64], side: int) -> NDArray[np.float64]:
-    return np.asarray(np.degrees(np.arctan(np.sinh(np.pi * (1 - 2 * rows / side)))))
+def _lat_of_row(row: Any, side: int) -> Any:
+    return np.degrees(np.arctan(np.sinh(np.pi * (1 - 2 * row / side))))
 
 
 def _column(lon: float, side: int) -> int:

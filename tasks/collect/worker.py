@@ -9,7 +9,7 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.download import Downloads
 from tasks.collect.previous import prepared_with
 from tasks.collect.responses import RecallingMapillary, StageResponses
-from tasks.collect.search import Asked, Search
+from tasks.collect.search import Search
 from tasks.collect.tile_cache import TileCache
 from tasks.lake import Lake
 from tasks.lake.withdrawn import Withdrawn
@@ -53,9 +53,7 @@ class WorkerContext:
     def tiles(self) -> TileCache:
         return TileCache(self.mapillary, self.settings.tiles_kept)
 
-    def search(
-        self, lat: float, lon: float, half_size_m: float, asked: Asked | None = None, since_s: float = 0.0
-    ) -> Search:
-        """The pictures in the box that reaches half_size_m from a point, best first; `asked` counts its requests."""
+    def search(self, lat: float, lon: float, half_size_m: float, since_s: float = 0.0) -> Search:
+        """The pictures in the box that reaches half_size_m from a point, best first."""
         service = self.mapillary.since(since_s) if isinstance(self.mapillary, RecallingMapillary) else self.mapillary
-        return Search(service, self.tiles, self.settings, lat, lon, half_size_m, asked)
+        return Search(service, self.tiles, self.settings, lat, lon, half_size_m)

@@ -3,10 +3,13 @@
 A picture that is unfit excludes no other one, so that a copy with a wrong position never displaces the right picture.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import polars as pl
 
-from schemas.settings.curate import LabelsSettings, QualityLimits
+from schemas.settings.curate import LabelsSettings
 from tasks.geo.distance import distance_km, swapped_km
 from tasks.geo.labels import country_codes_of
 from tasks.runtime.runner import Inputs
@@ -14,7 +17,6 @@ from tasks.runtime.runner import Inputs
 READS = ("images", "places", "quality", "addresses")  # tables
 FIGURES = ("width", "height", "blur", "brightness", "dark_share", "bright_share", "blockiness", "sky_share",
            "road_share")  # fmt: skip
-_MEASURED = ("too_small", "blurred", "bad_exposure", "over_compressed", "nothing_but_sky_or_road")
 
 
 def with_own_faults(pictures: pl.DataFrame, inputs: Inputs, settings: LabelsSettings) -> pl.DataFrame:
@@ -37,7 +39,11 @@ def with_own_faults(pictures: pl.DataFrame, inputs: Inputs, settings: LabelsSett
         .join(figures, on=["image_id", "sha256"], how="left")
         .join(addresses, on=["image_id", "lat", "lon"], how="left")
     )
-    return known.with_columns(unfit=_reason(settings)).with_columns(unfit_json=_evidence(settings))
+    unfit: Any = pl
+    unfit_json: Any = pl
+    for condition, reason, evidence in _rules(settings):
+        unfit, unfit_json = unfit.when(condition).then(reason), unfit_json.when(condition).then(evidence)
+    return known.with_columns(unfit=unfit, unfit_json=unfit_json)
 
 
 def _distances_to_places(images: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
@@ -59,70 +65,34 @@ def _distances_to_places(images: pl.DataFrame, places: pl.DataFrame) -> pl.DataF
     )
 
 
-def _reason(settings: LabelsSettings) -> pl.Expr:
-    return (
-        pl.when(pl.col("licence").str.strip_chars() == "")
-        .then(pl.lit("missing_licence"))
-        .when(pl.col("damage").is_not_null())
-        .then("damage")
-        .when(bad_time(settings))
-        .then(pl.lit("bad_time"))
-        .when(pl.col("swapped_km") <= settings.off_plan_km, pl.col("place_km") > settings.off_plan_km)
-        .then(pl.lit("swapped_coordinates"))
-        .when(pl.col("place_km") > settings.off_plan_km)
-        .then(pl.lit("off_plan"))
-        .when(_quality_reason(settings.quality).is_not_null())
-        .then(_quality_reason(settings.quality))
-        .when(pl.col("addressed") & pl.col("country").is_null())
-        .then(pl.lit("no_address"))
-        .when(pl.col("place_country") != pl.col("country_code"), pl.col("place_country") != pl.col("place_in"))
-        .then(pl.lit("wrong_country"))
-    )
-
-
 def bad_time(settings: LabelsSettings) -> pl.Expr:
     """Whether a picture claims a time at which it cannot have been taken: after it was fetched, or long ago."""
     late = (pl.col("captured_at") > pl.col("fetched_at")).fill_null(False)
     return late | (pl.col("captured_at").dt.year() < settings.least_year).fill_null(False)
 
 
-def _quality_reason(limits: QualityLimits) -> pl.Expr:
-    clipped = pl.col("dark_share") + pl.col("bright_share")
-    street = pl.col("kind") != "satellite"
-    return (
-        pl.when(pl.col("width") * pl.col("height") < limits.least_pixels)
-        .then(pl.lit("too_small"))
-        .when(pl.col("blur") > limits.max_blur)
-        .then(pl.lit("blurred"))
-        .when((pl.col("brightness") < limits.least_brightness) | (pl.col("brightness") > limits.max_brightness))
-        .then(pl.lit("bad_exposure"))
-        .when(clipped > limits.max_clipped)
-        .then(pl.lit("bad_exposure"))
-        .when(pl.col("blockiness") > limits.max_blockiness)
-        .then(pl.lit("over_compressed"))
-        .when(street & ((pl.col("sky_share") > limits.max_sky) | (pl.col("road_share") > limits.max_road)))
-        .then(pl.lit("nothing_but_sky_or_road"))
-        .otherwise(None)
-    )
+def _rules(settings: LabelsSettings) -> Iterator[tuple[pl.Expr, pl.Expr, pl.Expr]]:
+    """(condition, reason, evidence) of every fault; the first that applies counts."""
 
+    def rule(condition: pl.Expr, reason: str, *told: str | pl.Expr) -> tuple[pl.Expr, pl.Expr, pl.Expr]:
+        return condition, pl.lit(reason), pl.struct(*told).struct.json_encode()
 
-def _evidence(settings: LabelsSettings) -> pl.Expr:
-    reason = pl.col("unfit")
-    times = (pl.col("captured_at", "fetched_at").dt.to_string("iso"),)
+    col, limits, limit_km = pl.col, settings.quality, settings.off_plan_km
     place = ("lat", "lon", "place_lat", "place_lon", "place_km", "swapped_km")
-    return (
-        pl.when(reason == "missing_licence")
-        .then(pl.struct("licence").struct.json_encode())
-        .when(pl.col("damage").is_not_null())
-        .then("damage_json")
-        .when(reason == "bad_time")
-        .then(pl.struct(*times, pl.lit(settings.least_year).alias("least_year")).struct.json_encode())
-        .when(reason.is_in(["swapped_coordinates", "off_plan"]))
-        .then(pl.struct(*place).struct.json_encode())
-        .when(reason.is_in(_MEASURED))
-        .then(pl.struct(*FIGURES).struct.json_encode())
-        .when(reason == "no_address")
-        .then(pl.struct("lat", "lon").struct.json_encode())
-        .when(reason == "wrong_country")
-        .then(pl.struct("lat", "lon", "country_code", "place_country", "place_in").struct.json_encode())
-    )
+    times = (col("captured_at", "fetched_at").dt.to_string("iso"), pl.lit(settings.least_year).alias("least_year"))
+    yield rule(col("licence").str.strip_chars() == "", "missing_licence", "licence")
+    yield col("damage").is_not_null(), col("damage"), col("damage_json")
+    yield rule(bad_time(settings), "bad_time", *times)
+    yield rule((col("swapped_km") <= limit_km) & (col("place_km") > limit_km), "swapped_coordinates", *place)
+    yield rule(col("place_km") > limit_km, "off_plan", *place)
+    exposed = col("brightness").is_between(limits.least_brightness, limits.max_brightness)
+    clipped = col("dark_share") + col("bright_share") > limits.max_clipped
+    empty = (col("sky_share") > limits.max_sky) | (col("road_share") > limits.max_road)
+    yield rule(col("width") * col("height") < limits.least_pixels, "too_small", *FIGURES)
+    yield rule(col("blur") > limits.max_blur, "blurred", *FIGURES)
+    yield rule(~exposed | clipped, "bad_exposure", *FIGURES)
+    yield rule(col("blockiness") > limits.max_blockiness, "over_compressed", *FIGURES)
+    yield rule((col("kind") != "satellite") & empty, "nothing_but_sky_or_road", *FIGURES)
+    yield rule(col("addressed") & col("country").is_null(), "no_address", "lat", "lon")
+    other = (col("place_country") != col("country_code")) & (col("place_country") != col("place_in"))
+    yield rule(other, "wrong_country", "lat", "lon", "country_code", "place_country", "place_in")

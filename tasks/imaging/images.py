@@ -7,10 +7,10 @@ pictures by their sha256. Decoding is in `decode`, panoramas in `panorama`, meta
 import base64
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import cv2
+from cachetools import LRUCache, cached
 
 from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage, BadImageKind, Encoded, ImageFacts, Pixels, inspect, jpeg
 from tasks.imaging.panorama import STORED_QUALITY, equirectangular
@@ -39,33 +39,12 @@ VIEW_QUALITY = 90
 RECENT_BYTES = 64_000_000  # of decoded pictures that regions were cut from
 
 
-class _Recent:
-    """Pictures as they were decoded last: agents look at several regions of one, and several agents at the same one."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most, self._held = most_bytes, 0
-        self._pixels: OrderedDict[bytes, Pixels] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def pixels(self, data: bytes) -> Pixels:
-        """Upright RGB, not to be written to."""
-        with self._lock:
-            found = self._pixels.get(data)  # the bytes themselves are the key: those of one picture are one object
-            if found is not None:
-                self._pixels.move_to_end(data)
-                return found
-        decoded = Encoded.open(data).pixels()
-        decoded.flags.writeable = False
-        with self._lock:
-            if data not in self._pixels:
-                self._pixels[data] = decoded
-                self._held += decoded.nbytes
-            while self._held > self._most:
-                self._held -= self._pixels.popitem(last=False)[1].nbytes
-        return decoded
-
-
-_recent = _Recent(RECENT_BYTES)
+@cached(LRUCache(RECENT_BYTES, getsizeof=lambda pixels: pixels.nbytes), key=lambda data: data, lock=threading.Lock())
+def _decoded(data: bytes) -> Pixels:
+    """Upright RGB, not to be written to: agents look at several regions of one picture, and several agents at it."""
+    pixels = Encoded.open(data).pixels()
+    pixels.flags.writeable = False
+    return pixels
 
 
 def model_view(data: bytes, max_pixels: int = 2_000_000, min_pixels: int = 40_000) -> tuple[bytes, float]:
@@ -116,7 +95,7 @@ def region_view(
     min_pixels: int = 40_000,
 ) -> bytes:
     """A JPEG cut from the original picture under a box drawn on its view, within a model's pixel budget."""
-    pixels = _recent.pixels(data)
+    pixels = _decoded(data)
     left, top, right, bottom = box_on_original(bbox_on_view, scale, pixels.shape[1], pixels.shape[0])
     return cut_view(pixels[top:bottom, left:right].copy(), max_pixels, min_pixels)
 

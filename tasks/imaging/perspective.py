@@ -7,12 +7,12 @@ the panorama too: column x of W looks towards ((x + 0.5) / W - 0.5) * 360 degree
 
 import math
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Self
 
 import cv2
 import numpy as np
+from cachetools import LRUCache, cached
 from numpy.typing import NDArray
 
 from tasks.imaging.decode import Encoded, Pixels
@@ -80,7 +80,7 @@ class Panorama:
 
     def view(self, view: View, finer: int = 1) -> Pixels:
         """The view's pixels, each the mean of `finer` x `finer` samples; see `fineness`."""
-        whole, parts = MAPS.get(self.width, self.height, view, finer)
+        whole, parts = view_maps(self.width, self.height, view, finer)
         cut = np.asarray(cv2.remap(self._pixels, whole, parts, cv2.INTER_LINEAR), self._pixels.dtype)
         return cut if finer == 1 else resized(cut, (view.width, view.height), cv2.INTER_AREA)
 
@@ -122,7 +122,9 @@ def _rotation(view: View) -> NDArray[np.float64]:
     return roll @ pitch @ yaw
 
 
-def _make_maps(panorama_width: int, panorama_height: int, view: View, finer: int) -> Maps:
+@cached(LRUCache(_CACHE_BYTES, getsizeof=lambda maps: maps[0].nbytes + maps[1].nbytes), lock=threading.Lock())
+def view_maps(panorama_width: int, panorama_height: int, view: View, finer: int) -> Maps:
+    """Where the view's samples lie in the panorama; those of the views last cut are kept."""
     width, height, focal = view.width * finer, view.height * finer, _focal(view) * finer
     right = ((np.arange(width) + 0.5 - width / 2) / focal).astype(np.float32)
     up = ((height / 2 - np.arange(height) - 0.5) / focal).astype(np.float32)
@@ -140,38 +142,3 @@ def _make_maps(panorama_width: int, panorama_height: int, view: View, finer: int
         row = (0.5 - latitude / np.pi) * panorama_height - 0.5
         whole[strip], parts[strip] = cv2.convertMaps(column + 1, row + 1, cv2.CV_16SC2)  # + 1: the border
     return whole, parts
-
-
-class MapCache:
-    """The maps of the views last cut, within a bound of memory."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.held_bytes = 0
-        self._held: OrderedDict[tuple[int, int, View, int], Maps] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, panorama_width: int, panorama_height: int, view: View, finer: int) -> Maps:
-        """The maps, computed if they are not held."""
-        key = (panorama_width, panorama_height, view, finer)
-        with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                return self._held[key]
-        maps = _make_maps(*key)
-        size = _bytes(maps)
-        with self._lock:
-            if key not in self._held and size <= self.max_bytes:
-                self._held[key] = maps
-                self.held_bytes += size
-            while self.held_bytes > self.max_bytes:
-                _, oldest = self._held.popitem(last=False)
-                self.held_bytes -= _bytes(oldest)
-        return maps
-
-
-def _bytes(maps: Maps) -> int:
-    return maps[0].nbytes + maps[1].nbytes
-
-
-MAPS = MapCache(_CACHE_BYTES)

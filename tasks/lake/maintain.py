@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from schemas.errors import LakeError
@@ -62,7 +61,8 @@ def _table(lake: Lake, name: str, settings: MaintainSettings, dry_run: bool) -> 
         return []
     done = []
     try:
-        small = _small_files(table, settings)
+        sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
+        small = sum(size < settings.small_file_mb * 2**20 for size in sizes)
         if small >= settings.least_files:
             if not dry_run:
                 table.optimize.compact(target_size=settings.small_file_mb * 2**20)
@@ -95,11 +95,6 @@ def vacuum(lake: Lake, name: str, retention_hours: int, dry_run: bool = False) -
     if files and not dry_run:
         table.vacuum(dry_run=False, **options)
     return Done("vacuumed", f"files of table {name}", len(files), sum(sizes))
-
-
-def _small_files(table: DeltaTable, settings: MaintainSettings) -> int:
-    sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
-    return sum(size < settings.small_file_mb * 2**20 for size in sizes)
 
 
 def _checkpoint(lake: Lake, name: str) -> int:

@@ -15,7 +15,10 @@ def to_arrow(
     contract: Table, rows: pl.DataFrame | Iterable[Mapping[str, Any]], more: Mapping[str, pa.Array] | None = None
 ) -> pa.Table:
     """An Arrow table with exactly the contract's columns, absent ones null. `more` holds whole columns."""
-    columns = _from_frame(contract, rows) if isinstance(rows, pl.DataFrame) else _from_dicts(contract, list(rows))
+    if isinstance(rows, pl.DataFrame):
+        columns: dict[str, Any] = {name: rows[name].to_arrow() for name in rows.columns}
+    else:
+        columns = _from_dicts(contract, list(rows))
     columns |= more or {}
     unknown = [c for c in columns if c not in contract.schema.names]
     if unknown:
@@ -29,10 +32,6 @@ def to_arrow(
             raise LakeError(f"table '{contract.name}': column '{column.name}' is empty in {array.null_count} rows")
         arrays.append(array)
     return pa.Table.from_arrays(arrays, schema=contract.schema)
-
-
-def _from_frame(contract: Table, rows: pl.DataFrame) -> dict[str, Any]:
-    return {name: rows[name].to_arrow() for name in rows.columns}
 
 
 def _from_dicts(contract: Table, rows: list[Mapping[str, Any]]) -> dict[str, Any]:

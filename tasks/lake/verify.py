@@ -102,7 +102,7 @@ def _files(lake: Lake, name: str, quick: bool) -> Iterator[Problem]:
             continue
         new = set(file_keys(name, table)) - seen
         seen |= new
-        for where, why in _resized(lake, name, table, new) if quick else _damaged(lake, name, table, new):
+        for where, why in _resized(lake, name, table, new) if quick else damaged_files(name, table, lake.blobs, new):
             yield Problem(name, "", f"file {where} is damaged: {why}{told}")
 
 
@@ -122,10 +122,6 @@ def _resized(lake: Lake, name: str, table: DeltaTable, keys: set[str]) -> Iterat
         if key in keys and (found is None or found.size != size):
             why = "it is missing" if found is None else f"it has {found.size} bytes, expected {size}"
             yield lake.blobs.uri(key), why
-
-
-def _damaged(lake: Lake, name: str, table: DeltaTable, keys: set[str]) -> Iterator[tuple[str, str]]:
-    return damaged_files(name, table, lake.blobs, keys)
 
 
 def _keys(lake: Lake, name: str) -> Iterator[Problem]:

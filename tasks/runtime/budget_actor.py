@@ -4,7 +4,7 @@ SQLite's locks cannot be trusted over a network file system, so on a cluster onl
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from schemas.errors import GeofixError, StageRefused
 from schemas.settings.endpoint import Allowance
@@ -24,26 +24,22 @@ class ActorRateBudget:
         self._actor = actor
 
     def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease:
-        found: Lease = _answer(self._actor.lease.remote(bucket, allowance, want))
-        return found
+        return cast("Lease", _answer(self._actor.lease.remote(bucket, allowance, want)))
 
     def give_back(self, bucket: str, day: int, count: int) -> None:
         self._actor.give_back.remote(bucket, day, count)
 
     def standing(self, bucket: str) -> Standing:
-        found: Standing = _answer(self._actor.standing.remote(bucket))
-        return found
+        return cast("Standing", _answer(self._actor.standing.remote(bucket)))
 
     def pause(self, name: str, seconds: float) -> None:
         self._actor.pause.remote(name, seconds)
 
     def paused_s(self, name: str) -> float:
-        found: float = _answer(self._actor.paused_s.remote(name))
-        return found
+        return float(_answer(self._actor.paused_s.remote(name)))
 
     def pauses(self) -> dict[str, Paused]:
-        found: dict[str, Paused] = _answer(self._actor.pauses.remote())
-        return found
+        return dict(_answer(self._actor.pauses.remote()))
 
 
 def _answer(reference: Any) -> Any:
@@ -55,14 +51,10 @@ def _answer(reference: Any) -> Any:
     except RayTaskError as error:
         raise (error.cause if isinstance(error.cause, GeofixError) else error.as_instanceof_cause()) from None
     except (RayActorError, GetTimeoutError) as error:
-        raise _gone(error) from error
-
-
-def _gone(error: Exception) -> StageRefused:
-    return StageRefused(
-        "budgets and calls cannot be kept: the actor that writes them down, on the node this command runs "
-        f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
-    )
+        raise StageRefused(
+            "budgets and calls cannot be kept: the actor that writes them down, on the node this command runs "
+            f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
+        ) from error
 
 
 class ActorResponseStore:
@@ -79,8 +71,7 @@ class ActorResponseStore:
         return cls(ray.remote(CallStore).options(**_here()).remote(path))
 
     def apply(self, steps: Sequence[Any]) -> list[Any]:
-        found: list[Any] = _answer(self._actor.apply.remote(list(steps)))
-        return found
+        return list(_answer(self._actor.apply.remote(list(steps))))
 
 
 def _here() -> dict[str, Any]:

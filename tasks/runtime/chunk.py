@@ -19,8 +19,7 @@ from tasks.lake.table_schema import to_arrow
 from tasks.runtime.outcome import NO_USAGE, REJECTED, Kept, Outcome, Rejected, Row
 from tasks.services.calls import spending_of
 from tasks.services.errors import ServiceError, safe_text
-from tasks.services.meter import Tally, counted_in
-from tasks.services.tracing import flush_spans, is_tracing, item_span
+from tasks.services.meter import Tally, counted_in, flush_spans, is_tracing, item_span
 
 FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
 # New containers after which Python looks for cycles among the youngest, and rounds before it looks among the older

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,21 +20,9 @@ from tasks.runtime.outcome import REJECTED, Row, StageResult, Tick
 from tasks.runtime.stage_table import SLICE, StageTable, items_of
 from tasks.services.meter import Tally
 
-NOTHING_SENT = Tally()
-
 # Columns of `runs` that are fields of a result.
 _COUNTS = (
-    "run_id",
-    "stage",
-    "status",
-    "total",
-    "skipped",
-    "items_in",
-    "kept",
-    "rejected",
-    "failed",
-    "redone",
-    "revived",
+    *("run_id", "stage", "status", "total", "skipped", "items_in", "kept", "rejected", "failed", "redone", "revived"),
 )
 
 
@@ -286,16 +275,11 @@ class Ledger:
         counts: Tick,
         total: int,
         usage: Usage,
-        rejects: Mapping[str, int] | None = None,
-        failures: Mapping[str, int] | None = None,
-        totals: Mapping[str, int] | None = None,
-        total_rejects: Mapping[str, int] | None = None,
+        sent: Tally,
         opened_at: float | None = None,
-        redone: int = 0,
-        revived: int = 0,
-        sent: Tally = NOTHING_SENT,
+        **told: Any,
     ) -> StageResult:
-        """Write the run's own row and return what the stage did."""
+        """Write the run's own row and return what the stage did; `told` are further fields of the result."""
         finished = datetime.now(UTC)
         result = StageResult(
             stage=self.stage,
@@ -309,15 +293,10 @@ class Ledger:
             kept=counts.kept,
             rejected=counts.rejected,
             failed=counts.failed,
-            rejects=dict(rejects or {}),
-            failures=dict(failures or {}),
-            totals=dict(totals or {}),
-            total_rejects=dict(total_rejects or {}),
             usage=usage,
             seconds=(finished - self.started_at).total_seconds(),
             starting_s=max(0.0, opened_at - self.started_at.timestamp()) if opened_at else 0.0,
-            redone=redone,
-            revived=revived,
+            **{"rejects": {}, "failures": {}, "totals": {}, "total_rejects": {}, **told},
         )
         row = {name: getattr(result, name) for name in _COUNTS} | {
             "item_id": self.stage,
@@ -343,14 +322,8 @@ class Ledger:
 
     def _next_commit(self) -> Commit:
         self._batch += 1
-        return Commit(
-            self.run_id,
-            self._batch,
-            self.stage,
-            self.config_hash,
-            self.code_version,
-            dict(self.input_versions),
-        )
+        told = self.stage, self.config_hash, self.code_version, dict(self.input_versions)
+        return Commit(self.run_id, self._batch, *told)
 
 
 def _sorted_parts(rows: pl.DataFrame, key: list[str], todo: pl.DataFrame | None, size: int) -> Iterator[pl.DataFrame]:

@@ -6,7 +6,6 @@ returned as dead. Closing the stream (or Ctrl-C) stops the workers; what was yie
 Ray itself is lost, or starts no worker, the stream ends with an error that says so.
 """
 
-import inspect
 import tempfile
 import time
 import uuid
@@ -28,7 +27,7 @@ from ray.exceptions import (
 
 from schemas.errors import GeofixError
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.ray_backend import Backend, Make, RayBackend
+from tasks.runtime.ray_backend import Make, RayBackend
 from tasks.runtime.ray_start import start_ray
 from tasks.runtime.ray_watch import RayLost, nodes
 from tasks.runtime.stage import Resources, placed_resources
@@ -148,7 +147,7 @@ class Pool:
         self,
         items: pl.DataFrame,
         make: Make,
-        backend: Backend,
+        backend: RayBackend,
         workers: int,
         resources: Resources,
         is_async: bool = False,
@@ -309,8 +308,3 @@ class Pool:
             else:
                 dead.append(WorkerDied(task.chunk, f"its worker process died {MAX_DEATHS} times"))
         return dead
-
-
-def is_async_function(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine."""
-    return inspect.iscoroutinefunction(function)

@@ -5,7 +5,7 @@ The calls are one class, so that a benchmark can run the pool without Ray.
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 import ray
@@ -104,44 +104,6 @@ def raising_as_handlers_do() -> Iterator[None]:
         raise
 
 
-class Backend(Protocol):
-    """What a pool asks of Ray."""
-
-    def fitting(self) -> int:
-        """How many workers the nodes can hold."""
-
-    def put(self, value: Any) -> Any:
-        """A reference to a value that every worker can fetch once."""
-
-    def new_worker(self, reuse: bool = True) -> Any: ...
-
-    def ready(self, worker: Any) -> Any:
-        """A reference that is there as soon as the worker is."""
-
-    def submit(self, worker: Any, job: str, make: Any, chunk: pl.DataFrame) -> Any:
-        """A reference to the result of a chunk."""
-
-    def wait(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """All references that are there, after the first one is or the time is over."""
-
-    def get(self, references: Sequence[Any]) -> list[Any]:
-        """The results; where there is none, the exception that says why."""
-
-    def kill(self, worker: Any) -> None: ...
-
-    def keep(self, worker: Any) -> None:
-        """The worker is done, and may serve the next job."""
-
-    def check(self, has_worker: bool) -> None:
-        """RayLost if Ray is gone; GeofixError if no worker came for too long."""
-
-    def check_servers(self) -> None:
-        """RayLost if Ray is gone."""
-
-    def abandon(self) -> None:
-        """Ray is gone, and its workers with it."""
-
-
 class RayBackend:
     """Workers of one kind on the Ray of this process."""
 
@@ -152,9 +114,11 @@ class RayBackend:
         self._placement = Placement(resources.cpus, resources.gpus, settings.wait_s, resources.memory_mb)
 
     def fitting(self) -> int:
+        """How many workers the nodes can hold."""
         return fitting(nodes(), self._resources.cpus, self._resources.gpus, self._resources.memory_mb)
 
     def put(self, value: Make) -> Any:
+        """A reference to a value that every worker can fetch once."""
         return ray.put(value)
 
     def new_worker(self, reuse: bool = True) -> Any:
@@ -170,12 +134,14 @@ class RayBackend:
         return ray.remote(worker).options(max_restarts=0, **options).remote()
 
     def ready(self, worker: Any) -> Any:
+        """A reference that is there as soon as the worker is."""
         return worker.__ray_ready__.remote()
 
     def submit(self, worker: Any, job: str, make: Any, chunk: pl.DataFrame) -> Any:
         return worker.run.remote(job, make, chunk)
 
     def wait(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
+        """All references that are there, after the first one is or the time is over."""
         every = list(references)
         try:
             with raising_as_handlers_do():
@@ -190,6 +156,7 @@ class RayBackend:
         return list(ready)
 
     def get(self, references: Sequence[Any]) -> list[Any]:
+        """The results; where there is none, the exception that says why."""
         found: list[Any] = []
         for first in range(0, len(references), GET_AT_ONCE):
             part = list(references[first : first + GET_AT_ONCE])
@@ -210,9 +177,11 @@ class RayBackend:
         ray.kill(worker, no_restart=True)
 
     def keep(self, worker: Any) -> None:
+        """The worker is done, and may serve the next job."""
         idle_workers.put(self._kind, worker)
 
     def check(self, has_worker: bool) -> None:
+        """RayLost if Ray is gone; GeofixError if no worker came for too long."""
         self._watch.check()
         self._placement.check(has_worker)
 
@@ -220,5 +189,6 @@ class RayBackend:
         self._watch.check(at_once=True)
 
     def abandon(self) -> None:
+        """Ray is gone, and its workers with it."""
         idle_workers.forget()
         drop_ray()

@@ -14,6 +14,7 @@ revived instead of made again.
 
 import contextlib
 import functools
+import inspect
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,7 @@ from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
 from tasks.runtime.identity import digest, is_unique, new_run_id, with_made_from
 from tasks.runtime.ledger import Ledger, RunPlan
 from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
-from tasks.runtime.pool import WorkerDied, is_async_function, spread
+from tasks.runtime.pool import WorkerDied, spread
 from tasks.runtime.ray_jobs import run_as_job
 from tasks.runtime.redo import Redo, items_to_run
 from tasks.runtime.stage import (
@@ -150,7 +151,7 @@ def _run_items(
         pauses = Pauses(rate_budget)
     shared = stage.share(inputs, settings) if stage.share and todo.height else None
     inputs.release()
-    is_async = is_async_function(stage.work)
+    is_async = inspect.iscoroutinefunction(stage.work)
     declared = stage.sized(settings, stage.resources) if stage.sized else stage.resources
     resources = chosen_resources(declared, context.spread.stages.get(stage.name))
     job = (BatchJob if isinstance(stage, BatchStage) else ChunkJob)(
@@ -189,13 +190,13 @@ def _run_items(
         results.close()
         with commit_rest:
             batch.commit()
-        ledger.close("interrupted", progress.counts, plan.total, batch.usage, sent=batch.sent)
+        ledger.close("interrupted", progress.counts, plan.total, batch.usage, batch.sent)
         raise
     results.close()
     with commit_rest:
         batch.commit()
     if fatal:
-        ledger.close("failed", progress.counts, plan.total, batch.usage, sent=batch.sent)
+        ledger.close("failed", progress.counts, plan.total, batch.usage, batch.sent)
         why = context.connections.unaccepted_key(fatal.service, fatal.kind) or fatal.message
         raise GeofixError(f"{stage.name} stopped: {why}{_saved(progress.counts)}")
     _check_accounts(stage.name, todo, batch, progress.counts)
@@ -254,12 +255,12 @@ def _finish(
         progress.counts,
         plan.total,
         batch.usage,
-        sent=batch.sent,
-        rejects=batch.reasons,
-        failures=batch.failures,
+        batch.sent,
+        batch.opened_at,
+        rejects=dict(batch.reasons),
+        failures=dict(batch.failures),
         totals=totals,
         total_rejects=total_rejects,
-        opened_at=batch.opened_at,
         redone=len(plan.redone) - len(plan.left_as_they_are),
         revived=plan.revived,
     )

@@ -71,7 +71,8 @@ class StageTable:
     stage: str
     run_id: str
     keeps_versions: bool = True  # false: the rows of a redone item replace the old ones, which are deleted
-    items: pl.DataFrame = field(default_factory=lambda: _no_items())  # id and made_from of the run's input
+    # id and made_from of the run's input
+    items: pl.DataFrame = field(default_factory=lambda: items_of([]).rename({"item_id": "id"}))
     _here: KeyHashes = field(default_factory=KeyHashes)  # of those of them that have a row, tombstones included
     _version: int = -1  # of the last reading
     _count: int = 0  # commits of the stage in the table, as of the last reading or write
@@ -305,7 +306,3 @@ def items_of(tables: Iterable[pa.Table]) -> pl.DataFrame:
     frames = [pl.DataFrame(table.select(["item_id", "made_from"])) for table in tables]
     none = pl.DataFrame(schema={"item_id": pl.String, "made_from": pl.String})
     return pl.concat([none, *frames]).with_columns(_DIGEST).unique()
-
-
-def _no_items() -> pl.DataFrame:
-    return pl.DataFrame(schema={"id": pl.String, "made_from": pl.String})

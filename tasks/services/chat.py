@@ -4,9 +4,14 @@ Requests go by the official client. It sends over the loop's aiohttp session (`t
 library it is built on, so that limits of size and time, certificates, proxies and errors without secrets are the same
 for all services. Its own retries are off: budgets, retries and breakers are those of `HttpClient`. Bodies are bytes
 that are written once, and replies are read here: parsing by the official client takes 3 ms of CPU a request.
+
+Where an endpoint names actors, requests go to them through Ray (`RayActors`), and only the way differs.
 """
 
+import asyncio
+import itertools
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -18,6 +23,7 @@ from numpy.typing import NDArray
 
 from schemas.errors import StageRefused
 from schemas.messages import ChatReply, Message, Usage
+from schemas.settings.pools import NAMESPACE
 from schemas.settings.services import Price
 from tasks.services.calls import CallLog, identify
 from tasks.services.chat_reply import (
@@ -30,13 +36,50 @@ from tasks.services.chat_reply import (
     read_usage,
 )
 from tasks.services.connections import ChatConnection, Models, Target
-from tasks.services.errors import HttpResponse, Kind, ServiceError, error_by_status, safe_text, said_at
+from tasks.services.errors import HttpResponse, Kind, ServiceError, error_by_status, safe_text, safe_url, said_at
 from tasks.services.http import HttpClient
-from tasks.services.ray_actors import RayActors
+from tasks.services.meter import count
 from tasks.services.transport import Connection, HttpRequest, HttpTransport
 
 if TYPE_CHECKING:
     import openai
+
+
+class RayActors:
+    """Sends each request to the next of some named actors (`tasks/runtime/engine_actor.py`)."""
+
+    def __init__(self, connection: Connection, names: Sequence[str]) -> None:
+        self._service, self._total_s = connection.service, connection.endpoint.total_timeout_s
+        self._names = itertools.cycle(names)
+        self._found: dict[str, Any] = {}
+
+    async def send(self, request: HttpRequest, answered: Callable[[float], None]) -> HttpResponse:
+        """The actor's response; ServiceError where it is gone or too slow."""
+        from ray.exceptions import RayError
+
+        name, sent_at_s = next(self._names), time.monotonic()
+        try:
+            asked = self._actor(name).complete.remote(request.body)
+            status, body = await asyncio.wait_for(asyncio.wrap_future(asked.future()), self._total_s)
+        except TimeoutError:
+            raise self._error("timeout", f"no answer within {self._total_s:g} s (total_timeout_s)", request) from None
+        except (RayError, ValueError) as error:  # ValueError: there is no such actor at the moment
+            self._found.pop(name, None)
+            raise self._error("outage", f"the actor does not answer ({type(error).__name__})", request) from None
+        answered(time.monotonic() - sent_at_s)
+        count(self._service, request.kind, 1, len(body))
+        return HttpResponse(status, "application/json", body, safe_url(request.url))
+
+    def _actor(self, name: str) -> Any:
+        import ray
+
+        if name not in self._found:
+            self._found[name] = ray.get_actor(name, namespace=NAMESPACE)
+        return self._found[name]
+
+    def _error(self, kind: Kind, what: str, request: HttpRequest) -> ServiceError:
+        return ServiceError(self._service, kind, safe_text(f"{what}: {safe_url(request.url)}"), retryable=True)
+
 
 _THEIR_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")  # of the official client, beside ours
 _sending: ContextVar[tuple[HttpRequest, Callable[[float], None]]] = ContextVar("sending")

@@ -174,21 +174,16 @@ def connect(
     needed = None if needed is None else ({one for one in needed if one != CHAT or not roles} | asked)
 
     def resolve(service: str, endpoint: Endpoint, is_needed: bool, section: str = "") -> Connection:
-        # The public key first: a real key in the environment must not go to a server that needs none.
-        where = section or f"services.{service}"
-        if endpoint.public_key is not None:
-            return Connection(service, endpoint, SecretStr(endpoint.public_key), services.contact, section=section)
-        if endpoint.key_env is None:
-            return Connection(service, endpoint, contact=services.contact, section=section)
-        key = env.get(endpoint.key_env, "").strip()
-        if not key and not is_needed:
-            return Connection(service, endpoint, contact=services.contact, section=section)
-        if not key:
-            missing.append(f"{endpoint.key_env} ({where}.key_env)")
-        elif not key.isascii() or not key.isprintable() or " " in key:
-            # It could not be sent in a header, and the failure there would print it.
-            missing.append(f"{endpoint.key_env} ({where}.key_env: set, but not a key)")
-        return Connection(service, endpoint, SecretStr(key), services.contact, section=section)
+        key = endpoint.public_key  # first: a real key in the environment must not go to a server that needs none
+        if key is None and endpoint.key_env is not None:
+            key = env.get(endpoint.key_env, "").strip() or None
+            where = f"{endpoint.key_env} ({section or f'services.{service}'}.key_env"
+            if key is None and is_needed:
+                missing.append(f"{where})")
+            elif key is not None and (not key.isascii() or not key.isprintable() or " " in key):
+                # It could not be sent in a header, and the failure there would print it.
+                missing.append(f"{where}: set, but not a key)")
+        return Connection(service, endpoint, None if key is None else SecretStr(key), services.contact, section=section)
 
     def service(name: str) -> Connection:
         asked_with = {"world_maps": "maps"}.get(name, name)  # the tools of a map ask both
@@ -206,17 +201,12 @@ def connect(
     if trained is not None:
         endpoints["trained"] = trained
     every = Models(models, endpoints)
+    names = ("mapillary", "geocoder", "search", "stac", "maps", "tool_geocoder", "world_maps")
     connections = Connections(
-        mapillary=service("mapillary"),
-        geocoder=service("geocoder"),
-        search=service("search"),
         chat=ChatConnection.of(chat, every),
-        stac=service("stac"),
-        maps=service("maps"),
-        tool_geocoder=service("tool_geocoder") if services.tool_geocoder else None,
         tools=services.tools,
-        world_maps=service("world_maps") if services.world_maps else None,
         trained=ChatConnection.of(trained, every) if trained is not None else None,
+        **{name: service(name) for name in names if getattr(services, name)},
     )
     if missing:
         raise MissingKeys("missing keys in the environment: " + ", ".join(missing))

@@ -91,25 +91,17 @@ class Geocoder(ServiceClient):
     def _candidate(self, row: Any, response: HttpResponse) -> GeocodeCandidate:
         if not isinstance(row, dict):
             raise self._http.bad_response("a place that is not an object", response)
-        try:
-            lat, lon = float(row["lat"]), float(row["lon"])
-        except (KeyError, TypeError, ValueError):
-            raise self._http.bad_response("a place without lat and lon", response) from None
-        if not (math.isfinite(lat) and math.isfinite(lon) and abs(lat) <= 90 and abs(lon) <= 180):
-            raise self._http.bad_response("a place off the Earth", response)
-        address = self._address(row, response)
+        point = _point(row, "lon")
+        if point is None:
+            raise self._http.bad_response("a place without a lat and lon on Earth", response)
         display = str(row.get("display_name") or "")
         importance = row.get("importance")
         return GeocodeCandidate(
-            lat=lat,
-            lon=lon,
+            *point,
             name=str(row.get("name") or display.partition(",")[0]),
             display_name=display,
-            country=address.country,
-            country_code=address.country_code,
-            region=address.region,
-            city=address.city,
             importance=float(importance) if isinstance(importance, int | float) else 0.0,
+            **asdict(self._address(row, response)),
         )
 
 
@@ -195,8 +187,7 @@ class OpenCageGeocoder(ServiceClient):
         if point is None or not isinstance(parts, dict):
             return None
         display = str(row.get("formatted") or "")
-        keys = ("city", "town", "village", "municipality", "county")
-        city = next((str(parts[key]) for key in keys if parts.get(key)), "")
+        city = _first(parts, ("city", "town", "village", "municipality", "county"))
         region, country = str(parts.get("state") or ""), str(parts.get("country") or "")
         code = str(parts.get("ISO_3166-1_alpha-2") or parts.get("country_code") or "").upper()
         confidence = row.get("confidence")
@@ -204,21 +195,25 @@ class OpenCageGeocoder(ServiceClient):
         return GeocodeCandidate(*point, *names, confidence / 10 if isinstance(confidence, int | float) else 0.0)
 
 
-def open_geocoder(connection: Connection, **http_options: Any) -> "Geocoder | GoogleGeocoder | OpenCageGeocoder":
+AnyGeocoder = Geocoder | GoogleGeocoder | OpenCageGeocoder
+
+
+def open_geocoder(connection: Connection, **http_options: Any) -> AnyGeocoder:
     """The geocoder that the endpoint speaks."""
     endpoint = connection.endpoint
     protocol = endpoint.protocol if isinstance(endpoint, ToolGeocoderEndpoint) else "nominatim"
-    if protocol == "google":
-        return GoogleGeocoder(connection, **http_options)
-    return (
-        OpenCageGeocoder(connection, **http_options) if protocol == "opencage" else Geocoder(connection, **http_options)
-    )
+    kinds: dict[str, type[AnyGeocoder]] = {
+        "google": GoogleGeocoder,
+        "opencage": OpenCageGeocoder,
+        "nominatim": Geocoder,
+    }
+    return kinds[protocol](connection, **http_options)
 
 
-def _point(value: Any) -> tuple[float, float] | None:
+def _point(value: Any, lon_name: str = "lng") -> tuple[float, float] | None:
     """(lat, lon) of `{"lat", "lng"}`, None for anything that is not a point on Earth."""
     try:
-        lat, lon = float(value["lat"]), float(value["lng"])
+        lat, lon = float(value["lat"]), float(value[lon_name])
     except (KeyError, TypeError, ValueError):
         return None
     return (lat, lon) if math.isfinite(lat + lon) and abs(lat) <= 90 and abs(lon) <= 180 else None

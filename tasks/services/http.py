@@ -14,9 +14,9 @@ from schemas.settings.endpoint import Allowance
 from schemas.settings.services import is_private
 from tasks.services.errors import Classify, HttpResponse, Kind, ServiceError, error_by_status, safe_text, safe_url
 from tasks.services.limits import HostLimits, Suspended, host_limits
+from tasks.services.meter import request_span
 from tasks.services.network import url_as_sent
 from tasks.services.rate_budget import UsedUp, asking, rate_limiter_of
-from tasks.services.tracing import request_span
 from tasks.services.transport import Connection, Download, HttpRequest, HttpTransport
 
 UNITS_A_MINUTE = 600.0  # of a budget of tokens: ten of them a second
@@ -99,7 +99,9 @@ class HttpClient:
         """
         address = url or f"{self.endpoint.base_url}{path}"
         given = {**(self._headers if url is None else self._name), **(headers or {})}
-        body = json_body if json_body is None or isinstance(json_body, bytes) else _as_json(json_body)
+        body: bytes | None = json_body
+        if json_body is not None and not isinstance(json_body, bytes):
+            body = json.dumps(json_body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         if body is not None:
             given["Content-Type"] = "application/json"
         asked = HttpRequest(
@@ -350,7 +352,3 @@ def _origin(url: str) -> tuple[str, int]:
 def _with_query(url: str, params: Params) -> str:
     written = {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
     return f"{url.partition('#')[0].partition('?')[0]}?{urlencode(written)}"
-
-
-def _as_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -30,23 +30,9 @@ _BOX_ERRORS: tuple[tuple[str, Kind], ...] = (
 )
 
 IMAGE_FIELDS = (
-    "id",
-    "sequence",
-    "captured_at",
-    "geometry",
-    "computed_geometry",
-    "compass_angle",
-    "computed_compass_angle",
-    "camera_type",
-    "is_pano",
-    "creator",
-    "make",
-    "model",
-    "width",
-    "height",
-    "thumb_1024_url",
-    "thumb_2048_url",
-    "thumb_original_url",
+    *("id", "sequence", "captured_at", "geometry", "computed_geometry", "compass_angle", "computed_compass_angle"),
+    *("camera_type", "is_pano", "creator", "make", "model", "width", "height"),
+    *("thumb_1024_url", "thumb_2048_url", "thumb_original_url"),
 )
 
 
@@ -68,16 +54,9 @@ class Mapillary(ServiceClient):
         super().__init__(connection, headers, configured=(tiles_url,), **http_options)
 
     async def images_in_box(
-        self,
-        west: float,
-        south: float,
-        east: float,
-        north: float,
-        fields: Sequence[str] = IMAGE_FIELDS,
-        is_pano: bool | None = None,
-        limit: int = MAX_LIMIT,
+        self, west: float, south: float, east: float, north: float, fields: Sequence[str] = IMAGE_FIELDS
     ) -> list[dict[str, Any]]:
-        """The images in a box, at most `limit`.
+        """The images in a box, at most MAX_LIMIT.
 
         A large box silently returns fewer than there are, so a caller that wants all of them splits the box until the
         answer is well under the limit. Raises ServiceError of kind too_big or too_dense if the box must be split. A
@@ -91,10 +70,8 @@ class Mapillary(ServiceClient):
         params: dict[str, str | int] = {
             "bbox": ",".join(f"{edge:.7f}" for edge in (west, south, east, north)),
             "fields": ",".join(fields),
-            "limit": min(limit, MAX_LIMIT),
+            "limit": MAX_LIMIT,
         }
-        if is_pano is not None:
-            params["is_pano"] = "true" if is_pano else "false"
         value, response = await self._json(
             "/images", params, partial(box_error, secrets=self._http.secrets), kind="search"
         )

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from schemas.errors import GeofixError
-from schemas.messages import image_reference, parts_of, texts_of
+from schemas.messages import image_reference, image_references, parts_of, texts_of
 from tasks.agent.render import chat_template, render_text, turns_with_tools
 from tasks.imaging.images import model_view
 from tasks.lake.image_store import ImageStore
@@ -165,10 +165,8 @@ class Encoder:
 
     def _shown(self, messages: Messages) -> list[Any]:
         """The pictures that messages name."""
-        parts = [part for message in messages for part in parts_of(message["content"])]
-        if self._pictures is None:
-            return []
-        return [self._pictures.open(*reference) for part in parts if (reference := image_reference(part)) is not None]
+        opened = self._pictures
+        return [] if opened is None else [opened.open(*reference) for reference in image_references(list(messages))]
 
     def _rendered(self, messages: Messages, add_generation_prompt: bool) -> str:
         """The model's own rendering; a template without a system's turn is given its words in the user's."""

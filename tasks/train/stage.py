@@ -44,17 +44,12 @@ class WorkerContext:
 def items(phase: TrainingPhase, inputs: Inputs, settings: TrainSettings) -> pl.DataFrame:
     """One item: the model this phase is to make of the samples as they are; none if the phase is not configured."""
     links = [link for link in chain(inputs.frame("samples"), settings) if link.phase == phase]
-    return pl.DataFrame(
-        [_item(link, inputs.snapshot_id) for link in links],
-        schema={
-            "id": pl.String,
-            "training_stage": pl.String,
-            "parent_id": pl.String,
-            "snapshot_id": pl.String,
-            "samples": pl.Int64,
-            "samples_digest": pl.String,
-        },
-    )
+    names = ("id", "training_stage", "parent_id", "snapshot_id", "samples_digest")
+    rows = [
+        (link.model_id, link.phase, link.parent_id, inputs.snapshot_id, link.samples_digest, link.samples)
+        for link in links
+    ]
+    return pl.DataFrame(rows, {**dict.fromkeys(names, pl.String), "samples": pl.Int64}, orient="row")
 
 
 def open_context(settings: TrainSettings, setup: WorkerSetup) -> WorkerContext:
@@ -147,17 +142,6 @@ def step_rows(link: Link, result: Result) -> list[Row]:
                 }
             )
     return rows
-
-
-def _item(link: Link, snapshot_id: str) -> Row:
-    return {
-        "id": link.model_id,
-        "training_stage": link.phase,
-        "parent_id": link.parent_id,
-        "snapshot_id": snapshot_id,
-        "samples": link.samples,
-        "samples_digest": link.samples_digest,
-    }
 
 
 def phase_resources(settings: TrainSettings, declared: Resources) -> Resources:

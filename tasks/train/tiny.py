@@ -17,13 +17,8 @@ VISION_HEAD_DIM = 32
 EXPERTS, EXPERTS_A_TOKEN = 4, 2
 QWEN3_TOWER = {"patch_size": 16, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}  # as its checkpoints say
 SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"),
+    *("<|image_pad|>", "<|video_pad|>"),
 )
 ROLES = "system\nuser\nassistant\n<tool_response>\n\n</tool_response>"  # what the chat template adds to the texts
 # Words with their leading space, single digits (as Qwen splits numbers), tags and punctuation runs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,32 +78,26 @@ def train_model(
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
         fast = prepare_model(model, settings, processor)
         encoder = open_encoder(fast, processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
-        by_vllm = link.phase == "grpo" and settings.grpo.engine == "vllm"
-        vllm = VllmEngines(packed_path(fast), encoder, encoder.end_tokens, settings.grpo.vllm) if by_vllm else None
-        if vllm is not None:
-            opened.callback(vllm.close)
+        phase = _Phase(fast, encoder, settings, store, connections, ranks)
+        if link.phase == "grpo" and settings.grpo.engine == "vllm":
+            phase.vllm = VllmEngines(packed_path(fast), encoder, encoder.end_tokens, settings.grpo.vllm)
+            opened.callback(phase.vllm.close)
+        weight_decay = 0.0
         if link.phase == "grpo":
-            program: Program = grpo_program(fast, encoder, rows, settings, scorer, store, connections, ranks, vllm)
-            weight_decay = 0.0
+            program: Program = phase.grpo(rows, scorer)
         else:
             tuner = settings.sft if link.phase == "sft" else settings.cold_start
             weight_decay = tuner.weight_decay
-            program = supervised_program(fast, encoder, rows, settings, tuner, ranks)
+            program = phase.supervised(rows, tuner)
         if ranks.count > 1 and settings.shard == "full":
             shard(fast, ranks)
         validate = None
-        shown = held_out[: settings.validation_images]
-        if shown:
-            engines = vllm or Engines(fast, encoder.end_tokens, settings.grpo.rollout_groups)
-            rollouts, encode = open_rollouts(
-                engines, encoder, shown, settings, store, connections, size=1, temperature=0.0, most_tokens=NEW_TOKENS
-            )
+        if shown := held_out[: settings.validation_images]:
+            engines = phase.engines(settings.grpo.rollout_groups)
+            rollouts, encode = phase.rollouts(engines, shown, size=1, temperature=0.0, most_tokens=NEW_TOKENS)
             sampled = None
-            if settings.validation_attempts > 1:
-                sampled, _ = open_rollouts(
-                    engines, encoder, shown, settings, store, connections, settings.validation_attempts,
-                    settings.grpo.temperature, NEW_TOKENS,
-                )  # fmt: skip
+            if (attempts := settings.validation_attempts) > 1:
+                sampled, _ = phase.rollouts(engines, shown, attempts, settings.grpo.temperature, NEW_TOKENS)
             validate = by_first(
                 validator(fast, encoder, shown, rollouts, encode, scorer, settings.pack_tokens, sampled), fast, ranks
             )
@@ -115,18 +110,69 @@ def train_model(
         raise GeofixError(too_large(settings, error)) from error
 
 
-def supervised_program(
-    fast: TrainableModel, encoder: Encoder, rows: Rows, settings: TrainSettings, tuner: TunerSettings, ranks: Ranks
-) -> Supervised:
-    """SFT or cold start over these samples, with what is rehearsed among them."""
-    rehearsed, old = (0, None) if settings.rehearsal is None else open_rehearsal(settings.rehearsal, encoder)
+@dataclass
+class _Phase:
+    """What the programs of a phase and its validation are made of."""
 
-    def encode(number: int) -> Sample:
-        if number >= len(rows) and old is not None:
-            return old(number - len(rows))
-        return encoder.conversation(rows[number]["messages_json"])
+    fast: TrainableModel
+    encoder: Encoder
+    settings: TrainSettings
+    store: ImageStore
+    connections: Connections | None
+    ranks: Ranks
+    vllm: VllmEngines | None = None
 
-    return Supervised(fast, encode, len(rows), settings, tuner, ranks, rehearsed)
+    def supervised(self, rows: Rows, tuner: TunerSettings) -> Supervised:
+        """SFT or cold start over these samples, with what is rehearsed among them."""
+        rehearsal, encoder = self.settings.rehearsal, self.encoder
+        rehearsed, old = (0, None) if rehearsal is None else open_rehearsal(rehearsal, encoder)
+
+        def encode(number: int) -> Sample:
+            if number >= len(rows) and old is not None:
+                return old(number - len(rows))
+            return encoder.conversation(rows[number]["messages_json"])
+
+        return Supervised(self.fast, encode, len(rows), self.settings, tuner, self.ranks, rehearsed)
+
+    def grpo(self, rows: Rows, scorer: Scorer) -> Grpo:
+        """GRPO over these samples; with tools where the recipe trains with them."""
+        settings, grpo, ranks = self.settings, self.settings.grpo, self.ranks
+        engines = self.engines(grpo.rollout_groups * grpo.group_size)
+        rollouts, encode = self.rollouts(engines, rows, grpo.group_size, grpo.temperature)
+        reference = None
+        if grpo.kl:
+            is_shared = ranks.count > 1 and settings.shard == "full"
+            # A reference that is shared out lies on all devices together: it is not moved beside them.
+            reference = Reference(self.fast, settings.lora is not None, grpo.reference == "offload" and not is_shared)
+            if is_shared:
+                shard(reference.fast, ranks)
+        return Grpo(self.fast, encode, rows, settings, rollouts, scorer, reference, ranks)
+
+    def engines(self, rollouts: int) -> RolloutEngines:
+        """vLLM's, or embedded ones that write this many rollouts side by side."""
+        return self.vllm or Engines(self.fast, self.encoder.end_tokens, rollouts)
+
+    def rollouts(
+        self, engines: RolloutEngines, rows: Rows, size: int, temperature: float, most_tokens: int | None = None
+    ) -> tuple[Rollouts, Callable[[int], Sample]]:
+        """What writes `size` rollouts of each row's question, and the question as tokens.
+
+        Rollouts have tools where the settings give them turns. `most_tokens` is given for validation, between whose
+        rounds key caches are freed.
+        """
+        grpo, encoder, connections = self.settings.grpo, self.encoder, self.connections
+        new_tokens = min(grpo.max_completion_tokens, most_tokens or grpo.max_completion_tokens)
+        keep = most_tokens is None
+        if not grpo.max_turns:
+            embedded = EmbeddedRollouts(engines, encoder.decode, size, new_tokens, temperature, keep=keep)
+            return embedded, lambda number: encoder.prompt(rows[number]["messages_json"])
+        make = environment_maker(self.settings, self.store, connections)
+        with_tools = ToolRollouts(
+            engines, encoder, make, size, grpo.max_completion_tokens, grpo.max_turns, temperature,
+            min(new_tokens, grpo.max_reply_tokens or new_tokens), keep,
+            connections is not None and connections.tools.mode != "live",
+        )  # fmt: skip
+        return with_tools, lambda number: opening_prompt(make(rows[number]), encoder)
 
 
 def packed_path(fast: TrainableModel) -> FastModel:
@@ -137,63 +183,6 @@ def packed_path(fast: TrainableModel) -> FastModel:
             "set train.grpo.engine=embedded"
         )
     return fast
-
-
-def grpo_program(
-    fast: TrainableModel,
-    encoder: Encoder,
-    rows: Rows,
-    settings: TrainSettings,
-    scorer: Scorer,
-    store: ImageStore,
-    connections: Connections | None,
-    ranks: Ranks = ALONE,
-    engines: RolloutEngines | None = None,
-) -> Grpo:
-    """GRPO over these samples, with rollouts of these engines; with tools where the recipe trains with them."""
-    grpo = settings.grpo
-    engines = engines or Engines(fast, encoder.end_tokens, grpo.rollout_groups * grpo.group_size)
-    rollouts, encode = open_rollouts(
-        engines, encoder, rows, settings, store, connections, grpo.group_size, grpo.temperature
-    )
-    reference = None
-    if grpo.kl:
-        is_shared = ranks.count > 1 and settings.shard == "full"
-        # A reference that is shared out lies on all devices together: it is not moved beside them.
-        reference = Reference(fast, settings.lora is not None, grpo.reference == "offload" and not is_shared)
-        if is_shared:
-            shard(reference.fast, ranks)
-    return Grpo(fast, encode, rows, settings, rollouts, scorer, reference, ranks)
-
-
-def open_rollouts(
-    engines: RolloutEngines,
-    encoder: Encoder,
-    rows: Rows,
-    settings: TrainSettings,
-    store: ImageStore,
-    connections: Connections | None,
-    size: int,
-    temperature: float,
-    most_tokens: int | None = None,
-) -> tuple[Rollouts, Callable[[int], Sample]]:
-    """What writes `size` rollouts of each row's question, and the question as tokens.
-
-    Rollouts have tools where the settings give them turns. `most_tokens` is given for validation, between whose rounds
-    key caches are freed.
-    """
-    grpo = settings.grpo
-    new_tokens = min(grpo.max_completion_tokens, most_tokens or grpo.max_completion_tokens)
-    if not grpo.max_turns:
-        embedded = EmbeddedRollouts(engines, encoder.decode, size, new_tokens, temperature, keep=most_tokens is None)
-        return embedded, lambda number: encoder.prompt(rows[number]["messages_json"])
-    make = environment_maker(settings, store, connections)
-    with_tools = ToolRollouts(
-        engines, encoder, make, size, grpo.max_completion_tokens, grpo.max_turns, temperature,
-        min(new_tokens, grpo.max_reply_tokens or new_tokens), most_tokens is None,
-        connections is not None and connections.tools.mode != "live",
-    )  # fmt: skip
-    return with_tools, lambda number: opening_prompt(make(rows[number]), encoder)
 
 
 def by_first(validate: Validate, fast: TrainableModel, ranks: Ranks) -> Validate:

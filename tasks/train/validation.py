@@ -78,14 +78,8 @@ def pass_figures(groups: Sequence[Sequence[Judged]]) -> Figures:
     while k <= max(map(len, groups), default=0):
         asked = [group for group in known if len(group) >= k]
         for limit_km in PASS_KM if asked else ():
-            shares = [
-                1 - math.comb(sum(not _is_near(one, limit_km) for one in group), k) / math.comb(len(group), k)
-                for group in asked
-            ]
+            far = [sum(one.error_km is None or one.error_km >= limit_km for one in group) for group in asked]
+            shares = [1 - math.comb(n, k) / math.comb(len(group), k) for n, group in zip(far, asked, strict=True)]
             figures[f"pass@{k}/acc@{limit_km:g}km"] = sum(shares) / len(shares)
         k *= 2
     return figures
-
-
-def _is_near(one: Judged, limit_km: float) -> bool:
-    return one.error_km is not None and one.error_km < limit_km

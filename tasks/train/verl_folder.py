@@ -90,7 +90,7 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
         (part / "reward.py").write_text(
             "from tasks.train.verl_hook import compute_score\n\n__all__ = ['compute_score']\n", encoding="utf-8"
         )
-        _yaml(part / "launch.yaml", launch_configuration(settings, final, model, rows, bool(tools), ESTIMATOR))
+        _yaml(part / "launch.yaml", launch_configuration(settings, final, model, rows, bool(tools)))
         script = part / "launch.sh"
         script.write_text(_script(final), encoding="utf-8")
         script.chmod(0o755)
@@ -216,12 +216,7 @@ ROUND = 256
 
 
 def launch_configuration(
-    settings: TrainSettings,
-    folder: Path,
-    model: str,
-    rows: Sequence[Mapping[str, Any]],
-    has_tools: bool,
-    estimator: str,
+    settings: TrainSettings, folder: Path, model: str, rows: Sequence[Mapping[str, Any]], has_tools: bool
 ) -> dict[str, Any]:
     """A Hydra file over verl's own `ppo_trainer`."""
     grpo = settings.grpo
@@ -310,7 +305,7 @@ def launch_configuration(
             "experiment_name": f"{settings.recipe}-grpo",
             "default_local_dir": str(folder / "checkpoints"),
         },
-        "ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": {"VERL_USE_EXTERNAL_MODULES": estimator}}}},
+        "ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": {"VERL_USE_EXTERNAL_MODULES": ESTIMATOR}}}},
     }
 
 

@@ -28,7 +28,7 @@ import torch
 from PIL import Image
 
 from schemas.errors import GeofixError
-from schemas.messages import ChatReply, ToolCall, Usage, image_reference, parts_of
+from schemas.messages import ChatReply, ToolCall, Usage, image_references, texts_of
 from schemas.settings.train import TrainSettings
 from tasks.agent.environment import TOOL_OUTAGE, TURN_BUDGET, Environment
 from tasks.agent.picture import open_picture
@@ -263,16 +263,13 @@ class ToolRollouts:
     def _add_responses(self, rollout: Rollout, responses: Sequence[dict[str, Any]]) -> None:
         """What the tools answered, as the chat template writes it after the reply."""
         environment = rollout.environment
-        texts = [part.get("text", "") for message in responses for part in parts_of(message["content"])]
-        if any(token in text for text in texts for token in CONTROL):
+        if any(token in text for message in responses for text in texts_of(message) for token in CONTROL):
             rollout.outage = CONTROL_TOKEN
             environment.end(CONTROL_TOKEN)
             return
         pictures = [
-            Image.open(io.BytesIO(environment.pictures[reference[0]])).convert("RGB")
-            for message in responses
-            for part in parts_of(message["content"])
-            if (reference := image_reference(part)) is not None
+            Image.open(io.BytesIO(environment.pictures[sha256])).convert("RGB")
+            for sha256, _ in image_references(list(responses))
         ]
         added = self._encoder.responses(responses, pictures)
         rollout.ids += list(added.ids)
@@ -302,13 +299,7 @@ def environment_maker(
     tools = open_toolbox(connections, None)
 
     def make(row: Mapping[str, Any]) -> Environment:
-        references = [
-            reference
-            for message in json.loads(row["messages_json"])
-            for part in parts_of(message["content"])
-            if (reference := image_reference(part)) is not None
-        ]
-        original = store.read(*references[0])
+        original = store.read(*image_references(json.loads(row["messages_json"]))[0])
         picture = open_picture(original, settings.image_max_pixels, settings.image_min_pixels)
         return Environment(picture, tools, prompt, stop_at_outage=True)
 

@@ -9,7 +9,7 @@ import pytest
 
 from flows import decision
 from flows.decision import Decision, conclude_review, snapshot_approved, suspended_for
-from flows.display import Silent, display
+from flows.display import Display, display
 from flows.session import Session
 from schemas.config import Config
 from schemas.errors import StageRefused
@@ -63,7 +63,7 @@ def test_a_rule_approves_what_passes_every_check_and_the_verdict_is_said_once(
     monkeypatch.setattr(decision, "publish_verdict", lambda verdict, report: published.append(verdict))
     here = session(tmp_path, "pending", passed=passed, review={"auto_approve": True})
     said: list[str] = []
-    shown = Silent()
+    shown = Display()
     monkeypatch.setattr(shown, "say", said.append)
     token = display.set(shown)
     try:

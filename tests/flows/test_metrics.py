@@ -28,7 +28,7 @@ from tasks.lake import Lake
 from tasks.runtime.chunk import ChunkJob
 from tasks.runtime.outcome import Rejected, Tick
 from tasks.runtime.steps import StepFile, Steps
-from tasks.services import tracing
+from tasks.services import meter
 from tasks.services.errors import ServiceError
 from tasks.services.meter import Tally
 
@@ -137,7 +137,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setattr(tracing, "_provider", lambda: provider)
+    monkeypatch.setattr(meter, "_provider", lambda: provider)
     return exporter
 
 
@@ -149,7 +149,7 @@ async def test_the_spans_of_all_stages_of_a_picture_are_one_trace_without_truth_
     spans: InMemorySpanExporter,
 ) -> None:
     async def judge(row: Any, context: Any) -> Any:
-        with tracing.request_span("chat", ""):
+        with meter.request_span("chat", ""):
             pass
         if row["id"] == "bad":
             raise ServiceError("chat", "outage", "Vienna 48.2082 is down")
@@ -175,12 +175,12 @@ async def test_the_spans_of_all_stages_of_a_picture_are_one_trace_without_truth_
 
 
 def test_without_an_endpoint_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in tracing.ENDPOINTS:
+    for name in meter.ENDPOINTS:
         monkeypatch.delenv(name, raising=False)
-    tracing._provider.cache_clear()
-    with tracing.item_span("plan", "r", "a") as told:
+    meter._provider.cache_clear()
+    with meter.item_span("plan", "r", "a") as told:
         told["outcome"] = "kept"
-    assert tracing._provider() is None
+    assert meter._provider() is None
 
 
 def test_log_lines_as_json_carry_the_ids_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

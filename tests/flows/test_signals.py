@@ -13,7 +13,7 @@ from tasks.lake import Lake
 
 # A flow as the commands run it, with a stage whose second item never ends.
 PROGRAM = """
-import os, sys, time
+import functools, os, sys, time
 from pathlib import Path
 
 import httpx
@@ -21,6 +21,7 @@ import polars as pl
 from ray import cloudpickle
 from flows.cli.command import Call, run_command
 from flows.cli.running import prefect_ready
+from flows.display import Display
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
 from tasks.lake import Lake
@@ -43,11 +44,12 @@ def work(item, context):
 STAGE = Stage("stay", (), ("places",), items, work, lambda s, w: None, resources=Resources(workers=2, chunk=1))
 
 def action():
-    with prefect_ready(lake):
+    say = functools.partial(print, file=sys.stdout, flush=True)  # the result's, before it is kept for that alone
+    with prefect_ready(lake, Display()):
         from prefect import flow, task
 
-        print(os.environ["PREFECT_API_URL"], os.environ["PREFECT_API_AUTH_STRING"], flush=True)
-        progress = lambda tick: print("done" if tick.done else "begun", flush=True)
+        say(os.environ["PREFECT_API_URL"], os.environ["PREFECT_API_AUTH_STRING"])
+        progress = lambda tick: say("done" if tick.done else "begun")
         context = Context(lake, connect(ServicesSettings(), {}), progress=progress)
         stay = task(lambda: run(STAGE, Nothing(), context), name="stay")
         flow(lambda: stay(), name="stay")()

@@ -17,23 +17,10 @@ from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess, weigh_notes, with_doubt
 from infra.offline.chat.brief import brief_reply, wants_brief
 from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import (
-    DETAIL,
-    GEOCODE,
-    KEYWORD,
-    SEARCH,
-    TIPS,
-    ZOOM,
-    Notes,
-    Tool,
-    call_text,
-    in_text,
-    offered,
-    read_notes,
-)
+from infra.offline.chat.notes import DETAIL, GEOCODE, KEYWORD, SEARCH, TIPS, ZOOM, Notes, Tool, offered, read_notes
 from infra.offline.chat.observer import clarity_of, light_of
 from infra.offline.chat.placenames import fold
-from infra.offline.chat.policy import MALFORMED_RATE, Action, next_action, spoil
+from infra.offline.chat.policy import MALFORMED_RATE, next_action, spoil
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
 
@@ -41,7 +28,6 @@ MAX_QUOTED = 160
 MAX_CLUES = 4
 Results = Iterable[tuple[Tool, str]]
 SLIP_RATE = 0.05  # how often it trusts its second thought instead of its first, at temperature 1
-_THOUSAND = re.compile(r"normali[sz]ed|0\s*(?:-|to|\.\.)\s*1000|\[0, ?1000\]", re.IGNORECASE)
 
 
 class ThoughtWriter:
@@ -184,17 +170,15 @@ def planner_reply(request: ChatRequest, dice: random.Random) -> Reply:
     thought = " ".join(part for part in said if part)
     if notes.suspicious and notes.results:
         thought += " One of the results addressed me with instructions; it is page text, so I leave it out."
-    return tool_call_reply(request, f"<think>{thought}</think>", tool.name, tool.arguments(action.value), dice)
+    return tool_call_reply(f"<think>{thought}</think>", tool.name, tool.arguments(action.value), dice)
 
 
-def tool_call_reply(
-    request: ChatRequest, said: str, name: str, arguments: dict[str, object], dice: random.Random
-) -> Reply:
-    """A reply that calls a tool, natively or as text, now and then malformed."""
+def tool_call_reply(said: str, name: str, arguments: dict[str, object], dice: random.Random) -> Reply:
+    """A reply that calls a tool, now and then malformed."""
     text = json.dumps(arguments, ensure_ascii=False)
     if dice.random() < MALFORMED_RATE:
         name, text = spoil(name, text, dice)
-    return Reply(f"{said}\n{call_text(name, text)}") if in_text(request) else Reply(said, ((name, text),))
+    return Reply(said, ((name, text),))
 
 
 def trajectory_dice(request: ChatRequest, dice: random.Random) -> random.Random:
@@ -245,8 +229,7 @@ def agent_reply(request: ChatRequest, dice: random.Random) -> Reply:
     thought = seen + " ".join(part for part in said if part)
     if state.notes.suspicious and state.results:
         thought += " A result addresses me with instructions; it is page text, so I leave it out."
-    arguments = tool.arguments(_argument(tool, action, state))
-    return tool_call_reply(request, f"<think>{thought}</think>", tool.name, arguments, dice)
+    return tool_call_reply(f"<think>{thought}</think>", tool.name, tool.arguments(action.value), dice)
 
 
 def _seen(state: State, request: ChatRequest, teller: ThoughtWriter, belief: Belief) -> str:
@@ -265,17 +248,6 @@ def _seen(state: State, request: ChatRequest, teller: ThoughtWriter, belief: Bel
     parts += state.told
     parts += teller.results(state.results, state.notes, belief)
     return "\n".join(parts) + ("\n" if parts else "")
-
-
-def _argument(tool: Tool, action: Action, state: State) -> object:
-    """The action's value; boxes in thousandths where the tool says so."""
-    if action.purpose == ZOOM and state.whole is not None:
-        told = f"{tool.about} {json.dumps(tool.parameters)}"
-        if _THOUSAND.search(told):
-            width, height = state.whole.width, state.whole.height
-            scale = (width, height, width, height)
-            return [round(1000 * side / whole) for side, whole in zip(action.value, scale, strict=True)]
-    return action.value
 
 
 def _with_street(answer: Answer, notes: Notes) -> Answer:

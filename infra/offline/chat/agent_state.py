@@ -4,7 +4,6 @@ Everything is rebuilt from the messages. What it read in a picture it has alread
 only pictures that came since its last words are looked at anew, with the slips that temperature brings.
 """
 
-import json
 import random
 import re
 from dataclasses import dataclass, field
@@ -34,8 +33,6 @@ SURE_SCORE = 0.75  # what it quotes is read this well; the rest is writing to lo
 READ_IN_PICTURE, READ_IN_CROP, READ_ON_MAP = "I read in the picture:", "The zoom shows:", "The map shows:"
 _READING = re.compile(rf"(?:{READ_IN_PICTURE}|(?P<crop>{READ_IN_CROP})|(?P<map>{READ_ON_MAP}))(?P<lines>[^\n]*)")
 _LINE = re.compile(r'"([^"\n]{1,80})"')
-_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-_RESPONSE = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
 
 
 @dataclass
@@ -53,7 +50,6 @@ def read_state(request: ChatRequest, dice: random.Random) -> State:
     state = State(Notes(calls_allowed=calls_allowed(request)))
     tools = offered(request)
     calls: dict[str, tuple[Tool, dict[str, Any]]] = {}
-    waiting: list[tuple[Tool, dict[str, Any]]] = []  # calls written as text, answered in their order
     unread: list[tuple[str, Picture]] = []
     last = ""
     for message in request.messages:
@@ -61,20 +57,13 @@ def read_state(request: ChatRequest, dice: random.Random) -> State:
             spoken = _recall(message, state)
             unread = [] if spoken else unread
             state.results = []
-            made = [(tool_of(c.name, tools), c.parsed(), c.id) for c in message.tool_calls]
-            written = [(tool_of(name, tools), arguments) for name, arguments in _text_calls(message.text)]
-            calls |= {call_id: (tool, arguments) for tool, arguments, call_id in made}
-            waiting = written or waiting
-            state.notes.calls_made += len(made) + len(written)
+            calls |= {call.id: (tool_of(call.name, tools), call.parsed()) for call in message.tool_calls}
+            state.notes.calls_made += len(message.tool_calls)
         elif message.role == "tool" and message.tool_call_id in calls:
             tool, arguments = calls[message.tool_call_id]
             last = tool.purpose
-            _result(state, tool, arguments, message.text)
-        for text in _RESPONSE.findall(message.text) if message.role in ("user", "tool") else ():
-            if waiting:
-                tool, arguments = waiting.pop(0)
-                last = tool.purpose
-                _result(state, tool, arguments, text)
+            note_result(state.notes, tool, arguments, message.text)
+            state.results.append((tool, message.text))
         for picture in message.pictures:
             if state.whole is None:
                 state.whole = look_at_picture(picture)
@@ -88,11 +77,6 @@ def read_state(request: ChatRequest, dice: random.Random) -> State:
         state.notes.description = describe(state.whole)
         state.notes.texts += [_unread(line) for line in state.whole.lines]
     return state
-
-
-def _result(state: State, tool: Tool, arguments: dict[str, Any], text: str) -> None:
-    note_result(state.notes, tool, arguments, text)
-    state.results.append((tool, text))
 
 
 def _recall(message: Message, state: State) -> bool:
@@ -152,16 +136,3 @@ def _unread(line: TextLine) -> SeenText:
     """A line of the whole picture as a place to look at; what it says is known only from a reading."""
     text = None if line.score < READABLE_SCORE else ""
     return SeenText(text, line.box, line.score, line.height)
-
-
-def _text_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
-    found = []
-    for body in _CALL.findall(text):
-        try:
-            parsed = json.loads(body)
-        except (json.JSONDecodeError, RecursionError):
-            continue
-        if isinstance(parsed, dict) and isinstance(parsed.get("name"), str):
-            arguments = parsed.get("arguments")
-            found.append((parsed["name"], arguments if isinstance(arguments, dict) else {}))
-    return found

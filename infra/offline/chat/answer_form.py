@@ -13,8 +13,8 @@ from typing import Any
 from infra.offline.chat.protocol import ChatRequest
 
 DEEPEST_SCHEMA = 24  # a schema may refer to itself; an answer ends
-DEEPEST = 12
 _LONGEST = 60_000
+_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:"]|[^"{}\[\],:]+')  # of JSON: strings, marks, what stands between
 _LEVELS = re.compile(r"\bCountry\s*;\s*(?:Region|State|Province)\w*(?:\s*/\s*\w+)?\s*;\s*[\w <>.]+", re.IGNORECASE)
 _LINE = re.compile(
     r"^[ \t>*-]*(?P<label>[A-Z][A-Za-z_ /]{1,30}?)(?:\*\*)?[ \t]*:[ \t]*(?:\*\*)?[ \t]*(?P<rest>\.\.\.|…|<[^<>\n]*>"
@@ -184,71 +184,36 @@ def templates_in(text: str) -> tuple[dict[str, Any], ...]:
     at = 0
     text = text[:_LONGEST]
     while (start := text.find("{", at)) >= 0:
-        schema, end = _object(text, start + 1, 0)
-        if schema.get("properties"):
-            found.append(schema)
-            at = max(end, start + 1)
-        else:
-            at = start + 1
+        at = start + 1
+        end = _end_of_object(text, start)
+        # An example stands for values by words and dots, which are not JSON: of those no type is known.
+        parts = _PARTS.findall(text, start, end)
+        plain = (part if part[0] in '"{}[],:' else "null" * bool(part.strip()) for part in parts)
+        try:
+            example = json.loads("".join(plain))
+        except (ValueError, RecursionError):
+            continue
+        if example:
+            found.append(_schema_of(example))
+            at = end
     return tuple(found)
 
 
-def _object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
-    properties: dict[str, Any] = {}
-    while at < len(text) and depth < DEEPEST:
-        char = text[at]
-        if char == "}":
-            return {"type": "object", "properties": properties}, at + 1
-        if char == '"':
-            key, after = _string(text, at)
-            colon = _skip(text, after)
-            if colon < len(text) and text[colon] == ":" and len(key) <= 60:
-                properties[key], at = _value(text, _skip(text, colon + 1), depth + 1)
-                continue
-            at = after
-            continue
-        at += 1
-    return {"type": "object", "properties": {}}, at
+def _end_of_object(text: str, start: int) -> int:
+    depth = 0
+    for part in _PARTS.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(part[0], 0)
+        if depth == 0:
+            return part.end()
+    return start
 
 
-def _value(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
-    if at >= len(text) or depth > DEEPEST:
-        return {}, at
-    if text[at] == "{":
-        return _object(text, at + 1, depth)
-    if text[at] == "[":
-        item, end = _value(text, _skip(text, at + 1), depth + 1)
-        return {"type": "array", "items": item}, _closing(text, end)
-    if text[at] == '"':
-        return {"type": "string"}, _string(text, at)[1]
-    end = at
-    while end < len(text) and text[end] not in ",}]\n":
-        end += 1
-    return {}, end
-
-
-def _string(text: str, at: int) -> tuple[str, int]:
-    end = at + 1
-    while end < len(text) and text[end] != '"':
-        end += 2 if text[end] == "\\" else 1
-    return text[at + 1 : end], min(len(text), end + 1)
-
-
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
-
-
-def _closing(text: str, at: int) -> int:
-    """After the bracket that ends the array, whatever stands before it."""
-    depth, end = 1, at
-    while end < len(text) and depth:
-        depth += {"[": 1, "]": -1}.get(text[end], 0)
-        if text[end] == "}" and depth == 1:
-            return end  # the example left the array open
-        end += 1
-    return end
+def _schema_of(example: Any) -> dict[str, Any]:
+    if isinstance(example, dict):
+        return {"type": "object", "properties": {name: _schema_of(value) for name, value in example.items()}}
+    if isinstance(example, list):
+        return {"type": "array", "items": _schema_of(example[0]) if example else {}}
+    return {"type": "string"} if isinstance(example, str) else {}
 
 
 @dataclass(frozen=True)
@@ -308,9 +273,8 @@ def write_answer(request: ChatRequest, thought: str, answer: Answer) -> str:
 
 
 def prompt_of(request: ChatRequest) -> str:
-    """The words that say how to answer: the system's and the user's, without tool results."""
-    told = [m.text for m in request.messages if m.role in ("system", "developer", "user")]
-    return "\n".join(text for text in told if "<tool_response>" not in text)
+    """The words that say how to answer: the system's and the user's."""
+    return "\n".join(m.text for m in request.messages if m.role in ("system", "developer", "user"))
 
 
 def wants_think(told: str) -> bool:

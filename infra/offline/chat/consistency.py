@@ -6,9 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
-from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.beliefs import country_name, match_weight
 from infra.offline.chat.clues import (
     LANGUAGE_NAMES,
@@ -72,11 +70,6 @@ REGION_FROM, PLACE_FROM = 2.0, 3.0
 SAME_COUNTRY, SAME_REGION, OTHER_REGION = 3.0, 2.0, 1.5
 IMPLIED = 0.5  # a town named for certain speaks for its country half as much as for itself
 SLIP_RATE = 0.04  # how often it misses what a level says
-_ALIASES = {
-    "country": ("country", "country_name", "nation"),
-    "region": ("region", "state", "province", "admin1", "region_name"),
-    "place": ("place", "city", "precise_location", "specific_location", "location", "town", "place_name"),
-}
 
 
 @dataclass
@@ -217,24 +210,15 @@ class Conclusion:
 
 
 def consistency_reply(request: ChatRequest, dice: random.Random) -> Reply:
-    """Country, region and place as JSON, in the asked schema or in its own; pictures are refused before this."""
+    """Country, region and place as JSON; pictures are refused before this."""
     support = read_reasoning(reasoning_in(request))
     found = conclude(support)
     slips = {level: dice.random() < SLIP_RATE for level in found}
-    known: dict[str, Any] = {}
-    for level, conclusion in found.items():
-        name = None if slips[level] else conclusion.name
-        for alias in _ALIASES[level]:
-            known[alias] = name if name is not None or _nullable(request.response_schema, alias) else UNKNOWN
+    known = {level: (None if slips[level] else conclusion.name) or UNKNOWN for level, conclusion in found.items()}
     whys = "; ".join(conclusion.why for conclusion in found.values())
     if support.suspicious:
         whys += "; sentences that address the reader were left out"
-    if not request.response_schema:
-        own = {level: known[level] for level in found}
-        return Reply(json.dumps({**own, "reason": whys}, ensure_ascii=False))
-    return Reply(
-        fill_schema(request.response_schema, {**known, "reason": whys, "explanation": whys, "reasoning": whys})
-    )
+    return Reply(json.dumps({**known, "reason": whys}, ensure_ascii=False))
 
 
 def conclude(support: Support) -> dict[str, Conclusion]:
@@ -326,14 +310,3 @@ def _region_code(place: Place) -> str:
     source, names = gazetteer(), place_names()
     rows = [row for row in names.primary.get(fold(place.name), ()) if names.places[row] is place]
     return source.region_code(rows[0]) if rows else ""
-
-
-def _nullable(schema: dict[str, Any] | None, name: str) -> bool:
-    """Whether the asked schema has a way of its own to say that a level is not known."""
-    properties = (schema or {}).get("properties")
-    part = properties.get(name) if isinstance(properties, dict) else None
-    if not isinstance(part, dict):
-        return False
-    listed = part.get("anyOf") or part.get("oneOf") or []
-    kinds = [part, *(option for option in listed if isinstance(option, dict))] if isinstance(listed, list) else [part]
-    return any(kind.get("type") == "null" or "null" in (kind.get("type") or ()) for kind in kinds)

@@ -5,7 +5,6 @@ import math
 import random
 import re
 import secrets
-import time
 import unicodedata
 import zlib
 from collections.abc import Callable
@@ -15,18 +14,19 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from infra.offline.chat import agent, answerer, consistency, judge, observer, verifier
 from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.protocol import ChatError, ChatRequest, bad, read_request
-from infra.offline.chat.reply import VARIANTS, Reply, base_name, completion, prompt_tokens, speak_as, stream
+from infra.offline.chat.reply import Reply, completion
 from infra.offline.computing import compute_in_thread
 
 EMBEDDER, WIDTH = "embedder", 384
 MOST_TEXTS, MOST_LETTERS = 2048, 8192
 KEY = re.compile(r"sk-[A-Za-z0-9_-]{4,200}")
+CUT = ":length"  # after a model's name: its replies end in the middle
 CREATED = 1_762_000_000
 
 
@@ -78,7 +78,6 @@ def chat_application() -> Starlette:
         Route("/chat/completions", complete, methods=["POST"]),
         Route("/embeddings", embed, methods=["POST"]),
         Route("/models", list_models),
-        Route("/models/{name}", show_model),
     ]
     return Starlette(routes=served, exception_handlers={ChatError: _refuse})
 
@@ -91,23 +90,13 @@ async def _refuse(request: Request, error: Exception) -> Response:
 async def complete(request: Request) -> Response:
     check_key(request)
     asked, replies = await compute_in_thread(_answer, await request.body())
-    limits = _limits.after(prompt_tokens(asked))
-    if asked.stream:
-        return StreamingResponse(stream(asked, replies), media_type="text/event-stream", headers=limits)
-    return JSONResponse(completion(asked, replies), headers=limits)
+    return JSONResponse(completion(asked, replies))
 
 
 async def list_models(request: Request) -> Response:
     check_key(request)
-    return JSONResponse({"object": "list", "data": [_card(name) for name in (*MODELS, EMBEDDER)]})
-
-
-async def show_model(request: Request) -> Response:
-    check_key(request)
-    name = request.path_params["name"]
-    if name not in _takes_pictures() and name != EMBEDDER:
-        raise ChatError(404, f"The model '{name}' does not exist", param="model", code="model_not_found")
-    return JSONResponse(_card(name))
+    card = {"object": "model", "created": CREATED, "owned_by": "geofix-offline"}
+    return JSONResponse({"object": "list", "data": [{"id": name, **card} for name in (*MODELS, EMBEDDER)]})
 
 
 def check_key(request: Request) -> None:
@@ -128,46 +117,18 @@ def answer(body: bytes) -> dict[str, Any]:
 def _answer(body: bytes) -> tuple[ChatRequest, list[Reply]]:
     parsed = _parse(body, "We could not parse the JSON body of your request. (HINT: check for a trailing comma.)")
     request = read_request(parsed, _takes_pictures())
-    name, variant = base_name(request.model)
-    speak = _call_by_name if MODELS[name].calls_tools and _named_tool(request) else MODELS[name].speak
-    return request, [speak_as(variant, speak, request, random_for(request, index)) for index in range(request.choices)]
+    model = MODELS[request.model.removesuffix(CUT)]
+    speak = _call_by_name if model.calls_tools and _named_tool(request) else model.speak
+    replies = [speak(request, random_for(request, index)) for index in range(request.choices)]
+    if request.model.endswith(CUT):
+        replies = [Reply((reply.content or "")[: len(reply.content or "") // 2], is_cut=True) for reply in replies]
+    return request, replies
 
 
 @lru_cache(maxsize=1)
 def _takes_pictures() -> dict[str, bool]:
     """Every name a request may give, with whether that model takes pictures."""
-    names = list(MODELS.items())
-    variants = [(f"{name}:{variant}", model) for name, model in names for variant in VARIANTS]
-    return {name: model.takes_pictures for name, model in [*names, *variants]}
-
-
-class _Limits:
-    """The rate-limit headers of a vendor. Nothing is refused by them: a 429 is a fault, and asked for."""
-
-    REQUESTS, TOKENS, WINDOW_S = 10_000, 30_000_000, 60.0
-
-    def __init__(self) -> None:
-        self.began, self.requests, self.tokens = time.monotonic(), 0, 0
-
-    def after(self, tokens: int) -> dict[str, str]:
-        """The headers once a request of n tokens is counted."""
-        spent = time.monotonic() - self.began
-        if spent >= self.WINDOW_S:
-            self.began, self.requests, self.tokens, spent = time.monotonic(), 0, 0, 0.0
-        self.requests, self.tokens = self.requests + 1, self.tokens + tokens
-        reset = f"{max(0.0, self.WINDOW_S - spent):.3f}s"
-        return {
-            "x-request-id": f"req_{secrets.token_hex(16)}",
-            "x-ratelimit-limit-requests": str(self.REQUESTS),
-            "x-ratelimit-remaining-requests": str(max(0, self.REQUESTS - self.requests)),
-            "x-ratelimit-reset-requests": reset,
-            "x-ratelimit-limit-tokens": str(self.TOKENS),
-            "x-ratelimit-remaining-tokens": str(max(0, self.TOKENS - self.tokens)),
-            "x-ratelimit-reset-tokens": reset,
-        }
-
-
-_limits = _Limits()
+    return {f"{name}{end}": model.takes_pictures for name, model in MODELS.items() for end in ("", CUT)}
 
 
 def random_for(request: ChatRequest, index: int) -> random.Random:
@@ -179,10 +140,6 @@ def random_for(request: ChatRequest, index: int) -> random.Random:
         return random.Random(request.fingerprint)
     seed = request.seed if request.seed is not None else secrets.randbits(64)
     return random.Random(f"{request.fingerprint}/{seed}/{index}")
-
-
-def _card(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": CREATED, "owned_by": "geofix-offline"}
 
 
 async def embed(request: Request) -> Response:

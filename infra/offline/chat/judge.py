@@ -293,26 +293,16 @@ def aliases(verdict: dict[str, object]) -> dict[str, object]:
     """The same values under the names clients give them."""
     subscores, kinds = verdict["subscores"], verdict["categories"]
     assert isinstance(subscores, dict) and isinstance(kinds, dict)
-    names = ("class", "label", "localizability", "classification", "localizability_class")
-    same = dict.fromkeys(names, verdict["verdict"])
-    scores = dict.fromkeys(("locatability_score", "localizability_score", "locatability"), verdict["score"])
-    rest = {
+    return {
+        "class": verdict["verdict"],
         "sub_scores": subscores,
         "scenes": kinds,
-        "scene_categories": kinds,
-        "clarity": subscores["image_clarity"],
-        "text": subscores["amount_of_text"],
-        "text_amount": subscores["amount_of_text"],
-        "cultural": subscores["distinctiveness_of_cultural_landscape"],
         "cultural_landscape": subscores["distinctiveness_of_cultural_landscape"],
         "natural_landscape": subscores["distinctiveness_of_natural_landscape"],
-        "vehicles": subscores["vehicle_and_pedestrian_information"],
         "vehicles_and_pedestrians": subscores["vehicle_and_pedestrian_information"],
-        "main_geographical_clues": verdict["clues"],
-        "explanation": verdict["reason"],
-        "rationale": verdict["reason"],
+        **subscores,
+        **kinds,
     }
-    return {**same, **scores, **rest, **subscores, **kinds}
 
 
 def _grade(share: float, maybe: float, yes: float) -> str:

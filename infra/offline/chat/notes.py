@@ -27,7 +27,6 @@ _PURPOSE_WORDS = (
     (KEYWORD, r"poi|keyword|nearby|places?_search"),
     (SEARCH, r"search|web|browse"),
 )
-_TOOLS_BLOCK = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _MAIN = {
     ZOOM: r"bbox|box|region|area|rect",
     SEARCH: r"query|q$|keywords?|text|question",
@@ -68,7 +67,6 @@ class Tool:
     name: str
     purpose: str  # one of PURPOSES, or "" where the model does not understand what it is for
     parameters: Mapping[str, Any]
-    about: str
 
     def arguments(self, value: Any) -> dict[str, Any]:
         """The arguments that carry the one value the purpose needs, named and typed as the schema says."""
@@ -78,7 +76,7 @@ class Tool:
         required = [str(name) for name in listed] if isinstance(listed, list) else []
         main = next((name for name in required if name in named), next(iter(named), "value"))
         main = next((name for name in named if _fits_purpose(name, self.purpose)), main)
-        found = {main: _shaped(value, named.get(main), self.about)}
+        found = {main: _shaped(value, named.get(main))}
         for name in required:
             if name not in found and name in named:
                 found[name] = _default(named[name])
@@ -93,42 +91,12 @@ class Tool:
 
 
 def offered(request: ChatRequest) -> dict[str, Tool]:
-    """The tools of a request by name: those of `tools`, else those of a `<tools>` block in its prompt."""
-    if request.tools:
-        return {name: _tool(name, schema, request.tool_notes.get(name, "")) for name, schema in request.tools.items()}
-    found: dict[str, Tool] = {}
-    for block in _TOOLS_BLOCK.findall(request.system):
-        for line in block.splitlines():
-            function = _function(line)
-            if function is not None:
-                found[function["name"]] = _tool(
-                    function["name"], function.get("parameters") or {}, str(function.get("description") or "")
-                )
+    """The tools of a request by name."""
+    found = {}
+    for name, parameters in request.tools.items():
+        about = request.tool_notes.get(name, "")
+        found[name] = Tool(name, purpose_of(name, about, parameters), parameters)
     return found
-
-
-def in_text(request: ChatRequest) -> bool:
-    """Whether calls are to be written as text: tools stand in the prompt and not in the request."""
-    return not request.tools and bool(_TOOLS_BLOCK.search(request.system))
-
-
-def call_text(name: str, arguments: str) -> str:
-    """A call as models write it that were not given a tool protocol."""
-    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
-
-
-def _function(line: str) -> dict[str, Any] | None:
-    try:
-        parsed = json.loads(line)
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    function = parsed.get("function", parsed) if isinstance(parsed, dict) else None
-    return function if isinstance(function, dict) and isinstance(function.get("name"), str) else None
-
-
-def _tool(name: str, schema: Any, about: str) -> Tool:
-    parameters = schema if isinstance(schema, dict) else {}
-    return Tool(name, purpose_of(name, about, parameters), parameters, about)
 
 
 def purpose_of(name: str, about: str, parameters: Mapping[str, Any]) -> str:
@@ -146,23 +114,13 @@ def _fits_purpose(name: str, purpose: str) -> bool:
     return purpose in _MAIN and re.search(_MAIN[purpose], name, re.IGNORECASE) is not None
 
 
-def _shaped(value: Any, schema: Any, about: str) -> Any:
-    """The value in the type the schema wants: a point as "lat,lon", as an array or as an object."""
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    told = f"{about} {schema.get('description', '') if isinstance(schema, dict) else ''}".lower()
-    if isinstance(value, tuple) and len(value) == 2:  # a point: lat, lon
-        lat, lon = (round(float(part), 5) for part in value)
-        first_lon = bool(re.search(r"(?:lon|lng)\w*\s*[,;]\s*lat", told))
-        if kind == "object":
-            names = schema.get("properties") if isinstance(schema.get("properties"), dict) else {"lat": {}, "lon": {}}
-            return {name: lat if "lat" in name.lower() else lon for name in names}
-        pair = [lon, lat] if first_lon else [lat, lon]
-        return pair if kind == "array" else ",".join(str(part) for part in pair)
-    if isinstance(value, list) and kind == "string":
-        return ", ".join(str(part) for part in value)
-    if isinstance(value, list) and kind == "object" and isinstance(schema.get("properties"), dict):
-        return dict(zip(schema["properties"], value, strict=False))
-    return value
+def _shaped(value: Any, schema: Any) -> Any:
+    """The value in the type the schema wants: a point as an array or as "lat,lon"."""
+    if not isinstance(value, tuple):
+        return value
+    pair = [round(float(part), 5) for part in value]
+    as_array = isinstance(schema, dict) and schema.get("type") == "array"
+    return pair if as_array else ",".join(str(part) for part in pair)
 
 
 def _default(schema: Any) -> Any:
@@ -276,7 +234,7 @@ def nearly_alike(line: str, other: str) -> bool:
 
 def tool_of(name: str, tools: dict[str, Tool]) -> Tool:
     """The tool an earlier call meant; tools are not offered again once the calls are used up."""
-    return tools.get(name) or Tool(name, purpose_of(name, "", {}), {}, "")
+    return tools.get(name) or Tool(name, purpose_of(name, "", {}), {})
 
 
 def calls_allowed(request: ChatRequest) -> int:

@@ -6,23 +6,29 @@ import hashlib
 import io
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from PIL import Image, UnidentifiedImageError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse
 
 MAX_BYTES = 20 * 1024 * 1024
 MAX_PIXELS = 40_000_000
 FORMATS = {"PNG", "JPEG", "WEBP", "GIF"}
-ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_CHOICES = 16
 MAX_IMAGES = 32
+# What pydantic calls an error, to OpenAI's code for it; of any other the type is wrong.
+_CODES = {
+    "missing": "missing_required_parameter",
+    "literal_error": "invalid_value",
+    "union_tag_invalid": "invalid_value",
+    "too_short": "empty_array",
+}
 CONTEXT_TOKENS = 131_072  # of every served model
 # What vendors and vLLM take; anything else is refused by name, as a misspelt parameter would go unnoticed.
 PARAMETERS = frozenset((
     "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "temperature", "top_p",
-    "top_k", "min_p", "n", "seed", "max_tokens", "max_completion_tokens", "stop", "stream", "stream_options",
-    "presence_penalty",
+    "top_k", "min_p", "n", "seed", "max_tokens", "max_completion_tokens", "stop", "stream", "presence_penalty",
     "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "user", "metadata", "store",
     "service_tier", "reasoning_effort", "modalities", "chat_template_kwargs", "prompt_cache_key", "safety_identifier",
 ))  # fmt: skip
@@ -44,16 +50,6 @@ class ChatError(Exception):
 def bad(message: str, param: str | None = None, code: str | None = None) -> ChatError:
     """A 400 that names the field at fault."""
     return ChatError(400, message, param=param, code=code)
-
-
-def missing(param: str) -> ChatError:
-    return bad(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-
-
-def wrong_type(param: str, expected: str, got: object) -> ChatError:
-    names = {bool: "a boolean", int: "an integer", float: "a decimal", str: "a string", list: "an array"}
-    given = "null" if got is None else names.get(type(got), "an object")
-    return bad(f"Invalid type for '{param}': expected {expected}, but got {given} instead.", param, "invalid_type")
 
 
 def is_panorama(width: int, height: int) -> bool:
@@ -136,13 +132,10 @@ class ChatRequest:
     tool_choice: str = "auto"  # none | auto | required | the name of one function
     response_schema: dict[str, Any] | None = None  # {} for json_object
     temperature: float = 1.0  # as it acts: narrowed by top_p and top_k
-    parallel: bool = True  # whether several tools may be called at once
     seed: int | None = None
     choices: int = 1
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    stream: bool = False
-    stream_usage: bool = False
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
@@ -168,60 +161,142 @@ class ChatRequest:
         return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 
+class _Checked(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Text(_Checked):
+    type: Literal["text"]
+    text: str
+
+
+class _Url(_Checked):
+    url: str
+
+
+class _Image(_Checked):
+    type: Literal["image_url"]
+    image_url: _Url
+
+
+_Part = Annotated[_Text | _Image, Field(discriminator="type")]
+
+
+class _Called(_Checked):
+    name: str
+    arguments: str
+
+
+class _Call(_Checked):
+    id: str
+    function: _Called
+
+
+def _parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+class _Message(_Checked):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[list[_Part] | None, BeforeValidator(_parts)] = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+
+
+class _Function(_Checked):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _Tool(_Checked):
+    type: Literal["function"]
+    function: _Function
+
+
+class _Schema(_Checked):
+    name: str
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class _Format(_Checked):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _Schema | None = None
+
+
+class _Body(_Checked):
+    messages: list[_Message] = Field(min_length=1)
+    tools: list[_Tool] | None = None
+    tool_choice: Any = None
+    response_format: _Format | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=10**6)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=2)
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    max_tokens: int | None = Field(None, ge=1, le=10**7)
+    max_completion_tokens: int | None = Field(None, ge=1, le=10**7)
+    stop: str | list[str] | None = None
+    stream: Literal[False] | None = None
+
+
 def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
     """The checked request; `vision` says for each served model whether it takes pictures."""
     if not isinstance(body, dict):
         raise bad("We could not parse the JSON body of your request. The body must be a JSON object.")
     model = body.get("model")
-    if not model:
+    if not model or not isinstance(model, str):
         raise bad("you must provide a model parameter", "model")
-    if not isinstance(model, str):
-        raise wrong_type("model", "a string", model)
     if model not in vision:
         text = f"The model `{model}` does not exist or you do not have access to it."
         raise ChatError(404, text, code="model_not_found")
     for name in body:
         if name not in PARAMETERS:
             raise bad(f"Unknown parameter: '{name}'.", str(name), "unknown_parameter")
-    messages = _read_messages(body, vision[model])
-    _check_length(messages)
-    tools = _read_tools(body.get("tools"))
-    options = body.get("stream_options")
-    stream = _flag(body, "stream")
-    if options is not None and not stream:
-        raise bad("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
-    stop = body.get("stop") or ()
-    if not isinstance(stop, str | list | tuple):
-        raise wrong_type("stop", "a string or an array of strings", stop)
+    try:
+        asked = _Body.model_validate(body)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    messages = _read_messages(asked.messages, vision[model])
+    functions = [tool.function for tool in asked.tools or ()]
+    tools = {function.name: function.parameters or {} for function in functions}
+    stop = asked.stop or ()
     return ChatRequest(
         model=model,
         messages=messages,
         tools=tools,
-        tool_notes=_read_tool_notes(body.get("tools")),
-        tool_choice=_read_tool_choice(body.get("tool_choice"), tools),
-        response_schema=_read_response_format(body.get("response_format")),
-        temperature=_effective_temperature(body),
-        parallel=body.get("parallel_tool_calls") is None or _flag(body, "parallel_tool_calls"),
-        seed=_integer(body, "seed", None, -(2**63), 2**63 - 1),
-        choices=_integer(body, "n", 1, 1, MAX_CHOICES) or 1,
-        max_tokens=_integer(body, "max_completion_tokens", _integer(body, "max_tokens", None, 1, 10**7), 1, 10**7),
-        stop=(stop,) if isinstance(stop, str) else tuple(str(item) for item in stop),
-        stream=stream,
-        stream_usage=isinstance(options, dict) and bool(options.get("include_usage")),
+        tool_notes={function.name: function.description or "" for function in functions},
+        tool_choice=_read_tool_choice(asked.tool_choice, tools),
+        response_schema=_read_response_format(asked.response_format),
+        temperature=_effective_temperature(asked),
+        seed=asked.seed,
+        choices=asked.n or 1,
+        max_tokens=asked.max_completion_tokens or asked.max_tokens,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
     )
 
 
-def _effective_temperature(body: dict[str, Any]) -> float:
+def _refusal(error: ValidationError) -> ChatError:
+    """The first thing that is wrong, in OpenAI's terms."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    param = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
+    code = _CODES.get(first["type"], "invalid_type")
+    for kind, limit in first.get("ctx", {}).items():
+        if kind in ("ge", "le"):
+            side = "below_min" if kind == "ge" else "above_max"
+            code = f"{'decimal' if isinstance(limit, float) else 'integer'}_{side}_value"
+    return bad(f"Invalid '{param}': {first['msg']}.", param, code)
+
+
+def _effective_temperature(asked: _Body) -> float:
     """The temperature as it acts: a smaller nucleus or fewer candidates leave less to chance."""
-    temperature = _number(body, "temperature", 1.0, 0, 2)
-    nucleus = _number(body, "top_p", 1.0, 0, 1)
-    few = _integer(body, "top_k", None, -1, 10**6)
-    for name, low, high in (("presence_penalty", -2, 2), ("frequency_penalty", -2, 2), ("min_p", 0, 1)):
-        _number(body, name, 0.0, low, high)
-    _number(body, "repetition_penalty", 1.0, 0.01, 2)
-    if few == 1 or nucleus == 0:
-        return 0.0
-    return float(temperature * nucleus**0.5)
+    temperature, nucleus = (1.0 if value is None else value for value in (asked.temperature, asked.top_p))
+    return 0.0 if asked.top_k == 1 or nucleus == 0 else float(temperature * nucleus**0.5)
 
 
 def _check_length(messages: tuple[Message, ...]) -> None:
@@ -235,84 +310,31 @@ def _check_length(messages: tuple[Message, ...]) -> None:
         raise bad(text, "messages", "context_length_exceeded")
 
 
-def _read_messages(body: dict[str, Any], takes_pictures: bool) -> tuple[Message, ...]:
-    raw = body.get("messages")
-    if raw is None:
-        raise missing("messages")
-    if not isinstance(raw, list):
-        raise wrong_type("messages", "an array of objects", raw)
-    if not raw:
-        text = "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array."
-        raise bad(text, "messages", "empty_array")
-    messages = tuple(_read_message(item, f"messages[{i}]", takes_pictures) for i, item in enumerate(raw))
+def _read_messages(listed: list[_Message], takes_pictures: bool) -> tuple[Message, ...]:
+    messages = tuple(_read_message(one, f"messages[{i}]", takes_pictures) for i, one in enumerate(listed))
     if sum(len(message.pictures) for message in messages) > MAX_IMAGES:
         raise bad(f"Too many images. At most {MAX_IMAGES} are allowed.", "messages", "too_many_images")
     _check_tool_order(messages)
+    _check_length(messages)
     return messages
 
 
-def _read_message(raw: Any, where: str, takes_pictures: bool) -> Message:
-    if not isinstance(raw, dict):
-        raise wrong_type(where, "an object", raw)
-    role = raw.get("role")
-    if role is None:
-        raise missing(f"{where}.role")
-    if not isinstance(role, str) or role not in ROLES:
-        allowed = ", ".join(f"'{name}'" for name in ROLES)
-        raise bad(f"Invalid value: '{role}'. Supported values are: {allowed}.", f"{where}.role", "invalid_value")
-    listed = raw.get("tool_calls") or []
-    if not isinstance(listed, list):
-        raise wrong_type(f"{where}.tool_calls", "an array of objects", listed)
-    calls = tuple(_read_call(item, f"{where}.tool_calls[{i}]") for i, item in enumerate(listed))
-    content = raw.get("content")
-    if content is None and not (role == "assistant" and (calls or raw.get("refusal"))):
-        raise wrong_type(f"{where}.content", "a string or an array of objects", None)
-    text, pictures = _read_content(content, f"{where}.content", takes_pictures)
-    call_id = raw.get("tool_call_id")
-    if role == "tool" and not isinstance(call_id, str):
-        raise missing(f"{where}.tool_call_id")
-    return Message(role, text, pictures, calls, call_id)
-
-
-def _read_content(content: Any, where: str, takes_pictures: bool) -> tuple[str, tuple[Picture, ...]]:
-    if content is None:
-        return "", ()
-    if isinstance(content, str):
-        return content, ()
-    if not isinstance(content, list):
-        raise wrong_type(where, "a string or an array of objects", content)
-    texts, pictures = [], []
-    for i, part in enumerate(content):
-        at = f"{where}[{i}]"
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind == "text":
-            if not isinstance(part.get("text"), str):
-                raise wrong_type(f"{at}.text", "a string", part.get("text"))
-            texts.append(part["text"])
-        elif kind == "image_url":
+def _read_message(given: _Message, where: str, takes_pictures: bool) -> Message:
+    calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in given.tool_calls or ())
+    if given.content is None and not (given.role == "assistant" and (calls or given.refusal)):
+        raise bad(f"Missing required parameter: '{where}.content'.", f"{where}.content", "invalid_type")
+    if given.role == "tool" and given.tool_call_id is None:
+        at = f"{where}.tool_call_id"
+        raise bad(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
+    pictures = []
+    for i, part in enumerate(given.content or ()):
+        if isinstance(part, _Image):
+            at = f"{where}.content[{i}]"
             if not takes_pictures:
                 raise bad("Invalid content type. image_url is only supported by certain models.", at, "invalid_value")
-            image_url = part.get("image_url")
-            url = image_url.get("url") if isinstance(image_url, dict) else None
-            if not isinstance(url, str):
-                raise missing(f"{at}.image_url.url")
-            pictures.append(open_data_uri(url, at))
-        else:
-            text = f"Invalid value: '{kind}'. Supported values are: 'text' and 'image_url'."
-            raise bad(text, f"{at}.type", "invalid_value")
-    return "\n".join(texts), tuple(pictures)
-
-
-def _read_call(raw: Any, where: str) -> ToolCall:
-    function = raw.get("function") if isinstance(raw, dict) else None
-    if not isinstance(function, dict) or not isinstance(raw.get("id"), str):
-        raise missing(f"{where}.function")
-    name, arguments = function.get("name"), function.get("arguments")
-    if not isinstance(name, str):
-        raise missing(f"{where}.function.name")
-    if not isinstance(arguments, str):
-        raise wrong_type(f"{where}.function.arguments", "a string", arguments)
-    return ToolCall(raw["id"], name, arguments)
+            pictures.append(open_data_uri(part.image_url.url, at))
+    text = "\n".join(part.text for part in given.content or () if isinstance(part, _Text))
+    return Message(given.role, text, tuple(pictures), calls, given.tool_call_id)
 
 
 def _check_tool_order(messages: tuple[Message, ...]) -> None:
@@ -343,24 +365,6 @@ def _raise_unanswered(open_ids: set[str], at: int) -> None:
     raise bad(text, f"messages.[{at}].role")
 
 
-def _read_tools(raw: Any) -> dict[str, dict[str, Any]]:
-    if raw is None:
-        return {}
-    if not isinstance(raw, list):
-        raise wrong_type("tools", "an array of objects", raw)
-    tools: dict[str, dict[str, Any]] = {}
-    for i, item in enumerate(raw):
-        function = item.get("function") if isinstance(item, dict) and item.get("type") == "function" else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise missing(f"tools[{i}].function")
-        tools[function["name"]] = function.get("parameters") or {}
-    return tools
-
-
-def _read_tool_notes(raw: Any) -> dict[str, str]:
-    return {item["function"]["name"]: str(item["function"].get("description") or "") for item in raw or ()}
-
-
 def _read_tool_choice(raw: Any, tools: dict[str, dict[str, Any]]) -> str:
     if raw is None:
         return "auto"
@@ -376,53 +380,12 @@ def _read_tool_choice(raw: Any, tools: dict[str, dict[str, Any]]) -> str:
     return str(name)
 
 
-def _read_response_format(raw: Any) -> dict[str, Any] | None:
-    if raw is None:
+def _read_response_format(asked: _Format | None) -> dict[str, Any] | None:
+    if asked is None or asked.type == "text":
         return None
-    kind = raw.get("type") if isinstance(raw, dict) else None
-    if kind == "text":
-        return None
-    if kind == "json_object":
+    if asked.type == "json_object":
         return {}
-    if kind != "json_schema":
-        text = f"Invalid value: '{kind}'. Supported values are: 'json_object', 'json_schema', and 'text'."
-        raise bad(text, "response_format.type", "invalid_value")
-    holder = raw.get("json_schema")
-    if not isinstance(holder, dict) or not holder.get("name"):
-        raise missing("response_format.json_schema.name")
-    schema = holder.get("schema")
-    if not isinstance(schema, dict):
-        raise missing("response_format.json_schema.schema")
-    return schema
-
-
-def _flag(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise wrong_type(name, "a boolean", value)
-    return bool(value)
-
-
-def _number(body: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = _bounded(body, name, "decimal", int | float, low, high)
-    return default if value is None else float(value)
-
-
-def _integer(body: dict[str, Any], name: str, default: int | None, low: int, high: int) -> int | None:
-    value = _bounded(body, name, "integer", int, low, high)
-    return default if value is None else value
-
-
-def _bounded(body: dict[str, Any], name: str, kind: str, types: Any, low: float, high: float) -> Any:
-    """The parameter, or None where it is not given; refused where it is not of its kind or out of its bounds."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, types):
-        raise wrong_type(name, "a decimal" if kind == "decimal" else "an integer", value)
-    if not low <= value <= high:
-        side, sign, limit = ("above_max", "<=", high) if value > high else ("below_min", ">=", low)
-        shape = "g" if kind == "decimal" else "d"
-        text = f"Invalid '{name}': expected a value {sign} {limit:{shape}}, but got {value:{shape}} instead."
-        raise bad(text, name, f"{kind}_{side}_value")
-    return value
+    if asked.json_schema is None:
+        at = "response_format.json_schema"
+        raise bad(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
+    return asked.json_schema.schema_

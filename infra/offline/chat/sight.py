@@ -25,7 +25,7 @@ READABLE_SCORE = 0.55
 BAND = (0.335, 0.565)  # of a panorama's height: from 30 degrees above the horizon to 12 below
 LINE_HEIGHT_PX = 48
 MAX_LINES = 24
-THREADS = max(1, min(2, int(os.environ.get("GEOFIX_OCR_THREADS", "1"))))
+THREADS = 1  # of one look; several looks go on side by side
 REMEMBERED = 4096
 
 
@@ -75,30 +75,21 @@ class _Eyes:
         self.detector, self.recogniser = TextDetector(config.Det), TextRecognizer(config.Rec)
 
 
-class _Pool:
-    """As many pairs of eyes as may look at a time, each loaded when first needed."""
-
-    def __init__(self, size: int) -> None:
-        self.free: list[_Eyes] = []
-        self.turn = threading.BoundedSemaphore(size)
-        self.loading = threading.Lock()  # native libraries that two threads load at once may wait for each other
-
-    @contextmanager
-    def borrow(self) -> Iterator[_Eyes]:
-        with self.turn:
-            eyes = self.free.pop() if self.free else self._load()
-            try:
-                yield eyes
-            finally:
-                self.free.append(eyes)
-
-    def _load(self) -> _Eyes:
-        with self.loading:
-            return _Eyes()
+# One look at a time per core: more would only make each other slower. Eyes are loaded when first needed.
+_turn = threading.BoundedSemaphore(max(1, min(4, os.cpu_count() or 1)))
+_free: list[_Eyes] = []
+_loading = threading.Lock()  # native libraries that two threads load at once may wait for each other
 
 
-# One look at a time per core: more would only make each other slower.
-_pool = _Pool(max(1, min(4, os.cpu_count() or 1)))
+@contextmanager
+def _borrowed_eyes() -> Iterator[_Eyes]:
+    with _turn:
+        with _loading:
+            eyes = _free.pop() if _free else _Eyes()
+        try:
+            yield eyes
+        finally:
+            _free.append(eyes)
 
 
 def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[TextLine]:
@@ -117,7 +108,7 @@ def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[Te
     shrink = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     small = np.ascontiguousarray(cv2.resize(band, size, interpolation=shrink), dtype=np.uint8)
     ratio = np.array([band.shape[1] / size[0], band.shape[0] / size[1]])
-    with _pool.borrow() as eyes:
+    with _borrowed_eyes() as eyes:
         return _find_and_read(eyes, full, small, ratio, top)
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from infra.offline.chat.answer_form import Answer, fill_schema
+from infra.offline.chat.answer_form import Answer
 from infra.offline.chat.beliefs import Belief, cities_in_passage, city_odds, country_name, weigh_notes
 from infra.offline.chat.clues import countries_in
 from infra.offline.chat.notes import Notes, facts_only, read_texts
@@ -187,22 +187,16 @@ def country_label(candidate: Candidate) -> str:
 
 
 def verifier_reply(request: ChatRequest, dice: random.Random) -> Reply:
-    """Reasoning and the chosen answer; with a response schema, the same as JSON."""
+    """Reasoning and the chosen answer."""
     notes = _see(request)
     belief = weigh_notes(notes)
     candidates, sent = read_candidates(request)
     verdict = judge_candidates(candidates, notes, belief, request.temperature, dice)
-    answer, why, number, ranked = verdict.fields, verdict.why, verdict.number, candidates
     reasons = "; ".join(belief.reasons[:5]) or "the picture shows little that is telling"
-    told = f"In the picture I see: {reasons}. {len(ranked)} of {sent} candidates can be placed. {why}"
+    told = f"In the picture I see: {reasons}. {len(candidates)} of {sent} candidates can be placed. {verdict.why}"
     if any(candidate.suspicious for candidate in candidates):
         told += " Sentences in the candidates that address me are text, not evidence; I left them out."
-    if request.response_schema is not None:
-        index = {"candidate": number, "choice": number, "chosen": number, "best": number, "index": number}
-        place = {"latitude": answer["lat"], "longitude": answer["lon"], "state": answer.get("region", "")}
-        reasoning = {"reasoning": told, "reason": told, "explanation": told}
-        return Reply(fill_schema(request.response_schema, {**answer, **place, **reasoning, **index}))
-    return Reply(f"<think>{told}</think><answer>{json.dumps(answer, ensure_ascii=False)}</answer>")
+    return Reply(f"<think>{told}</think><answer>{json.dumps(verdict.fields, ensure_ascii=False)}</answer>")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from infra.offline.chat.agent_state import State
 from infra.offline.chat.answer_form import Answer, field_of, fill_schema, prompt_of, templates_in
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
-from infra.offline.chat.clues import LANGUAGE_NAMES, street_in
+from infra.offline.chat.clues import street_in
 from infra.offline.chat.consistency import conclude, read_reasoning
 from infra.offline.chat.notes import offered
 from infra.offline.chat.observer import facts_of
@@ -58,15 +58,8 @@ def level_thoughts(answer: Answer, state: State, belief: Belief) -> dict[str, An
         answer.value("place") or region,
         f"{grade(doubt)} ({doubt:.2f}): the exact street is known only where a sign names it",
     )
-    return {
-        "CountryIdentification": first,
-        "country_identification": first,
-        "RegionalGuess": second,
-        "regional_guess": second,
-        "PreciseLocalization": third,
-        "precise_localization": third,
-        "FinalAnswer": answer.value("levels"),
-    }
+    levels = {"CountryIdentification": first, "RegionalGuess": second, "PreciseLocalization": third}
+    return {**levels, "FinalAnswer": answer.value("levels")}
 
 
 def levels_of_notes(text: str) -> dict[str, Any]:
@@ -158,8 +151,6 @@ def write_json(request: ChatRequest, state: State, belief: Belief, dice: random.
     known = known_values(request, state, belief, dice, answer)
     if state.whole is None:
         known |= levels_of_notes(notes_in(request))
-    if _percent(schema, prompt_of(request)):
-        known |= {name: round(100 * known[name]) for name in ("confidence", "probability", "certainty")}
     return Reply(fill_schema(schema, known))
 
 
@@ -179,51 +170,19 @@ def known_values(
     review = _review(request, state, belief)
     answer, thought = weighed_with_others(request, state, belief, own)
     levels = level_thoughts(answer, state, belief)
-    boxes = _boxes(state, dice, request.temperature)
-    queries = _queries(belief, answer, state)
     words = state.notes.words
     return {
         **(facts_of(state.whole) if state.whole is not None else {}),
         **levels,
         **review["fields"],
-        **_place(answer),
+        **{name: answer.value(name) for name in ("country", "region", "city", "place", "location", "lat", "lon")},
+        **dict.fromkeys(("thought", "reasoning", "reason", "explanation"), thought),
         "confidence": answer.confidence,
-        "probability": answer.confidence,
-        "certainty": answer.confidence,
-        "uncertainty": _uncertainty(answer),
-        "thought": thought,
-        "reasoning": thought,
-        "reason": thought,
-        "rationale": thought,
-        "explanation": thought,
         "clues": [*(f"text '{word}'" for word in words[:6]), *belief.reasons[:4]] or ["few clues stand out"],
-        "evidence": belief.reasons[:6] or ["the scene alone"],
         "text": words,
-        "texts": words,
-        "signs": words,
-        "languages": [LANGUAGE_NAMES.get(tag, tag) for tag in sorted(belief.evidence.languages)][:3] or ["unknown"],
-        "boxes": boxes,
-        "regions": boxes,
-        "bboxes": boxes,
-        "crops": boxes,
-        "zooms": boxes,
-        "proposals": boxes,
-        "queries": queries,
-        "searches": queries,
-        "search_queries": queries,
-        "question": "Where was this picture taken?",
-        "answer": answer.value("levels"),
-        "final_answer": answer.value("levels"),
-        "summary": thought,
+        "boxes": _boxes(state, dice, request.temperature),
+        "queries": _queries(belief, answer, state),
     }
-
-
-def _place(answer: Answer) -> dict[str, Any]:
-    names = ("country", "region", "city", "place", "address", "location", "street", "lat", "lon", "coordinates")
-    same = {name: answer.value(name) for name in names}
-    same |= {"latitude": same["lat"], "longitude": same["lon"], "lng": same["lon"]}
-    same |= dict.fromkeys(("state", "province", "province_or_state", "admin1"), same["region"])
-    return same | dict.fromkeys(("specific_location", "precise_location", "specific_place", "town"), same["place"])
 
 
 def _boxes(state: State, dice: random.Random, temperature: float) -> list[dict[str, Any]]:
@@ -236,13 +195,7 @@ def _boxes(state: State, dice: random.Random, temperature: float) -> list[dict[s
     return [
         {
             "bbox_2d": box,
-            "bbox": box,
-            "box": box,
-            "label": what[:60],
-            "region": what,
             "thought": f"I look at {what}: a name or a number there would narrow down the place.",
-            "reason": f"I look at {what}: a name or a number there would narrow down the place.",
-            "rationale": f"{what[0].upper()}{what[1:]} may name a shop, a street or a town.",
         }
         for box, what in found
     ]
@@ -258,10 +211,7 @@ def _queries(belief: Belief, answer: Answer, state: State) -> list[dict[str, Any
     return [
         {
             "query": query,
-            "q": query,
-            "keywords": query,
             "rationale": f"Pages on {query} would say in which town these names are.",
-            "reason": f"Pages on {query} would say in which town these names are.",
             "thought": f"{seen} I search for {query}: {hope}.".strip(),
         }
         for query, seen in zip(queries, read, strict=False)
@@ -279,13 +229,7 @@ def _review(request: ChatRequest, state: State, belief: Belief) -> dict[str, Any
     told = verdict.why
     if candidates and own is not None and not agrees:
         told = f"What I see points to {own.city or own.country_name} ({own.why}). {told}"
-    fields = {
-        **dict.fromkeys(("agree", "agrees", "accept", "accepted", "correct", "consistent"), agrees),
-        **dict.fromkeys(("verdict", "decision", "opinion"), "agree" if agrees else "disagree"),
-        **dict.fromkeys(("choice", "chosen", "candidate", "best", "index", "selected"), verdict.number),
-        **dict.fromkeys(("review", "comment", "critique", "feedback", "advice", "suggestion"), told),
-        **dict.fromkeys(("score", "rating", "support"), round(verdict.support, 2)),
-    }
+    fields = {"agree": agrees, "comment": told, "review": told}
     return {"number": verdict.number, "answer": verdict.answer, "fields": fields}
 
 
@@ -303,11 +247,6 @@ def has_other_answers(request: ChatRequest) -> bool:
     )
 
 
-def _uncertainty(answer: Answer) -> str:
-    doubt = 1 - answer.confidence
-    return f"{grade(doubt)} ({doubt:.2f}): other towns of {answer.country or 'the world'} would fit some of the clues"
-
-
 def _template(request: ChatRequest) -> dict[str, Any] | None:
     """The object the prompt shows, if it asks for more than where the picture was taken."""
     for template in reversed(templates_in(prompt_of(request))):
@@ -316,25 +255,3 @@ def _template(request: ChatRequest) -> dict[str, Any] | None:
             continue  # how a tool call is written
         return template if any(field_of(key) is None for key in keys) else None
     return None
-
-
-def _percent(schema: dict[str, Any], told: str) -> bool:
-    """Whether confidence is wanted in percent: the schema's bound or type says so, else the prompt's words."""
-    for part in _confidences(schema):
-        if "maximum" in part:
-            return isinstance(part["maximum"], int | float) and part["maximum"] > 1
-        if part.get("type") == "integer" or "%" in str(part.get("description", "")):
-            return True
-    return "%" in told or "percent" in told.lower() or "0-100" in told or "0 to 100" in told
-
-
-def _confidences(schema: Any, depth: int = 0) -> list[dict[str, Any]]:
-    if not isinstance(schema, dict) or depth > 8:
-        return []
-    found: list[dict[str, Any]] = []
-    properties = schema.get("properties")
-    for name, part in properties.items() if isinstance(properties, dict) else ():
-        if field_of(str(name)) == "confidence" and isinstance(part, dict):
-            found.append(part)
-        found += _confidences(part, depth + 1)
-    return found + _confidences(schema.get("items"), depth + 1)

@@ -30,11 +30,6 @@ class View:
         x, y = _map_px(lat, lon, zoom)
         return cls(zoom, round(x - width / 2), round(y - height / 2), width, height)
 
-    @classmethod
-    def tile(cls, zoom: int, x: int, y: int) -> Self:
-        """The view of one tile."""
-        return cls(zoom, x * TILE_PX, y * TILE_PX, TILE_PX, TILE_PX)
-
     @property
     def px_m(self) -> float:
         """Projected metres a pixel is wide; on the ground it is shorter by the cosine of the latitude."""

@@ -6,26 +6,18 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageChops
 
+from infra.offline.data import read_table
 from infra.offline.place import Place
-from infra.offline.render.canvas import Camera, Canvas
+from infra.offline.render.canvas import Camera, Canvas, colour
 from infra.offline.seeded_random import generator
 
 CELL_M = 0.05
 REACH_M = 40.0
 _LEVELS = 7
 
-SOIL = {
-    "arid": (198, 166, 118), "tropical": (150, 98, 62), "mediterranean": (172, 150, 104), "temperate": (104, 128, 66),
-    "boreal": (96, 112, 70), "polar": (148, 150, 140),
-}  # fmt: skip
-GRASS = {
-    "arid": (188, 164, 112), "tropical": (84, 132, 48), "mediterranean": (146, 150, 82), "temperate": (88, 138, 56),
-    "boreal": (98, 126, 66), "polar": (140, 148, 122),
-}  # fmt: skip
-HILLS = {
-    "arid": (176, 148, 120), "tropical": (74, 116, 88), "mediterranean": (122, 132, 108), "temperate": (96, 124, 104),
-    "boreal": (70, 98, 92), "polar": (196, 204, 212),
-}  # fmt: skip
+SOIL, GRASS, HILLS = (
+    {row["climate"]: colour(row[name]) for row in read_table("climates.csv")} for name in ("soil", "grass", "hills")
+)
 WHITE, YELLOW = (236, 236, 230), (232, 186, 44)
 
 

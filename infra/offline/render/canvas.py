@@ -242,6 +242,12 @@ class Canvas:
         return np.array(kept)
 
 
+def colour(text: str) -> Colour:
+    """A colour as a table writes it: six hexadecimal digits."""
+    red, green, blue = bytes.fromhex(text)
+    return red, green, blue
+
+
 def across(x0: float, x1: float, y0: float, y1: float, z: float) -> list[Point]:
     """Corners of an upright rectangle across the road."""
     return [(x0, y0, z), (x0, y1, z), (x1, y1, z), (x1, y0, z)]

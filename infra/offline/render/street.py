@@ -116,24 +116,18 @@ class Street:
         self.canvas.line(np.array([(x, 0, z), (x, height_m, z)]), (122, 124, 128), 0.1)
 
     def _direction_sign(self) -> None:
-        for x, z in self.direction_spots():
-            self._direction_board(x, z, self.place.towns_ahead)
-
-    def direction_spots(self) -> list[tuple[float, float]]:
-        """(x, z) of the direction signs."""
-        if not self.place.towns_ahead:
-            return []
-        zs = np.array([24.0, 78.0]) + float(generator(self.place.paint_seed, "direction").uniform(0, 14))
-        return [(self.road.side * (self.road.half_m + 2.4), float(z)) for z in zs]
-
-    def _direction_board(self, x: float, z: float, towns: tuple[tuple[str, int], ...]) -> None:
-        lines = tuple(f"{name}  {km}" for name, km in towns)
+        lines = tuple(f"{name}  {km}" for name, km in self.place.towns_ahead)
+        if not lines:
+            return
         width, height = 3.4, 0.72 * len(lines) + 0.2
         colours = DIRECTION_COLOURS[self.place.facts.direction_sign]
-        for post in (x - 1.1, x + 1.1):
-            self._add(post, z + 0.06, partial(self._post, post, z, 2.6))
-        corner, heights = (x - width / 2, 2.4 + height, z), (0.66 / len(lines),) * len(lines)
-        self._things.append(self._board(lines, corner, (width, 0.0, 0.0), height, colours, heights))
+        x = self.road.side * (self.road.half_m + 2.4)
+        first = float(generator(self.place.paint_seed, "direction").uniform(0, 14))
+        for z in (24.0 + first, 78.0 + first):
+            for post in (x - 1.1, x + 1.1):
+                self._add(post, z + 0.06, partial(self._post, post, z, 2.6))
+            corner, heights = (x - width / 2, 2.4 + height, z), (0.66 / len(lines),) * len(lines)
+            self._things.append(self._board(lines, corner, (width, 0.0, 0.0), height, colours, heights))
 
     def _street_plates(self) -> None:
         colours: tuple[Colour, Colour] = ((20, 66, 140), (250, 250, 250))
@@ -197,37 +191,13 @@ class Street:
             self._add(x, z, draw)
 
     def _poles(self) -> None:
-        spots = self.pole_spots()
-        for x, z in spots:
-            self._add(x, z, partial(draw_pole, self.canvas, x, z, self.pole_kind))
-        if self.pole_kind == "wires":
-            wires = partial(draw_wires, self.canvas, spots[0][0], [z for _, z in spots])
-            self._add(spots[0][0], self.canvas.camera.z + 200, wires)
-
-    @property
-    def pole_kind(self) -> str:
-        """What the poles carry: "wires" or a "lamp"."""
-        return "wires" if self.place.country in _WIRED or self.place.setting == "rural" else "lamp"
-
-    def pole_spots(self) -> list[tuple[float, float]]:
-        """(x, z) of the poles."""
+        kind = "wires" if self.place.country in _WIRED or self.place.setting == "rural" else "lamp"
         zs = np.arange(-64, 160, 32) + float(generator(self.place.paint_seed, "poles").uniform(0, 20))
-        return [(-self.road.side * (self.road.half_m + 0.7), float(z)) for z in zs]
-
-    def countable(self) -> list[tuple[str, list[Callable[[], None]]]]:
-        """(kind, what draws it) of each pole, direction sign and car; nothing is drawn yet."""
-        found: list[tuple[str, list[Callable[[], None]]]] = []
-        for x, z in self.pole_spots():
-            found.append((self.pole_kind, [partial(draw_pole, self.canvas, x, z, self.pole_kind)]))
-        for x, z in self.direction_spots():
-            self._things = []
-            self._direction_board(x, z, self.place.towns_ahead)
-            found.append(("direction", [draw for _, draw in self._things]))
-        self._things = []
-        self._cars()
-        found += [("car", [draw]) for _, draw in self._things]
-        self._things = []
-        return found
+        x = -self.road.side * (self.road.half_m + 0.7)
+        for z in zs.tolist():
+            self._add(x, z, partial(draw_pole, self.canvas, x, z, kind))
+        if kind == "wires":
+            self._add(x, self.canvas.camera.z + 200, partial(draw_wires, self.canvas, x, zs.tolist()))
 
     def _cars(self) -> None:
         rng = generator(self.place.paint_seed, "traffic", self.traffic)

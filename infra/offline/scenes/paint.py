@@ -2,19 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 
 import numpy as np
-from PIL import Image
 
 from infra.offline.scenes.clouds import CIRRUS, HIGH, MEDIUM, cirrus, climate, sun, weather
 from infra.offline.scenes.ground import ground_classes, paint_ground
-from infra.offline.scenes.orbit import SWATH_KM, Scene, across_km, scenes_of
+from infra.offline.scenes.orbit import SWATH_KM, Scene, across_km
 from infra.offline.scenes.projection import central_meridian, to_mercator, unbroken
-from infra.offline.scenes.tiles import SIZE_M, Tile, tile_named
+from infra.offline.scenes.tiles import Tile
 from infra.offline.scenes.window import Window, blend, noise, step_up
-from infra.offline.world import World
 
 NO_DATA, SHADOW, CLOUD_MEDIUM, CLOUD_HIGH, THIN_CIRRUS = 0, 3, 8, 9, 10
 _BRIGHT = 0.3558  # the reflectance that is full white in the `visual` asset
@@ -148,20 +145,3 @@ def _samples(tile: Tile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @lru_cache(maxsize=2_048)
 def _seen_samples(tile: Tile, orbit: int) -> np.ndarray:
     return np.asarray(np.abs(across_km(orbit, *tile.points(_SAMPLES))) <= SWATH_KM / 2)
-
-
-def scene_preview(world: World, tile: str, date: str, size: int = 512) -> Image.Image:
-    """A whole scene in true colour, `size` pixels wide: the pass over a tile nearest to a date (`2023-06-15`).
-
-    KeyError when the world has no such tile.
-    """
-    found = tile_named(tile)
-    if found is None:
-        raise KeyError(f"tile {tile}: no such tile with land")
-    day = datetime.strptime(date, "%Y-%m-%d").date()
-    best = min(scenes_of(found), key=lambda s: (abs((s.at.date() - day).days), -s.coverage, s.id))
-    step = SIZE_M / size
-    pixels = paint_window(
-        world.seed, best, Window(found.zone, found.south, found.left_m, found.top_m, step, size, size)
-    )
-    return Image.fromarray(pixels.visual())

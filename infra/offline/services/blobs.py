@@ -2,7 +2,6 @@
 
 /blob/{account}/{container}/{path}                     GET, HEAD, Range
 /sas/api/sas/v1/token/{account}/{container}            {"msft:expiry", "token"}
-/sas/api/sas/v1/sign?href=                             {"msft:expiry", "href"}
 """
 
 import base64
@@ -11,7 +10,7 @@ import hmac
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -29,8 +28,6 @@ ACCOUNT, CONTAINER = "sentinel2l2a01", "sentinel2-l2"
 LIFETIME_S = 45 * 60.0
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _PRODUCT = re.compile(r"(S2[AB]_MSIL2A_\d{8}T\d{6})_N\d{4}(_R\d{3}_T\w{5}_\d{8}T\d{6})\.SAFE")
-_OWN = re.compile(r"/blob/([^/]+)/([^/]+)/.+")
-_REAL = re.compile(r"([^./]+)\.blob\.core\.windows\.net/([^/]+)/.+")
 _MESSAGES = {
     "PublicAccessNotPermitted": (409, "Public access is not permitted on this storage account."),
     "AuthenticationFailed": (403, "Server failed to authenticate the request. Make sure the value of Authorization "
@@ -156,31 +153,12 @@ def sas_application(world: World) -> Starlette:
     """What is mounted at `/sas`."""
     signer = Signer(world.seed)
 
-    def fresh_token(request: Request) -> tuple[str, str]:
-        expired = "expired_url" in request.scope.get("faults", ())
-        return signer.token(ACCOUNT, CONTAINER, clock(request.scope), expired)
-
     async def token(request: Request) -> Response:
         account, container = request.path_params["account"], request.path_params["container"]
         if (account, container) != (ACCOUNT, CONTAINER):
             return JSONResponse({"detail": f"No such storage container: {account}/{container}"}, 404)
-        end, text = fresh_token(request)
+        expired = "expired_url" in request.scope.get("faults", ())
+        end, text = signer.token(ACCOUNT, CONTAINER, clock(request.scope), expired)
         return JSONResponse({"msft:expiry": end, "token": text})
 
-    async def sign(request: Request) -> Response:
-        href = request.query_params.get("href", "")
-        parts = urlsplit(href)
-        # Either this server's own path or the real host's name.
-        match = _OWN.fullmatch(parts.path) or _REAL.fullmatch(f"{parts.netloc}{parts.path}")
-        account, container = match.groups() if match else ("", "")
-        if (account, container) != (ACCOUNT, CONTAINER):
-            return JSONResponse({"detail": "href is not an asset of this service"}, 400)
-        end, text = fresh_token(request)
-        return JSONResponse({"msft:expiry": end, "href": f"{href}{'&' if parts.query else '?'}{text}"})
-
-    return Starlette(
-        routes=[
-            Route("/api/sas/v1/token/{account}/{container}", token),
-            Route("/api/sas/v1/sign", sign),
-        ]
-    )
+    return Starlette(routes=[Route("/api/sas/v1/token/{account}/{container}", token)])

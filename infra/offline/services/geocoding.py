@@ -41,13 +41,6 @@ _GOOGLE_KINDS = {
 }
 _GOOGLE_MOST = 5
 OPENCAGE_KEY = "0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
-# Keys the real service publishes for testing how a client takes a refusal.
-TEST_KEYS = {
-    "4372eff77b8343cebfc843eb4da4ddc4": (402, "quota exceeded"),
-    "2e10e5e828262eb243ec0b54681d699a": (403, "suspended"),
-    "6c79ee8e1ca44ad58ad1fc493ba9542f": (403, "IP address rejected"),
-    "d6d0f0065f4348a4bdfe4587ba02714b": (429, "too many requests"),
-}
 RATE_LIMIT = 2500
 _CONFIDENCE_KM = ((0.25, 10), (0.5, 9), (1, 8), (5, 7), (7.5, 6), (10, 5), (15, 4), (20, 3), (25, 2))
 _CONTINENTS = {
@@ -67,24 +60,18 @@ class Nominatim:
         return [
             Route("/nominatim/search", self._search),
             Route("/nominatim/reverse", self._reverse),
-            Route("/nominatim/status", lambda request: JSONResponse({"status": 0, "message": "OK"})),
         ]
 
     async def _search(self, request: Request) -> Response:
         query = request.query_params
         text = query.get("q", "").strip()
         if not text:
-            text = ", ".join(query[name] for name in ("street", "city", "state", "country") if query.get(name))
-        if not text:
             return _bad("Nothing to search for.")
         limit = query.get("limit", "10")
         if not limit.isdigit() or int(limit) < 1:
             return _bad("Parameter 'limit' must be a number.")
-        allowed = {code.strip().upper() for code in query.get("countrycodes", "").split(",") if code.strip()}
         most = min(int(limit), MOST_RESULTS)
-        found = await anyio.to_thread.run_sync(self.search, text, MOST_RESULTS if allowed else most)
-        if allowed:
-            found = [row for row in found if row["address"].get("country_code", "").upper() in allowed]
+        found = await anyio.to_thread.run_sync(self.search, text, most)
         return _json([_shaped(row, query) for row in found[:most]])
 
     async def _reverse(self, request: Request) -> Response:
@@ -253,15 +240,9 @@ def _result(
 
 
 def _shaped(row: dict[str, Any], query: Any) -> dict[str, Any]:
-    """The result in the asked format: plain `json` says class where `jsonv2` says category."""
-    shown = dict(row)
-    # Upstream shows the address by default in reverse, in search only when asked.
-    default = "1" if "lat" in query else "0"
-    if query.get("addressdetails", default) != "1":
-        del shown["address"]
-    if query.get("format", "jsonv2") == "json":
-        shown = {("class" if key == "category" else key): value for key, value in shown.items()}
-    return shown
+    """The result; upstream shows the address by default in reverse, in search only when asked."""
+    with_address = query.get("addressdetails", "1" if "lat" in query else "0") == "1"
+    return {name: value for name, value in row.items() if name != "address" or with_address}
 
 
 def _json(value: Any) -> Response:
@@ -287,42 +268,18 @@ class Google:
         refused = _google_refusal(query.get("key", ""))
         if refused is not None:
             return _google_json("REQUEST_DENIED", [], refused)
-        if "latlng" in query:
-            point = _google_point(query["latlng"])
-            if point is None:
-                return _google_json("INVALID_REQUEST", [], "Invalid request. Invalid 'latlng' parameter.")
-            rows = await anyio.to_thread.run_sync(self._levels, *point)
-        elif query.get("address", "").strip():
-            rows = (await anyio.to_thread.run_sync(self.lookup.search, query["address"]))[:_GOOGLE_MOST]
-            region = query.get("region", "").lower()
-            # A region only biases: what lies there comes first, the rest is still answered.
-            rows.sort(key=lambda row: bool(region) and row["address"].get("country_code") != region)
-        else:
+        if not query.get("address", "").strip():
             missing = "Invalid request. Missing the 'address', 'components', 'latlng' or 'place_id' parameter."
             return _google_json("INVALID_REQUEST", [], missing)
-        results = [_google_result(row) for row in rows]
+        rows = await anyio.to_thread.run_sync(self.lookup.search, query["address"])
+        results = [_google_result(row) for row in rows[:_GOOGLE_MOST]]
         return _google_json("OK" if results else "ZERO_RESULTS", results)
-
-    def _levels(self, lat: float, lon: float) -> list[dict[str, Any]]:
-        """What lies at a point, from the street to the country."""
-        rows = [row for zoom in (18, 10, 4) if (row := self.lookup.reverse(lat, lon, zoom)) is not None]
-        return [row for k, row in enumerate(rows) if row["place_id"] not in {other["place_id"] for other in rows[:k]}]
 
 
 def _google_refusal(key: str) -> str | None:
     if not key:
         return _GOOGLE_NO_KEY
     return None if key.startswith("AIza") else "The provided API key is invalid. "
-
-
-def _google_point(text: str) -> tuple[float, float] | None:
-    try:
-        lat, lon = (float(part) for part in text.split(","))
-    except ValueError:
-        return None
-    if not (math.isfinite(lat) and math.isfinite(lon) and abs(lat) <= 90):
-        return None
-    return lat, (lon + 180.0) % 360.0 - 180.0
 
 
 def _google_result(row: dict[str, Any]) -> dict[str, Any]:
@@ -375,39 +332,28 @@ class OpenCage:
     async def _geocode(self, request: Request) -> Response:
         query = request.query_params
         key = query.get("key", "")
-        if key in TEST_KEYS:
-            return self._answer(*TEST_KEYS[key], [])
         if len(key) not in (30, 32) or not key.isalnum():
             return self._answer(401, "missing API key" if not key else "invalid API key", [])
         text = query.get("q", "").strip()
         if len(text) < 2:
             return self._answer(400, "query too short", [])
-        point = _opencage_point(text)
-        if point is not None and not point:
-            return self._answer(400, "invalid coordinates", [])
-        if point:
-            row = await anyio.to_thread.run_sync(self.lookup.reverse, point[0], point[1], 18)
-            rows = [] if row is None else [row]
-        else:
-            rows = await anyio.to_thread.run_sync(self.lookup.search, text)
-        wanted = {code.strip().lower() for code in query.get("countrycode", "").split(",") if code.strip()}
-        rows = [row for row in rows if not wanted or row["address"].get("country_code") in wanted]
+        rows = await anyio.to_thread.run_sync(self.lookup.search, text)
         limit = query.get("limit", "10")
         rows = rows[: min(100, int(limit)) if limit.isdigit() and int(limit) > 0 else 10]
-        return self._answer(200, "OK", [_opencage_result(row, query.get("no_annotations") == "1") for row in rows])
+        return self._answer(200, "OK", [_opencage_result(row) for row in rows])
 
     def _answer(self, status: int, message: str, results: list[dict[str, Any]]) -> Response:
         now = time.time()
         if int(now // 86_400) != self._day:
             self._day, self._used = int(now // 86_400), 0
         self._used += status == 200
-        left = 0 if status == 402 else max(0, RATE_LIMIT - self._used)
+        left = max(0, RATE_LIMIT - self._used)
         moment = datetime.fromtimestamp(now, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         body: dict[str, Any] = {
             "documentation": "https://opencagedata.com/api",
             "licenses": [{"name": "see attribution guide", "url": "https://opencagedata.com/credits"}],
         }
-        if status in (200, 402):
+        if status == 200:
             body["rate"] = {"limit": RATE_LIMIT, "remaining": left, "reset": (self._day + 1) * 86_400}
         body |= {
             "results": results,
@@ -421,16 +367,7 @@ class OpenCage:
         return Response(text, status, media_type="application/json; charset=utf-8")
 
 
-def _opencage_point(text: str) -> tuple[float, float] | tuple[()] | None:
-    """(lat, lon) of a query that is a point, () when it is one off the Earth, None when it is a name."""
-    try:
-        lat, lon = (float(part) for part in text.split(","))
-    except ValueError:
-        return None
-    return (lat, lon) if math.isfinite(lat + lon) and abs(lat) <= 90 and abs(lon) <= 180 else ()
-
-
-def _opencage_result(row: dict[str, Any], bare: bool) -> dict[str, Any]:
+def _opencage_result(row: dict[str, Any]) -> dict[str, Any]:
     address = row["address"]
     facts = countries()[address["country_code"].upper()]
     south, north, west, east = (float(edge) for edge in row["boundingbox"])
@@ -442,19 +379,13 @@ def _opencage_result(row: dict[str, Any], bare: bool) -> dict[str, Any]:
         "continent": _CONTINENTS.get(facts.continent, facts.continent),
         **address,
     }
-    shown: dict[str, Any] = {
+    return {
         "bounds": {"northeast": {"lat": north, "lng": east}, "southwest": {"lat": south, "lng": west}},
         "components": {name: value for name, value in components.items() if value is not None},
         "confidence": _confidence(south, north, west, east),
         "formatted": row["display_name"],
         "geometry": {"lat": float(row["lat"]), "lng": float(row["lon"])},
     }
-    if not bare:
-        shown["annotations"] = {
-            "callingcode": int(facts.phone_prefix.lstrip("+").split("-")[0]) if facts.phone_prefix else None,
-            "roadinfo": {"drive_on": facts.drives_on},
-        }
-    return shown
 
 
 def _confidence(south: float, north: float, west: float, east: float) -> int:

@@ -1,5 +1,5 @@
-"""Mapillary Graph API v4: one image, images of a box, of a sequence, of a list of ids, and the errors real clients have
-recorded."""
+"""Mapillary Graph API v4 (one image, images of a box, of a list of ids, the errors real clients have recorded) and its
+vector tiles at zoom 14, with the sequences and images of a tile."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,6 +29,9 @@ _TOKEN_SHAPE = re.compile(r"MLY\|\d+\|[0-9a-f]{32}")
 MAX_AREA_DEG2 = 0.01
 MAX_LIMIT = 2000
 MAX_IDS = 50
+EXTENT = 4096  # units of a tile
+IMAGE_ZOOM = 14
+_TILE_PATH = "/mapillary-tiles/maps/vtp/mly1_public/2/{z:int}/{x:int}/{y:int}"
 _SIZES = ("256", "1024", "2048", "original")
 # Known upstream, but this world has no models of its streets: absent, as upstream where none was made.
 _NEVER_THERE = ("mesh", "sfm_cluster")
@@ -66,12 +69,6 @@ def unknown_object(image_id: str) -> GraphError:
     return GraphError(400, text, "MLYApiException", 100, error_subcode=33)
 
 
-def box_too_big(area_deg2: float) -> GraphError:
-    """The box covers more than the allowed area."""
-    text = f"Bounding box area is too large. Maximum allowed area is 0.010 square degrees, but got {area_deg2:.3f}"
-    return GraphError(500, text)
-
-
 def bad_parameter(text: str) -> GraphError:
     """A parameter that cannot be read."""
     return GraphError(400, f"(#100) {text}", "MLYApiException", 100)
@@ -107,7 +104,6 @@ class Mapillary:
         """The routes to mount."""
         return [
             Route("/mapillary/images", self.guard("search", self._images)),
-            Route("/mapillary/image_ids", self.guard("entity", self._image_ids)),
             Route("/mapillary/", self.guard("entity", self._many)),
             Route("/mapillary/{image_id}", self.guard("entity", self._one)),
             Route("/mapillary/{image_id}/", self.guard("entity", self._one)),  # the official client writes the slash
@@ -168,31 +164,21 @@ class Mapillary:
             raise bad_parameter(f"Too many IDs. Maximum: {MAX_IDS}. Provided: {len(wanted)}")
         return {image_id: self._fields(self.record(image_id, request), request) for image_id in wanted}
 
-    def _image_ids(self, request: Request) -> dict[str, Any]:
-        sequence = request.query_params.get("sequence_id", "")
-        if not sequence:
-            raise bad_parameter("The parameter sequence_id is required")
-        rows = [{"id": record.image_id} for record in self.world.sequence(sequence)]
-        return {"data": [row for row in rows if not is_deleted(request.scope, row["id"])]}
-
     def _images(self, request: Request) -> dict[str, Any]:
         query = request.query_params
-        limit = limit_of(query)
-        if "sequence_ids" in query:
-            found = [record for key in query["sequence_ids"].split(",") for record in self.world.sequence(key)]
-        else:
-            found = self._in_box(*box_of(query))
-            if "bbox" not in query:
-                found = [record for record in found if _away_m(record, query) <= float(query.get("radius", "25"))]
-        for keep in _filters(query):
-            found = [record for record in found if keep(record)]
+        limit = _limit_of(query)
+        found = self._in_box(*_box_of(query))
+        if "is_pano" in query:
+            wanted = query["is_pano"].lower() in ("true", "1")
+            found = [record for record in found if record.is_pano == wanted]
         found = [record for record in found if not is_deleted(request.scope, record.image_id)]
         return {"data": [self._fields(record, request) for record in found[:limit]]}
 
     def _in_box(self, west: float, south: float, east: float, north: float) -> list[ImageRecord]:
         area = (east - west) * (north - south)
         if area > MAX_AREA_DEG2 * (1 + 1e-9):
-            raise box_too_big(area)
+            text = f"Bounding box area is too large. Maximum allowed area is 0.010 square degrees, but got {area:.3f}"
+            raise GraphError(500, text)
         found = self.world.images_in(west, south, east, north)
         if len(found) > self.limits.dense:
             # Whatever limit and fields were asked.
@@ -266,79 +252,118 @@ _FIELDS: dict[str, Callable[[ImageRecord], Any]] = {
 }
 
 
-def limit_of(query: Any) -> int:
-    """How many records are asked for at most."""
+def _limit_of(query: Any) -> int:
     text = query.get("limit", str(MAX_LIMIT))
     if not text.isdigit() or not 1 <= int(text) <= MAX_LIMIT:
         raise bad_parameter(f"Param limit must be an integer between 1 and {MAX_LIMIT}")
     return int(text)
 
 
-def _number(text: str, name: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not -360.0 <= number <= 360.0:
-        raise bad_parameter(f"Param {name} must be a number")
-    return number
-
-
-def box_of(query: Any) -> tuple[float, float, float, float]:
-    """(west, south, east, north) of a query by box, or by point and radius."""
-    if "bbox" in query:
-        parts = query["bbox"].split(",")
-        if len(parts) != 4:
-            raise bad_parameter("Param bbox must be west,south,east,north")
-        west, south, east, north = (_number(part, "bbox") for part in parts)
-    elif "lat" in query and "lng" in query:
-        radius_m = _number(query.get("radius", "25"), "radius")
-        if not 0 < radius_m <= 50:
-            raise bad_parameter("Param radius must be at most 50")
-        lat, lon, half = _number(query["lat"], "lat"), _number(query["lng"], "lng"), radius_m / 111_195.0
-        wide = half / max(0.001, math.cos(math.radians(lat)))
-        west, south, east, north = lon - wide, lat - half, lon + wide, lat + half
-    else:
+def _box_of(query: Any) -> tuple[float, float, float, float]:
+    """(west, south, east, north) of a query."""
+    if "bbox" not in query:
         raise bad_parameter("The parameter bbox is required")
+    try:
+        west, south, east, north = (float(part) for part in query["bbox"].split(","))
+    except ValueError:
+        west = east = south = north = float("nan")
     if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
         raise bad_parameter("Param bbox must be west,south,east,north")
     return west, south, east, north
 
 
-def _away_m(record: ImageRecord, query: Any) -> float:
-    lat, lon = float(query["lat"]), float(query["lng"])
-    return 111_195.0 * math.hypot(record.lat - lat, (record.lon - lon) * math.cos(math.radians(lat)))
+class MapillaryTiles:
+    """The tile host over a world."""
+
+    def __init__(self, world: World, graph: Mapillary) -> None:
+        self.world, self.graph = world, graph
+
+    def routes(self) -> list[Route]:
+        """The routes to mount."""
+        endpoint = self.graph.guard("tile", self._tile, slow=True)
+        return [Route(_TILE_PATH, endpoint), Route(f"{_TILE_PATH}/", endpoint)]
+
+    def _tile(self, request: Request) -> Response:
+        z, x, y = (request.path_params[axis] for axis in "zxy")
+        if z != IMAGE_ZOOM or x >= 1 << z or y >= 1 << z:
+            raise bad_parameter("Tile coordinates are out of range")
+        return Response(self.tile(x, y, partial(is_deleted, request.scope)), media_type="application/x-protobuf")
+
+    def tile(self, x: int, y: int, gone: Callable[[str], bool] = lambda image_id: False) -> bytes:
+        """The bytes of one tile, without the images that are gone; a tile without anything in it is empty."""
+        from mapbox_vector_tile import encode  # brings shapely: only a request for a tile waits for it
+
+        places = self.world.places_near(*tile_box(IMAGE_ZOOM, x, y))
+        sequences = [[one for one in self.world.images(index) if not gone(one.image_id)] for index in places]
+        lines = [line for images in sequences if images for line in _line(images, x, y)]
+        points = [
+            {"geometry": {"type": "Point", "coordinates": point}, "properties": _image(record)}
+            for images in sequences
+            for record in images
+            if (point := _on_tile(record, x, y)) is not None
+        ]
+        layers = [{"name": "sequence", "features": lines}, {"name": "image", "features": points}]
+        layers = [layer for layer in layers if layer["features"]]
+        return bytes(encode(layers, default_options={"y_coord_down": True, "extents": EXTENT})) if layers else b""
 
 
-def organization_of(record: ImageRecord) -> int | None:
+def tile_box(z: int, x: int, y: int) -> tuple[float, float, float, float]:
+    """(west, south, east, north) of a tile of the web's map grid."""
+    side = 1 << z
+
+    def north_of(row: int) -> float:
+        return math.degrees(math.atan(math.sinh(math.pi * (1 - 2 * row / side))))
+
+    return x / side * 360 - 180, north_of(y + 1), (x + 1) / side * 360 - 180, north_of(y)
+
+
+def tile_point(lat: float, lon: float, z: int, x: int, y: int) -> tuple[int, int]:
+    """Whole tile units from the tile's north-west corner; outside [0, EXTENT) the point is not on the tile."""
+    side = 1 << z
+    across = (lon + 180) / 360 * side - x
+    high = math.radians(max(-85.0511, min(85.0511, lat)))
+    down = (1 - math.asinh(math.tan(high)) / math.pi) / 2 * side - y
+    return math.floor(across * EXTENT), math.floor(down * EXTENT)
+
+
+def _on_tile(record: ImageRecord, x: int, y: int) -> tuple[int, int] | None:
+    point = tile_point(record.lat, record.lon, IMAGE_ZOOM, x, y)
+    return point if all(0 <= part < EXTENT for part in point) else None
+
+
+def _line(images: list[ImageRecord], x: int, y: int) -> list[dict[str, Any]]:
+    """One feature for a sequence, if any of it lies on the tile: a line, or several where the camera was paused."""
+    parts: list[list[tuple[int, int]]] = [[]]
+    paused = len(images) > 4 and fraction("paused", images[0].sequence_id) < 0.25
+    for k, record in enumerate(images):
+        point = _on_tile(record, x, y)
+        if (paused and k == len(images) // 2) or point is None:
+            parts.append([])
+        if point is not None and (not parts[-1] or parts[-1][-1] != point):
+            parts[-1].append(point)
+    # A line has two ends: what is shorter than a unit is drawn one unit long.
+    lines = [part if len(part) > 1 else [part[0], (part[0][0] + 1, part[0][1])] for part in parts if part]
+    if not lines:
+        return []
+    whole = {"type": "LineString", "coordinates": lines[0]}
+    geometry = whole if len(lines) == 1 else {"type": "MultiLineString", "coordinates": lines}
+    first = images[0]
+    shown = {"id": first.sequence_id, "image_id": int(first.image_id), "captured_at": first.captured_at_ms}
+    return [{"geometry": geometry, "properties": {**shown, "is_pano": first.is_pano, **_organization(first)}}]
+
+
+def _image(record: ImageRecord) -> dict[str, Any]:
+    return {
+        "id": int(record.image_id),
+        "sequence_id": record.sequence_id,
+        "captured_at": record.captured_at_ms,
+        "is_pano": record.is_pano,
+        "compass_angle": record.compass_deg,
+        **_organization(record),
+    }
+
+
+def _organization(record: ImageRecord) -> dict[str, int]:
     """The organization an image was given under; most were given under none."""
     share = fraction("organization", record.creator)
-    return 10**14 + int(share * 1e12) if share < 0.25 else None
-
-
-def _moment_ms(text: str, name: str) -> float:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise bad_parameter(f"Param {name} must be an ISO 8601 time") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
-
-
-def _filters(query: Any) -> list[Callable[[ImageRecord], bool]]:
-    kept: list[Callable[[ImageRecord], bool]] = []
-    if "is_pano" in query:
-        wanted = query["is_pano"].lower() in ("true", "1")
-        kept.append(lambda record: record.is_pano == wanted)
-    if "start_captured_at" in query:
-        first = _moment_ms(query["start_captured_at"], "start_captured_at")
-        kept.append(lambda record: record.captured_at_ms >= first)
-    if "end_captured_at" in query:
-        last = _moment_ms(query["end_captured_at"], "end_captured_at")
-        kept.append(lambda record: record.captured_at_ms <= last)
-    if "organization_id" in query:
-        owner = query["organization_id"]
-        kept.append(lambda record: str(organization_of(record)) == owner)
-    if "creator_username" in query:
-        name = query["creator_username"]
-        kept.append(lambda record: record.creator == name)
-    return kept
+    return {"organization_id": 10**14 + int(share * 1e12)} if share < 0.25 else {}

@@ -1,8 +1,8 @@
-"""Map tools: input tips, keyword search, detail of a point, static pictures and tiles.
+"""Map tools: input tips, keyword search, detail of a point, static pictures.
 
 The JSON is AMap's (`/v3/assistant/inputtips`, `/v3/place/text`, `/v3/place/detail`, `/v3/staticmap`): numbers are
 strings, `location` is "lon,lat", what is missing is an empty list, and trouble is told in a 200 as `status` "0" with
-`info` and `infocode`. Coordinates are GCJ-02 inside China and WGS 84 elsewhere; tiles are WGS 84.
+`info` and `infocode`. Coordinates are GCJ-02 inside China and WGS 84 elsewhere.
 """
 
 import io
@@ -17,11 +17,12 @@ import anyio
 import numpy as np
 from cachetools import LRUCache, cached
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from infra.offline import ids
 from infra.offline.computing import compute_in_thread
+from infra.offline.data import read_table
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, NameIndex
 from infra.offline.maps.china_shift import shifted, unshifted
@@ -35,16 +36,7 @@ from infra.offline.world import World
 FIRST_SIDE_STREET = 1 << 30  # of an id's place number; below are places
 FIRST_SLOT = 16  # of an id; below are images, from 32 on map features
 # (type, code) in the classes of the map service this speaks like.
-TYPES = {
-    "bakery": ("Food & Beverages;Bakery;Bakery", "050900"),
-    "restaurant": ("Food & Beverages;Restaurant;Restaurant", "050100"),
-    "pharmacy": ("Medical Service;Pharmacy;Pharmacy", "090601"),
-    "market": ("Shopping;Supermarket;Supermarket", "060400"),
-    "school": ("Science/Culture & Education Service;School;School", "141200"),
-    "town_hall": ("Governmental Organization;Local Government;Town Hall", "130104"),
-    "street": ("Place Name & Address;Road Name;Road Name", "190301"),
-    "city": ("Place Name & Address;Regular Place Name;City", "190104"),
-}
+TYPES = {row["kind"]: (row["amap_type"], row["amap_code"]) for row in read_table("place_kinds.csv")}
 KEY = "offline-world-maps"  # public: it opens only this world
 MOST_TIPS, PAGE, MOST_PAGE = 10, 20, 25
 HIGHEST_ZOOM, LARGEST_PX = 18, 1024
@@ -200,7 +192,6 @@ class Maps:
             Route("/maps/v3/place/text", self._keyed(self._text)),
             Route("/maps/v3/place/detail", self._keyed(self._detail)),
             Route("/maps/v3/staticmap", self._static),
-            Route("/maps/tiles/{z:int}/{x:int}/{y:int}.png", self._tile),
         ]
 
     def _keyed(self, answer: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Any]:
@@ -235,12 +226,9 @@ class Maps:
         return {"count": str(len(tips)), "tips": tips}
 
     def _text(self, query: Any) -> dict[str, Any]:
-        size, page = _whole(query.get("offset", str(PAGE)), MOST_PAGE), _whole(query.get("page", "1"), 100)
+        size = _whole(query.get("offset", str(PAGE)), MOST_PAGE)
         found = self.table.search(_given(query, "keywords"), query.get("city", ""), MOST_PAGE * 4)
-        wanted = {code for code in query.get("types", "").split("|") if code}
-        found = [poi for poi in found if not wanted or TYPES[poi.kind][1] in wanted]
-        shown = found[size * (page - 1) : size * page]
-        pois = [_row(poi, query.get("extensions") == "all") for poi in shown]
+        pois = [_row(poi, False) for poi in found[:size]]
         return {"count": str(len(found)), "suggestion": {"keywords": [], "cities": []}, "pois": pois}
 
     def _detail(self, query: Any) -> dict[str, Any]:
@@ -265,13 +253,6 @@ class Maps:
         if not (abs(lat) <= HIGHEST_LAT and abs(lon) <= 180 and style in STYLES):
             return _trouble(*_BAD_PARAMETERS)
         return await self.show(View.around(*unshifted(lat, lon), zoom, width, height), style)
-
-    async def _tile(self, request: Request) -> Response:
-        z, x, y = (request.path_params[axis] for axis in "zxy")
-        style = request.query_params.get("style", "roadmap")
-        if z > HIGHEST_ZOOM or x >= 1 << z or y >= 1 << z or style not in STYLES:
-            return PlainTextResponse("Not Found", 404)
-        return await self.show(View.tile(z, x, y), style)
 
     async def show(self, view: View, style: str) -> Response:
         """A view as a picture."""

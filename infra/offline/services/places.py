@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from infra.offline.data import read_table
 from infra.offline.facts import countries
 from infra.offline.maps.view import HIGHEST_LAT, View
 from infra.offline.services.maps import HIGHEST_ZOOM, STYLES, Maps, Poi
@@ -24,16 +25,7 @@ FIELDS = (
     "addressComponents",
 )
 # (type, its name) of what the map calls a kind
-TYPES = {
-    "bakery": ("bakery", "Bakery"),
-    "restaurant": ("restaurant", "Restaurant"),
-    "pharmacy": ("pharmacy", "Pharmacy"),
-    "market": ("supermarket", "Supermarket"),
-    "school": ("school", "School"),
-    "town_hall": ("city_hall", "City hall"),
-    "street": ("route", ""),
-    "city": ("locality", ""),
-}
+TYPES = {row["kind"]: (row["google_type"], row["google_title"]) for row in read_table("place_kinds.csv")}
 _STATUS = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
 _NO_KEY = "Method doesn't allow unregistered callers (callers without established identity)."
 _NO_MASK = "FieldMask is a required parameter. See https://cloud.google.com/apis/docs/system-parameters"

@@ -23,22 +23,15 @@ Owner = NDArray[np.int8]  # the number of the layer a pixel is taken from, or UN
 
 @dataclass
 class Choice:
-    """The layers of a picture in order of preference, and what was looked at on the way."""
+    """The layers of a picture in order of preference, and what was looked at on the way, each scene once."""
 
+    stac: Stac
+    grid: Grid
+    settings: SatelliteSettings
+    known: dict[str, Layer]  # by scene id, also those looked at before
     layers: list[Layer] = field(default_factory=list)
-    looked_at: int = 0
     unusable: dict[str, str] = field(default_factory=dict)  # scene id -> why
     needed: int = 0  # scenes of the set it began with, before it was cut to as many as may be
-
-
-class _Looker:
-    """Looks at each scene once."""
-
-    def __init__(self, stac: Stac, grid: Grid, settings: SatelliteSettings, known: dict[str, Layer]) -> None:
-        self._stac, self._grid, self._settings = stac, grid, settings
-        self.known = known
-        self.unusable: dict[str, str] = {}
-        self.needed = 0
 
     @property
     def tried(self) -> set[str]:
@@ -47,15 +40,15 @@ class _Looker:
     @property
     def tired(self) -> bool:
         # A file that is missing says nothing about clouds: it does not count as a try of those.
-        return len(self.known) >= self._settings.tries or len(self.unusable) >= MOST_UNUSABLE
+        return len(self.known) >= self.settings.tries or len(self.unusable) >= MOST_UNUSABLE
 
-    async def layers(self, scenes: Sequence[Scene]) -> list[Layer]:
+    async def look_at(self, scenes: Sequence[Scene]) -> list[Layer]:
         await gather_all(self._look(scene) for scene in scenes if scene.id not in self.tried)
         return [self.known[scene.id] for scene in scenes if scene.id in self.known]
 
     async def _look(self, scene: Scene) -> None:
         try:
-            self.known[scene.id] = await look(self._stac, scene, self._grid, self._settings)
+            self.known[scene.id] = await look(self.stac, scene, self.grid, self.settings)
         except UnusableScene as why:
             self.unusable[scene.id] = str(why)
 
@@ -68,53 +61,55 @@ async def choose(
     `known` are the layers looked at before, by scene; what is looked at now is added.
     """
     found = candidates(scenes, grid)
-    looker = _Looker(stac, grid, settings, {} if known is None else known)
-    chosen = await _best_cover(found, looker, settings)
-    if not chosen and len(looker.unusable) < len(found):
+    choice = Choice(stac, grid, settings, {} if known is None else known)
+    choice.layers = await _best_cover(found, choice)
+    if not choice.layers and len(choice.unusable) < len(found):
         # All the first choices were unusable files: one after the other, then.
-        chosen = await _any_layer(found, looker)
-    if chosen:
-        await _patch(found, looker, chosen, settings)
-    return Choice(chosen, len(looker.tried), looker.unusable, looker.needed)
+        choice.layers = await _any_layer(found, choice)
+    if choice.layers:
+        await _patch(found, choice)
+    return choice
 
 
-async def _best_cover(found: list[Candidate], looker: _Looker, settings: SatelliteSettings) -> list[Layer]:
+async def _best_cover(found: list[Candidate], choice: Choice) -> list[Layer]:
     """The layers of the first set of scenes that is clear enough, or of the clearest one looked at."""
     best: list[Layer] = []
     best_share = -1.0
-    for cover in covers(found, settings.day_cost, COVERS):
-        layers = await looker.layers([one.scene for one in cover])
+    for cover in covers(found, choice.settings.day_cost, COVERS):
+        layers = await choice.look_at([one.scene for one in cover])
         share = _clear_share(layers)
         if layers and share > best_share:
-            best, best_share, looker.needed = layers, share, len(layers)
-        if share >= settings.good_share or looker.tired:
+            best, best_share, choice.needed = layers, share, len(layers)
+        if share >= choice.settings.good_share or choice.tired:
             break
-    return _by_clear_share(best)[: settings.max_scenes]
+    # Largest first: the picture's main scene.
+    best = sorted(best, key=lambda layer: (-int(layer.clear.sum()), layer.scene.id))
+    return best[: choice.settings.max_scenes]
 
 
-async def _any_layer(found: list[Candidate], looker: _Looker) -> list[Layer]:
+async def _any_layer(found: list[Candidate], choice: Choice) -> list[Layer]:
     for one in found:
-        if looker.tired:
+        if choice.tired:
             break
-        layers = await looker.layers([one.scene])
-        if layers:
+        if layers := await choice.look_at([one.scene]):
             return layers
     return []
 
 
-async def _patch(found: list[Candidate], looker: _Looker, chosen: list[Layer], settings: SatelliteSettings) -> None:
+async def _patch(found: list[Candidate], choice: Choice) -> None:
     """Add scenes while something is unclear that they show clearly."""
+    chosen, settings = choice.layers, choice.settings
     missing = ~np.logical_or.reduce([layer.clear for layer in chosen])
     worth = max(1, round(settings.worth_share * missing.size))
     used = {layer.scene.id for layer in chosen}
     while len(chosen) < settings.max_scenes and int(missing.sum()) >= worth:
         # Those that were looked at already cost nothing more.
-        at_hand = [layer for name, layer in sorted(looker.known.items()) if name not in used]
+        at_hand = [layer for name, layer in sorted(choice.known.items()) if name not in used]
         best = max(at_hand, key=lambda layer: int((layer.clear & missing).sum()), default=None)
         gain = int((best.clear & missing).sum()) if best is not None else 0
-        following = _next(found, missing, chosen[0].scene, looker, settings)
-        if following is not None and not looker.tired and gain < 0.9 * int(missing.sum()):
-            await looker.layers([following.scene])
+        following = _next(found, missing, choice)
+        if following is not None and not choice.tired and gain < 0.9 * int(missing.sum()):
+            await choice.look_at([following.scene])
             continue
         if best is None or gain < worth:
             return
@@ -123,12 +118,10 @@ async def _patch(found: list[Candidate], looker: _Looker, chosen: list[Layer], s
         missing &= ~best.clear
 
 
-def _next(
-    found: list[Candidate], missing: Mask, main: Scene, looker: _Looker, settings: SatelliteSettings
-) -> Candidate | None:
+def _next(found: list[Candidate], missing: Mask, choice: Choice) -> Candidate | None:
     # The points stand for areas; what is too narrow for them is looked for only after all else.
     for points in (sampled(missing), touched(missing)):
-        best = next_best(found, points, main, settings.day_cost, looker.tried)
+        best = next_best(found, points, choice.layers[0].scene, choice.settings.day_cost, choice.tried)
         if best is not None:
             return best
     return None
@@ -136,11 +129,6 @@ def _next(
 
 def _clear_share(layers: Sequence[Layer]) -> float:
     return float(np.logical_or.reduce([layer.clear for layer in layers]).mean()) if layers else 0.0
-
-
-def _by_clear_share(layers: Sequence[Layer]) -> list[Layer]:
-    """Largest first: the picture's main scene."""
-    return sorted(layers, key=lambda layer: (-int(layer.clear.sum()), layer.scene.id))
 
 
 def owners(layers: Sequence[Layer]) -> tuple[Owner, Mask]:

@@ -3,7 +3,9 @@
 Footprints are only a hint, drawn with few corners. What a scene really shows is known when its classes are read.
 """
 
+import functools
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -176,10 +178,7 @@ def next_best(
 
 
 def _union(shape: Sequence[int]) -> int:
-    total = 0
-    for points in shape:
-        total |= points
-    return total
+    return functools.reduce(operator.or_, shape, 0)
 
 
 def _days(one: Candidate, other: Candidate) -> float:

@@ -93,22 +93,15 @@ class OnGrid:
     async def pixels(self, blocks: Mask, rect: Rect, *, nearest: bool = False) -> Pixels:
         """The file's numbers on a part of the grid: all that the needed tiles show of it, 0 elsewhere."""
         tiles = self.tiles(blocks)
-        shape = (rect[0].stop - rect[0].start, rect[1].stop - rect[1].start)
-        out = np.zeros(
-            shape + ((self.level.bands,) if self.level.bands > 1 else ()), self.level.dtype.newbyteorder("=")
-        )
         if not tiles:
-            return out
+            shape = (rect[0].stop - rect[0].start, rect[1].stop - rect[1].start)
+            bands = (self.level.bands,) if self.level.bands > 1 else ()
+            return np.zeros(shape + bands, self.level.dtype.newbyteorder("="))
         window = self._window(tiles)
         held = await read_tiles(self.read, self.level, tiles, window)
-        if self.shift is not None:
-            self._copy(held, window, rect, out)
-            return out
-        return (
-            self._picked(held, window, rect)
-            if nearest and self.same_zone
-            else self._resampled(held, window, rect, nearest)
-        )
+        if self.shift is not None or (nearest and self.same_zone):
+            return self._picked(held, window, rect)
+        return self._resampled(held, window, rect, nearest)
 
     def _window(self, tiles: list[int]) -> tuple[int, int, int, int]:
         """The part of the level that the tiles hold and the grid shows."""
@@ -122,16 +115,6 @@ class OnGrid:
             min((max(columns) + 1) * level.tile_width, math.ceil(u.max()) + pad, level.width),
             min((max(rows) + 1) * level.tile_height, math.ceil(v.max()) + pad, level.height),
         )
-
-    def _copy(self, held: Pixels, window: tuple[int, int, int, int], rect: Rect, out: Pixels) -> None:
-        assert self.shift is not None
-        # Of the window, on the part of the grid.
-        left = window[0] - self.shift[0] - rect[1].start
-        top = window[1] - self.shift[1] - rect[0].start
-        rows = slice(max(0, top), min(out.shape[0], top + held.shape[0]))
-        columns = slice(max(0, left), min(out.shape[1], left + held.shape[1]))
-        if rows.start < rows.stop and columns.start < columns.stop:
-            out[rows, columns] = held[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left]
 
     def _resampled(self, held: Pixels, window: tuple[int, int, int, int], rect: Rect, nearest: bool) -> Pixels:
         # OpenCV counts from the middle of the first pixel.

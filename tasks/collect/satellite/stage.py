@@ -155,7 +155,8 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
         return Rejected("no_data", {**evidence, "max_no_data_share": settings.max_no_data_share, **_some(unusable)})
     if mosaic.clear_share < settings.min_clear_share:
         return Rejected("cloudy", {**evidence, "min_clear_share": settings.min_clear_share, **_some(unusable)})
-    data = await asyncio.to_thread(make_picture, mosaic, settings)
+    pixels = await asyncio.to_thread(shown, mosaic.pixels, settings.white, settings.gamma)
+    data = await asyncio.to_thread(jpeg, pixels, settings.jpeg_quality)
     sha256 = await asyncio.to_thread(context.lake.images.put, data, "jpg")
     row = image_row(item, grid, mosaic, evidence, data, sha256, context)
     why = context.withdrawn.discarded(row, context.lake)
@@ -179,11 +180,6 @@ def _no_usable_scene(
 
 def _host(scene: Scene) -> str:
     return urlsplit(scene.hrefs[CLASSES]).netloc
-
-
-def make_picture(mosaic: Mosaic, settings: SatelliteSettings) -> bytes:
-    """The bytes of the picture."""
-    return jpeg(shown(mosaic.pixels, settings.white, settings.gamma), settings.jpeg_quality)
 
 
 def image_row(

@@ -57,17 +57,20 @@ class Rollouts(Protocol):
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]: ...
 
 
-class RolloutEngines(Protocol):
+class RolloutEngines(ABC):
     """Writes rollouts with the policy's weights as they were when last refreshed."""
 
+    @abstractmethod
     def refresh_weights(self) -> None:
         """Called before each draw."""
 
+    @abstractmethod
     def stream(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
     ) -> Iterator[tuple[int, list[Rollout]]]:
         """(number of the prompt, its `size` rollouts) as they end."""
 
+    @abstractmethod
     def serve(
         self, take: Callable[[int, bool], Sample | None], longest: int, count: int, new_tokens: int, sampling: Sampling
     ) -> Iterator[tuple[int, list[Rollout]]]:
@@ -78,18 +81,9 @@ class RolloutEngines(Protocol):
         are expected.
         """
 
+    @abstractmethod
     def clear(self) -> None:
         """Free what a training step needs the memory of."""
-
-
-class StreamedRollouts(ABC):
-    """Engines whose rollouts come as they end, for callers that want them in order."""
-
-    @abstractmethod
-    def stream(
-        self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
-    ) -> Iterator[tuple[int, list[Rollout]]]:
-        """(number of the prompt, its rollouts) as they end."""
 
     def generate(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
@@ -99,7 +93,7 @@ class StreamedRollouts(ABC):
         return [found[number] for number in range(len(prompts))]
 
 
-class Engines(StreamedRollouts):
+class Engines(RolloutEngines):
     """Embedded engines by capacity: a longer prompt than any before makes a larger engine."""
 
     def __init__(self, fast: TrainableModel, end_tokens: Sequence[int], rollouts: int) -> None:
@@ -113,7 +107,6 @@ class Engines(StreamedRollouts):
     def stream(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
     ) -> Iterator[tuple[int, list[Rollout]]]:
-        """(number of the prompt, its rollouts) as they end."""
         longest = max(len(one.ids) for one in prompts)
         return self.engine(longest, len(prompts), size, new_tokens, sampling).generate(prompts)
 
@@ -170,21 +163,14 @@ class EmbeddedRollouts:
 
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
         self._engines.refresh_weights()
-        found = dict(self._engines.stream(prompts, self._size, self._new_tokens, self._sampling))
+        groups = self._engines.generate(prompts, self._size, self._new_tokens, self._sampling)
         if not self._keep:
             self._engines.clear()
-        return [
-            [
-                Episode(
-                    Completion(one.ids, [True] * len(one.ids)),
-                    one.is_finished,
-                    self._decode(one.ids),
-                    log_probs=one.log_probs,
-                )
-                for one in found[number]
-            ]
-            for number in range(len(prompts))
-        ]
+        return [[self._episode(one) for one in group] for group in groups]
+
+    def _episode(self, one: Rollout) -> Episode:
+        completion = Completion(one.ids, [True] * len(one.ids))
+        return Episode(completion, one.is_finished, self._decode(one.ids), log_probs=one.log_probs)
 
 
 def recipe_scorer(

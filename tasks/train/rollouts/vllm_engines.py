@@ -43,7 +43,7 @@ from tasks.train.fast.padding import plain_state
 from tasks.train.rollouts import vllm_program
 from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
-from tasks.train.rollouts.source import StreamedRollouts
+from tasks.train.rollouts.source import RolloutEngines
 
 LOOK_S = 0.02  # between two looks for prompts that have come while others are being written
 LOG_LINES = 60
@@ -174,7 +174,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-class VllmEngines(StreamedRollouts):
+class VllmEngines(RolloutEngines):
     """Draws rollouts by vLLM with the weights of `fast`; the process starts with the first draw."""
 
     def __init__(
@@ -205,7 +205,6 @@ class VllmEngines(StreamedRollouts):
     def stream(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
     ) -> Iterator[tuple[int, list[Rollout]]]:
-        """(number of the prompt, its rollouts) as they end."""
         waiting = iter(prompts)
         return self._serve(lambda waits: next(waiting, None), size, new_tokens, sampling)
 

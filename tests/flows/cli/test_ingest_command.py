@@ -124,7 +124,7 @@ def test_quiet_hides_the_summary_and_not_the_refusals(tmp_path: Path, monkeypatc
         return ingest_table(found, "t", IngestSettings(keep_lat_lon=True), PlanSettings(), context)
 
     monkeypatch.setattr("flows.cli.ingest._run_flow", without_prefect)
-    monkeypatch.setattr("flows.cli.running.prefect_ready", lambda lake, debug: contextlib.nullcontext())
+    monkeypatch.setattr("flows.cli.ingest.prefect_ready", lambda *given: contextlib.nullcontext())
     options = ["ingest", str(tmp_path / "t.csv"), "--lake", str(tmp_path / "lake"), "--keep-lat-lon"]
     result = CliRunner().invoke(app, [*options, "-q"])
     assert result.exit_code == 0 and result.stdout == "", result.output

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.offline.services.geocoding import GOOGLE_KEY, OPENCAGE_KEY, TEST_KEYS
+from infra.offline.services.geocoding import GOOGLE_KEY, OPENCAGE_KEY
 from infra.offline.services.web_search import YOU_KEY
 from schemas.settings.services import ServicesSettings
 from tasks.services import connect
@@ -35,7 +35,7 @@ def test_google_result_field_by_field(served):
 
 def test_google_statuses(served):
     assert ask_google(served, address="Xyzzyville") == {"results": [], "status": "ZERO_RESULTS"}
-    for params in ({}, {"address": " "}, {"latlng": "1"}, {"latlng": "91,0"}):
+    for params in ({}, {"address": " "}):
         body = ask_google(served, **params)
         assert (body["status"], body["results"]) == ("INVALID_REQUEST", []) and body["error_message"]
     assert ask_google(served, address="Lyon", key="")["status"] == "REQUEST_DENIED"
@@ -49,14 +49,6 @@ def test_google_over_the_limit(breakable):
     assert (body["status"], body["results"]) == ("OVER_QUERY_LIMIT", [])
 
 
-def test_google_reverse_goes_from_street_to_country(served):
-    place = served.world.place(5)
-    rows = ask_google(served, latlng=f"{place.lat},{place.lon}")["results"]
-    assert [row["types"][0] for row in rows] == ["route", "locality", "country"]
-    assert ask_google(served, latlng="0,-30")["status"] == "ZERO_RESULTS"
-    assert ask_google(served, address="Athens", region="us")["results"][0]["formatted_address"].endswith("States")
-
-
 def test_opencage_result_field_by_field(served):
     body = ask_opencage(served, "Lyon").json()
     assert body.keys() == {
@@ -67,32 +59,19 @@ def test_opencage_result_field_by_field(served):
     assert body["status"] == {"code": 200, "message": "OK"}
     assert body["total_results"] == len(body["results"]) > 0
     row = body["results"][0]
-    assert row.keys() == {"annotations", "bounds", "components", "confidence", "formatted", "geometry"}
+    assert row.keys() == {"bounds", "components", "confidence", "formatted", "geometry"}
     assert row["components"]["country_code"] == "fr" and row["components"]["_type"] == "city"
     assert type(row["confidence"]) is int and 1 <= row["confidence"] <= 10
     assert row["geometry"]["lat"] == pytest.approx(45.75, abs=0.1)
-    assert "annotations" not in ask_opencage(served, "Lyon", no_annotations="1").json()["results"][0]
+    assert ask_opencage(served, "Athens", limit="2").json()["total_results"] == 2
 
 
 def test_opencage_refusals(served):
-    for key, (status, message) in TEST_KEYS.items():
-        response = ask_opencage(served, "Lyon", key=key)
-        assert response.status_code == status
-        assert response.json()["status"] == {"code": status, "message": message}
-        assert response.json()["results"] == []
     for key, message in (("", "missing API key"), ("short", "invalid API key")):
         response = ask_opencage(served, "Lyon", key=key)
         assert response.status_code == 401 and response.json()["status"]["message"] == message
     assert ask_opencage(served, "x").status_code == 400
-    assert ask_opencage(served, "95,4").json()["status"]["message"] == "invalid coordinates"
     assert ask_opencage(served, "Xyzzyville").json()["total_results"] == 0
-
-
-def test_opencage_points_countries_and_limit(served):
-    rows = ask_opencage(served, "45.75,4.85").json()["results"]
-    assert len(rows) == 1 and rows[0]["components"]["country_code"] == "fr"
-    assert ask_opencage(served, "Athens", countrycode="us").json()["results"][0]["components"]["country_code"] == "us"
-    assert ask_opencage(served, "Athens", limit="2").json()["total_results"] == 2
 
 
 def ask_you(served, headers=None, **params):

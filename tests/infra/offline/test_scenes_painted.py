@@ -11,7 +11,7 @@ from infra.offline.scenes.coast import shore_distance_m
 from infra.offline.scenes.cog import ASSETS, BLOCK, Painter, layout_of
 from infra.offline.scenes.ground import paint_ground
 from infra.offline.scenes.orbit import FIRST_DAY, SWATH_KM, across_km, footprint, orbits_over, scene_with_id, scenes_of
-from infra.offline.scenes.paint import cloud_percent, paint_classes, paint_window, scene_preview
+from infra.offline.scenes.paint import cloud_percent, paint_classes, paint_window
 from infra.offline.scenes.projection import to_geographic, to_utm
 from infra.offline.scenes.tiles import SIZE_M, tile_named
 from infra.offline.scenes.window import Window
@@ -226,13 +226,6 @@ def test_layout_has_no_gap_and_no_overlap(asset):
     assert len(layout.header) <= 16_384  # what GDAL asks for first
     assert layout.levels[0].size * ASSETS[asset] == SIZE_M and layout.levels[-1].size <= BLOCK
     assert layout.tile_at(layout.length - 1)[:3] == (0, layout.levels[0].across - 1, layout.levels[0].across - 1)
-
-
-def test_preview(small_world):
-    picture = scene_preview(small_world, "33TTG", "2023-09-30", 64)
-    assert picture.size == (64, 64)
-    with pytest.raises(KeyError):
-        scene_preview(small_world, "30NAA", "2023-09-30")
 
 
 def test_every_scene_has_its_own_id():

@@ -1,7 +1,5 @@
 """Streets and shops without imagery: knowing the town is not knowing the street."""
 
-import httpx
-
 from infra.offline.services.maps import KEY
 from infra.offline.words import fold, telling_words
 
@@ -72,5 +70,3 @@ def test_foreign_hosts_and_forms_are_refused(served):
     assert served.http.get("/health", headers={"Host": "localhost:1"}).status_code == 200
     form = served.http.post("/control/faults", content='{"rules": []}', headers={"Content-Type": "text/plain"})
     assert form.status_code == 415
-    proxied = httpx.get("http://planetarycomputer.microsoft.com/api/stac/v1", proxy=served.url, timeout=30)
-    assert proxied.status_code == 200

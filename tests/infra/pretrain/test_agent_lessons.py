@@ -107,7 +107,7 @@ def test_the_box_holds_the_plate(row: dict[str, object]) -> None:
 
 
 def test_only_the_assistant_is_trained_and_the_street_is_spelled(agent: Agent, taught: teacher.Taught) -> None:
-    lesson = lesson_of(taught, agent.encoder, agent.tokens)
+    lesson = lesson_of(taught, agent.encoder)
     said = [token for token, mine in zip(lesson.rest.ids, lesson.rest.is_policy, strict=True) if mine]
     text = agent.tokens.decode(said)
     assert '{"address": "Rue Été"}' in text and text.count("</tool_call>") == 2 and "<tool_response>" not in text
@@ -120,18 +120,14 @@ def test_seen_pictures_give_the_loss_of_patches(agent: Agent, taught: teacher.Ta
     """Frozen sight and the shared beginning change no number: the plain encoder and model are the reference."""
     from tasks.agent.render import training_messages
 
-    lesson = lesson_of(taught, agent.encoder, agent.tokens)
+    lesson = lesson_of(taught, agent.encoder)
     plain = fast_model(agent.fast.model)
     encoder = Encoder(agent.encoder._processor, None)  # type: ignore[arg-type]
     shown = [Image.open(io.BytesIO(one)).convert("RGB") for one in taught.pictures]
     whole = encoder._encode(training_messages(taught.messages, taught.tools), True, None, shown)
     assert whole.pixels is not None and whole.pixels.shape[1] == 1176
-    from infra.pretrain.cold_start import spelled
-
-    ids, labels = spelled(list(whole.ids), list(whole.labels), agent.tokens)
-    sample = type(whole)(ids, labels, whole.pixels, whole.grids)
     with torch.no_grad():
-        expected = plain.loss(pack([sample], plain.image_token, plain.merge))
+        expected = plain.loss(pack([whole], plain.image_token, plain.merge))
         found = agent.fast.loss(packed_lessons([lesson, lesson], agent.fast))
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
 

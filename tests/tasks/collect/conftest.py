@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from infra.offline.server import create_app, serving
-from infra.offline.services.mapillary_tiles import tile_point
+from infra.offline.services.mapillary import tile_point
 from infra.offline.world import World
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings, StacEndpoint
 from tasks.lake import Commit, Lake

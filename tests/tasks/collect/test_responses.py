@@ -220,15 +220,15 @@ async def test_a_long_answer_is_not_kept(earth: Any, tmp_path: Path, monkeypatch
     box = (place.lon - 0.01, place.lat - 0.01, place.lon + 0.01, place.lat + 0.01)
     connection = earth.context(Lake(tmp_path / "lake")).connections.mapillary
     service = RecallingMapillary(connection, kept(tmp_path))
-    rows = await service.images_in_box(*box, ("id", "thumb_original_url"), None, 2000)
+    rows = await service.images_in_box(*box, ("id", "thumb_original_url"))
     assert rows and all("thumb_original_url" in row for row in rows)
     earth.forget()
     again = RecallingMapillary(connection, kept(tmp_path))
-    told = await again.images_in_box(*box, ("id", "thumb_original_url"), None, 2000)
+    told = await again.images_in_box(*box, ("id", "thumb_original_url"))
     assert [row["id"] for row in told] == [row["id"] for row in rows] and earth.log("requests") == {}
     monkeypatch.setattr(responses_module, "MOST_ROWS", len(rows) - 1)
     longer = RecallingMapillary(connection, kept(tmp_path / "other"))
-    await longer.images_in_box(*box, ("id", "thumb_original_url"), None, 2000)
+    await longer.images_in_box(*box, ("id", "thumb_original_url"))
     assert not (tmp_path / "other").exists() or entries(tmp_path / "other") == []
     for client in (service, again, longer):
         await client.close()

@@ -13,10 +13,10 @@ from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect.boxes import boxes_around
-from tasks.collect.search import Asked, Search
+from tasks.collect.search import Search
 from tasks.collect.targets import collect_targets, targets_of
 from tasks.collect.tile_cache import TileCache
-from tasks.services import Mapillary, connect
+from tasks.services import Connection, Mapillary, connect
 
 # Ten times thinner than the real service still, and tight enough that a street of this world is a crowd.
 LIMITS = Limits(crowd=12, dense=24)
@@ -44,9 +44,29 @@ def spots(world: World) -> list[tuple[float, float]]:
     return [(world.place(index).lat + 0.001, world.place(index).lon - 0.001) for index in first.values()]
 
 
-def client(url: str) -> Mapillary:
+class Counting(Mapillary):
+    """Counts what it is asked."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.asked: Counter[str] = Counter()
+
+    async def images_in_box(self, *box: Any) -> list[dict[str, Any]]:
+        self.asked["boxes"] += 1
+        return await super().images_in_box(*box)
+
+    async def images_by_id(self, *asked: Any) -> dict[str, dict[str, Any]]:
+        self.asked["details"] += 1
+        return await super().images_by_id(*asked)
+
+    async def tile(self, *place: Any) -> bytes:
+        self.asked["tiles"] += 1
+        return await super().tile(*place)
+
+
+def client(url: str) -> Counting:
     services = ServicesSettings(mapillary=MapillaryEndpoint(base_url=f"{url}/mapillary", backoff_s=0))
-    return Mapillary(connect(services, {}).mapillary)
+    return Counting(connect(services, {}).mapillary)
 
 
 def requests(control: httpx.Client) -> dict[str, int]:
@@ -59,11 +79,11 @@ def requests(control: httpx.Client) -> dict[str, int]:
 async def test_every_image_of_the_world_is_found(url: str, world: World, find: Any) -> None:
     settings = CollectSettings(find=find, crowded_rows=CROWDED, panorama_min_pixels=1, photo_min_pixels=1)
     mapillary = client(url)
-    tiles, hidden, total, asked = TileCache(mapillary, settings.tiles_kept), 0, 0, Asked()
+    tiles, hidden, total, asked = TileCache(mapillary, settings.tiles_kept), 0, 0, mapillary.asked
     with httpx.Client(base_url=url, timeout=60) as control:
         control.delete("/control/log")
         for lat, lon in spots(world):
-            search = Search(mapillary, tiles, settings, lat, lon, 3000.0, asked)
+            search = Search(mapillary, tiles, settings, lat, lon, 3000.0)
             found = set()
             for kind in ("panorama", "photo"):
                 while (one := await search.next(kind)) is not None:
@@ -77,16 +97,16 @@ async def test_every_image_of_the_world_is_found(url: str, world: World, find: A
             total += len(there)
         counted = requests(control)
     assert hidden >= 4 and total > 150  # in most of these places one box would have left images out
-    assert counted["mapillary"] == asked.boxes + asked.details
-    assert counted.get("mapillary-tiles", 0) == asked.tiles
+    assert counted["mapillary"] == asked["boxes"] + asked["details"]
+    assert counted.get("mapillary-tiles", 0) == asked["tiles"]
     # Not absurd: a leaf holds fewer than nine pictures, so even boxes alone need far fewer requests than pictures.
-    assert asked.total <= total * {"boxes": 0.75, "auto": 0.5, "tiles": 0.75}[find]
+    assert asked.total() <= total * {"boxes": 0.75, "auto": 0.5, "tiles": 0.75}[find]
 
 
-async def choices(url: str, world: World, **settings: Any) -> tuple[list[list[str]], Asked]:
+async def choices(url: str, world: World, **settings: Any) -> tuple[list[list[str]], Counter[str]]:
     """What would be taken for each place, and what that costs, without fetching it."""
     wanted = CollectSettings(crowded_rows=CROWDED, **settings)
-    mapillary, asked = client(url), Asked()
+    mapillary = client(url)
     tiles, chosen = TileCache(mapillary, wanted.tiles_kept), []
 
     async def take(candidate: Any) -> dict[str, Any]:
@@ -95,12 +115,12 @@ async def choices(url: str, world: World, **settings: Any) -> tuple[list[list[st
     for lat, lon in spots(world):
 
         def open_search(half_size_m: float, lat: float = lat, lon: float = lon) -> Search:
-            return Search(mapillary, tiles, wanted, lat, lon, half_size_m, asked)
+            return Search(mapillary, tiles, wanted, lat, lon, half_size_m)
 
         wishes = targets_of(wanted)
         await collect_targets(wishes, wanted.half_sizes_m, open_search, take)
         chosen.append([row["id"] for wish in wishes for row in wish.rows])
-    return chosen, asked
+    return chosen, mapillary.asked
 
 
 @pytest.mark.slow
@@ -110,8 +130,8 @@ async def test_all_ways_choose_the_same_pictures(url: str, world: World) -> None
     assert found["auto"][0] == found["boxes"][0] == found["tiles"][0]
     assert all(len(one) >= 1 for one in found["auto"][0])
     # Each way spends what it says: boxes no tiles, tiles no boxes; both together less than boxes alone.
-    assert found["boxes"][1].tiles == found["boxes"][1].details == found["tiles"][1].boxes == 0
-    assert found["auto"][1].total <= found["boxes"][1].total
+    assert found["boxes"][1]["tiles"] == found["boxes"][1]["details"] == found["tiles"][1]["boxes"] == 0
+    assert found["auto"][1].total() <= found["boxes"][1].total()
 
 
 async def test_an_ordinary_place_costs_one_search(world: World) -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from mapbox_vector_tile import decode, encode
 
 from infra.offline.services.image_host import ImageHost
-from infra.offline.services.mapillary import Limits, Mapillary
-from infra.offline.services.mapillary_tiles import MapillaryTiles
+from infra.offline.services.mapillary import Limits, Mapillary, MapillaryTiles
 from infra.offline.world import World
 from tasks.collect.boxes import Box, boxes_around
 from tasks.collect.tiles import UNKNOWN_TIME, BadTile, TileName, in_tile_order, read_tile, tiles_of
@@ -62,7 +61,7 @@ def test_images_are_those_of_the_librarys_decoder(world: World) -> None:
     for index in range(25):
         place = world.place(index)
         name = tiles_of(Box(place.lat, place.lon, place.lat, place.lon))[0]
-        data = host.tile("mly1_public", 14, name.x, name.y)
+        data = host.tile(name.x, name.y)
         whole = decode(data, default_options={"y_coord_down": True})
         shapes |= {feature["geometry"]["type"] for feature in whole["sequence"]["features"]}
         theirs = {feature["properties"]["id"]: feature for feature in whole["image"]["features"]}

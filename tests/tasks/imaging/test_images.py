@@ -212,15 +212,16 @@ def test_crop_is_clamped() -> None:
     assert (facts.width, facts.height) == (100, 80)
 
 
-def test_regions_are_the_same_whether_or_not_their_picture_was_just_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regions_are_the_same_whether_or_not_their_picture_was_just_decoded() -> None:
     one, other = encoded(picture(300, 200)), encoded(picture(200, 300))
     boxes = [(0, 0, 300, 200), (10, 20, 190, 180), (10, 20, 190, 180), (0, 0, 300, 200)]
     views = []
-    for most_bytes in (images.RECENT_BYTES, 300 * 200 * 3, 0):  # all are kept, the last one, none
-        monkeypatch.setattr(images, "_recent", recent := images._Recent(most_bytes))
-        views.append([region_view(data, box, 1.0, 5_000, 1) for box in boxes for data in (one, other)])
-        assert sum(pixels.nbytes for pixels in recent._pixels.values()) == recent._held <= most_bytes
-    assert views[0] == views[1] == views[2]
+    for is_kept in (True, False):
+        for box in boxes:
+            if not is_kept:
+                images._decoded.cache.clear()
+            views.append([region_view(data, box, 1.0, 5_000, 1) for data in (one, other)])
+    assert views[:4] == views[4:]
     assert views[0][0] != views[0][1]
 
 

@@ -293,12 +293,13 @@ def test_a_rejected_item_that_was_kept_and_is_kept_again(tmp_path: Path) -> None
 def test_usage_of_earlier_runs_is_shared_out_over_their_items(tmp_path: Path) -> None:
     from tasks.runtime.outcome import Tick
     from tasks.runtime.redo import items_to_run
+    from tasks.services.meter import Tally
 
     lake = Lake(tmp_path)
     first = ledger(lake, "r1")
     first.plan_run(items(a="m1", b="m1"))
     first.commit([result("r1", ("a", "m1", kept("a")), ("b", "m1", Rejected("no")))])
-    first.close("done", Tick("s", 2, 0, kept=1, rejected=1), 2, Usage(100, 20, 3.0, 4))
+    first.close("done", Tick("s", 2, 0, kept=1, rejected=1), 2, Usage(100, 20, 3.0, 4), Tally())
     second = replace(ledger(lake, "r2"), config_hash="other")
     asked: list[Redo] = []
     plan = second.plan_run(items(a="m2", b="m1"))

@@ -8,11 +8,6 @@ from typing import Any
 import pytest
 
 PROMPT = {"role": "system", "content": "Read the reasoning and say which country, region and place it supports."}
-LEVELS = {"country": {"type": "string"}, "region": {"type": "string"}, "place": {"type": ["string", "null"]}}
-FORM = {
-    "type": "json_schema",
-    "json_schema": {"name": "levels", "schema": {"type": "object", "properties": LEVELS, "required": list(LEVELS)}},
-}
 
 
 def read(ask: Any, reasoning: str, **fields: Any) -> tuple[Any, ...]:
@@ -55,7 +50,11 @@ def test_the_conclusion_and_orders_to_the_reader_are_not_reasoning(ask: Any) -> 
 
 
 def test_a_schema_decides_how_the_unknown_is_said(ask: Any) -> None:
-    assert read(ask, "The signs point to Kenya.", response_format=FORM) == ("Kenya", "unknown", None)
+    assert read(ask, "The signs point to Kenya.", response_format={"type": "json_object"}) == (
+        "Kenya",
+        "unknown",
+        "unknown",
+    )
 
 
 def test_same_seed_same_words_and_a_few_slips(ask: Any) -> None:
