@@ -69,8 +69,24 @@ def benchmark_pictures(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFra
     return pictures.join(levels, on="image_id", how="left", maintain_order="left")
 
 
+def on_validation(settings: EvaluateSettings) -> EvaluateSettings:
+    """The same evaluations on the validation split, by which radii are calibrated."""
+    return settings.model_copy(update={"split": "validation"})
+
+
+def splits_asked(settings: EvaluateSettings) -> list[EvaluateSettings]:
+    """The settings, and where radii are to be calibrated those for the validation split."""
+    also = settings.radius.calibrate and settings.split != "validation"
+    return [settings, on_validation(settings)] if also else [settings]
+
+
+def asked_items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
+    """Every answer to ask for, those that radii are calibrated on included."""
+    return pl.concat([items(inputs, one) for one in splits_asked(settings)])
+
+
 def items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
-    """One row for each policy and picture."""
+    """One row for each policy and picture of the split."""
     pictures = benchmark_pictures(inputs, settings)
     names = policies(inputs, settings)
     evaluations = pl.DataFrame(
@@ -222,7 +238,7 @@ STAGE = Stage(
     name="evaluate.answers",
     reads=("labels", "images", "models"),
     writes=("derived", "predictions"),
-    items=items,
+    items=asked_items,
     work=work,
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),

@@ -10,6 +10,7 @@ import polars as pl
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.evaluate.answers import answer_identity, items
 from tasks.evaluate.ensembles import ATTEMPT_COLUMNS, METHODS, expected_predictions
+from tasks.evaluate.radius import radius_metrics
 from tasks.evaluate.slices import continents
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
@@ -28,6 +29,7 @@ _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 _SLICED = (
     *("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS),
     *("acc@0.5km", "acc@2km", "acc@10km", "acc@50km"),  # Thinking with Map by tier, smileGeo by category
+    *("radius_coverage", "radius_median_km", "abstention_rate"),
     *(f"{level}_accuracy" for level in LEVELS),  # GeoVista's Table 2: the city by kind of picture
 )
 
@@ -93,11 +95,17 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     kept: list[Row] = []
     for evaluation, rows in whole.items():
         head = _head(evaluation, rows, inputs, settings)
-        for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels"))):
+        within = radius_metrics(_radii(inputs, evaluation))
+        for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels")), *within):
             row = metric.as_row()
             name = row.pop("name")
             kept.append({"id": f"{evaluation}|{inputs.snapshot_id}|{name}", **head, "metric": name, **row})
     return _frame(kept, "scores", "value", "low", "high"), pl.DataFrame(rejects, schema=_REJECTS)
+
+
+def _radii(inputs: Inputs, evaluation: str) -> pl.DataFrame:
+    mine = (pl.col("evaluation_id") == evaluation) & (pl.col("snapshot_id") == inputs.snapshot_id)
+    return inputs.frame("radii").filter(mine)
 
 
 def _head(evaluation: str, rows: pl.DataFrame, inputs: Inputs, settings: EvaluateSettings) -> Row:
@@ -190,11 +198,14 @@ def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     for evaluation, rows in answered_evaluations(inputs, settings)[0].items():
         km, levels = errors(rows), _levels_by_rule(rows)
         head = _head(evaluation, rows, inputs, settings)
-        for by, name, mask in _groups(rows):
+        radii = _radii(inputs, evaluation)
+        for by, name, mask in _groups(rows, radii):
             right = {level: verdict[mask] for level, verdict in levels.items()}
             # Attempts at one picture may differ in their tools: such a slice counts attempts.
             times = 1 if by == "tool_pattern" else repeats(rows)
-            for metric in summarize(km[mask], right, settings.resamples, settings.seed, times):
+            found = summarize(km[mask], right, settings.resamples, settings.seed, times)
+            found += radius_metrics(radii.filter(pl.col("image_id").is_in(rows["image_id"].filter(mask).implode())))
+            for metric in found:
                 if metric.name in _SLICED:
                     row = metric.as_row()
                     key = f"{evaluation}|{inputs.snapshot_id}|{by}|{name}|{row['name']}"
@@ -203,7 +214,7 @@ def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     return _frame(kept, "score_slices", "value", "low", "high"), pl.DataFrame(schema=_REJECTS)
 
 
-def _groups(rows: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
+def _groups(rows: pl.DataFrame, radii: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
     """(what it is sliced by, the slice, which rows)."""
     score = rows["localizability_score"].cast(pl.Float64)
     columns = {
@@ -213,6 +224,7 @@ def _groups(rows: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
         "country": rows["country"],
         "continent": rows["country_code"].replace_strict(continents(), default=None, return_dtype=pl.String),
         "tool_pattern": rows["tool_pattern"],
+        "radius_group": rows.join(radii, on="image_id", how="left", maintain_order="left")["radius_group"],
     }
     found = [
         (by, str(name), (values == name).fill_null(False).to_numpy())
@@ -277,7 +289,7 @@ Compute = Callable[[Inputs, EvaluateSettings], tuple[pl.DataFrame, pl.DataFrame]
 def _stage(name: str, table: str, compute: Compute) -> ColumnStage:
     return ColumnStage(
         name=name,
-        reads=("predictions", "deliberations", "labels", "images", "models"),
+        reads=("predictions", "deliberations", "labels", "images", "models", "radii"),
         writes=(table,),
         compute=compute,
         identity=identity,

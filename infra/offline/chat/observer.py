@@ -63,6 +63,8 @@ def facts_of(seen: SeenPicture, asked: str = "") -> dict[str, object]:
         "centre_line": scene.centre or "unknown",
         "text": [line.text for line in seen.readable],
         "boxes": boxes,
+        # a front that fills the picture, with neither a road nor writing
+        "home": scene.building_share > 0.2 and scene.road_share < 0.08 and not seen.lines,
     }
 
 
