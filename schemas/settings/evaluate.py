@@ -28,7 +28,7 @@ class ScalingSettings(Settings):
     top_k: int = Field(60, ge=1, description="of the trajectories, where the server knows it")
 
 
-Cue = Literal["poles", "text", "shops", "foreground"]
+Cue = Literal["poles", "text", "shops", "foreground", "plates", "plants", "sky"]
 
 
 class MaskingSettings(Settings):
@@ -146,6 +146,16 @@ class RadiusSettings(Settings):
     )
 
 
+class GroundingSettings(Settings):
+    """Whether answers are right for the right reason."""
+
+    reader: str | None = Field(
+        None,
+        min_length=1,
+        description="role that reads the pictures of answers that quote signs; null: quoted signs are not checked",
+    )
+
+
 class EvaluateSettings(Settings):
     """Which policies answer which pictures, in one turn, and how their scores are computed."""
 
@@ -174,6 +184,7 @@ class EvaluateSettings(Settings):
     masking: MaskingSettings = MaskingSettings()
     swarm: SwarmSettings = SwarmSettings()
     radius: RadiusSettings = RadiusSettings()
+    grounding: GroundingSettings = GroundingSettings()
     geocode: bool = Field(False, description="also geocode the address an answer names and measure its distance")
     max_images: int | None = Field(None, ge=1, description="pictures to answer; null: all of the split")
     temperature: float = Field(0.0, ge=0, le=2, description="of the answers; 0: the likeliest")

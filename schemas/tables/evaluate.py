@@ -108,6 +108,44 @@ TABLES = (
         about="how far from each answer its place is, with the share that was asked for",
     ),
     Table(
+        "groundings",
+        ("evaluation_id", "image_id"),
+        {
+            "evaluation_id": STRING,
+            "image_id": STRING,
+            "policy": STRING,
+            "quoted": INT,  # signs that the answer's reasons quote
+            "unseen_json": JSON,  # those that nobody else reads in the pictures; null where nobody was asked
+            "contradicted_json": JSON,  # sentences that results, answer or country show to be false
+            "supported": BOOL,  # a tool gave a place near the answer, or of its town's name; null: none gave any place
+            "grounded": BOOL,  # nothing that was checked speaks against it
+        },
+        required=("policy", "quoted", "grounded"),
+        about="whether answers are right for the right reason",
+    ),
+    Table(
+        "cue_losses",
+        ("evaluation_id", "snapshot_id", "pictures", "metric"),
+        {
+            "evaluation_id": STRING,  # of the masked pictures
+            "snapshot_id": STRING,
+            "whole_id": STRING,  # the evaluation of the same pictures whole
+            "policy": STRING,
+            "cue": STRING,
+            "pictures": STRING,  # all pictures, or pictures with the cue: those of which something was covered
+            "metric": STRING,
+            "whole": FLOAT,
+            "without": FLOAT,
+            "lost": FLOAT,  # whole less without, picture by picture
+            "low": FLOAT,
+            "high": FLOAT,
+            "p": FLOAT,  # McNemar's exact test, two-sided; null where the metric is no share
+            "n": INT,
+        },
+        required=("policy", "cue", "n"),
+        about="what answers rest on: the accuracy lost without each kind of cue",
+    ),
+    Table(
         "scores",
         ("evaluation_id", "snapshot_id", "metric"),
         {

@@ -57,6 +57,11 @@ def evaluation_id(policy: str, settings: EvaluateSettings) -> str:
     return digest("evaluation", policy, answer_identity(settings))
 
 
+def single_evaluations(inputs: Inputs, settings: EvaluateSettings) -> list[tuple[str, str]]:
+    """(policy, evaluation_id) of every policy that is asked once."""
+    return [(name, evaluation_id(name, settings)) for name in policies(inputs, settings)]
+
+
 def benchmark_pictures(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """The pictures to answer with their truth, of the whole split or of one ingested source."""
     wanted = RECIPES[settings.agent_recipe].pictures
@@ -88,10 +93,8 @@ def asked_items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
 def items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """One row for each policy and picture of the split."""
     pictures = benchmark_pictures(inputs, settings)
-    names = policies(inputs, settings)
     evaluations = pl.DataFrame(
-        {"policy": names, "evaluation_id": [evaluation_id(name, settings) for name in names]},
-        schema={"policy": pl.String, "evaluation_id": pl.String},
+        single_evaluations(inputs, settings), schema={"policy": pl.String, "evaluation_id": pl.String}, orient="row"
     )
     return evaluations.join(pictures, how="cross").select(
         pl.format("{}|{}", "evaluation_id", "image_id").alias("id"),

@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from schemas.settings.evaluate import EvaluateSettings, RadiusSettings
-from tasks.evaluate.answers import benchmark_pictures, evaluation_id, on_validation, policies
+from tasks.evaluate.answers import benchmark_pictures, on_validation, single_evaluations
 from tasks.evaluate.ensembles import method_evaluations
 from tasks.evaluate.slices import continents
 from tasks.geo.distance import distance_km
@@ -84,8 +84,7 @@ def answer_groups(rows: pl.DataFrame, by: Sequence[str]) -> list[str]:
 
 
 def _evaluations(inputs: Inputs, settings: EvaluateSettings) -> list[tuple[str, str]]:
-    single = [(name, evaluation_id(name, settings)) for name in policies(inputs, settings)]
-    return [*single, *method_evaluations(inputs, settings)]
+    return [*single_evaluations(inputs, settings), *method_evaluations(inputs, settings)]
 
 
 def _answers(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:

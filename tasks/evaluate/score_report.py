@@ -107,6 +107,9 @@ SHOWN = (
     "radius_coverage",
     "radius_median_km",
     "abstention_rate",
+    "grounded_rate",
+    "signs_seen_rate",
+    "tool_supported_rate",
     "tokens_mean",
 )
 
@@ -124,6 +127,9 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
         "policy", "other_policy", "metric", "first", "second", "difference", "low", "high", "p", "n"
     )
     text = [f"# Evaluation on snapshot {snapshot}", markdown_table(table)]
+    losses = cue_table(lake.read("cue_losses").filter(pl.col("snapshot_id") == snapshot))
+    if losses.height:
+        text += ["## Cue attribution: accuracy lost without a cue", markdown_table(losses)]
     calibrated = lake.read("calibrations").filter(pl.col("snapshot_id") == snapshot)
     radii = radius_table(calibrated.join(mine, on="evaluation_id", how="semi"))
     if radii.height:
@@ -136,11 +142,20 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
         "policies.csv": lambda: table.write_csv().encode(),
         "pairs.csv": lambda: pairs.write_csv().encode(),
         "radii.csv": lambda: radii.write_csv().encode(),
+        "cues.csv": lambda: losses.write_csv().encode(),
     }
-    key = digest("evaluation report", VERSION, snapshot, table.rows(), pairs.rows(), radii.rows())
+    key = digest("evaluation report", VERSION, snapshot, table.rows(), pairs.rows(), radii.rows(), losses.rows())
     files = write_files(report_folder(lake, "evaluate"), key, make)
     lake.blobs.push("reports/evaluate", last=MADE_FROM)
     return StageReport("\n\n".join(text) + "\n", files)
+
+
+def cue_table(losses: pl.DataFrame) -> pl.DataFrame:
+    """One row a policy, cue, set of pictures and metric, the cue that costs most first."""
+    columns = ("policy", "cue", "pictures", "metric", "whole", "without", "lost", "low", "high", "p", "n")
+    shown = losses.filter(pl.col("metric").is_in(["acc@25km", "acc@200km", "acc@750km"]))
+    order = shown.sort("policy", "metric", "pictures", "lost", "cue", descending=[False, False, True, True, False])
+    return order.select(columns).with_columns(pl.col(pl.Float64).round(4))
 
 
 def radius_table(calibrations: pl.DataFrame) -> pl.DataFrame:

@@ -10,6 +10,7 @@ import polars as pl
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.evaluate.answers import answer_identity, items
 from tasks.evaluate.ensembles import ATTEMPT_COLUMNS, METHODS, expected_predictions
+from tasks.evaluate.grounding import grounding_metrics
 from tasks.evaluate.radius import radius_metrics
 from tasks.evaluate.slices import continents
 from tasks.geo.distance import distance_km
@@ -29,6 +30,7 @@ _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 _SLICED = (
     *("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS),
     *("acc@0.5km", "acc@2km", "acc@10km", "acc@50km"),  # Thinking with Map by tier, smileGeo by category
+    "grounded_rate",
     *("radius_coverage", "radius_median_km", "abstention_rate"),
     *(f"{level}_accuracy" for level in LEVELS),  # GeoVista's Table 2: the city by kind of picture
 )
@@ -96,7 +98,8 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     for evaluation, rows in whole.items():
         head = _head(evaluation, rows, inputs, settings)
         within = radius_metrics(_radii(inputs, evaluation))
-        for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels")), *within):
+        held = grounding_metrics(_grounded(inputs, rows), _first_errors(rows))
+        for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels")), *within, *held):
             row = metric.as_row()
             name = row.pop("name")
             kept.append({"id": f"{evaluation}|{inputs.snapshot_id}|{name}", **head, "metric": name, **row})
@@ -106,6 +109,17 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
 def _radii(inputs: Inputs, evaluation: str) -> pl.DataFrame:
     mine = (pl.col("evaluation_id") == evaluation) & (pl.col("snapshot_id") == inputs.snapshot_id)
     return inputs.frame("radii").filter(mine)
+
+
+def _grounded(inputs: Inputs, rows: pl.DataFrame) -> pl.DataFrame:
+    """What is known of the reasons of these answers; of several to a picture, of the first."""
+    found = inputs.frame("groundings").filter(pl.col("evaluation_id") == rows["evaluation_id"][0])
+    return found.join(rows.select("image_id").unique(), on="image_id", how="semi")
+
+
+def _first_errors(rows: pl.DataFrame) -> dict[str, float]:
+    firsts = rows.unique("image_id", keep="first", maintain_order=True)
+    return dict(zip(firsts["image_id"], errors(firsts), strict=True))
 
 
 def _head(evaluation: str, rows: pl.DataFrame, inputs: Inputs, settings: EvaluateSettings) -> Row:
@@ -204,6 +218,8 @@ def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
             # Attempts at one picture may differ in their tools: such a slice counts attempts.
             times = 1 if by == "tool_pattern" else repeats(rows)
             found = summarize(km[mask], right, settings.resamples, settings.seed, times)
+            held = _grounded(inputs, rows.filter(mask))
+            found += grounding_metrics(held, _first_errors(rows.filter(mask)))
             found += radius_metrics(radii.filter(pl.col("image_id").is_in(rows["image_id"].filter(mask).implode())))
             for metric in found:
                 if metric.name in _SLICED:
@@ -289,7 +305,7 @@ Compute = Callable[[Inputs, EvaluateSettings], tuple[pl.DataFrame, pl.DataFrame]
 def _stage(name: str, table: str, compute: Compute) -> ColumnStage:
     return ColumnStage(
         name=name,
-        reads=("predictions", "deliberations", "labels", "images", "models", "radii"),
+        reads=("predictions", "deliberations", "labels", "images", "models", "radii", "groundings"),
         writes=(table,),
         compute=compute,
         identity=identity,

@@ -231,11 +231,13 @@ def test_nothing_to_evaluate(tmp_path: Path) -> None:
         "evaluate.scaling",
         "evaluate.swarm",
         "evaluate.homes",
+        "evaluate.grounding",
         "evaluate.calibrations",
         "evaluate.radii",
         "evaluate.scores",
         "evaluate.slices",
         "evaluate.pairs",
+        "evaluate.cues",
     ]
     assert [stage.name for stage in STAGES] == names
 
