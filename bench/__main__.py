@@ -31,6 +31,7 @@ BENCHMARKS = [
 # Run only when named: they take long; those that need a GPU end with exit code 77 where there is none.
 ON_REQUEST = [
     "ensembles",
+    "closed_loop",
     "object_store",
     "recheck_trajectories",
     "site_100k",

@@ -169,7 +169,8 @@ TABLES = (
             "evaluation_id": STRING,
             "snapshot_id": STRING,
             "split": STRING,
-            "slice_by": STRING,  # kind, tier, localizability, category, country, continent, tool_pattern, radius_group
+            # kind, tier, localizability, category, country, belt, continent, tool_pattern or radius_group
+            "slice_by": STRING,
             "slice": STRING,
             "metric": STRING,
             "policy": STRING,

@@ -43,7 +43,7 @@ def cue_losses(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame
                         "id": f"{evaluation}|{inputs.snapshot_id}|{on}|{one.metric}",
                         **{"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "whole_id": base_id},
                         **{"policy": asked, "cue": cue, "pictures": on, "metric": one.metric},
-                        **{"whole": found["first"], "without": found["second"], "lost": -one.difference},
+                        **{"whole": found["first"], "without": found["second"], "lost": 0.0 - one.difference},
                         **{"low": -one.high, "high": -one.low, "p": found["p"], "n": one.n},
                     }
                 )

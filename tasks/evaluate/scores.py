@@ -1,18 +1,19 @@
 """The steps that turn answers into metrics with intervals: overall, by slices, and policies against each other."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.evaluate.answers import answer_identity, items
+from tasks.evaluate.answers import answer_identity, items, splits_asked
 from tasks.evaluate.ensembles import ATTEMPT_COLUMNS, METHODS, expected_predictions
 from tasks.evaluate.grounding import grounding_metrics
 from tasks.evaluate.radius import radius_metrics
 from tasks.evaluate.slices import continents
+from tasks.geo.climate import climate_belt
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.levels import LEVELS, levels_by_rule
@@ -93,10 +94,9 @@ def errors(rows: pl.DataFrame) -> np.ndarray:
 
 def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Every metric of every evaluation. Scores belong to the snapshot whose pictures were answered."""
-    whole, rejects = answered_evaluations(inputs, settings)
     kept: list[Row] = []
-    for evaluation, rows in whole.items():
-        head = _head(evaluation, rows, inputs, settings)
+    rejects: list[Row] = []
+    for evaluation, rows, head in _each_split(inputs, settings, rejects):
         within = radius_metrics(_radii(inputs, evaluation))
         held = grounding_metrics(_grounded(inputs, rows), _first_errors(rows))
         for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels")), *within, *held):
@@ -104,6 +104,17 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
             name = row.pop("name")
             kept.append({"id": f"{evaluation}|{inputs.snapshot_id}|{name}", **head, "metric": name, **row})
     return _frame(kept, "scores", "value", "low", "high"), pl.DataFrame(rejects, schema=_REJECTS)
+
+
+def _each_split(
+    inputs: Inputs, settings: EvaluateSettings, rejects: list[Row]
+) -> Iterator[tuple[str, pl.DataFrame, Row]]:
+    """Every whole evaluation with its rows and head; of the validation split, too, where it was asked for radii."""
+    for one in splits_asked(settings):
+        whole, incomplete = answered_evaluations(inputs, one)
+        rejects += incomplete
+        for evaluation, rows in whole.items():
+            yield evaluation, rows, _head(evaluation, rows, inputs, one)
 
 
 def _radii(inputs: Inputs, evaluation: str) -> pl.DataFrame:
@@ -209,9 +220,8 @@ def _levels_by_rule(rows: pl.DataFrame) -> dict[str, np.ndarray]:
 def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The main metrics by kind, tier, localizability, scene category, country, continent and tool pattern."""
     kept: list[Row] = []
-    for evaluation, rows in answered_evaluations(inputs, settings)[0].items():
+    for evaluation, rows, head in _each_split(inputs, settings, []):
         km, levels = errors(rows), _levels_by_rule(rows)
-        head = _head(evaluation, rows, inputs, settings)
         radii = _radii(inputs, evaluation)
         for by, name, mask in _groups(rows, radii):
             right = {level: verdict[mask] for level, verdict in levels.items()}
@@ -238,6 +248,7 @@ def _groups(rows: pl.DataFrame, radii: pl.DataFrame) -> list[tuple[str, str, np.
         "tier": rows["tier"],
         "localizability": (score // 2 * 2).cast(pl.Int64).cast(pl.String),
         "country": rows["country"],
+        "belt": climate_belt(rows["lat"]),
         "continent": rows["country_code"].replace_strict(continents(), default=None, return_dtype=pl.String),
         "tool_pattern": rows["tool_pattern"],
         "radius_group": rows.join(radii, on="image_id", how="left", maintain_order="left")["radius_group"],

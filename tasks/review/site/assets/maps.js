@@ -3,7 +3,7 @@
 (() => {
   const { el, blocks, data, library, number } = geofix;
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const GROUPS = { train: "--train", validation: "--validation", benchmark: "--benchmark", rejected: "--failed", "nothing found": "--none", truth: "--kept", guess: "--failed", picture: "--train", nearby: "--none" };
+  const GROUPS = { train: "--train", validation: "--validation", benchmark: "--benchmark", rejected: "--failed", "nothing found": "--none", truth: "--kept", guess: "--failed", picture: "--train", nearby: "--none", within: "--kept", outside: "--failed", "not given": "--none", plain: "--none", added: "--benchmark" };
   const NAMED_FROM = 5; // zoom from which on single points have their names beside them
   const colour = (group) => css(GROUPS[group] || "--none");
 

@@ -62,7 +62,7 @@ def _attribution(source: Source) -> list[Block]:
                 row["metric"],
                 f"{row['whole']:.1%}",
                 f"{row['without']:.1%}",
-                f"{100 * row['lost']:+.1f}",
+                f"{100 * row['lost'] + 0.0:+.1f}",
                 f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}",
                 "" if row["p"] is None else f"{row['p']:.3g}",
                 row["n"],
@@ -77,27 +77,27 @@ def _attribution(source: Source) -> list[Block]:
 
 def _grounding(scores: pl.DataFrame) -> list[Block]:
     """Each policy's shares on its newest evaluation, the benchmark's first."""
-    newest = (
-        scores.sort("written_at").group_by("split", "policy", maintain_order=True).agg(pl.col("evaluation_id").last())
-    )
+    last = pl.col("evaluation_id").last()
+    newest = scores.sort("written_at").group_by("split", "policy", maintain_order=True).agg(last)
     lines = []
     for split, policy, evaluation in newest.sort("split", "policy").iter_rows():
-        rows = scores.filter(pl.col("evaluation_id") == evaluation).to_dicts()
-        found = {row["metric"]: row for row in rows}
+        found = {row["metric"]: row for row in scores.filter(pl.col("evaluation_id") == evaluation).to_dicts()}
         if "grounded_rate" in found:
-            lines.append((policy, split or "", *(_share(found.get(name)) for name in GROUNDED)))
+            rows = [(title, found[name]) for name, title in GROUNDED.items() if name in found]
+            lines += [(policy, split or "", title, _share(row), row["n"]) for title, row in rows]
     if not lines:
         return [heading("Reasons that hold"), words("The reasons of no answer were looked at.", "muted")]
+    kinds: list[Any] = ["text", "text", "text", "text", "number"]
     return [
         heading("Reasons that hold", "quoted signs are compared with what the role evaluate.grounding.reader reads"),
-        table(["policy", "split", *GROUNDED.values()], lines, ["text"] * (2 + len(GROUNDED))),
+        table(["policy", "split", "share of answers", "", "n"], lines, kinds),
     ]
 
 
-def _share(row: dict[str, Any] | None) -> str:
-    if row is None or row["value"] is None:
+def _share(row: dict[str, Any]) -> str:
+    if row["value"] is None:
         return "–"
-    return f"{100 * row['value']:.0f} % ({100 * row['low']:.0f} to {100 * row['high']:.0f}), n {row['n']}"
+    return f"{100 * row['value']:.0f} % ({100 * row['low']:.0f} to {100 * row['high']:.0f})"
 
 
 def _ungrounded(source: Source, scores: pl.DataFrame) -> list[Block]:

@@ -1,8 +1,10 @@
 """How far from its answer a place is: conformal radii, whether they hold, and which answers are not given."""
 
+import math
 from typing import Any
 
 import polars as pl
+from scipy.stats import betabinom
 
 from tasks.review.site.blocks import Block, bars, commands, heading, points, table, words
 from tasks.review.site.page import Source, page
@@ -46,7 +48,7 @@ def radius_page(source: Source) -> list[Block]:
         newest = groups.sort("written_at")["evaluation_id"][-1]
         groups, given = (one.filter(pl.col("evaluation_id") == newest) for one in (groups, radii))
         blocks += [heading(str(policy)), *_in_all(source, newest), _groups(groups), *_abstained(given)]
-        blocks += [*_slices(source, newest, groups["share"][0]), *_map(source, given, newest)]
+        blocks += [*_slices(source, newest, groups), *_map(source, given, newest)]
     return blocks
 
 
@@ -86,29 +88,41 @@ def _promise(row: dict[str, Any]) -> str:
     return f"{row['quantile']:.2f} x ({row['floor_km']:g} km + the attempts' distance)"
 
 
-def _slices(source: Source, evaluation: str, promised: float) -> list[Block]:
+def _slices(source: Source, evaluation: str, groups: pl.DataFrame) -> list[Block]:
     rows = source.read("score_slices").filter(
         (pl.col("snapshot_id") == source.snapshot_id)
         & (pl.col("evaluation_id") == evaluation)
         & (pl.col("metric") == "radius_coverage")
         & (pl.col("n") > 0)
     )
+    answers = dict(groups.select("radius_group", "answers").iter_rows())
+    share = groups["share"][0]
+    ordered = rows.sort(pl.col("slice_by") != "radius_group", -pl.col("n"), "slice_by", "slice").to_dicts()
     lines = [
-        (row["slice_by"].replace("_", " "), row["slice"], _share(row), row["n"], _verdict(row, promised))
-        for row in rows.sort(["n", "slice_by", "slice"], descending=[True, False, False]).to_dicts()
+        (row["slice_by"].replace("_", " "), row["slice"], _share(row), row["n"], *_verdict(row, answers, share))
+        for row in ordered
     ]
-    about = "the share is promised for radius groups; other slices may differ, and small ones vary by chance"
-    kinds: list[Any] = ["text", "text", "text", "number", "text"]
-    return [
-        heading("Coverage by slice", about),
-        table(["by", "slice", "places within the radius", "n", f"against {promised:.0%}"], lines[:MOST], kinds),
-    ]
+    about = (
+        "the share is promised for radius groups, over draws of validation and benchmark pictures: with few of either "
+        "it varies, as much as the last but one column says; other slices may differ"
+    )
+    kinds: list[Any] = ["text", "text", "text", "number", "text", "text"]
+    titles = ["by", "slice", "places within the radius", "n", f"95 % of draws at {share:.0%}", ""]
+    return [heading("Coverage by slice", about), table(titles, lines[:MOST], kinds)]
 
 
-def _verdict(row: dict[str, Any], promised: float) -> str:
-    if row["high"] < promised:
-        return "BELOW"
-    return "above" if row["low"] > promised else "holds"
+def _verdict(row: dict[str, Any], answers: dict[str, int], promised: float) -> tuple[str, str]:
+    """The range that chance leaves a group's coverage, and where it lies; nothing for slices without a promise."""
+    if row["slice_by"] != "radius_group" or row["slice"] not in answers:
+        return "", ""
+    n = answers[row["slice"]]
+    rank = math.ceil(round((n + 1) * promised, 9))
+    # With n exchangeable answers before, the number covered of m new ones is beta-binomial.
+    low, high = (betabinom.ppf(edge, row["n"], rank, n + 1 - rank) / row["n"] for edge in (0.025, 0.975))
+    told = f"{100 * low:.1f} to {100 * high:.1f} %"
+    if row["value"] < low:
+        return told, "BELOW"
+    return told, "above" if row["value"] > high else "holds"
 
 
 def _abstained(radii: pl.DataFrame) -> list[Block]:
