@@ -33,6 +33,7 @@ import polars as pl
 
 from bench.goals import Goal, judge
 from bench.offline_server import offline_server
+from schemas.config import Config, section_of
 from schemas.settings.collect import CollectSettings
 from schemas.settings.curate import CurateSettings
 from schemas.settings.evaluate import EvaluateSettings
@@ -76,22 +77,19 @@ class Arm:
 
     def refresh(self, plan: PlanSettings) -> None:
         """Plan, collect and curate what is new."""
-        curate = CurateSettings()
-        steps: list[tuple[Any, Any]] = [
-            (PLAN, plan),
-            (street_view.STAGE, COLLECT),
-            (quality.STAGE, curate.quality),
-            (address.STAGE, curate.address),
-            (duplicates.STAGE, curate.duplicates),
-        ]
-        for stage, settings in steps:
+        for stage, settings in ((PLAN, plan), (street_view.STAGE, COLLECT)):
             run(stage, settings, self.context)
+        for stage in (quality.STAGE, address.STAGE, duplicates.STAGE):
+            self.curate(stage)
         verdict = {"model": "judge", "localizability": "localizable", "score": 7.0, "reason": "left out"}
         self.write(
             "judgements",
             [{**row, **verdict} for row in self.lake.read("images").select("image_id", "sha256").to_dicts()],
         )
-        run(labels.STAGE, curate.labels, self.context)
+        self.curate(labels.STAGE)
+
+    def curate(self, stage: Any) -> None:
+        run(stage, section_of(Config(curate=CurateSettings()), stage.section or "curate"), self.context)
 
     def write(self, table: str, rows: list[dict[str, Any]]) -> None:
         self.commits += 1

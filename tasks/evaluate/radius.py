@@ -9,7 +9,7 @@ attempts were made at every picture, errors are taken by their spread, and the r
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from tasks.geo.labels import country_codes_of
 from tasks.lake import Lake
 from tasks.reward.metrics import Metric, share
 from tasks.runtime.labelled import empty_rows
-from tasks.runtime.runner import ColumnStage, Inputs
+from tasks.runtime.runner import ColumnStage, Inputs, Row
 
 REST = "other"  # the group of answers whose own group is too small
 NO_POINT, HOME, UNBOUNDED, TOO_LARGE = "no_point", "home", "unbounded", "too_large"
@@ -124,7 +124,7 @@ def calibrations(inputs: Inputs, settings: EvaluateSettings) -> dict[str, tuple[
 
 def calibration_rows(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """One row for each evaluation and group."""
-    rows = [
+    rows: list[Row] = [
         {
             "id": f"{evaluation}|{inputs.snapshot_id}|{group}",
             "evaluation_id": evaluation,
@@ -148,7 +148,8 @@ def calibration_rows(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.Dat
 def radius_rows(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """One row for each answer of an evaluation that is calibrated."""
     homes = set(inputs.frame("homes").filter("home")["image_id"]) if settings.radius.home_role else set()
-    answers, kept = _answers(inputs, settings), []
+    answers = _answers(inputs, settings)
+    kept: list[Row] = []
     for evaluation, (policy, _, found) in calibrations(inputs, settings).items():
         rows = answers.filter(pl.col("evaluation_id") == evaluation).sort("image_id")
         placed = rows.drop_nulls(["said_lat", "said_lon"])
@@ -246,24 +247,27 @@ def radius_metrics(radii: pl.DataFrame) -> list[Metric]:
     ]
 
 
-def _frame(rows: list[dict[str, object]], table: str) -> pl.DataFrame:
+def _frame(rows: list[Row], table: str) -> pl.DataFrame:
     empty = empty_rows(table)
     return pl.DataFrame(rows, schema=empty.schema) if rows else empty
 
 
-def _stage(name: str, table: str, compute: object, *more: str) -> ColumnStage:
+Compute = Callable[[Inputs, EvaluateSettings], tuple[pl.DataFrame, pl.DataFrame]]
+
+
+def _stage(name: str, table: str, compute: Compute, *more: str) -> ColumnStage:
     return ColumnStage(
         name=name,
         reads=("predictions", "labels", "images", "models", *more),
         writes=(table,),
-        compute=compute,  # type: ignore[arg-type]
+        compute=compute,
         identity=radius_identity,
         snapshot=True,
         keeps_history=True,
     )
 
 
-def radius_identity(settings: EvaluateSettings) -> dict[str, object]:
+def radius_identity(settings: EvaluateSettings) -> dict[str, Any]:
     """The settings that radii depend on; whom they are of is part of their rows."""
     return settings.radius.model_dump(mode="json", exclude={"calibrate"})
 

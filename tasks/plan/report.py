@@ -109,7 +109,7 @@ def focus_table(focus: Focus | None) -> pl.DataFrame:
 
 def focus_map(places: pl.DataFrame, focus: Focus | None, width: int = 1800) -> bytes:
     """A PNG of the world: countries from blue (strong) over pale to red (weak), and a dot for every added place."""
-    fills = {}
+    fills: dict[str, tuple[int, ...]] = {}
     for code, factor in (focus.countries if focus else {}).items():
         share = np.clip(np.log(factor) / np.log(max(focus.bound if focus else 1.0, 1.0001)), -1, 1)
         end = np.array(WEAK if share > 0 else STRONG)
