@@ -340,6 +340,7 @@ def cover_boxes(image: Image.Image, what: str, side: int = 24) -> list[list[int]
     small = np.asarray(image.resize((2 * side * 4, side * 4), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
     mask = _is_sky(small) if what == "sky" else _is_green(small)
     if what == "sky":
+        mask = np.logical_and.accumulate(mask, axis=0)  # a grey wall below a roof is none
         mask[mask.shape[0] // 2 :] = False
     squares = mask.reshape(side, 4, 2 * side, 4).mean(axis=(1, 3)) > 0.5
     wide, high = image.width / (2 * side), image.height / side

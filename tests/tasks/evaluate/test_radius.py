@@ -1,23 +1,31 @@
 """Conformal radii: the share that is promised holds, and every figure follows from the tables."""
 
+import io
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from PIL import Image
 from scipy.stats import binom
 
+from schemas.messages import ChatReply
 from schemas.settings.evaluate import EvaluateSettings, RadiusSettings
 from schemas.settings.review import ReviewSettings
 from schemas.settings.services import ServicesSettings
+from tasks.agent.environment import Trajectory
+from tasks.agent.page import Located
+from tasks.agent.picture import open_picture
 from tasks.evaluate import report
 from tasks.evaluate.answers import asked_items, evaluation_id, items, on_validation
 from tasks.evaluate.ensembles import spread_km
 from tasks.evaluate.homes import items as home_items
+from tasks.evaluate.homes import shows_home
 from tasks.evaluate.radius import CALIBRATIONS, RADII, abstains, calibrate, conformal_quantile, known_radius
 from tasks.evaluate.scores import SLICES
 from tasks.evaluate.scores import STAGE as SCORES
@@ -25,6 +33,7 @@ from tasks.geo.distance import distance_km
 from tasks.lake import Commit, Lake
 from tasks.review.site.page import Source
 from tasks.review.site.pages.radius import radius_page
+from tasks.reward.answer import parse_answer
 from tasks.runtime.runner import Context, run
 from tasks.runtime.stage import open_inputs
 from tasks.services import connect
@@ -206,3 +215,24 @@ def test_validation_pictures_are_asked_where_radii_are_calibrated(tmp_path: Path
     asked = asked_items(inputs, asks)
     assert asked.height == 16 and evaluation_id("a", on_validation(SETTINGS)) in set(asked["evaluation_id"])
     assert home_items(inputs, asks).height == 10 and home_items(inputs, SETTINGS).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("said", "home"), [('{"home": false}', False), ('{"home": true}', True), ("hard to say", True)]
+)
+async def test_a_home_is_not_located_and_doubt_counts_as_one(said: str, home: bool) -> None:
+    class Model:
+        async def complete(self, role: str, messages: list[Any], **options: Any) -> ChatReply:
+            assert role == "observer" and "private home" in messages[0]["content"][1]["text"]
+            return ChatReply(said)
+
+    out = io.BytesIO()
+    Image.new("RGB", (300, 200), "teal").save(out, "JPEG")
+    picture = open_picture(out.getvalue())
+    assert (await shows_home(picture, Model(), "observer"))[0] is home  # type: ignore[arg-type]
+    answer = parse_answer("<answer>48.0, 3.0</answer>")
+    told = Located("a.jpg", "a", "r", picture, Trajectory(()), {}, answer, "within 9,000.0 km with 90%", 9000.0)
+    held_back = replace(told, abstains="too_large")
+    assert told.as_row()["lat"] == 48.0 and told.answered and told.map_link
+    assert (held_back.as_row()["lat"], held_back.answered, held_back.map_link) == (None, False, "")
+    assert held_back.as_row()["radius_km"] == 9000.0 and held_back.problem == "abstains: too_large"
