@@ -77,8 +77,8 @@ class Arm:
 
     def refresh(self, plan: PlanSettings) -> None:
         """Plan, collect and curate what is new."""
-        for stage, settings in ((PLAN, plan), (street_view.STAGE, COLLECT)):
-            run(stage, settings, self.context)
+        run(PLAN, plan, self.context)
+        run(street_view.STAGE, COLLECT, self.context)
         for stage in (quality.STAGE, address.STAGE, duplicates.STAGE):
             self.curate(stage)
         verdict = {"model": "judge", "localizability": "localizable", "score": 7.0, "reason": "left out"}

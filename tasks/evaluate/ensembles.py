@@ -154,7 +154,8 @@ def spread_km(
     """How far other attempts at the picture are from an answer, the median; one without a point is at the antipode."""
     if lat is None or lon is None or not points:
         return None
-    return float(np.median([_FARTHEST_KM if None in at else distance_km(lat, lon, *at) for at in points]))
+    away = (_FARTHEST_KM if y is None or x is None else distance_km(lat, lon, y, x) for y, x in points)
+    return float(np.median([*away]))
 
 
 # Of a prediction, what its scores are computed from.
