@@ -130,7 +130,11 @@ def _abstained(radii: pl.DataFrame) -> list[Block]:
     if not counts:
         return [words("No answer is held back.", "good")]
     return [
-        bars("Answers that are not given", [WHY.get(why, why) for why in counts], {"answers": list(counts.values())})
+        bars(
+            "Answers that are not given",
+            [WHY.get(str(why), str(why)) for why in counts],
+            {"answers": list(counts.values())},
+        )
     ]
 
 
