@@ -73,6 +73,7 @@ TABLES = (
         },
         required=("policy", "n"),
         about="what it was worth, with 95 % intervals: exact binomial ones of shares, bootstrap ones of the rest",
+        shared=True,  # policies, and people as a baseline
     ),
     Table(
         "score_slices",
@@ -81,7 +82,7 @@ TABLES = (
             "evaluation_id": STRING,
             "snapshot_id": STRING,
             "split": STRING,
-            "slice_by": STRING,  # kind, tier, localizability, category, country, continent or tool_pattern
+            "slice_by": STRING,  # kind, tier, localizability, category, country, continent, tool_pattern, month
             "slice": STRING,
             "metric": STRING,
             "policy": STRING,

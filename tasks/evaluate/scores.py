@@ -1,7 +1,7 @@
 """The steps that turn answers into metrics with intervals: overall, by slices, and policies against each other."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import polars as pl
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.evaluate.answers import answer_identity, items
 from tasks.evaluate.ensembles import ATTEMPT_COLUMNS, METHODS, expected_predictions
+from tasks.evaluate.fresh_benchmark import months_of
 from tasks.evaluate.slices import continents
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
@@ -46,6 +47,7 @@ def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[di
         *("image_id", "country_code", "country", "region", "city", "tier", "localizability_score", "scenes_json")
     )
     kinds = inputs.frame("images").select("image_id", "kind")
+    kinds = kinds.join(months_of(inputs.frame("benchmarks")), on="image_id", how="left")
     table = asked.join(said, on=["evaluation_id", "image_id"], how="left").join(names, on="image_id", how="left")
     table = table.join(kinds, on="image_id", how="left").sort("evaluation_id", "image_id")
     whole: dict[str, pl.DataFrame] = {}
@@ -93,11 +95,22 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     kept: list[Row] = []
     for evaluation, rows in whole.items():
         head = _head(evaluation, rows, inputs, settings)
-        for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels"))):
-            row = metric.as_row()
-            name = row.pop("name")
-            kept.append({"id": f"{evaluation}|{inputs.snapshot_id}|{name}", **head, "metric": name, **row})
+        kept += _score_rows([*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels"))], head)
     return _frame(kept, "scores", "value", "low", "high"), pl.DataFrame(rejects, schema=_REJECTS)
+
+
+def score_rows(metrics: Sequence[Metric], head: Row) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows of `scores` of one evaluation, as a step returns them; `head` is what they have in common."""
+    return _frame(_score_rows(metrics, head), "scores", "value", "low", "high"), pl.DataFrame(schema=_REJECTS)
+
+
+def _score_rows(metrics: Sequence[Metric], head: Row) -> list[Row]:
+    found = []
+    for metric in metrics:
+        row = metric.as_row()
+        name = row.pop("name")
+        found.append({"id": f"{head['evaluation_id']}|{head['snapshot_id']}|{name}", **head, "metric": name, **row})
+    return found
 
 
 def _head(evaluation: str, rows: pl.DataFrame, inputs: Inputs, settings: EvaluateSettings) -> Row:
@@ -185,7 +198,7 @@ def _levels_by_rule(rows: pl.DataFrame) -> dict[str, np.ndarray]:
 
 
 def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The main metrics by kind, tier, localizability, scene category, country, continent and tool pattern."""
+    """The main metrics by kind, tier, localizability, scene category, country, continent, tool pattern and month."""
     kept: list[Row] = []
     for evaluation, rows in answered_evaluations(inputs, settings)[0].items():
         km, levels = errors(rows), _levels_by_rule(rows)
@@ -213,6 +226,7 @@ def _groups(rows: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
         "country": rows["country"],
         "continent": rows["country_code"].replace_strict(continents(), default=None, return_dtype=pl.String),
         "tool_pattern": rows["tool_pattern"],
+        "month": rows["month"],  # of the fresh benchmark: memorising shows as a gap between months
     }
     found = [
         (by, str(name), (values == name).fill_null(False).to_numpy())
@@ -277,7 +291,7 @@ Compute = Callable[[Inputs, EvaluateSettings], tuple[pl.DataFrame, pl.DataFrame]
 def _stage(name: str, table: str, compute: Compute) -> ColumnStage:
     return ColumnStage(
         name=name,
-        reads=("predictions", "deliberations", "labels", "images", "models"),
+        reads=("predictions", "deliberations", "labels", "images", "models", "benchmarks"),
         writes=(table,),
         compute=compute,
         identity=identity,
