@@ -4,12 +4,13 @@ from schemas.extras import require_extras
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.evaluate.answers import STAGE as ANSWERS
 from tasks.evaluate.ensembles import ENSEMBLES
+from tasks.evaluate.people import STAGE as PEOPLE
 from tasks.evaluate.score_report import report
 from tasks.evaluate.scores import PAIRS, SLICES
 from tasks.evaluate.scores import STAGE as SCORES
 from tasks.runtime.runner import ColumnStage, Stage
 
-STAGES: list[Stage | ColumnStage] = [ANSWERS, *ENSEMBLES.values(), SCORES, SLICES, PAIRS]
+STAGES: list[Stage | ColumnStage] = [ANSWERS, *ENSEMBLES.values(), SCORES, PEOPLE, SLICES, PAIRS]
 
 __all__ = ["STAGES", "check", "report"]
 

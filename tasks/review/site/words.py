@@ -30,6 +30,7 @@ REASONS = {
     "off_plan": "It lies far from the place it answers.",
     "wrong_country": "It lies in another country than the place it answers.",
     "disputed_address": "The geocoder names another country.",
+    "contradicted_position": "Sentinel-2 sees other ground at its position than the picture shows.",
     "too_small": "It has too few pixels.",
     "blurred": "It is blurred.",
     "bad_exposure": "It is too dark, too bright, or clipped.",
