@@ -33,6 +33,7 @@ ON_REQUEST = [
     "ensembles",
     "object_store",
     "recheck_trajectories",
+    "second_witness",
     "site_100k",
     "paid_calls",
     "train_kills",
