@@ -191,6 +191,7 @@ def test_a_threshold_redoes_the_join_alone_and_another_split_pays_nothing(town: 
         "curate.judge": (3, 3, 0, 0),  # i2 has the bytes of i3
         "curate.address": (4, 4, 0, 0),
         "curate.confirm": (0, 0, 0, 0),
+        "curate.witness": (0, 0, 0, 0),
         "curate.tiers": (0, 0, 0, 0),
         "curate.labels": (4, 3, 1, 0),
     }

@@ -231,6 +231,7 @@ def test_nothing_to_evaluate(tmp_path: Path) -> None:
         "evaluate.scaling",
         "evaluate.swarm",
         "evaluate.scores",
+        "evaluate.people",
         "evaluate.slices",
         "evaluate.pairs",
     ]
