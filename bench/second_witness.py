@@ -29,6 +29,7 @@ from infra.offline.chat.scene import measure_scene
 from infra.offline.chat.sight import SeenPicture
 from infra.offline.render import paint
 from infra.offline.world import DEFAULT_SEED, World
+from schemas.settings.curate import WitnessSettings
 from schemas.settings.satellite import SatelliteSettings
 from schemas.settings.services import ServicesSettings
 from tasks.geo.boundaries import country_of
@@ -40,6 +41,7 @@ from tasks.services.sentinel.ground_cover import GroundCover, ground_cover
 FALSE_ALARMS = 0.01
 SIZE = 20_000  # places of the world
 AT_ONCE = 4
+DEFAULT = WitnessSettings().max_contradiction
 Point = tuple[float, float]
 
 
@@ -136,6 +138,10 @@ def figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "unseen": sum(row["near"] is None for row in rows),
         "false_alarms": share("false alarms", accused, len(right[1::2])),
         "found": share("found", int((wrong > threshold).sum()), len(wrong)),
+        "by_default": [
+            share(f"{name} by default", int((values > DEFAULT).sum()), len(values))
+            for name, values in (("false alarms", right), ("found", wrong))
+        ],
         "by_kind": {
             kind: share(kind, sum(one > threshold for one in values), len(values)) for kind, values in scores.items()
         },
@@ -155,8 +161,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     else:
         found = measure(options.pictures, options.seed, options.keep)
     print(f"{found['right']} right positions, threshold {found['threshold']:.3f}; {found['unseen']} without a scene")
-    for one in (found["false_alarms"], found["found"], *found["by_kind"].values()):
-        print(f"{one.name:20} {100 * one.value:5.1f} % ({100 * one.low:.1f} to {100 * one.high:.1f}), n {one.n}")
+    for one in (found["false_alarms"], found["found"], *found["by_kind"].values(), *found["by_default"]):
+        print(f"{one.name:24} {100 * one.value:5.1f} % ({100 * one.low:.1f} to {100 * one.high:.1f}), n {one.n}")
     return judge(
         [
             Goal("wrong positions found", found["found"].value, at_least=1 / 3),
