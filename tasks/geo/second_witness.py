@@ -22,11 +22,16 @@ def contradictions(
     found = {
         # Quays and bridges have water on both sides, and yet the far bank.
         "in_the_water": _over(near["water"], 0.6, 0.97),
-        "houses_in_the_wild": buildings * _under(near["built_up"], 0.02, 0.25),
-        "street_in_the_wild": 0.7 * street * _under(max(near["built_up"], around["built_up"]), 0.002, 0.06),
-        "nature_in_the_town": (1 - buildings) * (1 - street) * _over(near["built_up"], 0.7, 0.95),
+        "houses_in_the_wild": buildings * _under(near["built_up"], 0.01, 0.06),
+        # A country road has no town around it; a weak sign beside others.
+        "street_in_the_wild": 0.3 * street * _under(max(near["built_up"], around["built_up"]), 0.002, 0.06),
+        # A park is both.
+        "nature_in_the_town": 0.4 * (1 - buildings) * (1 - street) * _over(near["built_up"], 0.7, 0.95),
         "woods_without_a_plant": (1 - plants) * _over(near["woods"] + 0.7 * near["plants"], 0.6, 0.95),
-        "plants_in_the_desert": 0.6 * plants * (1 - buildings) * _under(green + near["water"], 0.0, 0.03),
+        "plants_in_the_desert": 0.6
+        * plants
+        * (1 - buildings)
+        * _under(green + near["water"] + near["built_up"], 0.0, 0.1),
         "snow_on_the_ground": 0.5 * plants * _over(near["snow"], 0.7, 0.95),
     }
     return {name: round(value, 3) for name, value in found.items() if value > 0}
