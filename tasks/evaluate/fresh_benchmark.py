@@ -105,7 +105,9 @@ def training_pictures(inputs: Inputs) -> pl.DataFrame:
             pl.col("tombstone").is_null() & (pl.col("split") != "benchmark")
         )
         parts.append(inputs.lake.collect("labels", labels.select(columns)))
-    return pl.concat([part.cast(_TRAINED_ON) for part in parts]).unique(maintain_order=True)
+    return pl.concat(
+        [part.select(pl.col(name).cast(kind) for name, kind in _TRAINED_ON.items()) for part in parts]
+    ).unique(maintain_order=True)
 
 
 def _ever(inputs: Inputs, table: str, columns: list[str]) -> pl.DataFrame:
@@ -127,8 +129,8 @@ def compute(inputs: Inputs, settings: BenchmarkSettings) -> tuple[pl.DataFrame, 
     today = datetime.now(UTC).date()
     standing = drawn.filter(pl.col("month") == (settings.month or last_month(today)))
     if standing.height:  # a killed run may have left it without its rejects
-        row = standing.select(empty_rows("benchmarks").drop("id").columns)
-        return row.with_columns(id="month"), _reject_rows(row["month"][0], json.loads(row["rejected_json"][0] or "[]"))
+        stored = standing.select(empty_rows("benchmarks").drop("id").columns).with_columns(id="month")
+        return stored, _reject_rows(stored["month"][0], json.loads(stored["rejected_json"][0] or "[]"))
     cutoffs = model_cutoffs(settings, inputs.frame("models"))
     window = window_of(settings, cutoffs, drawn, today)
     pictures = candidates(inputs)
@@ -151,7 +153,10 @@ def compute(inputs: Inputs, settings: BenchmarkSettings) -> tuple[pl.DataFrame, 
             **{"benchmark_split": pictures.height, "other_days": left_out, "in": mine.height},
             **{"kept": kept.height, "rejected": dict(sorted(reasons.items()))},
         },
-        "proof": {**proof, "nearest_training_cell_km": min((km[one] for one in kept["image_id"]), default=None)},
+        "proof": {
+            **proof,
+            "nearest_training_cell_km": min(filter(None, (km[one] for one in kept["image_id"])), default=None),
+        },
         "pictures": [
             {
                 **{"image_id": row["image_id"], "sha256": row["sha256"], "captured_on": row["taken"]},

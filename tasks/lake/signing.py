@@ -15,12 +15,12 @@ def _private_key(lake: Lake) -> Ed25519PrivateKey:
 
 def public_key(lake: Lake) -> str:
     """The key that others check signatures with, as hex digits."""
-    return _private_key(lake).public_key().public_bytes_raw().hex()
+    return bytes(_private_key(lake).public_key().public_bytes_raw()).hex()
 
 
 def sign(lake: Lake, text: str) -> str:
     """The lake's signature of a text, as hex digits."""
-    return _private_key(lake).sign(text.encode()).hex()
+    return bytes(_private_key(lake).sign(text.encode())).hex()
 
 
 def is_signed(text: str, signature: str, key: str) -> bool:

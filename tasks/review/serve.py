@@ -166,7 +166,7 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: 
         answer = {"says": said, "outcomes": done.outcomes, "note_outcomes": done.note_outcomes}
         return JSONResponse(answer, background=BackgroundTask(renew, site))
 
-    games: dict[tuple[str, int, int, int], Game] = {}
+    games: dict[tuple[Any, ...], Game] = {}
 
     def game(site: str) -> Game:
         """The pictures that can be played; read again when agents have answered more, or pictures were withdrawn."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 from typer.testing import CliRunner
 
 from flows.cli.application import app
@@ -48,41 +48,48 @@ def drawing(seed: int) -> Image.Image:
     return image
 
 
-def add(lake: Lake, image_id: str, split: str, day: str | None, lat: float, lon: float, image: Image.Image) -> None:
-    """A picture with its label and marks."""
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=90)
-    key = {"image_id": image_id, "sha256": lake.images.put(out.getvalue(), "jpg"), "lat": lat, "lon": lon}
-    known = {"kind": "photo", "source": "s", "source_id": image_id, "licence": "CC0", "attribution": "a"}
-    taken = datetime.fromisoformat(day).replace(tzinfo=UTC) if day else None
-    pixels = np.asarray(image)
-    found = {name: key[name] for name in ("image_id", "sha256")} | vars(marks_of(pixels)) | vars(patches_of(pixels))
-    for table, row in (
-        ("images", {**key, **known, "extension": "jpg", "captured_at": taken}),
-        ("labels", {**key, "split": split, "country": "Chad"}),
-        ("fingerprints", found),
-    ):
-        lake.upsert(table, [row], Commit(f"{table}-{image_id}", 1))
+Taken = tuple[str, str, str | None, float, float, Image.Image]  # id, split, day, lat, lon, picture
+
+
+def add(lake: Lake, *pictures: Taken) -> None:
+    """Pictures with their labels and marks."""
+    rows: dict[str, list[dict[str, Any]]] = {"images": [], "labels": [], "fingerprints": []}
+    for image_id, split, day, lat, lon, image in pictures:
+        out = io.BytesIO()
+        image.save(out, "JPEG", quality=90)
+        key = {"image_id": image_id, "sha256": lake.images.put(out.getvalue(), "jpg")}
+        known = {"kind": "photo", "source": "s", "source_id": image_id, "licence": "CC0", "attribution": "a"}
+        taken = datetime.fromisoformat(day).replace(tzinfo=UTC) if day else None
+        pixels, place = np.asarray(image), {"lat": lat, "lon": lon}
+        rows["images"].append({**key, **place, **known, "extension": "jpg", "captured_at": taken})
+        rows["labels"].append({**key, **place, "split": split, "country": "Chad"})
+        rows["fingerprints"].append({**key, **vars(marks_of(pixels)), **vars(patches_of(pixels))})
+    for table, some in rows.items():
+        lake.upsert(table, some, Commit(f"{table}-{pictures[0][0]}", 1))
 
 
 @pytest.fixture
 def lake(tmp_path: Path, snapshot_of: Snapshot) -> Lake:
     """Training at (10.5, 20.5) and, of an earlier snapshot, a picture that is gone since."""
     lake = Lake(tmp_path / "lake")
-    add(lake, "train", "train", "2024-05-01", 10.5, 20.5, drawing(1))
-    add(lake, "gone", "train", "2024-05-01", 11.5, 20.5, drawing(2))
+    add(
+        lake,
+        ("train", "train", "2024-05-01", 10.5, 20.5, drawing(1)),
+        ("gone", "train", "2024-05-01", 11.5, 20.5, drawing(2)),
+    )
     snapshot_of(lake)
     ended = lake.read("labels").filter(pl.col("image_id") == "gone").to_dicts()[0]
     lake.upsert("labels", [{**ended, "tombstone": "deleted upstream"}], Commit("ended", 1))
-    add(lake, "fresh", "benchmark", "2026-01-05", 40.0, -100.5, drawing(3))
-    add(lake, "fresh2", "benchmark", "2026-02-28", 46.5, -100.5, drawing(4))
-    add(lake, "old", "benchmark", "2025-12-31", 42.0, -100.5, drawing(5))
-    add(lake, "later", "benchmark", "2026-03-01", 42.0, -101.5, drawing(6))
-    add(lake, "timeless", "benchmark", None, 42.0, -102.5, drawing(7))
-    add(lake, "close", "benchmark", "2026-01-06", 12.1, 20.5, drawing(8))  # 11 km from the cell of `gone`
-    add(lake, "copy", "benchmark", "2026-01-07", -30.0, 140.5, drawing(1).resize((300, 188)))
     add(
-        lake, "mirrored", "benchmark", "2026-01-08", -31.0, 140.5, drawing(2).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        lake,
+        ("fresh", "benchmark", "2026-01-05", 40.0, -100.5, drawing(3)),
+        ("fresh2", "benchmark", "2026-02-28", 46.5, -100.5, drawing(4)),
+        ("old", "benchmark", "2025-12-31", 42.0, -100.5, drawing(5)),
+        ("later", "benchmark", "2026-03-01", 42.0, -101.5, drawing(6)),
+        ("timeless", "benchmark", None, 42.0, -102.5, drawing(7)),
+        ("close", "benchmark", "2026-01-06", 12.1, 20.5, drawing(8)),  # 11 km from the cell of `gone`
+        ("copy", "benchmark", "2026-01-07", -30.0, 140.5, drawing(1).resize((300, 188))),
+        ("mirrored", "benchmark", "2026-01-08", -31.0, 140.5, ImageOps.mirror(drawing(2))),
     )
     snapshot_of(lake)
     return lake
@@ -122,6 +129,15 @@ def test_a_month_holds_what_is_newer_than_the_cut_off_and_away_from_all_training
     assert 1_000 < proof["nearest_training_cell_km"] <= distance_km(46.5, -100.5, 11.5, 20.5)
 
 
+def test_a_lake_without_any_training_has_nothing_to_keep_away_from(tmp_path: Path, snapshot_of: Snapshot) -> None:
+    lake = Lake(tmp_path / "other")
+    add(lake, *((f"i{n}", "benchmark", "2026-02-01", 40.0 + n, 10.0, drawing(n)) for n in range(2)))
+    snapshot_of(lake)
+    manifest = draw(lake)
+    assert manifest["counts"]["kept"] == 2 and manifest["proof"]["nearest_training_cell_km"] is None
+    assert manifest["proof"]["training_pictures"] == 0
+
+
 def test_training_rows_of_models_count_though_no_snapshot_has_them(lake: Lake) -> None:
     row = {"sample_id": "s", "training_stage": "sft", "image_id": "elsewhere", "sha256": "a" * 64, "licence": "CC0",
            "attribution": "a", "lat": 40.2, "lon": -100.2, "tombstone": "superseded by a newer run"}  # fmt: skip
@@ -134,8 +150,11 @@ def test_training_rows_of_models_count_though_no_snapshot_has_them(lake: Lake) -
 
 def test_a_month_is_drawn_once_and_the_next_one_begins_where_it_ends(lake: Lake, snapshot_of: Snapshot) -> None:
     first = draw(lake)
-    add(lake, "late", "benchmark", "2026-01-20", 43.0, -100.5, drawing(9))  # captured in days that are drawn
-    add(lake, "march", "benchmark", "2026-03-09", 44.0, -100.5, drawing(10))
+    add(
+        lake,
+        ("late", "benchmark", "2026-01-20", 43.0, -100.5, drawing(9)),  # captured in days that are drawn
+        ("march", "benchmark", "2026-03-09", 44.0, -100.5, drawing(10)),
+    )
     snapshot_of(lake)
     rejects = lake.read("rejects").height
     assert draw(lake) == first and lake.read("rejects").height == rejects
@@ -203,9 +222,8 @@ def test_what_was_signed_can_be_checked_and_changes_are_found(lake: Lake, tmp_pa
 
 def test_scores_by_month_and_the_gap_that_memorising_leaves(lake: Lake, snapshot_of: Snapshot) -> None:
     """A model that knows the first month by heart and guesses in the second."""
-    for number in range(20):
-        month = "2026-02-03" if number < 10 else "2026-03-03"
-        add(lake, f"m{number}", "benchmark", month, 45.0 + number, -100.5, drawing(100 + number))
+    days = ["2026-02-03"] * 10 + ["2026-03-03"] * 10
+    add(lake, *((f"m{n}", "benchmark", day, 45.0 + n, -100.5, drawing(100 + n)) for n, day in enumerate(days)))
     snapshot = snapshot_of(lake)
     cutoffs: dict[str, Any] = {"answerer-base": "2026-02-28"}
     draw(lake, BenchmarkSettings(month="2026-02", cutoff=SETTINGS.cutoff))

@@ -109,12 +109,12 @@ def _gaps(scores: pl.DataFrame, manifests: dict[str, Any]) -> list[Block]:
             continue
         old = [month for month, one in manifests.items() if date.fromisoformat(one["captured_until"]) <= cutoff]
         new = [month for month, one in manifests.items() if date.fromisoformat(one["captured_after"]) >= cutoff]
-        sides = [_pooled(mine.filter(pl.col("slice").is_in(months))) for months in (old, new)]
-        if not sides[0] or not sides[1]:
+        before, after = (_pooled(mine.filter(pl.col("slice").is_in(months))) for months in (old, new))
+        if before is None or after is None:
             continue
-        gap = difference(*sides)
+        gap = difference(before, after)
         told = "remembers" if gap[1] > 0 else "no gap to be seen"
-        rows.append([policy, cutoff, *(_share(side) for side in sides), _share(gap, signed=True), told])
+        rows.append([policy, cutoff, _share(before), _share(after), _share(gap, signed=True), told])
     about = "months up to a policy's cut-off, which its training data may hold, against the months after it"
     if not rows:
         return [
