@@ -7,6 +7,7 @@ Pictures that FILE has rows of already are passed over, so that a run that was s
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
@@ -26,7 +27,9 @@ from tasks.services import Mapillary, connect
 from tasks.synthesize.trajectories import open_context, work
 
 SIZE = 20_000
-AT_ONCE = 6
+CORES = len(os.sched_getaffinity(0))
+AT_ONCE = 3 * CORES
+PROCESSES = -(-CORES // 4)  # of the offline world, which computes with four threads each
 LANDMARK = ("MONUMENT",)  # the word on the plates of landmarks
 
 
@@ -119,7 +122,7 @@ def produce(pictures: int, file: Path, recipe: str = "spotagent", changes: Mappi
 
 def produce_all(folder: Path, kept: int, pictures: int) -> None:
     """A file of rows for every recipe, each with its own rules, of one world whose pictures are read once."""
-    with offline_server("--size", str(SIZE)) as server:
+    with offline_server("--size", str(SIZE), "--processes", str(PROCESSES)) as server:
         for recipe in training_recipes():
             with tempfile.TemporaryDirectory() as lake:
                 settings = SynthesizeSettings(recipe=recipe)
