@@ -1,7 +1,7 @@
 """Trajectories of the offline world for benchmarks: pictures fetched, attempts made as the stage makes them.
 
 `python -m bench.agent_pictures PICTURES FILE [RECIPE [KEY=VALUE …]]` writes one JSON row a trajectory, with the truth;
-`… all FOLDER KEPT PICTURES` a file for every recipe, until so many are kept of it.
+`… all FOLDER KEPT PICTURES` a file for every published system, until so many are kept of it.
 Pictures that FILE has rows of already are passed over, so that a run that was stopped goes on.
 """
 
@@ -17,7 +17,8 @@ from typing import Any
 
 from bench.offline_server import offline_server
 from infra.offline.world import World
-from schemas.recipes import training_recipes
+from schemas import paper_tables
+from schemas.recipes import recipe_folders, training_recipes
 from schemas.settings.services import ServicesSettings
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.lake import Lake
@@ -121,9 +122,9 @@ def produce(pictures: int, file: Path, recipe: str = "spotagent", changes: Mappi
 
 
 def produce_all(folder: Path, kept: int, pictures: int) -> None:
-    """A file of rows for every recipe, each with its own rules, of one world whose pictures are read once."""
+    """A file of rows for every published system, each with its own rules, of one world whose pictures are read once."""
     with offline_server("--size", str(SIZE), "--processes", str(PROCESSES)) as server:
-        for recipe in training_recipes():
+        for recipe in (name for name in training_recipes() if (recipe_folders()[name] / paper_tables.FILE).is_file()):
             with tempfile.TemporaryDirectory() as lake:
                 settings = SynthesizeSettings(recipe=recipe)
                 asyncio.run(make(server.url, pictures, settings, Path(lake), folder / f"{recipe}.jsonl", kept))

@@ -1,4 +1,4 @@
-"""Trajectories of every recipe on the offline world, checked again by rules written a second time.
+"""Trajectories of every published system on the offline world, checked again by rules written a second time.
 
 The checks import nothing of geofix: they read stored rows with the standard library, and compare quoted signs with what
 the world's painter wrote into the picture, told results with the results, and driving sides with the country's. `python
@@ -207,7 +207,7 @@ def plain(text: str) -> str:
 
 
 def make_rows(folder: Path, kept: int, pictures: int) -> None:
-    """A file of rows for every recipe, made by one process with one world."""
+    """A file of rows for every published system that writes trajectories, made by one process with one world."""
     subprocess.run(
         [sys.executable, "-m", "bench.agent_pictures", "all", str(folder), str(kept), str(pictures)], check=True
     )
