@@ -61,12 +61,13 @@ async def make(
     mapillary = Mapillary(connections.mapillary)
     rows: list[dict[str, Any]] = []
     began = time.monotonic()
-    done = _done(file)
+    written = _written(file)
+    done, kept = {row["image_id"] for row in written}, sum(row["verdict"] == "kept" for row in written)
     places = (place for place in _places(pictures) if place["image_id"] not in done)
 
     async def one_after_another() -> None:
         for place in places:
-            if enough is not None and sum(row["verdict"] == "kept" for row in rows) >= enough:
+            if enough is not None and kept + sum(row["verdict"] == "kept" for row in rows) >= enough:
                 return
             found = await mapillary.image(place["source_id"])
             data = await mapillary.fetch(found["thumb_original_url"])
@@ -77,8 +78,8 @@ async def make(
             made = [{**row, **truth} for row in outcome.rows["trajectories"]]
             rows.extend(made)
             if file is not None:
-                with file.open("a", encoding="utf-8") as kept:
-                    kept.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made))
+                with file.open("a", encoding="utf-8") as opened:
+                    opened.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made))
             if len(rows) % 25 == 0:
                 print(f"   {len(rows)} trajectories, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
@@ -86,11 +87,11 @@ async def make(
     return rows
 
 
-def _done(file: Path | None) -> set[str]:
-    """Pictures that a file has rows of."""
+def _written(file: Path | None) -> list[dict[str, Any]]:
+    """Rows that a file has already."""
     if file is None or not file.exists():
-        return set()
-    return {json.loads(line)["image_id"] for line in file.read_text(encoding="utf-8").splitlines()}
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _places(count: int) -> Iterator[dict[str, Any]]:
@@ -123,6 +124,7 @@ def produce(pictures: int, file: Path, recipe: str = "spotagent", changes: Mappi
 
 def produce_all(folder: Path, kept: int, pictures: int) -> None:
     """A file of rows for every published system, each with its own rules, of one world whose pictures are read once."""
+    folder.mkdir(parents=True, exist_ok=True)
     with offline_server("--size", str(SIZE), "--processes", str(PROCESSES)) as server:
         for recipe in (name for name in training_recipes() if (recipe_folders()[name] / paper_tables.FILE).is_file()):
             with tempfile.TemporaryDirectory() as lake:
