@@ -72,7 +72,7 @@ async def make(
             found = await mapillary.image(place["source_id"])
             data = await mapillary.fetch(found["thumb_original_url"])
             item = {**place, "sha256": lake.images.put(data, "jpg"), "extension": "jpg", "recipe": settings.recipe}
-            outcome = await work({**item, "snapshot_id": "bench", "notes": None}, context)
+            outcome = await work({**item, "snapshot_id": "bench", "notes": None, "note_id": None}, context)
             truth = {f"true_{name}": place[name] for name in ("lat", "lon", "country", "region", "city")}
             truth |= {name: place[name] for name in ("painted", "drives_on")}
             made = [{**row, **truth} for row in outcome.rows["trajectories"]]
