@@ -63,16 +63,15 @@ async def make(
     began = time.monotonic()
     written = _written(file)
     done, kept = {row["image_id"] for row in written}, sum(row["verdict"] == "kept" for row in written)
-    places = (place for place in _places(pictures) if place["image_id"] not in done)
+    waiting = (place for place in places(pictures, World(size=SIZE)) if place["image_id"] not in done)
 
     async def one_after_another() -> None:
-        for place in places:
+        for place in waiting:
             if enough is not None and kept + sum(row["verdict"] == "kept" for row in rows) >= enough:
                 return
             found = await mapillary.image(place["source_id"])
             data = await mapillary.fetch(found["thumb_original_url"])
-            item = {**place, "sha256": lake.images.put(data, "jpg"), "extension": "jpg", "recipe": settings.recipe}
-            outcome = await work({**item, "snapshot_id": "bench", "notes": None, "note_id": None}, context)
+            outcome = await work(item_of(place, lake.images.put(data, "jpg"), settings.recipe), context)
             truth = {f"true_{name}": place[name] for name in ("lat", "lon", "country", "region", "city")}
             truth |= {name: place[name] for name in ("painted", "drives_on")}
             made = [{**row, **truth} for row in outcome.rows["trajectories"]]
@@ -87,6 +86,12 @@ async def make(
     return rows
 
 
+def item_of(place: dict[str, Any], sha256: str, recipe: str) -> dict[str, Any]:
+    """A picture as the stage is given it."""
+    unknown: dict[str, Any] = {"notes": None, "note_id": None}
+    return {**place, "sha256": sha256, "extension": "jpg", "recipe": recipe, "snapshot_id": "bench", **unknown}
+
+
 def _written(file: Path | None) -> list[dict[str, Any]]:
     """Rows that a file has already."""
     if file is None or not file.exists():
@@ -94,8 +99,8 @@ def _written(file: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def _places(count: int) -> Iterator[dict[str, Any]]:
-    world = World(size=SIZE)
+def places(count: int, world: World) -> Iterator[dict[str, Any]]:
+    """The first pictures of a world with all that is known of them, the truth included."""
     for index in range(count):
         record = world.first_image(index)
         place = world.place(index)
