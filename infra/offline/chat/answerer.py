@@ -29,8 +29,9 @@ from infra.offline.chat.sight import SeenPicture, look_at_picture
 from infra.offline.chat.writer import has_other_answers, wants_json, weighed_with_others, write_json
 from infra.offline.facts import countries
 
-# What a persona knows better, and what it pays for that elsewhere, in log10 of the population of half-known towns.
-AT_HOME, ABROAD = -1.0, 0.7
+# What a traveler knows better, and what it pays for that elsewhere, in log10 of the population of half-known towns: of
+# other continents it knows the large cities.
+AT_HOME, ABROAD = -1.0, 2.0
 _CONTINENTS = {
     "Europe": "EU",
     "Asia": "AS",
