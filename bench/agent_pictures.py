@@ -6,6 +6,7 @@ Pictures that FILE has rows of already are passed over, so that a run that was s
 """
 
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -100,8 +101,9 @@ def _written(file: Path | None) -> list[dict[str, Any]]:
 
 
 def places(count: int, world: World) -> Iterator[dict[str, Any]]:
-    """The first pictures of a world with all that is known of them, the truth included."""
-    for index in range(count):
+    """The first clear pictures of a world, as curation leaves them, with all that is known: the truth included."""
+    clear = (index for index in range(world.size) if world.first_image(index).condition == "clear")
+    for index in itertools.islice(clear, count):
         record = world.first_image(index)
         place = world.place(index)
         shops = [line for shop in place.shops for line in shop.lines]
