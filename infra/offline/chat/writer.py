@@ -48,7 +48,7 @@ def level_thoughts(answer: Answer, state: State, belief: Belief) -> dict[str, An
         f"{grade(doubt / 2)} ({doubt / 2:.2f}): countries with the same language and road rules remain possible",
     )
     second = _level(
-        [*(f"the sign '{word}'" for word in named[:3]), *nature],
+        [*(f"the sign '{word}'" for word in named[:3]), *([by_area] if by_area else []), *nature],
         f"{_named(named, guess)} {why_region}, so within {country} I take {region}. The surroundings "
         f"({'; '.join(nature)}) alone would not decide it.",
         region,
