@@ -1,12 +1,13 @@
 """Parallel scaling and the swarm on pictures of the offline world: accuracy with intervals, tokens and seconds.
 
-Pictures are drawn from the world straight into a lake, so that the figures are of the methods alone: clear ones with a
-shop that bears the town's name, as curation would leave them. First `answerer-base` is tried four times at each and the
-verifier answers (pass@1, verifier@4, best@4). Then six agents discuss that differ in their eyes (small, base, large) and
-in what they know of the map (travelers know one continent, elsewhere large cities), as unequal as the paper's thirteen;
-without web search, which would tell all of them the same (the left half of Table 1). Whom to elect is learned on pictures
-of another split. The swarm is measured beside each agent alone, the swarm before it learned (fixed election), the
-majority vote and a debate of all. A second run in the same `--lake` goes on where the first stopped.
+Pictures are drawn from the world straight into a lake, so that the figures are of the methods alone: clear ones with
+a shop that bears the town's name, as curation would leave them. First `answerer-base` is tried four times at each and
+the verifier answers (pass@1, verifier@4, best@4). Then six agents discuss that differ in their eyes (small, base,
+large) and in what they know of the map (travelers know one continent, elsewhere large cities), as unequal as the
+paper's thirteen; without web search, which would tell all of them the same (the left half of Table 1). Whom to elect
+is learned on pictures of another split. The swarm is measured beside each agent alone, the swarm before it learned
+(fixed election), the majority vote and a debate of all. A second run in the same `--lake` goes on where the first
+stopped.
 
     python -m bench ensembles
     python -m bench.ensembles --pictures 150 --learn 80 --rounds 3 --lake FOLDER
