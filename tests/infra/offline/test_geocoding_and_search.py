@@ -106,7 +106,7 @@ def test_what_tools_answer_of_a_pictures_signs_follows_from_no_picture(served):
     """Positions in answers are entries of streets and centres of towns: a picture's is among them by chance alone."""
     world, names = served.world, NameIndex(served.world.gazetteer)
     geocoder, points = Nominatim(world, names, served.signs), PoiTable(world, names, served.signs)
-    for place in (world.place(index) for index in range(0, world.size, 60)):
+    for place in (world.place(index) for index in range(0, world.size, 120)):
         town, text = place.city.name, place.shops[0].lines[0]
         found = geocoder.search(f"{text}, {town}") + geocoder.search(f"{place.street}, {town}")
         found += [row for zoom in (18, 10) if (row := geocoder.reverse(place.lat, place.lon, zoom))]
