@@ -1,8 +1,8 @@
 """Parallel scaling and the swarm on pictures of the offline world: accuracy with intervals, tokens and seconds.
 
-Pictures are drawn from the world straight into a lake, so that the figures are of the methods alone: clear ones with
-a shop that bears the town's name, as curation would leave them. First `answerer-base` is tried four times at each and
-the verifier answers (pass@1, verifier@4, best@4). Then six agents discuss that differ in their eyes (small, base,
+Pictures are drawn from the world straight into a lake, so that the figures are of the methods alone: clear panoramas
+in which the town's name can be read, as curation would leave them. First `answerer-base` is tried four times at each
+and the verifier answers (pass@1, verifier@4, best@4). Then six agents discuss that differ in their eyes (small, base,
 large) and in what they know of the map (travelers know one continent, elsewhere large cities), as unequal as the
 paper's thirteen; without web search, which would tell all of them the same (the left half of Table 1). Whom to elect
 is learned on pictures of another split. The swarm is measured beside each agent alone, the swarm before it learned
@@ -22,7 +22,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -32,9 +32,11 @@ from typing import Any
 import polars as pl
 
 from bench.agent_pictures import services
+from bench.clue_grade import LEAST_FREE, tells
 from bench.goals import Goal, judge
 from bench.offline_server import offline_server
-from infra.offline.render import render_jpeg
+from infra.offline.render import encode, paint
+from infra.offline.render.signs import SeenSign
 from infra.offline.world import World
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.evaluate.ensembles import ENSEMBLES, METHODS
@@ -48,6 +50,7 @@ from tasks.services import connect
 
 PICTURES, LEARN, ROUNDS = 150, 80, 3
 SEED, SIZE, WIDTH = 7, 20_000, 2048  # pixels of a panorama: at 1024 hardly a sign can be read
+LEGIBLE_PX = 8.0  # height of letters in a picture 1,024 px wide: `answerer-large` reads seven such panoramas of eight
 POLICY, N = "answerer-base", 4
 PERSONAS = {
     name: f"You are a traveler around {name.title().replace('_', ' ')}."
@@ -68,13 +71,8 @@ def fill(lake: Lake, pictures: int, learning: int) -> None:
         return
     world = _world()
     labels, images = [], []
-    clear = filter(lambda index: _is_clear(world, index), itertools.count())
-    chosen = list(itertools.islice(clear, pictures + learning))
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as painters:
-        painted = painters.map(_jpeg, chosen, chunksize=8)
-        stored = [lake.images.put(data, "jpg") for data in painted]
-    for index, sha256 in zip(chosen, stored, strict=True):
-        record = world.first_image(index)
+    for index, data in itertools.islice(_pictures(world), pictures + learning):
+        record, sha256 = world.first_image(index), lake.images.put(data, "jpg")
         place = world.place(index)
         key = {"image_id": f"picture-{index:04d}", "sha256": sha256, "lat": record.lat, "lon": record.lon}
         split = "benchmark" if len(labels) < pictures else "train"
@@ -102,16 +100,25 @@ def _world() -> World:
     return World(SEED, SIZE, WIDTH)
 
 
-def _jpeg(index: int) -> bytes:
-    return render_jpeg(_world(), _world().first_image(index))
+def _pictures(world: World) -> Iterator[tuple[int, bytes]]:
+    """Places whose first picture is a clear panorama with the town's name, and the picture; painted on all cores."""
+    records = ((index, world.first_image(index)) for index in range(world.size))
+    clear = (index for index, record in records if record.is_pano and record.condition == "clear")
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as painters:
+        while batch := list(itertools.islice(clear, 64)):
+            painted = zip(batch, painters.map(_legible_picture, batch, chunksize=4), strict=True)
+            yield from ((index, data) for index, data in painted if data is not None)
 
 
-def _is_clear(world: World, index: int) -> bool:
-    """Whether the town's name stands on a shop of the place, and its first picture is a clear one."""
-    place = world.place(index)
-    return world.first_image(index).condition == "clear" and any(
-        place.local_name in sign.lines[0] for sign in place.shops
-    )
+def _legible_picture(index: int) -> bytes | None:
+    """The first picture of a place as JPEG, if the town's name can be read in it."""
+    world, signs = _world(), list[SeenSign]()
+    image, place = paint(world, world.first_image(index), signs), world.place(index)
+    lines = [
+        line for sign in signs if sign.free >= LEAST_FREE for line in zip(sign.lines, sign.letters_px, strict=True)
+    ]
+    legible = [line for line, letters_px in lines if letters_px * 1024 >= LEGIBLE_PX * image.width]
+    return encode(image) if "town" in {tells(place, line) for line in legible} else None
 
 
 def measure(lake: Lake, url: str, given: argparse.Namespace) -> None:
