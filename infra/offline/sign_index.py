@@ -79,7 +79,7 @@ class SignIndex:
                 if kept["code"].tobytes() == code:
                     words = kept["words"].tobytes().decode().split("\n")
                     return dict(zip(words, np.split(kept["places"], kept["ends"][:-1]), strict=True))
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
             pass  # it is not there, or was cut off
         found = self._read_signs()
         columns = {
