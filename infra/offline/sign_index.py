@@ -82,16 +82,16 @@ class SignIndex:
         except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
             pass  # it is not there, or was cut off
         found = self._read_signs()
-        columns = {
-            "code": np.frombuffer(code, np.uint8),
-            "words": np.frombuffer("\n".join(found).encode(), np.uint8),
-            "ends": np.cumsum([len(places) for places in found.values()]),
-            "places": np.concatenate(list(found.values())),
-        }
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as partial:
-                np.savez(partial, **columns)
+                np.savez(
+                    partial,
+                    code=np.frombuffer(code, np.uint8),
+                    words=np.frombuffer("\n".join(found).encode(), np.uint8),
+                    ends=np.cumsum([len(places) for places in found.values()]),
+                    places=np.concatenate(list(found.values())),
+                )
             Path(partial.name).replace(file)
         except OSError:  # a home that cannot be written to
             pass
