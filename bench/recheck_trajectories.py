@@ -26,6 +26,7 @@ NEAR_KM, ALIKE = 5.0, 0.6
 ANSWER = re.compile(
     r"<answer>\s*Country: [^\n<]+\nCity: [^\n<]+\nLatitude: (-?\d+(?:\.\d+)?)\nLongitude: (-?\d+(?:\.\d+)?)\s*</answer>"
 )
+STATE = re.compile(r"<answer>\s*Country: [^\n<]+\nState: [^\n<]+\nCity: [^\n<]+\nAddress: [^\n<]+\s*</answer>")
 JSON = re.compile(r'<answer>\{"lat": [^<]+, "lon": [^<]+, "city": "[^<]+", "country": "[^<]+"\}</answer>')
 THOUGHT = re.compile(r"<think>([^<]*(?:<(?!/?think>)[^<]*)*)</think>(.*)", re.DOTALL)
 QUOTED = re.compile(r'"([^"\n]{2,80})"|“([^”\n]{2,80})”|«([^»\n]{2,80})»|(?<!\w)\'([^\'\n]{2,80})\'(?!\w)')
@@ -161,13 +162,13 @@ def call_problems(call: dict[str, Any], tools: dict[str, Any], row: dict[str, An
 
 def form_problems(messages: list[dict[str, Any]]) -> list[str]:
     found = []
+    asked = text_of(messages[0])
+    form = ANSWER if "Latitude:" in asked else STATE if "State:" in asked else JSON
     for message in (m for m in messages if m["role"] == "assistant"):
         matched = THOUGHT.fullmatch(message["content"])
         if matched is None:
             found.append("no thought before a call or the answer")
-        elif message is messages[-1] and not (ANSWER if "Latitude:" in text_of(messages[0]) else JSON).fullmatch(
-            matched[2]
-        ):
+        elif message is messages[-1] and not form.fullmatch(matched[2]):
             found.append("the answer is not in the prompt's form")
         elif message is not messages[-1] and matched[2].strip():
             found.append("words between the thought and the call")
