@@ -15,7 +15,7 @@ from tasks.evaluate.slices import continents
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.levels import LEVELS, levels_by_rule
-from tasks.reward.metrics import Metric, compare, share, summarize
+from tasks.reward.metrics import Metric, compare, resampled_rows, share, summarize
 from tasks.runtime.labelled import empty_rows
 from tasks.runtime.runner import ColumnStage, Inputs, Row
 
@@ -180,7 +180,9 @@ def _mean(name: str, values: np.ndarray, settings: EvaluateSettings, times: int)
         return Metric(name, np.nan, np.nan, np.nan, 0)
     rng = np.random.default_rng(settings.seed)
     n = max(1, len(known) // times)
-    drawn = [rng.choice(known, n).mean() for _ in range(settings.resamples)]
+    drawn = np.concatenate(
+        [known[rows].mean(axis=1) for rows in resampled_rows(len(known), n, settings.resamples, rng)]
+    )
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Metric(name, float(known.mean()), float(low), float(high), n)
 
