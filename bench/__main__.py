@@ -34,6 +34,7 @@ ON_REQUEST = [
     "closed_loop",
     "object_store",
     "recheck_trajectories",
+    "second_witness",
     "site_100k",
     "paid_calls",
     "train_kills",

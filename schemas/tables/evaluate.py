@@ -161,6 +161,7 @@ TABLES = (
         },
         required=("policy", "n"),
         about="what it was worth, with 95 % intervals: exact binomial ones of shares, bootstrap ones of the rest",
+        shared=True,  # policies, and people as a baseline
     ),
     Table(
         "score_slices",
@@ -169,7 +170,7 @@ TABLES = (
             "evaluation_id": STRING,
             "snapshot_id": STRING,
             "split": STRING,
-            # kind, tier, localizability, category, country, belt, continent, tool_pattern or radius_group
+            # kind, tier, localizability, category, country, belt, continent, tool_pattern, month or radius_group
             "slice_by": STRING,
             "slice": STRING,
             "metric": STRING,

@@ -53,7 +53,7 @@ def cue_losses(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame
 
 STAGE = ColumnStage(
     name="evaluate.cues",
-    reads=("predictions", "deliberations", "labels", "images", "models"),
+    reads=("predictions", "deliberations", "labels", "images", "models", "benchmarks"),
     writes=("cue_losses",),
     compute=cue_losses,
     identity=identity,

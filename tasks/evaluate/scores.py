@@ -1,7 +1,7 @@
 """The steps that turn answers into metrics with intervals: overall, by slices, and policies against each other."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import polars as pl
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.evaluate.answers import answer_identity, items, splits_asked
 from tasks.evaluate.ensembles import ATTEMPT_COLUMNS, METHODS, expected_predictions
+from tasks.evaluate.fresh_benchmark import months_of
 from tasks.evaluate.grounding import grounding_metrics
 from tasks.evaluate.radius import radius_metrics
 from tasks.evaluate.slices import continents
@@ -17,7 +18,7 @@ from tasks.geo.climate import climate_belt
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.levels import LEVELS, levels_by_rule
-from tasks.reward.metrics import Metric, compare, share, summarize
+from tasks.reward.metrics import Metric, compare, resampled_rows, share, summarize
 from tasks.runtime.labelled import empty_rows
 from tasks.runtime.runner import ColumnStage, Inputs, Row
 
@@ -51,6 +52,7 @@ def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[di
         *("image_id", "country_code", "country", "region", "city", "tier", "localizability_score", "scenes_json")
     )
     kinds = inputs.frame("images").select("image_id", "kind")
+    kinds = kinds.join(months_of(inputs.frame("benchmarks")), on="image_id", how="left")
     table = asked.join(said, on=["evaluation_id", "image_id"], how="left").join(names, on="image_id", how="left")
     table = table.join(kinds, on="image_id", how="left").sort("evaluation_id", "image_id")
     whole: dict[str, pl.DataFrame] = {}
@@ -99,10 +101,8 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     for evaluation, rows, head in _each_split(inputs, settings, rejects):
         within = radius_metrics(_radii(inputs, evaluation))
         held = grounding_metrics(_grounded(inputs, rows), _first_errors(rows))
-        for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels")), *within, *held):
-            row = metric.as_row()
-            name = row.pop("name")
-            kept.append({"id": f"{evaluation}|{inputs.snapshot_id}|{name}", **head, "metric": name, **row})
+        known = _known_places(rows, inputs.frame("labels"))
+        kept += _score_rows([*_metrics(rows, settings), *known, *within, *held], head)
     return _frame(kept, "scores", "value", "low", "high"), pl.DataFrame(rejects, schema=_REJECTS)
 
 
@@ -131,6 +131,20 @@ def _grounded(inputs: Inputs, rows: pl.DataFrame) -> pl.DataFrame:
 def _first_errors(rows: pl.DataFrame) -> dict[str, float]:
     firsts = rows.unique("image_id", keep="first", maintain_order=True)
     return dict(zip(firsts["image_id"], errors(firsts), strict=True))
+
+
+def score_rows(metrics: Sequence[Metric], head: Row) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows of `scores` of one evaluation, as a step returns them; `head` is what they have in common."""
+    return _frame(_score_rows(metrics, head), "scores", "value", "low", "high"), pl.DataFrame(schema=_REJECTS)
+
+
+def _score_rows(metrics: Sequence[Metric], head: Row) -> list[Row]:
+    found = []
+    for metric in metrics:
+        row = metric.as_row()
+        name = row.pop("name")
+        found.append({"id": f"{head['evaluation_id']}|{head['snapshot_id']}|{name}", **head, "metric": name, **row})
+    return found
 
 
 def _head(evaluation: str, rows: pl.DataFrame, inputs: Inputs, settings: EvaluateSettings) -> Row:
@@ -200,7 +214,9 @@ def _mean(name: str, values: np.ndarray, settings: EvaluateSettings, times: int)
         return Metric(name, np.nan, np.nan, np.nan, 0)
     rng = np.random.default_rng(settings.seed)
     n = max(1, len(known) // times)
-    drawn = [rng.choice(known, n).mean() for _ in range(settings.resamples)]
+    drawn = np.concatenate(
+        [known[rows].mean(axis=1) for rows in resampled_rows(len(known), n, settings.resamples, rng)]
+    )
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Metric(name, float(known.mean()), float(low), float(high), n)
 
@@ -218,7 +234,7 @@ def _levels_by_rule(rows: pl.DataFrame) -> dict[str, np.ndarray]:
 
 
 def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The main metrics by kind, tier, localizability, scene category, country, continent and tool pattern."""
+    """The main metrics by kind, tier, localizability, scene category, country, continent, tool pattern and month."""
     kept: list[Row] = []
     for evaluation, rows, head in _each_split(inputs, settings, []):
         km, levels = errors(rows), _levels_by_rule(rows)
@@ -251,6 +267,7 @@ def _groups(rows: pl.DataFrame, radii: pl.DataFrame) -> list[tuple[str, str, np.
         "belt": climate_belt(rows["lat"]),
         "continent": rows["country_code"].replace_strict(continents(), default=None, return_dtype=pl.String),
         "tool_pattern": rows["tool_pattern"],
+        "month": rows["month"],  # of the fresh benchmark: memorising shows as a gap between months
         "radius_group": rows.join(radii, on="image_id", how="left", maintain_order="left")["radius_group"],
     }
     found = [
@@ -316,7 +333,7 @@ Compute = Callable[[Inputs, EvaluateSettings], tuple[pl.DataFrame, pl.DataFrame]
 def _stage(name: str, table: str, compute: Compute) -> ColumnStage:
     return ColumnStage(
         name=name,
-        reads=("predictions", "deliberations", "labels", "images", "models", "radii", "groundings"),
+        reads=("predictions", "deliberations", "labels", "images", "models", "radii", "groundings", "benchmarks"),
         writes=(table,),
         compute=compute,
         identity=identity,

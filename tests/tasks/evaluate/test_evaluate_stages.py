@@ -236,6 +236,7 @@ def test_nothing_to_evaluate(tmp_path: Path) -> None:
         "evaluate.calibrations",
         "evaluate.radii",
         "evaluate.scores",
+        "evaluate.people",
         "evaluate.slices",
         "evaluate.pairs",
         "evaluate.cues",
