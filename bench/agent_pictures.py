@@ -1,12 +1,14 @@
 """Trajectories of the offline world for benchmarks: pictures fetched, attempts made as the stage makes them.
 
 `python -m bench.agent_pictures PICTURES FILE [RECIPE [KEY=VALUE …]]` writes one JSON row a trajectory, with the truth;
-`… all FOLDER KEPT PICTURES` a file for every recipe, until so many are kept of it.
+`… all FOLDER KEPT PICTURES` a file for every published system, until so many are kept of it.
 Pictures that FILE has rows of already are passed over, so that a run that was stopped goes on.
 """
 
 import asyncio
+import itertools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -16,7 +18,8 @@ from typing import Any
 
 from bench.offline_server import offline_server
 from infra.offline.world import World
-from schemas.recipes import training_recipes
+from schemas import paper_tables
+from schemas.recipes import recipe_folders, training_recipes
 from schemas.settings.services import ServicesSettings
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.lake import Lake
@@ -26,7 +29,9 @@ from tasks.services import Mapillary, connect
 from tasks.synthesize.trajectories import open_context, work
 
 SIZE = 20_000
-AT_ONCE = 6
+CORES = len(os.sched_getaffinity(0))
+AT_ONCE = 3 * CORES
+PROCESSES = -(-CORES // 4)  # of the offline world, which computes with four threads each
 LANDMARK = ("MONUMENT",)  # the word on the plates of landmarks
 
 
@@ -57,24 +62,24 @@ async def make(
     mapillary = Mapillary(connections.mapillary)
     rows: list[dict[str, Any]] = []
     began = time.monotonic()
-    done = _done(file)
-    places = (place for place in _places(pictures) if place["image_id"] not in done)
+    written = _written(file)
+    done, kept = {row["image_id"] for row in written}, sum(row["verdict"] == "kept" for row in written)
+    waiting = (place for place in places(pictures, World(size=SIZE)) if place["image_id"] not in done)
 
     async def one_after_another() -> None:
-        for place in places:
-            if enough is not None and sum(row["verdict"] == "kept" for row in rows) >= enough:
+        for place in waiting:
+            if enough is not None and kept + sum(row["verdict"] == "kept" for row in rows) >= enough:
                 return
             found = await mapillary.image(place["source_id"])
             data = await mapillary.fetch(found["thumb_original_url"])
-            item = {**place, "sha256": lake.images.put(data, "jpg"), "extension": "jpg", "recipe": settings.recipe}
-            outcome = await work({**item, "snapshot_id": "bench", "notes": None}, context)
+            outcome = await work(item_of(place, lake.images.put(data, "jpg"), settings.recipe), context)
             truth = {f"true_{name}": place[name] for name in ("lat", "lon", "country", "region", "city")}
             truth |= {name: place[name] for name in ("painted", "drives_on")}
             made = [{**row, **truth} for row in outcome.rows["trajectories"]]
             rows.extend(made)
             if file is not None:
-                with file.open("a", encoding="utf-8") as kept:
-                    kept.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made))
+                with file.open("a", encoding="utf-8") as opened:
+                    opened.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made))
             if len(rows) % 25 == 0:
                 print(f"   {len(rows)} trajectories, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
@@ -82,16 +87,23 @@ async def make(
     return rows
 
 
-def _done(file: Path | None) -> set[str]:
-    """Pictures that a file has rows of."""
+def item_of(place: dict[str, Any], sha256: str, recipe: str) -> dict[str, Any]:
+    """A picture as the stage is given it."""
+    unknown: dict[str, Any] = {"notes": None, "note_id": None}
+    return {**place, "sha256": sha256, "extension": "jpg", "recipe": recipe, "snapshot_id": "bench", **unknown}
+
+
+def _written(file: Path | None) -> list[dict[str, Any]]:
+    """Rows that a file has already."""
     if file is None or not file.exists():
-        return set()
-    return {json.loads(line)["image_id"] for line in file.read_text(encoding="utf-8").splitlines()}
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def _places(count: int) -> Iterator[dict[str, Any]]:
-    world = World(size=SIZE)
-    for index in range(count):
+def places(count: int, world: World) -> Iterator[dict[str, Any]]:
+    """The first clear pictures of a world, as curation leaves them, with all that is known: the truth included."""
+    clear = (index for index in range(world.size) if world.first_image(index).condition == "clear")
+    for index in itertools.islice(clear, count):
         record = world.first_image(index)
         place = world.place(index)
         shops = [line for shop in place.shops for line in shop.lines]
@@ -118,9 +130,10 @@ def produce(pictures: int, file: Path, recipe: str = "spotagent", changes: Mappi
 
 
 def produce_all(folder: Path, kept: int, pictures: int) -> None:
-    """A file of rows for every recipe, each with its own rules, of one world whose pictures are read once."""
-    with offline_server("--size", str(SIZE)) as server:
-        for recipe in training_recipes():
+    """A file of rows for every published system, each with its own rules, of one world whose pictures are read once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with offline_server("--size", str(SIZE), "--processes", str(PROCESSES)) as server:
+        for recipe in (name for name in training_recipes() if (recipe_folders()[name] / paper_tables.FILE).is_file()):
             with tempfile.TemporaryDirectory() as lake:
                 settings = SynthesizeSettings(recipe=recipe)
                 asyncio.run(make(server.url, pictures, settings, Path(lake), folder / f"{recipe}.jsonl", kept))

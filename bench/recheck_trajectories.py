@@ -1,4 +1,4 @@
-"""Trajectories of every recipe on the offline world, checked again by rules written a second time.
+"""Trajectories of every published system on the offline world, checked again by rules written a second time.
 
 The checks import nothing of geofix: they read stored rows with the standard library, and compare quoted signs with what
 the world's painter wrote into the picture, told results with the results, and driving sides with the country's. `python
@@ -26,6 +26,7 @@ NEAR_KM, ALIKE = 5.0, 0.6
 ANSWER = re.compile(
     r"<answer>\s*Country: [^\n<]+\nCity: [^\n<]+\nLatitude: (-?\d+(?:\.\d+)?)\nLongitude: (-?\d+(?:\.\d+)?)\s*</answer>"
 )
+STATE = re.compile(r"<answer>\s*Country: [^\n<]+\nState: [^\n<]+\nCity: [^\n<]+\nAddress: [^\n<]+\s*</answer>")
 JSON = re.compile(r'<answer>\{"lat": [^<]+, "lon": [^<]+, "city": "[^<]+", "country": "[^<]+"\}</answer>')
 THOUGHT = re.compile(r"<think>([^<]*(?:<(?!/?think>)[^<]*)*)</think>(.*)", re.DOTALL)
 QUOTED = re.compile(r'"([^"\n]{2,80})"|“([^”\n]{2,80})”|«([^»\n]{2,80})»|(?<!\w)\'([^\'\n]{2,80})\'(?!\w)')
@@ -161,13 +162,13 @@ def call_problems(call: dict[str, Any], tools: dict[str, Any], row: dict[str, An
 
 def form_problems(messages: list[dict[str, Any]]) -> list[str]:
     found = []
+    asked = text_of(messages[0])
+    form = ANSWER if "Latitude:" in asked else STATE if "State:" in asked else JSON
     for message in (m for m in messages if m["role"] == "assistant"):
         matched = THOUGHT.fullmatch(message["content"])
         if matched is None:
             found.append("no thought before a call or the answer")
-        elif message is messages[-1] and not (ANSWER if "Latitude:" in text_of(messages[0]) else JSON).fullmatch(
-            matched[2]
-        ):
+        elif message is messages[-1] and not form.fullmatch(matched[2]):
             found.append("the answer is not in the prompt's form")
         elif message is not messages[-1] and matched[2].strip():
             found.append("words between the thought and the call")
@@ -207,7 +208,7 @@ def plain(text: str) -> str:
 
 
 def make_rows(folder: Path, kept: int, pictures: int) -> None:
-    """A file of rows for every recipe, made by one process with one world."""
+    """A file of rows for every published system that writes trajectories, made by one process with one world."""
     subprocess.run(
         [sys.executable, "-m", "bench.agent_pictures", "all", str(folder), str(kept), str(pictures)], check=True
     )

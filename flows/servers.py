@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -95,15 +96,18 @@ _held_world: ContextVar[tuple[OfflineSettings, int, Callable[[], None]] | None] 
 
 
 @contextlib.contextmanager
-def offline_world(config: Config, log: Path) -> Iterator[tuple[Config, Callable[[], None]]]:
-    """The configuration with the offline world's real port, and what to call before it is first asked."""
+def offline_world(config: Config, log: Path, early: bool = False) -> Iterator[tuple[Config, Callable[[], None]]]:
+    """The configuration with the offline world's real port, and what to call before it is first asked.
+
+    One that is wanted `early` begins at once, while the command that will need it does other things.
+    """
     held = _held_world.get()
     if not config.offline.serve:
         yield config, lambda: None
     elif held is not None and held[0] == config.offline:
         yield _at_port(config, held[1]), held[2]
     else:
-        with _world(config.offline, log) as (port, ready):
+        with _world(config.offline, log, early) as (port, ready):
             yield _at_port(config, port), ready
 
 
@@ -122,7 +126,7 @@ def held_offline_world(wanted: OfflineSettings, log: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _world(wanted: OfflineSettings, log: Path) -> Iterator[tuple[int, Callable[[], None]]]:
+def _world(wanted: OfflineSettings, log: Path, early: bool = False) -> Iterator[tuple[int, Callable[[], None]]]:
     """(port, what to call before it is first asked) of a world that runs already, or of one that ends with this."""
     if _is_the_wanted_one(_health(wanted.port), wanted):
         yield wanted.port, lambda: None
@@ -134,6 +138,11 @@ def _world(wanted: OfflineSettings, log: Path) -> Iterator[tuple[int, Callable[[
     server = Server(
         offline_command(wanted, port), f"http://127.0.0.1:{port}/health", log, listen_socket, "the offline world"
     )
+    if early:
+        server.begin()
+        # Connections wait until it serves. A question to its models makes it build what searches need.
+        question = f"http://127.0.0.1:{port}/openai/v1/models"
+        threading.Thread(target=answers, args=(question, START_S), daemon=True).start()
     try:
         yield port, server.ensure
     finally:
@@ -226,15 +235,15 @@ def _health(port: int) -> dict[str, Any] | None:
     return None
 
 
-def answers(url: str) -> bool:
+def answers(url: str, timeout_s: float = 2.0) -> bool:
     """Whether a server on loopback answers there with success."""
-    return _get(url) is not None
+    return _get(url, timeout_s) is not None
 
 
-def _get(url: str) -> bytes | None:
+def _get(url: str, timeout_s: float = 2.0) -> bytes | None:
     # A proxy in the environment must not be used for loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with contextlib.suppress(OSError), opener.open(url, timeout=2) as answer:
+    with contextlib.suppress(OSError), opener.open(url, timeout=timeout_s) as answer:
         return bytes(answer.read(10_000)) if answer.status == 200 else None
     return None
 

@@ -131,7 +131,8 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
                 keys_from_blocks(config)
             check_before(config, stages)
             lake = Lake(config.lake)
-            with offline_world(config, lake.state / "offline-world.log") as (reachable, ready):
+            several = len(stages) > 1  # of which one will need the world
+            with offline_world(config, lake.state / "offline-world.log", early=several) as (reachable, ready):
                 pools = RunPools(reachable, lake, stages)
                 pools.check()
                 with contextlib.closing(pools), run_metrics(config, lake, **_run_names()) as metrics:

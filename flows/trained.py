@@ -53,6 +53,8 @@ def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callab
     models = config.models.model_copy(update={"endpoints": endpoints, "roles": roles})
 
     def ready() -> None:
+        for server in servers:
+            server.begin()  # all at once
         session.ready()
         for server in servers:
             server.ensure()

@@ -9,6 +9,7 @@ from pydantic import Field, create_model
 from schemas import settings
 from schemas.recipes import default_recipe
 from schemas.settings.base import Settings
+from schemas.settings.benchmark import BenchmarkSettings
 from schemas.settings.collect import CollectSettings
 from schemas.settings.curate import CurateSettings
 from schemas.settings.difficulty import DifficultySettings
@@ -47,6 +48,7 @@ class KnownSections(Settings):
     difficulty: DifficultySettings = DifficultySettings()
     train: TrainSettings = TrainSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+    benchmark: BenchmarkSettings = BenchmarkSettings()
 
     services: ServicesSettings = ServicesSettings()
     models: ModelsSettings = ModelsSettings()

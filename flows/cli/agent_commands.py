@@ -70,7 +70,7 @@ def locate(
         print_json([one.as_row() for one in found])
     elif not call.quiet:
         print(f"page  {page or blobs.uri(key)}")
-    return DONE if all(one.answered for one in found) else FAILED
+    return DONE if all(one.answered or one.abstains for one in found) else FAILED
 
 
 def mcp(

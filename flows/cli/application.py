@@ -7,6 +7,7 @@ import typer
 
 from flows.cli import (
     agent_commands,
+    benchmarks,
     doctor,
     ensembles,
     evaluation,
@@ -57,6 +58,7 @@ for _module in (
     review_commands,
     lake_commands,
     evaluation,
+    benchmarks,
     ensembles,
     reproducing,
     agent_commands,

@@ -20,7 +20,10 @@ from tasks.runtime.report import report_folder
 SPLITS = ("train", "validation", "benchmark")
 MOST_REASONS = 4  # of a stage, named in the summary
 WATCHED = 3  # pictures for the packaged agent, which finds some places and not others
-METRICS = ("acc@25km", "acc@50km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate", "tokens_mean")
+METRICS = (
+    *("acc@25km", "acc@50km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate", "tokens_mean"),
+    *("radius_coverage", "radius_median_km"),
+)
 
 
 def closing_json(results: Sequence[StageResult], lake: Lake) -> dict[str, Any]:
@@ -179,7 +182,10 @@ def _score_lines(lake: Lake, recipe: str) -> list[str]:
     if scores.is_empty():
         return []
     shown = [name for name in METRICS if name in set(scores["metric"])]
-    head = "".join(f"{name.removesuffix('_mean').replace('_rate', 's').replace('_', ' '):>16}" for name in shown)
+    head = "".join(
+        f"{name.removesuffix('_mean').replace('radius_median', 'radius').replace('_rate', 's').replace('_', ' '):>16}"
+        for name in shown
+    )
     lines, width = [], max(34, *(len(name) + 1 for name in scores["policy"]))
     for (split,), on_split in scores.group_by("split", maintain_order=True):
         lines.append(f"  scores on the {split} split:" if split else "  scores of an earlier version, split not kept:")

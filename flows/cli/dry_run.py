@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import polars as pl
 from rich.console import Console
 from rich.table import Table
 
@@ -20,12 +21,18 @@ from schemas.config import Config, section_of
 from schemas.errors import GeofixError
 from schemas.messages import Usage, money
 from schemas.settings.spread import SpreadSettings
+from tasks.lake import Lake
+from tasks.plan.focus import last_focus
+from tasks.plan.report import COLUMNS as PLAN_COLUMNS
+from tasks.plan.report import focus_table, write_report
+from tasks.plan.stage import STAGE as PLAN
 from tasks.runtime.calls import spent_usd
 from tasks.runtime.estimate import Limit, StepEstimate, estimate, limits
 from tasks.runtime.placement import Wanted, nodes_text, place
 from tasks.runtime.ray_start import start_ray
 from tasks.runtime.ray_watch import named_nodes, on_gpu_nodes
 from tasks.runtime.snapshots import approved_snapshot
+from tasks.runtime.stage import open_inputs
 from tasks.train.fitting import Forecast, forecast
 from tasks.train.memory import GIB, Gpu, gpus
 from tasks.train.on_workers import workers_wanted
@@ -162,6 +169,33 @@ def training_plan(config: Config, nodes: dict[str, dict[str, float]]) -> dict[st
         for name, pool in pools
     ]
     return place([workers_wanted(config.train, nodes), *beside], nodes)
+
+
+def plan_dry_run(call: Call) -> int:
+    """Draw the plan without writing it, and show it: quotas, what plan.focus weighs and adds, and the maps."""
+    config = call.options().resolve()
+    check_before(config, ["plan"])
+    lake = Lake(config.lake)
+    inputs, settings = open_inputs(PLAN, lake), config.plan
+    places, refusals = PLAN.compute(inputs, settings)
+    focus = last_focus(inputs, settings) if settings.focus else None
+    known = lake.read("places", columns=["place_id"])
+    new = places.filter(~pl.col("id").is_in(known["place_id"].implode())).height
+    shown = places.with_columns(
+        pl.lit(None, pl.String).alias(name) for name in PLAN_COLUMNS if name not in places.columns
+    )
+    folder = lake.blobs.local("reports/plan-dry-run")
+    made = write_report(shown.select(PLAN_COLUMNS), settings, folder, focus)
+    if call.as_json:
+        counts = {"places": places.height, "new": new, "refused": refusals.height}
+        weights = focus_table(focus).to_dicts()
+        print_json({**counts, "focus": weights, "files": {name: str(path) for name, path in made.files.items()}})
+        return DONE
+    print(made.markdown)
+    print(
+        f"{places.height:,} places, {new:,} of them new, {refusals.height:,} slots without one. No table was written."
+    )
+    return DONE
 
 
 def train_dry_run(call: Call) -> int:

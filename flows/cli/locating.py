@@ -1,7 +1,7 @@
 """What `geofix locate` does for each picture, and how it shows it in the terminal while it happens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,18 @@ from schemas.errors import InputError
 from schemas.messages import Message
 from schemas.settings.models import TRAINED
 from tasks.agent.attempt import Sampling, SingleAgent
-from tasks.agent.environment import Environment, run_agent
+from tasks.agent.environment import Environment, Trajectory, run_agent
 from tasks.agent.page import Located
 from tasks.agent.picture import Picture, open_picture
 from tasks.agent.readable import answer_of, arguments_of, found_in
 from tasks.agent.tagged import split_thought
+from tasks.evaluate.homes import shows_home
+from tasks.evaluate.radius import HOME, known_radius
 from tasks.imaging.decode import BadImage
+from tasks.lake import Lake
 from tasks.recipes import spotmini
 from tasks.recipes.recipe import Recipe
-from tasks.reward.answer import parse_answer
+from tasks.reward.answer import ParsedAnswer, parse_answer
 from tasks.train.packaged import AGENT
 
 SHOWN_CHARS = 300
@@ -50,21 +53,33 @@ def read_picture(path: Path, config: Config, model: str | None = None) -> Pictur
 async def locate_all(
     session: AgentSession, paths: Sequence[Path], model: str, recipe: Recipe, terminal: "Terminal"
 ) -> list[Located]:
-    """One trajectory a picture, one after the other."""
+    """One trajectory a picture, one after the other, and the radius that the model's last evaluation gives it."""
     pictures = [(path, read_picture(path, session.config, model)) for path in paths]
     tools, max_tokens = session.tools, session.config.synthesize.max_tokens
     if model == PACKAGED:
         recipe, max_tokens = spotmini.RECIPE, spotmini.REPLY_TOKENS
-    chat = session.chat()
+    chat, lake = session.chat(), Lake(session.config.lake)
     found = []
     try:
         for path, picture in pictures:
             terminal.begin(path)
+            settings = session.config.evaluate.radius
+            if settings.home_role and (await shows_home(picture, chat, settings.home_role))[0]:
+                # Not even looked for: what an agent says on the way would tell the place, too.
+                one = Located(
+                    path.name, model, recipe.name, picture, Trajectory(()), {}, parse_answer(""), abstains=HOME
+                )
+                terminal.end(one)
+                found.append(one)
+                continue
             environment = Environment(picture, tools, recipe.prompt)
             sampling = Sampling(max_tokens=max_tokens)
             trajectory = await run_agent(environment, SingleAgent(chat, model, sampling), terminal.message)
             answer = parse_answer(trajectory.final_text)
             one = Located(path.name, model, recipe.name, picture, trajectory, environment.pictures, answer)
+            if isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None:
+                within = known_radius(lake, model, recipe.name, (answer.lat, answer.lon), settings)
+                one = replace(one, radius=within.words, radius_km=within.radius_km, abstains=within.abstains)
             terminal.end(one)
             found.append(one)
     finally:
@@ -107,6 +122,8 @@ class Terminal:
             self._console.print(Text(f"{located.where}  {located.map_link}", style="bold"), soft_wrap=True)
         else:
             self._console.print(Text(f"no place: {located.problem}", style="bold red"))
+        if located.radius:
+            self._console.print(Text(located.radius), soft_wrap=True)
 
 
 def result_lines(content: Any) -> list[str]:

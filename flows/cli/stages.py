@@ -18,6 +18,7 @@ GROUP = "Run the pipeline"
 ONE_STAGE = "Run one stage"
 # What `--dry-run` of a stage does.
 DRY_RUN = {
+    "plan": "show the plan, its maps and what plan.focus adds; plan nothing",
     "collect": "estimate requests, bytes, time and API budget; fetch nothing",
     "train": "say what fits on the GPUs seen; load and write nothing",
     **dict.fromkeys(
@@ -129,12 +130,13 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
         call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
         if dry_run:
             from flows.cli.dry_run import dry_run as estimate
-            from flows.cli.dry_run import train_dry_run
+            from flows.cli.dry_run import plan_dry_run, train_dry_run
 
-            return train_dry_run(call) if stage == "train" else estimate(call, stage)
+            own = {"plan": plan_dry_run, "train": train_dry_run}
+            return own[stage](call) if stage in own else estimate(call, stage)
         return run_choosing(stage, call, redo, keep)
 
-    has_models = stage in DRY_RUN and stage != "collect"
+    has_models = stage in DRY_RUN and stage not in ("plan", "collect")
     without: tuple[str, ...] = () if stage == "review" else ("serve", "marks", "reviewer", "port", "host", "base_url")
     without += () if STAGES.index(stage) > STAGES.index("review") else ("snapshot",)
     without += (() if stage in DRY_RUN else ("dry_run",)) + (() if has_models else ("budget",))

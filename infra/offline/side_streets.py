@@ -14,7 +14,16 @@ import numpy as np
 
 from infra.offline.facts import countries
 from infra.offline.gazetteer import City, Gazetteer
-from infra.offline.place import Sign, language_of, painted_name, phone_number, point_in_town, shop_text
+from infra.offline.place import (
+    Place,
+    Sign,
+    language_of,
+    painted_name,
+    phone_number,
+    point_along,
+    point_in_town,
+    shop_text,
+)
 from infra.offline.seeded_random import draws, key_of, scrambled
 from infra.offline.words import WORDS, family_of, names_of, telling_words
 
@@ -26,6 +35,7 @@ _SHOPS = [s for s in range(STRATA) if s not in STREETS]
 # Of each street the strata of its own name and of its shops.
 _STRATA_OF = [np.array([first, *(s for s in _SHOPS if s % len(_ORDER) == k)]) for k, first in enumerate(_ORDER)]
 _KINDS = ("bakery", "pharmacy", "market", "restaurant")
+BEHIND_M, SPREAD_M = 215, 120
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,20 @@ class SideStreet:
     lon: float
     bearing_deg: float
     paint_seed: int
+
+
+Street = Place | SideStreet
+
+
+def map_point(street: Street) -> tuple[float, float]:
+    """(lat, lon) at which geocoders and maps enter a street: on it, but nowhere a picture of it was taken.
+
+    Cameras go ahead from the street's own point. The entries of its shops lie up to 54 m ahead of the map's point, so
+    every entry is more than 160 m from every camera: the two never agree to three decimals.
+    """
+    behind_m = BEHIND_M + street.paint_seed % SPREAD_M
+    lat, lon = point_along(street.lat, street.lon, street.bearing_deg, -behind_m)
+    return round(lat, 7), round(lon, 7)
 
 
 class SideStreets:

@@ -1,23 +1,29 @@
 """Which streets have a sign with these words: the small web that search and geocoding stand on."""
 
 import bisect
+import hashlib
 import itertools
+import os
+import tempfile
 import threading
+import zipfile
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
+import numpy as np
 from cachetools import cached
 
-from infra.offline.place import Place, Sign
+from infra.offline.place import Sign
 from infra.offline.seeded_random import fraction
-from infra.offline.side_streets import STREETS, SideStreet
+from infra.offline.side_streets import STREETS, Street
 from infra.offline.words import fold, one_letter_off, telling_words
 from infra.offline.world import World
 
 MOST_TOWNS = 60  # of all that have a name, those a search engine would look at
 MISSPELT = 0.7
-Street = Place | SideStreet
+LARGE = 10_000  # places: the list of a larger world is kept for the next server
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,9 @@ class Candidate:
     number: int | None  # in its town, of a side street
 
 
+_NONE = np.empty(0, np.int32)
+
+
 class SignIndex:
     """Telling words of all shop and street signs to streets; built on first use."""
 
@@ -57,16 +66,44 @@ class SignIndex:
         self._texts_at = lru_cache(maxsize=65_536)(lambda index: _texts(world.sign_texts(index)))
 
     def prepare(self) -> None:
-        """Builds the index unless it is there (six seconds of CPU for 40,000 places); safe from several threads."""
+        """Builds the index unless it is there; safe from several threads."""
         self._by_word()
 
-    def _list_places(self) -> dict[str, list[int]]:
+    def _list_places(self) -> dict[str, np.ndarray]:
+        """Places by word. It takes half a minute of CPU for 200,000 places, so a large world's list is kept."""
+        if self._world.size < LARGE:
+            return self._read_signs()
+        file, code = _kept_list(self._world)
+        try:
+            with np.load(file) as kept:
+                if kept["code"].tobytes() == code:
+                    words = kept["words"].tobytes().decode().split("\n")
+                    return dict(zip(words, np.split(kept["places"], kept["ends"][:-1]), strict=True))
+        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+            pass  # it is not there, or was cut off
+        found = self._read_signs()
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as partial:
+                np.savez(
+                    partial,
+                    code=np.frombuffer(code, np.uint8),
+                    words=np.frombuffer("\n".join(found).encode(), np.uint8),
+                    ends=np.cumsum([len(places) for places in found.values()]),
+                    places=np.concatenate(list(found.values())),
+                )
+            Path(partial.name).replace(file)
+        except OSError:  # a home that cannot be written to
+            pass
+        return found
+
+    def _read_signs(self) -> dict[str, np.ndarray]:
         found: dict[str, list[int]] = {}
         for index in range(self._world.size):
             texts = _texts(self._world.sign_texts(index))
             for word in {word for text in texts for word in telling_words(text)}:
                 found.setdefault(word, []).append(index)
-        return found
+        return {word: np.array(places, np.int32) for word, places in found.items()}
 
     def find(
         self, query: str, most: int = 20, towns: Collection[int] = (), lands: Collection[str] = ()
@@ -128,7 +165,7 @@ class SignIndex:
         streets: dict[int, set[int]] = {}
         for spellings in spelt.values():
             for other, quality in list(spellings.items())[:3]:
-                for index in self._by_word().get(other, ()):
+                for index in self._by_word().get(other, _NONE).tolist():
                     placed[index] = placed.get(index, 0.0) + quality
                 for row, numbers in side.streets_with(other, lands).items():
                     rows[row] = rows.get(row, 0.0) + quality
@@ -149,6 +186,17 @@ class SignIndex:
 
     def _side(self, row: int, numbers: Iterable[int]) -> Iterable[Candidate]:
         return (Candidate(row, self._world.side_streets.texts(row, number), 0, number) for number in numbers)
+
+
+def _kept_list(world: World) -> tuple[Path, bytes]:
+    """(file that a world's list is kept in, digest of the code and data that it follows from)."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "geofix" / "offline"
+    here = Path(__file__).parent
+    code = hashlib.sha256(world.gazetteer.ids.tobytes())
+    for file in sorted([*here.glob("*.py"), *(here / "data").glob("*.*")]):
+        code.update(file.read_bytes())
+    name = "-".join(["signs", str(world.seed), str(world.size), *world.modes.names()])
+    return cache / f"{name}.npz", code.digest()
 
 
 def _texts(street: Street) -> tuple[str, ...]:

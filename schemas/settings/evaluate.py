@@ -28,7 +28,7 @@ class ScalingSettings(Settings):
     top_k: int = Field(60, ge=1, description="of the trajectories, where the server knows it")
 
 
-Cue = Literal["poles", "text", "shops", "foreground"]
+Cue = Literal["poles", "text", "shops", "foreground", "plates", "plants", "sky"]
 
 
 class MaskingSettings(Settings):
@@ -125,6 +125,37 @@ class SwarmSettings(Settings):
         return tuple((role.strip(), persona.strip()) for role, _, persona in parts)
 
 
+class RadiusSettings(Settings):
+    """Split conformal prediction: "within r km with 90 %" for every answer, calibrated on validation pictures."""
+
+    calibrate: bool = Field(
+        False, description="also ask the policies about the validation pictures; false: their answers at hand count"
+    )
+    share: float = Field(0.9, gt=0, lt=1, description="of answers that are to lie within their radius")
+    by: tuple[Literal["kind", "continent"], ...] = Field(
+        ("kind", "continent"),
+        description="groups that are calibrated apart: kind of picture, and continent of the point that is answered",
+    )
+    least: int = Field(100, ge=1, description="validation answers of a group that is calibrated apart")
+    floor_km: float = Field(
+        10.0, gt=0, description="added to the distance of several attempts at a picture, by which radii are scaled"
+    )
+    max_km: float = Field(2500.0, gt=0, description="abstain from an answer with a larger radius")
+    home_role: str | None = Field(
+        None, min_length=1, description="role that says whether a picture shows a private home, to abstain; null: none"
+    )
+
+
+class GroundingSettings(Settings):
+    """Whether answers are right for the right reason."""
+
+    reader: str | None = Field(
+        None,
+        min_length=1,
+        description="role that reads the pictures of answers that quote signs; null: quoted signs are not checked",
+    )
+
+
 class EvaluateSettings(Settings):
     """Which policies answer which pictures, in one turn, and how their scores are computed."""
 
@@ -152,6 +183,8 @@ class EvaluateSettings(Settings):
     scaling: ScalingSettings = ScalingSettings()
     masking: MaskingSettings = MaskingSettings()
     swarm: SwarmSettings = SwarmSettings()
+    radius: RadiusSettings = RadiusSettings()
+    grounding: GroundingSettings = GroundingSettings()
     geocode: bool = Field(False, description="also geocode the address an answer names and measure its distance")
     max_images: int | None = Field(None, ge=1, description="pictures to answer; null: all of the split")
     temperature: float = Field(0.0, ge=0, le=2, description="of the answers; 0: the likeliest")

@@ -1,6 +1,6 @@
 """How answers are rewarded: the constants of the recipes and the services some of them ask."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -33,9 +33,21 @@ class RewardSettings(Settings):
         description="GeoAgent eq. 9: 'authors' as in their code (90..200 characters, 0 below, 1 above), "
         "'printed' normalised over the reply's own levels",
     )
+    grounding: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="what GRPO adds where a tool's place supports the answer and no statement is false, and takes off "
+        "where a statement is false or no tool's place is near the answer; 0: neither",
+    )
     concurrency: int = Field(
         8, ge=1, le=256, description="answers whose services are asked at the same time", json_schema_extra=OPERATIONAL
     )
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that decide what comes out; a term that is off decides nothing."""
+        found = super().identity()
+        return found if self.grounding else {name: value for name, value in found.items() if name != "grounding"}
 
     @model_validator(mode="after")
     def _some_terms(self) -> "RewardSettings":

@@ -1,6 +1,6 @@
 """Answers to the benchmark and their scores."""
 
-from schemas.tables.base import FLOAT, INT, JSON, STRING, Table
+from schemas.tables.base import BOOL, FLOAT, INT, JSON, STRING, Table
 
 TABLES = (
     Table(
@@ -31,6 +31,8 @@ TABLES = (
             "messages_json": JSON,  # the whole conversation; the view is named by its original's digest
             "view_width": INT,  # pixels of the picture the model saw; boxes are in these
             "view_height": INT,
+            # Median distance of the other attempts at the picture, where a method makes several: its confidence.
+            "spread_km": FLOAT,
         },
         required=("policy",),
         about="what was answered",
@@ -58,6 +60,92 @@ TABLES = (
         shared=True,
     ),
     Table(
+        "homes",
+        ("image_id", "model"),
+        {
+            "image_id": STRING,
+            "sha256": STRING,
+            "model": STRING,
+            "home": BOOL,  # the picture shows a private home
+        },
+        required=("sha256", "home"),
+        about="pictures of private homes, whose place is not to be told",
+    ),
+    Table(
+        "calibrations",
+        ("evaluation_id", "snapshot_id", "radius_group"),
+        {
+            "evaluation_id": STRING,
+            "snapshot_id": STRING,
+            "radius_group": STRING,
+            "policy": STRING,
+            "agent_recipe": STRING,
+            "tools": STRING,
+            "calibrated_on": STRING,  # the evaluation_id of the same policy on the validation split
+            "answers": INT,  # of validation pictures, with a point
+            "share": FLOAT,
+            # The ceil((n + 1) share)-th smallest error in km, or error by scale; null: too few answers for any.
+            "quantile": FLOAT,
+            "floor_km": FLOAT,  # the scale is floor_km + spread_km; null: radii are not scaled
+        },
+        required=("policy", "answers", "share"),
+        about="what conformal radii are made of: one quantile a group of answers",
+    ),
+    Table(
+        "radii",
+        ("evaluation_id", "snapshot_id", "image_id"),
+        {
+            "evaluation_id": STRING,
+            "snapshot_id": STRING,
+            "image_id": STRING,
+            "policy": STRING,
+            "radius_group": STRING,
+            "radius_km": FLOAT,  # null: unbounded, or the answer names no point
+            "covered": BOOL,  # whether the truth lies within it; null without one
+            "abstains": STRING,  # no_point, home, unbounded or too_large; null: the answer is given
+        },
+        required=("policy",),
+        about="how far from each answer its place is, with the share that was asked for",
+    ),
+    Table(
+        "groundings",
+        ("evaluation_id", "image_id"),
+        {
+            "evaluation_id": STRING,
+            "image_id": STRING,
+            "policy": STRING,
+            "quoted": INT,  # signs that the answer's reasons quote
+            "unseen_json": JSON,  # those that nobody else reads in the pictures; null where nobody was asked
+            "contradicted_json": JSON,  # sentences that results, answer or country show to be false
+            "supported": BOOL,  # a tool gave a place near the answer, or of its town's name; null: none gave any place
+            "grounded": BOOL,  # nothing that was checked speaks against it
+        },
+        required=("policy", "quoted", "grounded"),
+        about="whether answers are right for the right reason",
+    ),
+    Table(
+        "cue_losses",
+        ("evaluation_id", "snapshot_id", "pictures", "metric"),
+        {
+            "evaluation_id": STRING,  # of the masked pictures
+            "snapshot_id": STRING,
+            "whole_id": STRING,  # the evaluation of the same pictures whole
+            "policy": STRING,
+            "cue": STRING,
+            "pictures": STRING,  # all pictures, or pictures with the cue: those of which something was covered
+            "metric": STRING,
+            "whole": FLOAT,
+            "without": FLOAT,
+            "lost": FLOAT,  # whole less without, picture by picture
+            "low": FLOAT,
+            "high": FLOAT,
+            "p": FLOAT,  # McNemar's exact test, two-sided; null where the metric is no share
+            "n": INT,
+        },
+        required=("policy", "cue", "n"),
+        about="what answers rest on: the accuracy lost without each kind of cue",
+    ),
+    Table(
         "scores",
         ("evaluation_id", "snapshot_id", "metric"),
         {
@@ -73,6 +161,7 @@ TABLES = (
         },
         required=("policy", "n"),
         about="what it was worth, with 95 % intervals: exact binomial ones of shares, bootstrap ones of the rest",
+        shared=True,  # policies, and people as a baseline
     ),
     Table(
         "score_slices",
@@ -81,7 +170,8 @@ TABLES = (
             "evaluation_id": STRING,
             "snapshot_id": STRING,
             "split": STRING,
-            "slice_by": STRING,  # kind, tier, localizability, category, country, continent or tool_pattern
+            # kind, tier, localizability, category, country, belt, continent, tool_pattern, month or radius_group
+            "slice_by": STRING,
             "slice": STRING,
             "metric": STRING,
             "policy": STRING,

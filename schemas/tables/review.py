@@ -1,6 +1,6 @@
 """Snapshots of the data and the decisions of reviewers about them."""
 
-from schemas.tables.base import BOOL, INT, JSON, STRING, TIME, Table, one_of
+from schemas.tables.base import BOOL, FLOAT, INT, JSON, STRING, TIME, Table, one_of
 
 TABLES = (
     Table(
@@ -86,5 +86,27 @@ TABLES = (
         },
         required=("image_id", "snapshot_id", "sha256", "notes", "author", "licence", "noted_at"),
         about="what people wrote about how a place is found, material for chains of thought",
+    ),
+    Table(
+        "guesses",
+        ("guess_id",),
+        {
+            "guess_id": STRING,  # of picture and author: the first guess stands, made before the truth was shown
+            "image_id": STRING,
+            "snapshot_id": STRING,  # whose site it was made in
+            "sha256": STRING,  # of the picture that was looked at
+            "lat": FLOAT,
+            "lon": FLOAT,
+            "error_km": FLOAT,
+            "geoscore": FLOAT,
+            "why": STRING,  # also a row of `notes`
+            "author": STRING,
+            "licence": STRING,  # under which the author gives guess and text
+            "policy": STRING,  # the agent it was played against
+            "agent_km": FLOAT,  # how far off that one was; null: its answer has no point
+            "guessed_at": TIME,
+        },
+        required=("image_id", "snapshot_id", "sha256", "lat", "lon", "error_km", "author", "licence", "guessed_at"),
+        about="where people think pictures were taken, guessed before they saw the truth",
     ),
 )

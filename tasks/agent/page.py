@@ -39,14 +39,23 @@ class Located:
     trajectory: Trajectory
     pictures: dict[str, bytes]  # by digest, as the messages name them
     answer: ParsedAnswer | ParseFailure
+    radius: str = ""  # "within 12.3 km with 90 %", or why no radius is known
+    radius_km: float | None = None
+    abstains: str | None = None  # why the answer is not told
 
     @property
     def answered(self) -> bool:
-        return isinstance(self.answer, ParsedAnswer) and bool(self.answer.has_point or self.answer.address)
+        return (
+            self.abstains is None
+            and isinstance(self.answer, ParsedAnswer)
+            and bool(self.answer.has_point or self.answer.address)
+        )
 
     @property
     def problem(self) -> str:
         """Why there is no place."""
+        if self.abstains is not None:
+            return f"abstains: {self.abstains}"
         if self.trajectory.end_reason != "answered":
             return self.trajectory.end_reason
         return self.answer.reason if isinstance(self.answer, ParseFailure) else "no_coordinates"
@@ -59,14 +68,16 @@ class Located:
     @property
     def map_link(self) -> str:
         """An address on OpenStreetMap; empty without a point."""
-        if not isinstance(self.answer, ParsedAnswer) or self.answer.lat is None or self.answer.lon is None:
+        if not self.answered or not isinstance(self.answer, ParsedAnswer):
+            return ""
+        if self.answer.lat is None or self.answer.lon is None:
             return ""
         lat, lon = f"{self.answer.lat:.5f}", f"{self.answer.lon:.5f}"
         return f"https://www.openstreetmap.org/?mlat={lat}&mlon={lon}#map=14/{lat}/{lon}"
 
     def as_row(self) -> dict[str, Any]:
         """The result for machines."""
-        point = self.answer if isinstance(self.answer, ParsedAnswer) else None
+        point = self.answer if isinstance(self.answer, ParsedAnswer) and self.abstains is None else None
         usage = self.trajectory.usage
         return {
             "picture": self.name,
@@ -74,8 +85,11 @@ class Located:
             "recipe": self.recipe,
             "lat": point.lat if point else None,
             "lon": point.lon if point else None,
-            "country": self.answer.address.country,
-            "city": self.answer.address.city,
+            "country": None if self.abstains else self.answer.address.country,
+            "city": None if self.abstains else self.answer.address.city,
+            "radius_km": self.radius_km,
+            "radius": self.radius or None,
+            "abstains": self.abstains,
             "map": self.map_link or None,
             "end_reason": self.trajectory.end_reason,
             "problem": None if self.answered else self.problem,
@@ -101,6 +115,7 @@ def _section(one: Located) -> str:
     said = "".join(_message(message, one.pictures) for message in one.trajectory.messages[2:])
     link = html.escape(one.map_link, quote=True)
     end = f'<p><b>{_safe(one.where)}</b> <a href="{link}">map</a></p>' if link else f"<p>{_safe(one.problem)}</p>"
+    end += f"<p>{_safe(one.radius)}</p>" if one.radius else ""
     return f"<h2>{_safe(one.name)}</h2><p>{_safe(one.model)}, {_safe(one.recipe)}</p>{shown}{said}{end}"
 
 

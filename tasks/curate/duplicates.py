@@ -11,10 +11,10 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.curate import CurateSettings
-from tasks.curate.alike import look_alikes
 from tasks.curate.external import read_external, with_digests
 from tasks.curate.fitness import READS, with_own_faults
-from tasks.curate.leaks import Alike, Exclusion, exclusions
+from tasks.curate.leaks import Exclusion, exclusions
+from tasks.imaging.alike import Alike, look_alikes
 from tasks.runtime.runner import ColumnStage, Inputs
 
 _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from schemas.settings.curate import DuplicatesSettings
 from tasks.geo.distance import distance_km
 from tasks.geo.near import pairs_within
+from tasks.imaging.alike import Alike
 from tasks.imaging.hashes import hash_numbers
 from tasks.imaging.near_hashes import near_pairs
 
@@ -41,16 +42,6 @@ class Exclusion:
     duplicate_of: str | None = None
     leaks_into: str | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Alike:
-    """Two pictures that look alike, and how that was found out."""
-
-    one: str
-    two: str
-    reason: str  # near_duplicate or mirrored_duplicate
-    evidence: dict[str, Any]
 
 
 @dataclass(frozen=True)

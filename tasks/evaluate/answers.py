@@ -57,6 +57,11 @@ def evaluation_id(policy: str, settings: EvaluateSettings) -> str:
     return digest("evaluation", policy, answer_identity(settings))
 
 
+def single_evaluations(inputs: Inputs, settings: EvaluateSettings) -> list[tuple[str, str]]:
+    """(policy, evaluation_id) of every policy that is asked once."""
+    return [(name, evaluation_id(name, settings)) for name in policies(inputs, settings)]
+
+
 def benchmark_pictures(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """The pictures to answer with their truth, of the whole split or of one ingested source."""
     wanted = RECIPES[settings.agent_recipe].pictures
@@ -69,13 +74,27 @@ def benchmark_pictures(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFra
     return pictures.join(levels, on="image_id", how="left", maintain_order="left")
 
 
+def on_validation(settings: EvaluateSettings) -> EvaluateSettings:
+    """The same evaluations on the validation split, by which radii are calibrated."""
+    return settings.model_copy(update={"split": "validation"})
+
+
+def splits_asked(settings: EvaluateSettings) -> list[EvaluateSettings]:
+    """The settings, and where radii are to be calibrated those for the validation split."""
+    also = settings.radius.calibrate and settings.split != "validation"
+    return [settings, on_validation(settings)] if also else [settings]
+
+
+def asked_items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
+    """Every answer to ask for, those that radii are calibrated on included."""
+    return pl.concat([items(inputs, one) for one in splits_asked(settings)])
+
+
 def items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
-    """One row for each policy and picture."""
+    """One row for each policy and picture of the split."""
     pictures = benchmark_pictures(inputs, settings)
-    names = policies(inputs, settings)
     evaluations = pl.DataFrame(
-        {"policy": names, "evaluation_id": [evaluation_id(name, settings) for name in names]},
-        schema={"policy": pl.String, "evaluation_id": pl.String},
+        single_evaluations(inputs, settings), schema={"policy": pl.String, "evaluation_id": pl.String}, orient="row"
     )
     return evaluations.join(pictures, how="cross").select(
         pl.format("{}|{}", "evaluation_id", "image_id").alias("id"),
@@ -222,7 +241,7 @@ STAGE = Stage(
     name="evaluate.answers",
     reads=("labels", "images", "models"),
     writes=("derived", "predictions"),
-    items=items,
+    items=asked_items,
     work=work,
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),

@@ -5,10 +5,13 @@ that what one method asks and another asks too is asked once, and a killed run g
 """
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from schemas.messages import image_part
@@ -24,7 +27,9 @@ from tasks.evaluate.answers import (
     prediction_row,
     require_server,
     services,
+    splits_asked,
 )
+from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
 from tasks.recipes.evaluation import EvaluationContext, EvaluationMethod, evaluation_methods
 from tasks.recipes.reading import named_point
 from tasks.recipes.recipe import prompt_with
@@ -53,7 +58,11 @@ def method_evaluation(method: EvaluationMethod, name: str, settings: EvaluateSet
 
 
 def method_items(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
-    """One row for each policy that the method is applied to, and picture."""
+    """One row for each policy that the method is applied to, and picture, those for calibration included."""
+    return pl.concat([_items_of_split(method, inputs, one) for one in splits_asked(settings)])
+
+
+def _items_of_split(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     settings = method.bound(settings, inputs.frame("models"))
     identity = method_identity(method, settings)
     policies = _policies(method, inputs, settings)
@@ -65,17 +74,23 @@ def method_items(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSet
         *families.columns,
         *pictures.columns,
         pl.lit(inputs.snapshot_id).alias("snapshot_id"),
+        pl.lit(settings.split).alias("split"),
     )
 
 
-def expected_predictions(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
-    """evaluation_id, policy, image_id, lat and lon of every prediction that the methods are to make."""
-    members = [
+def method_evaluations(inputs: Inputs, settings: EvaluateSettings) -> list[tuple[str, str]]:
+    """(policy, evaluation_id) of every evaluation that the methods are to make."""
+    return [
         (name, method_evaluation(method, name, method.bound(settings, inputs.frame("models"))))
         for method in METHODS.values()
         for policy in _policies(method, inputs, settings)
         for name in method.evaluations(policy, settings)
     ]
+
+
+def expected_predictions(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
+    """evaluation_id, policy, image_id, lat and lon of every prediction that the methods are to make."""
+    members = method_evaluations(inputs, settings)
     evaluations = pl.DataFrame(members, schema={"policy": pl.String, "evaluation_id": pl.String}, orient="row")
     pictures = benchmark_pictures(inputs, settings).select("image_id", "lat", "lon")
     return evaluations.join(pictures, how="cross").select("evaluation_id", "policy", "image_id", "lat", "lon")
@@ -89,7 +104,7 @@ def _policies(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSettin
 async def work(item: Row, context: MethodContext) -> Kept:
     """One picture: a row of `predictions` and one of `deliberations` for each evaluation of the method."""
     method, answers = context.method, context.answers
-    settings = answers.settings
+    settings = answers.settings.model_copy(update={"split": item["split"]})
     require_server(item["policy"], answers)
     picture = await picture_of(item, answers)
 
@@ -111,6 +126,7 @@ async def work(item: Row, context: MethodContext) -> Kept:
         context.opened,
     )
     rows: dict[str, list[Row]] = {"derived": [], "deliberations": [], "predictions": []}
+    points: list[tuple[float | None, float | None]] = []  # of further attempts at the picture
     deliberated, usage = await method.answer(given)
     for found in deliberated:
         evaluation = method_evaluation(method, found.name, settings)
@@ -124,9 +140,22 @@ async def work(item: Row, context: MethodContext) -> Kept:
             averaged.append(more)
             rows["derived"] += [crop for crop in crops if crop not in rows["derived"]]
         attempts = [{name: one[name] for name in ATTEMPT_COLUMNS} for one in averaged]
+        points = [(one["lat"], one["lon"]) for one in averaged[1:]] or points
         told = {"attempts_json": json.dumps(attempts, ensure_ascii=False) if found.mean_of else None}
         rows["deliberations"].append({**key, **_NO_DETAILS, **found.details, **told})
+    for row in rows["predictions"]:
+        row["spread_km"] = spread_km(row["lat"], row["lon"], points)
     return Kept(rows, usage)
+
+
+def spread_km(
+    lat: float | None, lon: float | None, points: Sequence[tuple[float | None, float | None]]
+) -> float | None:
+    """How far other attempts at the picture are from an answer, the median; one without a point is at the antipode."""
+    if lat is None or lon is None or not points:
+        return None
+    away = (_FARTHEST_KM if y is None or x is None else distance_km(lat, lon, y, x) for y, x in points)
+    return float(np.median([*away]))
 
 
 # Of a prediction, what its scores are computed from.
@@ -134,6 +163,7 @@ ATTEMPT_COLUMNS = (
     *("answer", "lat", "lon", "tool_calls", "tool_successes", "tool_pattern", "levels_json", "address_km"),
     *("prompt_tokens", "completion_tokens", "cost_usd", "seconds"),
 )
+_FARTHEST_KM = math.pi * EARTH_RADIUS_KM
 _NO_DETAILS = dict.fromkeys(("method", "rounds", "answers_json", "verifier_input_json", "verifier_answer"))
 
 
@@ -166,7 +196,7 @@ def method_stage(method: EvaluationMethod) -> Stage:
         identity=partial(method_identity, method),
         snapshot=True,
         keeps_history=True,
-        unhashed=("snapshot_id",),
+        unhashed=("snapshot_id", "split"),
     )
 
 

@@ -8,6 +8,7 @@ import polars as pl
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.agent.attempt import PHASES, TRAINED
 from tasks.evaluate.predictions import Report
+from tasks.evaluate.radius import radius_words
 from tasks.lake import Lake
 from tasks.reward.metrics import Difference, Metric
 from tasks.runtime.report import MADE_FROM, markdown_table, report_folder, write_files
@@ -92,7 +93,7 @@ def _cut(text: str, length: int) -> str:
     return flat if len(flat) <= length else flat[: length - 1] + "…"
 
 
-VERSION = 2
+VERSION = 3
 SHOWN = (
     "acc@1km",
     "acc@25km",
@@ -103,6 +104,12 @@ SHOWN = (
     "median_km",
     "geoscore_mean",
     "country_accuracy",
+    "radius_coverage",
+    "radius_median_km",
+    "abstention_rate",
+    "grounded_rate",
+    "signs_seen_rate",
+    "tool_supported_rate",
     "tokens_mean",
 )
 
@@ -120,6 +127,13 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
         "policy", "other_policy", "metric", "first", "second", "difference", "low", "high", "p", "n"
     )
     text = [f"# Evaluation on snapshot {snapshot}", markdown_table(table)]
+    losses = cue_table(lake.read("cue_losses").filter(pl.col("snapshot_id") == snapshot))
+    if losses.height:
+        text += ["## Cue attribution: accuracy lost without a cue", markdown_table(losses)]
+    calibrated = lake.read("calibrations").filter(pl.col("snapshot_id") == snapshot)
+    radii = radius_table(calibrated.join(mine, on="evaluation_id", how="semi"))
+    if radii.height:
+        text += ["## Radii, calibrated on validation answers", markdown_table(radii)]
     named = pairs.filter(pl.col("metric").is_in(["acc@25km", "acc@750km", "median_km"]))
     if named.height:
         rounded = named.with_columns(pl.col(pl.Float64).round(4))
@@ -127,11 +141,31 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
     make: dict[str, Callable[[], bytes]] = {
         "policies.csv": lambda: table.write_csv().encode(),
         "pairs.csv": lambda: pairs.write_csv().encode(),
+        "radii.csv": lambda: radii.write_csv().encode(),
+        "cues.csv": lambda: losses.write_csv().encode(),
     }
-    key = digest("evaluation report", VERSION, snapshot, table.rows(), pairs.rows())
+    key = digest("evaluation report", VERSION, snapshot, table.rows(), pairs.rows(), radii.rows(), losses.rows())
     files = write_files(report_folder(lake, "evaluate"), key, make)
     lake.blobs.push("reports/evaluate", last=MADE_FROM)
     return StageReport("\n\n".join(text) + "\n", files)
+
+
+def cue_table(losses: pl.DataFrame) -> pl.DataFrame:
+    """One row a policy, cue, set of pictures and metric, the cue that costs most first."""
+    columns = ("policy", "cue", "pictures", "metric", "whole", "without", "lost", "low", "high", "p", "n")
+    shown = losses.filter(pl.col("metric").is_in(["acc@25km", "acc@200km", "acc@750km"]))
+    order = shown.sort("policy", "metric", "pictures", "lost", "cue", descending=[False, False, True, True, False])
+    return order.select(columns).with_columns(pl.col(pl.Float64).round(4))
+
+
+def radius_table(calibrations: pl.DataFrame) -> pl.DataFrame:
+    """One row a policy and group of answers: how many answers it was calibrated on, and what they give."""
+    rows = calibrations.sort("policy", "radius_group").iter_rows(named=True)
+    columns = ("policy", "radius_group", "answers")
+    return pl.DataFrame(
+        [{**{name: row[name] for name in columns}, "radius": radius_words(row)} for row in rows],
+        schema={"policy": pl.String, "radius_group": pl.String, "answers": pl.Int64, "radius": pl.String},
+    )
 
 
 def side_by_side(scores: pl.DataFrame, models: pl.DataFrame) -> pl.DataFrame:

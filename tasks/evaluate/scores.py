@@ -1,20 +1,24 @@
 """The steps that turn answers into metrics with intervals: overall, by slices, and policies against each other."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.evaluate.answers import answer_identity, items
+from tasks.evaluate.answers import answer_identity, items, splits_asked
 from tasks.evaluate.ensembles import ATTEMPT_COLUMNS, METHODS, expected_predictions
+from tasks.evaluate.fresh_benchmark import months_of
+from tasks.evaluate.grounding import grounding_metrics
+from tasks.evaluate.radius import radius_metrics
 from tasks.evaluate.slices import continents
+from tasks.geo.climate import climate_belt
 from tasks.geo.distance import distance_km
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.levels import LEVELS, levels_by_rule
-from tasks.reward.metrics import Metric, compare, share, summarize
+from tasks.reward.metrics import Metric, compare, resampled_rows, share, summarize
 from tasks.runtime.labelled import empty_rows
 from tasks.runtime.runner import ColumnStage, Inputs, Row
 
@@ -28,6 +32,8 @@ _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 _SLICED = (
     *("acc@1km", "acc@25km", "acc@200km", "acc@750km", "median_km", "geoscore_mean", ALWAYS),
     *("acc@0.5km", "acc@2km", "acc@10km", "acc@50km"),  # Thinking with Map by tier, smileGeo by category
+    "grounded_rate",
+    *("radius_coverage", "radius_median_km", "abstention_rate"),
     *(f"{level}_accuracy" for level in LEVELS),  # GeoVista's Table 2: the city by kind of picture
 )
 
@@ -46,6 +52,7 @@ def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[di
         *("image_id", "country_code", "country", "region", "city", "tier", "localizability_score", "scenes_json")
     )
     kinds = inputs.frame("images").select("image_id", "kind")
+    kinds = kinds.join(months_of(inputs.frame("benchmarks")), on="image_id", how="left")
     table = asked.join(said, on=["evaluation_id", "image_id"], how="left").join(names, on="image_id", how="left")
     table = table.join(kinds, on="image_id", how="left").sort("evaluation_id", "image_id")
     whole: dict[str, pl.DataFrame] = {}
@@ -89,15 +96,55 @@ def errors(rows: pl.DataFrame) -> np.ndarray:
 
 def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Every metric of every evaluation. Scores belong to the snapshot whose pictures were answered."""
-    whole, rejects = answered_evaluations(inputs, settings)
     kept: list[Row] = []
-    for evaluation, rows in whole.items():
-        head = _head(evaluation, rows, inputs, settings)
-        for metric in (*_metrics(rows, settings), *_known_places(rows, inputs.frame("labels"))):
-            row = metric.as_row()
-            name = row.pop("name")
-            kept.append({"id": f"{evaluation}|{inputs.snapshot_id}|{name}", **head, "metric": name, **row})
+    rejects: list[Row] = []
+    for evaluation, rows, head in _each_split(inputs, settings, rejects):
+        within = radius_metrics(_radii(inputs, evaluation))
+        held = grounding_metrics(_grounded(inputs, rows), _first_errors(rows))
+        known = _known_places(rows, inputs.frame("labels"))
+        kept += _score_rows([*_metrics(rows, settings), *known, *within, *held], head)
     return _frame(kept, "scores", "value", "low", "high"), pl.DataFrame(rejects, schema=_REJECTS)
+
+
+def _each_split(
+    inputs: Inputs, settings: EvaluateSettings, rejects: list[Row]
+) -> Iterator[tuple[str, pl.DataFrame, Row]]:
+    """Every whole evaluation with its rows and head; of the validation split, too, where it was asked for radii."""
+    for one in splits_asked(settings):
+        whole, incomplete = answered_evaluations(inputs, one)
+        rejects += incomplete
+        for evaluation, rows in whole.items():
+            yield evaluation, rows, _head(evaluation, rows, inputs, one)
+
+
+def _radii(inputs: Inputs, evaluation: str) -> pl.DataFrame:
+    mine = (pl.col("evaluation_id") == evaluation) & (pl.col("snapshot_id") == inputs.snapshot_id)
+    return inputs.frame("radii").filter(mine)
+
+
+def _grounded(inputs: Inputs, rows: pl.DataFrame) -> pl.DataFrame:
+    """What is known of the reasons of these answers; of several to a picture, of the first."""
+    found = inputs.frame("groundings").filter(pl.col("evaluation_id") == rows["evaluation_id"][0])
+    return found.join(rows.select("image_id").unique(), on="image_id", how="semi")
+
+
+def _first_errors(rows: pl.DataFrame) -> dict[str, float]:
+    firsts = rows.unique("image_id", keep="first", maintain_order=True)
+    return dict(zip(firsts["image_id"], errors(firsts), strict=True))
+
+
+def score_rows(metrics: Sequence[Metric], head: Row) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows of `scores` of one evaluation, as a step returns them; `head` is what they have in common."""
+    return _frame(_score_rows(metrics, head), "scores", "value", "low", "high"), pl.DataFrame(schema=_REJECTS)
+
+
+def _score_rows(metrics: Sequence[Metric], head: Row) -> list[Row]:
+    found = []
+    for metric in metrics:
+        row = metric.as_row()
+        name = row.pop("name")
+        found.append({"id": f"{head['evaluation_id']}|{head['snapshot_id']}|{name}", **head, "metric": name, **row})
+    return found
 
 
 def _head(evaluation: str, rows: pl.DataFrame, inputs: Inputs, settings: EvaluateSettings) -> Row:
@@ -167,7 +214,9 @@ def _mean(name: str, values: np.ndarray, settings: EvaluateSettings, times: int)
         return Metric(name, np.nan, np.nan, np.nan, 0)
     rng = np.random.default_rng(settings.seed)
     n = max(1, len(known) // times)
-    drawn = [rng.choice(known, n).mean() for _ in range(settings.resamples)]
+    drawn = np.concatenate(
+        [known[rows].mean(axis=1) for rows in resampled_rows(len(known), n, settings.resamples, rng)]
+    )
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Metric(name, float(known.mean()), float(low), float(high), n)
 
@@ -185,16 +234,20 @@ def _levels_by_rule(rows: pl.DataFrame) -> dict[str, np.ndarray]:
 
 
 def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The main metrics by kind, tier, localizability, scene category, country, continent and tool pattern."""
+    """The main metrics by kind, tier, localizability, scene category, country, continent, tool pattern and month."""
     kept: list[Row] = []
-    for evaluation, rows in answered_evaluations(inputs, settings)[0].items():
+    for evaluation, rows, head in _each_split(inputs, settings, []):
         km, levels = errors(rows), _levels_by_rule(rows)
-        head = _head(evaluation, rows, inputs, settings)
-        for by, name, mask in _groups(rows):
+        radii = _radii(inputs, evaluation)
+        for by, name, mask in _groups(rows, radii):
             right = {level: verdict[mask] for level, verdict in levels.items()}
             # Attempts at one picture may differ in their tools: such a slice counts attempts.
             times = 1 if by == "tool_pattern" else repeats(rows)
-            for metric in summarize(km[mask], right, settings.resamples, settings.seed, times):
+            found = summarize(km[mask], right, settings.resamples, settings.seed, times)
+            held = _grounded(inputs, rows.filter(mask))
+            found += grounding_metrics(held, _first_errors(rows.filter(mask)))
+            found += radius_metrics(radii.filter(pl.col("image_id").is_in(rows["image_id"].filter(mask).implode())))
+            for metric in found:
                 if metric.name in _SLICED:
                     row = metric.as_row()
                     key = f"{evaluation}|{inputs.snapshot_id}|{by}|{name}|{row['name']}"
@@ -203,7 +256,7 @@ def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
     return _frame(kept, "score_slices", "value", "low", "high"), pl.DataFrame(schema=_REJECTS)
 
 
-def _groups(rows: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
+def _groups(rows: pl.DataFrame, radii: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
     """(what it is sliced by, the slice, which rows)."""
     score = rows["localizability_score"].cast(pl.Float64)
     columns = {
@@ -211,8 +264,11 @@ def _groups(rows: pl.DataFrame) -> list[tuple[str, str, np.ndarray]]:
         "tier": rows["tier"],
         "localizability": (score // 2 * 2).cast(pl.Int64).cast(pl.String),
         "country": rows["country"],
+        "belt": climate_belt(rows["lat"]),
         "continent": rows["country_code"].replace_strict(continents(), default=None, return_dtype=pl.String),
         "tool_pattern": rows["tool_pattern"],
+        "month": rows["month"],  # of the fresh benchmark: memorising shows as a gap between months
+        "radius_group": rows.join(radii, on="image_id", how="left", maintain_order="left")["radius_group"],
     }
     found = [
         (by, str(name), (values == name).fill_null(False).to_numpy())
@@ -277,7 +333,7 @@ Compute = Callable[[Inputs, EvaluateSettings], tuple[pl.DataFrame, pl.DataFrame]
 def _stage(name: str, table: str, compute: Compute) -> ColumnStage:
     return ColumnStage(
         name=name,
-        reads=("predictions", "deliberations", "labels", "images", "models"),
+        reads=("predictions", "deliberations", "labels", "images", "models", "radii", "groundings", "benchmarks"),
         writes=(table,),
         compute=compute,
         identity=identity,

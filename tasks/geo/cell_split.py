@@ -20,6 +20,7 @@ SQUARES = ROWS // CELL_ROWS  # of the border index, along a side of a cell
 NARROW = 5  # a country no wider than this many buffers may have too little room between its own cells,
 ROOM = 0.5  # which is less than this share of its land
 PROBES = 60  # points along a side of its box, to find that share
+CHUNK_POINTS = 256  # whose distances to all cells are computed at once
 SEA = -1  # in the place of a split: nothing to keep clear of
 
 Ints = NDArray[np.int64]
@@ -37,6 +38,23 @@ def cell_number(lat: Floats, lon: Floats) -> Ints:
 def cell_corner(cell: Ints) -> tuple[Ints, Ints]:
     """South-west corner of cells: latitude, longitude."""
     return cell // CELL_COLUMNS - 90, cell % CELL_COLUMNS - 180
+
+
+def distance_to_cells_km(lat: Floats, lon: Floats, cells: Ints) -> Floats:
+    """How far each point is at least from the nearest of these cells: 0 inside one, infinite where there are none.
+
+    Taken from below as in `keeps_clear`: what it calls far away is.
+    """
+    nearest = np.full(len(lat), np.inf)
+    south, west = cell_corner(cells)
+    for start in range(0, len(lat) if len(cells) else 0, CHUNK_POINTS):
+        part = slice(start, start + CHUNK_POINTS)
+        up = np.maximum(np.maximum(south - lat[part, None], lat[part, None] - south - 1), 0)
+        east_of = (lon[part, None] - west) % 360
+        turn = np.where(east_of <= 1, 0, np.minimum(east_of - 1, 360 - east_of))
+        sine = np.cos(np.radians(lat[part, None])) * np.sin(np.radians(np.minimum(turn, 90)))
+        nearest[part] = np.maximum(np.radians(up), np.arcsin(sine)).min(axis=1) * EARTH_RADIUS_KM
+    return nearest
 
 
 def split_of_cells(seed: int, shares: SplitShares, buffer_km: float) -> Splits:

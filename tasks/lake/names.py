@@ -37,6 +37,10 @@ class Names:
         text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), key=self._key, digest_size=LENGTH // 2).hexdigest()
 
+    def secret(self, purpose: str) -> bytes:
+        """32 bytes that follow from the purpose and the lake's key, and tell nothing about it."""
+        return hashlib.blake2b(purpose.encode(), key=self._key, person=b"geofix secret", digest_size=32).digest()
+
     @cached_property
     def _key(self) -> bytes:
         where = self._blobs.uri(KEY_FILE)

@@ -75,6 +75,10 @@ class Lake(TableWrites):
         """A name for what these parts identify, which tells nothing about them without this lake."""
         return self._names.name(*parts)
 
+    def secret(self, purpose: str) -> bytes:
+        """32 bytes that only this lake knows, the same each time."""
+        return self._names.secret(purpose)
+
     # reading ---------------------------------------------------------------------------------------------
 
     def version(self, name: str) -> int:

@@ -168,6 +168,9 @@ def recipe_module(name: str) -> Any:
     return None
 
 
+SECOND_WITNESS = ("ground_cover_query",)  # offered with every recipe where it is asked for by name
+
+
 def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
     """The recipe's prompt with these of its tools; without any the one that asks for an answer at once."""
     if recipe not in RECIPES:
@@ -175,11 +178,11 @@ def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
     if not tools:
         return RECIPES[recipe].direct
     prompt = RECIPES[recipe].prompt
-    offered = (*prompt.tools, *RECIPES[recipe].further_tools)
+    offered = tuple(dict.fromkeys((*prompt.tools, *RECIPES[recipe].further_tools, *SECOND_WITNESS)))
     strangers = [name for name in tools if name not in offered and name != "all"]
     if strangers:
         raise InputError(f"recipe {recipe} has no tool {strangers[0]!r}; it has {', '.join(offered)}")
-    return prompt if "all" in tools else replace(prompt, tools=offered).with_tools(*tools)
+    return replace(prompt, tools=offered).with_tools(*tools, *(prompt.tools if "all" in tools else ()))
 
 
 def rollout_prompt(recipe: str, max_turns: int) -> Prompt:

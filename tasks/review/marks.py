@@ -35,6 +35,7 @@ class Mark(BaseModel):
 
 
 NOTE_CHARS = 8000
+Licence = Literal["CC BY 4.0", "CC BY-SA 4.0", "CC0 1.0"]
 
 
 class Note(BaseModel):
@@ -45,7 +46,7 @@ class Note(BaseModel):
     image_id: str = Field(min_length=1, max_length=200)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     notes: str = Field(min_length=1, max_length=NOTE_CHARS)
-    licence: Literal["CC BY 4.0", "CC BY-SA 4.0", "CC0 1.0"]
+    licence: Licence
     noted_at: datetime
 
 
@@ -124,13 +125,13 @@ def store_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
         commit = Commit(new_run_id("marks"), 1, stage=STAGE_NAME, code_version=code_version())
         written = [{**made, "run_id": commit.run_id, "written_at": datetime.now(UTC)} for made in rows.values()]
         lake.upsert("marks", written, commit)
-    noted = _store_notes(lake, given.notes, known, row["snapshot_id"], reviewer.strip())
+    noted = store_notes(lake, given.notes, known, row["snapshot_id"], reviewer.strip())
     now = Source(lake, row, source.settings)
     refused = Counter(filter(None, (*outcomes, *noted)))
     return Imported(row["snapshot_id"], len(rows), refused, precision_of(now), tuple(outcomes), noted)
 
 
-def _store_notes(
+def store_notes(
     lake: Lake, given: list[Note], known: Mapping[str, tuple[str, str]], snapshot_id: str, author: str
 ) -> tuple[str, ...]:
     """Write notes to the table `notes`; what became of each: empty, or why it was refused."""

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -33,10 +34,11 @@ from starlette.responses import (
 )
 from starlette.routing import BaseRoute, Mount, Route
 
-from schemas.errors import GeofixError, InputError, LakeError
+from schemas.errors import GeofixError, InputError, LakeError, NotFound
 from tasks.lake import Lake
 from tasks.review.approval import newest_snapshot
 from tasks.review.marks import read_marks, store_marks
+from tasks.review.play import Game, read_guess
 from tasks.review.site import renew_site
 from tasks.review.site.build import folder_key
 from tasks.runtime.snapshots import find_snapshot
@@ -46,6 +48,7 @@ MOST_BYTES = 20_000_000  # of posted marks
 TOKEN = "GEOFIX_REVIEW_TOKEN"  # environment variable with a token that stays the same after a restart
 FEWEST_LETTERS = 16  # of such a token
 _COOKIE = "geofix_review"
+_UNKEPT = {"Cache-Control": "no-store"}
 _NAME = re.compile(r"[\w-]+")  # of a report's folder: a snapshot's id or a stage
 _SIGN_IN = (
     '<!doctype html><meta charset="utf-8"><title>geofix review</title>'
@@ -137,11 +140,14 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: 
             if mine == renewals[site]:  # else a later one does it
                 await run_in_threadpool(lambda: renew_site(lake, find_snapshot(lake, site)))
 
+    def is_own(request: Request) -> bool:
+        return request.headers.get("origin", "") == (own_origin or f"http://{request.headers.get('host', '')}")
+
     async def marks(request: Request) -> Response:
         denied = refused(request)
         if denied is not None:
             return denied
-        if request.headers.get("origin", "") != (own_origin or f"http://{request.headers.get('host', '')}"):
+        if not is_own(request):
             return PlainTextResponse("marks are taken from this site only", 403)
         body = await _read_body(request, MOST_BYTES)
         if body is None:
@@ -160,11 +166,57 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: 
         answer = {"says": said, "outcomes": done.outcomes, "note_outcomes": done.note_outcomes}
         return JSONResponse(answer, background=BackgroundTask(renew, site))
 
+    games: dict[tuple[Any, ...], Game] = {}
+
+    def game(site: str) -> Game:
+        """The pictures that can be played; read again when agents have answered more, or pictures were withdrawn."""
+        tables = ("predictions", "trajectories", "withdrawals")
+        now = (site, *(lake.version(table) for table in tables))
+        if now not in games:
+            games.clear()
+            games[now] = Game.of(lake, find_snapshot(lake, site))
+        return games[now]
+
+    async def play(request: Request, work: Callable[[Game, str], Response]) -> Response:
+        denied = refused(request)
+        if denied is not None:
+            return denied
+        player = request.query_params.get("player", "")[:80]
+        site = request.path_params.get("snapshot", snapshot_id)
+        try:
+            return await run_in_threadpool(lambda: work(game(site), player))
+        except GeofixError as error:
+            return PlainTextResponse(str(error), 404 if isinstance(error, NotFound) else 400)
+
+    async def next_round(request: Request) -> Response:
+        return await play(request, lambda found, player: JSONResponse(found.next_round(player), headers=_UNKEPT))
+
+    async def played_picture(request: Request) -> Response:
+        def read(found: Game, player: str) -> Response:
+            row = found.picture_of(player, request.path_params["round"])
+            data = lake.images.read(row["sha256"], row["extension"])
+            return Response(data, media_type="image/png" if row["extension"] == "png" else "image/jpeg")
+
+        return await play(request, read)
+
+    async def guess(request: Request) -> Response:
+        if not is_own(request):
+            return PlainTextResponse("guesses are taken from this site only", 403)
+        body = await _read_body(request, MOST_BYTES // 100) or b""
+        async with storing:
+            answer = await play(request, lambda found, _: JSONResponse(found.store(read_guess(body)), headers=_UNKEPT))
+        if answer.status_code == 200:
+            answer.background = BackgroundTask(renew, request.path_params.get("snapshot", snapshot_id))
+        return answer
+
     site = "/{snapshot}" if base_url else ""
     routes: list[BaseRoute] = [
         Route("/", start),
         *([Route("/sign-in", sign_in, methods=["POST"])] if base_url else []),
         Route(f"{site}/marks", marks, methods=["POST"]),
+        Route(f"{site}/play/next", next_round),
+        Route(f"{site}/play/picture/{{round}}", played_picture),
+        Route(f"{site}/play/guess", guess, methods=["POST"]),
         Route(f"{site}/images/{{folder}}/{{name}}", image),
         Route("/{path:path}", file),
     ]

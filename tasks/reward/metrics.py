@@ -6,7 +6,7 @@ that names no place, is over the answered queries, and says so with its own n.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -221,8 +221,8 @@ def compare(
     gain, firsts = after - before, float(before.mean())
     mean = float(gain.mean())
     if n <= MOST_ROWS:
-        drawn = np.array([gain[rng.integers(0, n, n)].mean() for _ in range(resamples)])
-        low, high = (float(value) for value in np.quantile(drawn, [0.025, 0.975]))
+        drawn = np.concatenate([gain[rows].mean(axis=1) for rows in resampled_rows(n, n, resamples, rng)])
+        low, high = _interval(drawn)
     else:  # of that many rows the mean is normal, and so is the bootstrap's interval
         width = 1.96 * float(gain.std(ddof=1)) / math.sqrt(n)
         low, high = mean - width, mean + width
@@ -248,16 +248,23 @@ def _shares(name: str, first: Floats, second: Floats) -> Difference:
 
 def _median_interval(a: Floats, b: Floats, resamples: int, rng: np.random.Generator) -> tuple[float, float]:
     """The bootstrap interval of the difference of medians of paired rows, as distances from its middle."""
-    values = np.empty(resamples)
-    for number in range(resamples):
-        rows = rng.integers(0, len(a), len(a))
+    parts = []
+    for rows in resampled_rows(len(a), len(a), resamples, rng):
         with np.errstate(invalid="ignore"):  # two medians beyond every answer have no difference
-            values[number] = np.median(b[rows]) - np.median(a[rows])
+            parts.append(np.median(b[rows], axis=(1, 2)) - np.median(a[rows], axis=(1, 2)))
+    values = np.concatenate(parts)
     values = values[np.isfinite(values)]
     if not len(values):
         return math.nan, math.nan
     low, middle, high = np.quantile(values, [0.025, 0.5, 0.975])
     return float(low - middle), float(high - middle)
+
+
+def resampled_rows(rows: int, n: int, resamples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Resamples of n out of so many rows, as many at once as fit in bounded memory."""
+    at_once = max(1, 1_000_000 // n)
+    for begin in range(0, resamples, at_once):
+        yield rng.integers(0, rows, (min(at_once, resamples - begin), n))
 
 
 def _far(values: ArrayLike) -> NDArray[np.float64]:

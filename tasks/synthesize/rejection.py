@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from schemas.messages import Message, texts_of
 from schemas.settings.synthesize import Rule, SynthesizeSettings
+from tasks.agent.claims import contradictions, unseen_signs
 from tasks.agent.environment import ANSWERED, CALL_BUDGET, Trajectory
 from tasks.agent.render import training_messages
 from tasks.agent.tagged import NotTaggable
@@ -18,7 +19,6 @@ from tasks.geo.names import country_code
 from tasks.recipes.recipe import Judged, Recipe
 from tasks.reward.answer import ParsedAnswer, parse_answer
 from tasks.reward.outcome import Truth
-from tasks.synthesize.claims import contradictions, unseen_signs
 
 BORDER_KM = 20.0  # borders are simplified, and a town may lie across one
 TOWN_KM = 50.0  # from the place of its name on, an answer's point is another place's
@@ -110,7 +110,7 @@ def judge_trajectory(
     """Kept iff every call was well-formed and answered, and the answer has the prompt's form and is near the truth.
 
     The recipe judges its answer; `max_error_km` is how near a point has to be. Further rules are those of `rules_of`;
-    `readings` is what was read in each picture by another model (`readings.py`), None where none was asked.
+    `readings` is what was read in each picture by another model (`tasks.agent.readings`), None where none was asked.
     """
     reasons = _process_reasons(trajectory)
     judged = recipe.judge(trajectory.final_text, truth, settings.max_error_km)

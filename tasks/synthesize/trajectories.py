@@ -16,6 +16,7 @@ from tasks.agent.attempt import Sampling, SingleAgent, stable_seed
 from tasks.agent.environment import Ask, Environment, Trajectory, run_agent
 from tasks.agent.picture import Picture, stored_picture
 from tasks.agent.prompt import Budgets
+from tasks.agent.readings import quotes_pictures, read_pictures
 from tasks.agent.service_tools import open_toolbox
 from tasks.agent.stored import derived_rows
 from tasks.agent.toolbox import Toolbox
@@ -25,7 +26,6 @@ from tasks.reward.outcome import Truth, truth_of
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, ServiceError
-from tasks.synthesize.readings import quotes_pictures, read_pictures
 from tasks.synthesize.rejection import Verdict, judge_trajectory, rules_of
 
 

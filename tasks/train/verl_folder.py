@@ -68,6 +68,10 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
     settings = config.train
     if settings.recipe not in rewarded_recipes():
         raise InputError(f"recipe '{settings.recipe}' has no reward to train with; give another --recipe")
+    if settings.grpo.reward.grounding:
+        raise InputError(
+            "train.grpo.reward.grounding looks at conversations, which verl's hook is not given: set it to 0"
+        )
     if out.exists():
         raise InputError(f"--out: '{out}' is there already; name a new folder")
     samples, _ = compute(open_inputs(STAGE, lake, snapshot), settings)

@@ -87,6 +87,7 @@ class Rollout:
             self.outage or environment.trajectory().outage or None,
             sum(call.error == NOT_RECORDED for call in environment.calls), self.log_probs,
             sum(not call.executed and call.error != NOT_RECORDED for call in environment.calls),
+            tuple(environment.messages),
         )  # fmt: skip
 
 

@@ -3,13 +3,14 @@
 import contextlib
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from flows.servers import Server, answers, listen_on, offline_world
+from flows.servers import Server, answers, free_port, listen_on, offline_world
 from infra.offline.faults import Faults
 from infra.offline.server import create_app, make_server, serving
 from infra.offline.server import main as offline_main
@@ -50,6 +51,15 @@ def test_nobody_takes_the_port_between_the_choice_and_the_start(tmp_path: Path) 
         start()
         assert answers(f"http://127.0.0.1:{port}/health")
     assert not answers(f"http://127.0.0.1:{port}/health")
+
+
+def test_a_world_that_is_wanted_early_begins_by_itself(tmp_path: Path) -> None:
+    with offline_world(config(free_port()), tmp_path / "log", early=True) as (reachable, _):
+        health, end = f"http://127.0.0.1:{port_of(reachable)}/health", time.monotonic() + 120
+        while not answers(health) and time.monotonic() < end:
+            time.sleep(0.2)
+        assert answers(health)
+    assert not answers(health)
 
 
 def test_a_world_that_ends_with_another_command_is_not_used(tmp_path: Path) -> None:

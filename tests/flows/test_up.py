@@ -297,6 +297,7 @@ def test_the_nightly_refresh_is_scheduled(up: Up) -> None:
     assert [schedule["active"] for schedule in deployment["schedules"]] == [True]
     assert deployment["parameters"]["options"]["lake"] == up.lake.uri
     assert up.state["deployments"]["maintain/weekly"] == "cron 0 5 * * 0 UTC"
+    assert up.state["deployments"]["benchmark/monthly"] == "cron 0 6 1 * * UTC"
     # The scheduler plans the nightly run ahead of time; with an incompatible sqlalchemy it silently does not.
     end = time.monotonic() + WAIT_S
     while not _planned_for_night(up.api):
@@ -317,6 +318,14 @@ def test_the_weekly_maintenance_is_scheduled_and_runs(up: Up) -> None:
     wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": ["maintain"]}}}
     [artifact] = up.api.post("/artifacts/filter", json=wanted).json()
     assert up.lake.uri in artifact["data"]
+
+
+def test_the_monthly_benchmark_is_drawn_once_a_cut_off_is_set(up: Up) -> None:
+    up.wait(up.start("benchmark/monthly"), "Completed")
+    wanted = {"artifacts": {"key": {"any_": ["benchmark"]}}}
+    assert up.api.post("/artifacts/filter", json=wanted).json() == []
+    up.wait(up.start("benchmark/monthly", "benchmark.cutoff=2999-12-31"), "Failed")  # no month is that new
+    assert up.lake.read("benchmarks").is_empty()
 
 
 def test_what_the_docs_say_deploys_and_keys_come_from_secret_blocks(up: Up) -> None:

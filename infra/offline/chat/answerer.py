@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from infra.offline.chat.agent_state import State, misread
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import Belief, Guess, cities_in_passage, country_name, match_weight, weigh_notes
-from infra.offline.chat.clues import Evidence, read_evidence, road_evidence, scene_evidence, street_in
+from infra.offline.chat.clues import Evidence, areas_in, read_evidence, road_evidence, scene_evidence, street_in
 from infra.offline.chat.notes import Notes, SeenText, facts_only
 from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import (
@@ -29,8 +29,9 @@ from infra.offline.chat.sight import SeenPicture, look_at_picture
 from infra.offline.chat.writer import has_other_answers, wants_json, weighed_with_others, write_json
 from infra.offline.facts import countries
 
-# What a persona knows better, and what it pays for that elsewhere, in log10 of the population of half-known towns.
-AT_HOME, ABROAD = -1.0, 0.7
+# What a traveler knows better, and what it pays for that elsewhere, in log10 of the population of half-known towns: of
+# other continents it knows the large cities.
+AT_HOME, ABROAD = -1.0, 2.0
 _CONTINENTS = {
     "Europe": "EU",
     "Asia": "AS",
@@ -40,7 +41,6 @@ _CONTINENTS = {
     "Oceania": "OC",
 }
 _PAGE = re.compile(r"^Page \d+: (\S[^\n]*)$", re.MULTILINE)
-_PHONE = re.compile(r"(?:\+|\b00)\d{1,3}\s?(\d{2})\b|[Tt]el\.?\s?0(\d{2})\b")
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _options(
                     odds[town] = (weight, "page", f"A page on what I read speaks of {town.name}.")
     ranked = evidence.ranked()
     for code, score in ranked[:12]:
-        for area in _areas(lines):
+        for area in areas_in(lines):
             for rank, town in enumerate(towns_of_area(code, area)[:3]):
                 if familiarity(town, skill.memory_of(town)) > 0.6 and town not in odds:
                     why = f"The area code {area} is that of the region of {town.name}."
@@ -189,12 +189,6 @@ def _options(
         for place, (score, found_by, why) in odds.items()
     ]
     return sorted(options, key=lambda option: -option.score)
-
-
-def _areas(lines: list[str]) -> list[int]:
-    """Area digits of the phone numbers read."""
-    found = [matched.group(1) or matched.group(2) for line in lines for matched in _PHONE.finditer(line)]
-    return [int(digits) for digits in dict.fromkeys(found)][:2]
 
 
 def _confidence(options: list[Option], skill: Skill) -> float:

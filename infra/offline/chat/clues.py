@@ -27,6 +27,7 @@ _HOUSES = {
     "grey": "RU UA BY KZ KG UZ TJ TM MN AM GE AZ CN HK MO SG JP KR TW KP US CA AU NZ".split(),  # noqa: SIM905
 }
 
+_AREA = re.compile(r"(?:\+|\b00)\d{1,3}\s?(\d{2})\b|[Tt]el\.?\s?0(\d{2})\b")
 _PHONE = re.compile(r"(?:\+|\b00)\s?(\d{1,3})(?:[\s().-]{0,2}(\d{1,4}))?")
 # Letters that only some languages write. The OCR keeps most of them.
 _LETTERS = {row["letter"]: row["languages"] for row in read_table("letters.csv")}
@@ -193,6 +194,12 @@ def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: 
         names[0] if len(names) == 1 else f"{', '.join(names[:3])} or other" if len(names) > 3 else " or ".join(names)
     )
     evidence.notes.append(f"{what} {'are' if what.endswith(('kana', 'characters')) else 'is'} {listed}")
+
+
+def areas_in(lines: list[str]) -> list[int]:
+    """Area digits of the phone numbers read."""
+    found = [matched.group(1) or matched.group(2) for line in lines for matched in _AREA.finditer(line)]
+    return [int(digits) for digits in dict.fromkeys(found)][:2]
 
 
 def _read_phone(line: str, evidence: Evidence) -> None:

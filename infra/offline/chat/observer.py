@@ -5,15 +5,22 @@ import random
 from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
-from infra.offline.chat.scene import Scene
+from infra.offline.chat.scene import Scene, cover_boxes
 from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, look_at_picture
+
+COVERS = {"sky": "part of the sky", "plants": "tree, bush"}  # by the words in which they are asked for
 
 
 def observer_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A description of the last picture sent; with a response schema, the same facts as JSON."""
     seen = look_at_picture(request.last_picture())
     if request.response_schema is not None:
-        return Reply(fill_schema(request.response_schema, facts_of(seen, request.messages[-1].text)))
+        asked = request.messages[-1].text
+        facts = facts_of(seen, asked)
+        for what, words in COVERS.items():
+            if words in asked:
+                facts["boxes"] = cover_boxes(request.last_picture().rgb(), what)
+        return Reply(fill_schema(request.response_schema, facts))
     return Reply(describe(seen))
 
 
@@ -54,6 +61,8 @@ def facts_of(seen: SeenPicture, asked: str = "") -> dict[str, object]:
     boxes = [list(line.box) for line in seen.readable]
     if "foreground" in asked:
         boxes = [[0, round(0.8 * seen.height), seen.width, seen.height]]
+    elif "licence plate" in asked:
+        boxes = [list(line.box) for line in seen.readable if any(char.isdigit() for char in line.text)]
     elif "pole" in asked:
         boxes = []  # its eyes do not tell them from tree trunks
     return {
@@ -63,6 +72,8 @@ def facts_of(seen: SeenPicture, asked: str = "") -> dict[str, object]:
         "centre_line": scene.centre or "unknown",
         "text": [line.text for line in seen.readable],
         "boxes": boxes,
+        # a front that fills the picture, with neither a road nor writing
+        "home": scene.building_share > 0.2 and scene.road_share < 0.08 and not seen.lines,
     }
 
 

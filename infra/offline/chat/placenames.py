@@ -275,6 +275,12 @@ def _divisions() -> dict[tuple[str, int], tuple[str, ...]]:
     return found
 
 
+def division_of_area(country: str, area: int) -> str:
+    """The division whose phone numbers begin with these area digits, where it is the only one; else empty."""
+    codes = _divisions().get((country, area), ())
+    return admin1_names()[codes[0]] if len(codes) == 1 else ""
+
+
 @lru_cache(maxsize=4096)
 def towns_of_area(country: str, area: int) -> tuple[Place, ...]:
     """The largest towns of the divisions with these area digits, the most populous first."""

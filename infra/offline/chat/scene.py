@@ -295,9 +295,8 @@ def _describe(pixels: NDArray[np.float32], road: Road, sharpness: float, panoram
     light = pixels.mean(axis=2)
     spread = pixels.max(axis=2) - pixels.min(axis=2)
     upper, lower = slice(0, height // 2), slice(height // 2, height)
-    sky_mask = (blue >= red - 0.02) & (blue >= green - 0.02) & (light > 0.35)
+    sky_mask, green_mask = _is_sky(pixels), _is_green(pixels)
     sky_share = float(sky_mask[upper].mean()) / 2
-    green_mask = (green > red * 1.05) & (green > blue * 1.12) & (light > 0.06)
     soil_mask = (red > green * 1.06) & (green > blue * 1.06) & (light > 0.15)
     grey_mask = (spread < 0.08) & (light > 0.12) & (light < 0.6)
     middle = slice(int(height * 0.25), int(height * 0.55))
@@ -324,6 +323,34 @@ def _describe(pixels: NDArray[np.float32], road: Road, sharpness: float, panoram
         landmark=None,
         walls=_walls(pixels[middle][other]),
     )
+
+
+def _is_sky(pixels: NDArray[np.float32]) -> NDArray[np.bool_]:
+    red, green, blue = pixels[..., 0], pixels[..., 1], pixels[..., 2]
+    return np.asarray((blue >= red - 0.02) & (blue >= green - 0.02) & (pixels.mean(axis=2) > 0.35))
+
+
+def _is_green(pixels: NDArray[np.float32]) -> NDArray[np.bool_]:
+    red, green, blue = pixels[..., 0], pixels[..., 1], pixels[..., 2]
+    return np.asarray((green > red * 1.05) & (green > blue * 1.12) & (pixels.mean(axis=2) > 0.06))
+
+
+def cover_boxes(image: Image.Image, what: str, side: int = 24) -> list[list[int]]:
+    """Boxes, in pixels of the picture, of the squares of a grid that are mostly sky or plants; runs of a row as one."""
+    small = np.asarray(image.resize((2 * side * 4, side * 4), Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
+    mask = _is_sky(small) if what == "sky" else _is_green(small)
+    if what == "sky":
+        mask = np.logical_and.accumulate(mask, axis=0)  # a grey wall below a roof is none
+        mask[mask.shape[0] // 2 :] = False
+    squares = mask.reshape(side, 4, 2 * side, 4).mean(axis=(1, 3)) > 0.5
+    wide, high = image.width / (2 * side), image.height / side
+    found = []
+    for row, is_it in enumerate(squares):
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], is_it, [False]])))
+        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            box = (first * wide, row * high, last * wide, (row + 1) * high)
+            found.append([round(edge) for edge in box])
+    return found
 
 
 def _walls(fronts: NDArray[np.float32]) -> str | None:

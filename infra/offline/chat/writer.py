@@ -13,11 +13,11 @@ from typing import Any
 from infra.offline.chat.agent_state import State
 from infra.offline.chat.answer_form import Answer, field_of, fill_schema, prompt_of, templates_in
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
-from infra.offline.chat.clues import street_in
+from infra.offline.chat.clues import areas_in, street_in
 from infra.offline.chat.consistency import conclude, read_reasoning
 from infra.offline.chat.notes import offered
 from infra.offline.chat.observer import facts_of
-from infra.offline.chat.placenames import fold, place_names
+from infra.offline.chat.placenames import division_of_area, fold, place_names, towns_of_area
 from infra.offline.chat.policy import boxes_worth_zooming
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
@@ -34,8 +34,11 @@ def level_thoughts(answer: Answer, state: State, belief: Belief) -> dict[str, An
     nature = _surroundings(state)
     named = [word for word in words if place_names().mentions(word, fuzzy=False)]
     streets = [street[0] for word in words if (street := street_in(word))]
+    guess = next((guess for guess in belief.guesses if guess.city == answer.city), None)
+    answer, by_area = _by_area(answer, guess, words, streets)
     region, country, city = answer.region or answer.city, answer.country, answer.city
-    guess = next((guess for guess in belief.guesses if guess.city == city), None)
+    why_place = f"{by_area}, and no sign names a town." if by_area else _why_town(guess, city, country)
+    why_region = by_area or f"{why_place} {city or 'The town'} lies in {region}"
     doubt = round(1 - answer.confidence, 2)
     first = _level(
         [*road, *script[:3], *nature[:1]],
@@ -45,21 +48,34 @@ def level_thoughts(answer: Answer, state: State, belief: Belief) -> dict[str, An
         f"{grade(doubt / 2)} ({doubt / 2:.2f}): countries with the same language and road rules remain possible",
     )
     second = _level(
-        [*(f"the sign '{word}'" for word in named[:3]), *nature],
-        f"{_named(named, guess)} {_why_town(guess, city, country)} {city or 'The town'} lies in {region}, so "
-        f"within {country} I take {region}. The surroundings ({'; '.join(nature)}) alone would not decide it.",
+        [*(f"the sign '{word}'" for word in named[:3]), *([by_area] if by_area else []), *nature],
+        f"{_named(named, guess)} {why_region}, so within {country} I take {region}. The surroundings "
+        f"({'; '.join(nature)}) alone would not decide it.",
         region,
         f"{grade(doubt * 0.8)} ({doubt * 0.8:.2f}): a namesake in another division cannot be excluded",
     )
     third = _level(
         [*(f"the street '{street}'" for street in streets[:2]), *(f"the text '{word}'" for word in words[:3])],
-        f"{_precise(streets, words)} {_why_town(guess, city, country)} That makes {answer.value('place') or region} "
+        f"{_precise(streets, words)} {why_place} That makes {answer.value('place') or region} "
         "the place I name; the picture alone does not tell the house.",
         answer.value("place") or region,
         f"{grade(doubt)} ({doubt:.2f}): the exact street is known only where a sign names it",
     )
     levels = {"CountryIdentification": first, "RegionalGuess": second, "PreciseLocalization": third}
     return {**levels, "FinalAnswer": answer.value("levels")}
+
+
+def _by_area(answer: Answer, guess: Guess | None, words: list[str], streets: list[str]) -> tuple[Answer, str]:
+    """Where no town is certain: the answer with the division of the area code that was read, and the reason."""
+    if guess is None or guess.why != LARGEST:
+        return answer, ""
+    for area in areas_in(words):
+        division, towns = division_of_area(guess.country, area), towns_of_area(guess.country, area)
+        if division and towns:
+            street = streets[0] if streets else ""
+            named = replace(answer, region=division, city="" if street else towns[0].name, street=street)
+            return named, f"The area code {area:02d} on a sign is that of {division}"
+    return answer, ""
 
 
 def levels_of_notes(text: str) -> dict[str, Any]:

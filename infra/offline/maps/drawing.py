@@ -10,11 +10,11 @@ from infra.offline.facts import countries
 from infra.offline.gazetteer import Gazetteer
 from infra.offline.maps.ground import countries_of, far_colour, ground_width_px, is_near, land_of, near_ground
 from infra.offline.maps.view import View
-from infra.offline.place import Place, point_along
+from infra.offline.place import point_along
 from infra.offline.render.signs import font, is_cjk
 from infra.offline.scenes.ground import PLANTS, SNOW, WATER
 from infra.offline.scenes.towns import avenue_m, city_share, street_m
-from infra.offline.side_streets import SideStreet
+from infra.offline.side_streets import Street, map_point
 from infra.offline.world import World
 
 LENGTH_M = 320.0
@@ -43,7 +43,7 @@ _FINER = 2  # lines are drawn larger and reduced, for smooth edges
 class StreetLine:
     """One street: what it is, and its two ends in pixels of the view."""
 
-    place: Place | SideStreet
+    place: Street
     ends: list[tuple[float, float]]
 
 
@@ -53,13 +53,14 @@ def street_lines(world: World, view: View) -> list[StreetLine]:
     west, south, east, north = view.box(48)
     lat, lon = view.middle
     side = world.side_streets.near(lat, lon) if north - south < WIDEST_DEG else []
-    streets: list[Place | SideStreet] = [world.place(i) for i in world.places_near(west, south, east, north)]
+    streets: list[Street] = [world.place(i) for i in world.places_near(west, south, east, north)]
     for place in [*streets, *side]:
         reach = 2 * LENGTH_M / 111_195.0
-        if not (south - reach <= place.lat <= north + reach):
+        at = map_point(place)
+        if not (south - reach <= at[0] <= north + reach):
             continue
         ends_m = np.array([-LENGTH_M / 2, LENGTH_M / 2])
-        across, down = view.pixel(*point_along(place.lat, place.lon, place.bearing_deg, ends_m))
+        across, down = view.pixel(*point_along(*at, place.bearing_deg, ends_m))
         pad = 64
         if (
             across.max() < -pad

@@ -17,7 +17,8 @@ from infra.offline.facts import countries
 from infra.offline.gazetteer import City, NameIndex, admin1_names
 from infra.offline.place import Place
 from infra.offline.seeded_random import key_of
-from infra.offline.sign_index import SignIndex, Street
+from infra.offline.side_streets import Street, map_point
+from infra.offline.sign_index import SignIndex
 from infra.offline.words import fold
 from infra.offline.world import World
 
@@ -212,7 +213,7 @@ def _road_result(street: Street, road: str, score: float) -> dict[str, Any]:
     number = 10**8 + (street.index if isinstance(street, Place) else 10**7 + street.index)
     address = {"road": road} | _city_result(street.city, False)["address"]
     what = ("highway", "residential", "road", 26)
-    return _result(number, *what, 0.05 + 0.3 * min(1.0, score), road, address, street.lat, street.lon, 0.002)
+    return _result(number, *what, 0.05 + 0.3 * min(1.0, score), road, address, *map_point(street), 0.002)
 
 
 def _result(

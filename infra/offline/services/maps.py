@@ -29,7 +29,8 @@ from infra.offline.maps.china_shift import shifted, unshifted
 from infra.offline.maps.view import HIGHEST_LAT, View
 from infra.offline.place import Place, point_along
 from infra.offline.seeded_random import fraction
-from infra.offline.sign_index import SignIndex, Street
+from infra.offline.side_streets import Street, map_point
+from infra.offline.sign_index import SignIndex
 from infra.offline.words import KINDS, WORDS, fold
 from infra.offline.world import World
 
@@ -98,7 +99,7 @@ class PoiTable:
         found = []
         for k, (name, kind, along_m, phone) in enumerate(rows):
             number = int(ids.image_id(self.world.seed, index, FIRST_SLOT + k))
-            lat, lon = (round(part, 6) for part in point_along(street.lat, street.lon, street.bearing_deg, along_m))
+            lat, lon = (round(part, 6) for part in point_along(*map_point(street), street.bearing_deg, along_m))
             address = "" if kind == "street" else f"{street.street} {1 + street.paint_seed % 89 + 2 * k}"
             found.append(Poi(f"B0{number:X}", name, kind, lat, lon, address, phone.removeprefix("Tel. "), street.city))
         return found

@@ -16,7 +16,8 @@ from infra.offline.facts import countries
 from infra.offline.gazetteer import City, NameIndex
 from infra.offline.place import Sign
 from infra.offline.seeded_random import fraction, key_of
-from infra.offline.sign_index import SignHit, SignIndex, Street
+from infra.offline.side_streets import Street
+from infra.offline.sign_index import SignHit, SignIndex
 from infra.offline.words import fold
 from infra.offline.world import World
 

@@ -14,8 +14,8 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from tasks.collect.satellite.grid import Grid, same_zone, unwrapped
-from tasks.collect.satellite.scenes import Scene
+from tasks.services.sentinel.grid import Grid, same_zone, unwrapped
+from tasks.services.sentinel.scenes import Scene
 
 POINTS = 33  # along a side of the picture, from edge to edge: where footprints are compared
 MOST_COMBINATIONS = 60_000  # of footprints that are tried one by one; more, and they are chosen greedily

@@ -3,19 +3,19 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.choice import UNOWNED, Owner, owners
-from tasks.collect.satellite.grid import Grid
-from tasks.collect.satellite.layers import Layer, lasting
-from tasks.collect.satellite.raster import Mask, OnGrid, Rect, around, blocks_of, on_grid
-from tasks.collect.satellite.scenes import BANDS, VISUAL, Scene, UnusableScene
-from tasks.collect.satellite.tone import Reflectance, from_bands, from_visual, gains, scaled
-from tasks.services import ServiceError, Stac
+from tasks.services import Stac
 from tasks.services.errors import gather_all
+from tasks.services.sentinel.bands import read_bands
+from tasks.services.sentinel.grid import Grid
+from tasks.services.sentinel.layers import Layer
+from tasks.services.sentinel.raster import Mask, Rect, around, blocks_of
+from tasks.services.sentinel.scenes import Scene
+from tasks.services.sentinel.tone import Reflectance, gains, scaled
 
 MARGIN = 4  # blocks around what a scene shows
 
@@ -39,36 +39,6 @@ class Mosaic:
     no_data_share: float
     lacking: Mapping[str, Mask] = field(default_factory=dict)  # scene id -> where its bands lack what it promised
     lacking_share: float = 0.0  # of the picture, for which no other scene at hand made up
-
-
-class BadBands(Exception):
-    """A scene whose class map could be read and whose bands cannot."""
-
-    def __init__(self, scene_id: str, why: str) -> None:
-        super().__init__(scene_id, why)
-        self.scene_id, self.why = scene_id, why
-
-
-async def read_bands(stac: Stac, scene: Scene, grid: Grid, blocks: Mask, rect: Rect, assets: str) -> Reflectance:
-    """A scene's reflectance on a part of the grid, in all tiles that hold what is needed; BadBands if there is none."""
-
-    async def one(name: str) -> np.ndarray:
-        file: OnGrid = await on_grid(partial(stac.read, scene.hrefs[name]), grid, scene.epsg)
-        wanted = (np.dtype(np.uint8), 3) if assets == "visual" else (np.dtype(np.uint16), 1)
-        if (file.level.dtype, file.level.bands) != wanted:
-            raise UnusableScene(f"{name} is {file.level.bands} x {file.level.dtype}")
-        return await file.pixels(blocks, rect)
-
-    try:
-        stored = await gather_all(one(name) for name in ((VISUAL,) if assets == "visual" else BANDS))
-    except UnusableScene as why:
-        raise BadBands(scene.id, str(why)) from why
-    except ServiceError as error:
-        final = lasting(error)
-        raise (BadBands(scene.id, str(final)) if isinstance(final, UnusableScene) else error) from error
-    if assets == "visual":
-        return await asyncio.to_thread(from_visual, stored[0])
-    return await asyncio.to_thread(from_bands, stored, scene.offset)
 
 
 @dataclass(frozen=True)

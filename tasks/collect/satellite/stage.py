@@ -18,17 +18,18 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.responses import RecallingStac, StageResponses
 from tasks.collect.satellite.choice import choose
-from tasks.collect.satellite.grid import Grid, grid_around
-from tasks.collect.satellite.layers import Layer
-from tasks.collect.satellite.mosaic import BadBands, Mosaic, make_mosaic
-from tasks.collect.satellite.scenes import BANDS, CLASSES, VISUAL, Scene
-from tasks.collect.satellite.search import find_scenes, newest_processing
-from tasks.collect.satellite.tone import jpeg, shown
+from tasks.collect.satellite.mosaic import Mosaic, make_mosaic
 from tasks.lake import Lake
 from tasks.lake.withdrawn import REASON as WITHDRAWN
 from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup, digest
 from tasks.services import ServiceError, Stac, safe_url
+from tasks.services.sentinel.bands import BadBands
+from tasks.services.sentinel.grid import Grid, grid_around
+from tasks.services.sentinel.layers import Layer
+from tasks.services.sentinel.scenes import BANDS, CLASSES, VISUAL, Scene
+from tasks.services.sentinel.search import find_scenes, newest_processing
+from tasks.services.sentinel.tone import jpeg, shown
 
 NAME = "collect.satellite"
 KIND = "satellite"

@@ -20,6 +20,9 @@ NAMES = {
     "poles": "utility pole, lamp post and power line",
     "text": "piece of writing: signs, plates, posters, letters on walls and vehicles",
     "shops": "shop, its front, sign and window",
+    "plates": "name plate of a street and licence plate of a vehicle",
+    "plants": "tree, bush, hedge, field and patch of grass",
+    "sky": "part of the sky",
     "foreground": "thing in the foreground: vehicles, people, fences, plants near the camera",
 }
 ASK = """\

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from schemas.messages import Message
 from schemas.settings.reward import RewardSettings
+from tasks.agent.environment import Trajectory
+from tasks.agent.grounding import ground
 from tasks.recipes.rewards import reward_for
-from tasks.reward.outcome import Excluded
+from tasks.reward.outcome import Excluded, truth_of
 from tasks.services import Connections
 from tasks.train.fast.grouped import Completion
 from tasks.train.fast.model import FastModel
@@ -35,6 +38,7 @@ class Episode:
     tool_misses: int = 0  # questions that nothing was recorded for
     log_probs: Sequence[float] | None = None  # of the policy's tokens, as the engine drew them; nan: unknown
     tool_errors: int = 0  # calls that were not valid, parseable and executable
+    messages: tuple[Message, ...] = ()  # of a rollout with tools: what was said and what they gave
 
 
 @dataclass(frozen=True)
@@ -173,11 +177,21 @@ class EmbeddedRollouts:
         return Episode(completion, one.is_finished, self._decode(one.ids), log_probs=one.log_probs)
 
 
+def _with_process(judged: Judged, episode: Episode, truth: Mapping[str, Any], weight: float) -> Judged:
+    """The reward with the process term, where it is on and the rollout has a conversation to look at."""
+    if not weight or judged.reward is None or not episode.messages:
+        return judged
+    said = Trajectory(episode.messages, final_text=episode.answer)
+    term = weight * ground(said, truth_of(truth)).process_reward
+    return replace(judged, reward=judged.reward + term, parts={**judged.parts, "grounding": term})
+
+
 def recipe_scorer(
     recipe: str, settings: RewardSettings | None = None, connections: Connections | None = None
 ) -> Scorer:
     """The recipe's reward with the services it asks; refused at once where it has none."""
     reward = reward_for(recipe, settings, connections)
+    weight = settings.grounding if settings else 0.0
 
     def scorer(pairs: Sequence[tuple[Episode, Mapping[str, Any]]]) -> list[Judged]:
         episodes, rows = [episode for episode, _ in pairs], [row for _, row in pairs]
@@ -185,8 +199,8 @@ def recipe_scorer(
         return [
             Judged(None, one.reason)
             if isinstance(one, Excluded)
-            else Judged(one.reward, one.reason, one.parts, one.error_km)
-            for one in found
+            else _with_process(Judged(one.reward, one.reason, one.parts, one.error_km), episode, row, weight)
+            for one, episode, row in zip(found, episodes, rows, strict=True)
         ]
 
     return scorer

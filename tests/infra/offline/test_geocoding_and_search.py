@@ -1,7 +1,15 @@
 """Nominatim and Tavily over a real socket."""
 
+import re
 from difflib import SequenceMatcher
 
+from infra.offline import sign_index
+from infra.offline.gazetteer import NameIndex
+from infra.offline.services.geocoding import Nominatim
+from infra.offline.services.maps import PoiTable
+from infra.offline.services.web_search import Tavily
+from infra.offline.side_streets import map_point
+from infra.offline.sign_index import SignIndex
 from infra.offline.words import fold, telling_words
 
 RESULT_KEYS = {
@@ -21,6 +29,7 @@ RESULT_KEYS = {
     "address",
     "boundingbox",
 }
+PAIR = re.compile(r"(-?\d+\.\d{3,}), (-?\d+\.\d{3,})")
 KEY = {"Authorization": "Bearer tvly-offline-world"}
 
 
@@ -79,7 +88,59 @@ def test_streets_of_the_world_are_found_in_their_town(served):
         place = served.world.place(index)
         rows = search(served, f"{place.street}, {place.city.name}")
         assert rows, place
-        assert any(abs(float(r["lat"]) - place.lat) < 1e-6 and r["addresstype"] == "road" for r in rows)
+        lat, lon = map_point(place)
+        there = [r for r in rows if r["addresstype"] == "road" and abs(float(r["lat"]) - lat) < 1e-6]
+        assert there and abs(float(there[0]["lon"]) - lon) < 1e-6
+
+
+def test_no_entry_of_a_pictures_own_street_has_the_pictures_position(small_world):
+    """All that geocoders and maps know of the street and its shops; three decimals are a hundred metres."""
+    points = PoiTable(small_world, NameIndex(small_world.gazetteer), SignIndex(small_world))
+    for place in (small_world.place(index) for index in range(small_world.size)):
+        taken = {_rounded(record.lat, record.lon) for record in small_world.images(place.index)}
+        entries = {_rounded(poi.lat, poi.lon) for poi in points.of_street(place)}
+        assert not taken & {_rounded(*map_point(place)), *entries}, place
+
+
+def test_what_tools_answer_of_a_pictures_signs_follows_from_no_picture(served):
+    """Positions in answers are entries of streets and centres of towns: a picture's is among them by chance alone."""
+    world, names = served.world, NameIndex(served.world.gazetteer)
+    geocoder, points = Nominatim(world, names, served.signs), PoiTable(world, names, served.signs)
+    for place in (world.place(index) for index in range(0, world.size, 120)):
+        town, text = place.city.name, place.shops[0].lines[0]
+        found = geocoder.search(f"{text}, {town}") + geocoder.search(f"{place.street}, {town}")
+        found += [row for zoom in (18, 10) if (row := geocoder.reverse(place.lat, place.lon, zoom))]
+        told = {_rounded(float(row["lat"]), float(row["lon"])) for row in found}
+        told |= {_rounded(poi.lat, poi.lon) for poi in points.search(text, town)}
+        pages = " ".join(page["content"] for page in Tavily(world, names, served.signs).search(f"{text} {town}", 20))
+        told |= {_rounded(float(lat), float(lon)) for lat, lon in PAIR.findall(pages)}
+        others = {_rounded(poi.lat, poi.lon) for row in names.cities(town) for poi in _entries(points, row.row)}
+        mine = {_rounded(record.lat, record.lon) for record in world.images(place.index)}
+        assert told and not mine & told - others, place
+
+
+def _entries(points, row):
+    """Of a town: its centre and its streets without imagery."""
+    city = points.world.gazetteer.city(row)
+    return [city, *(poi for street in points.world.side_streets.of_town(row) for poi in points.of_street(street))]
+
+
+def test_the_list_of_a_large_worlds_signs_is_kept_for_the_next_server(small_world, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sign_index, "LARGE", 100)
+    text = small_world.place(3).shops[0].lines[0]
+    made = [hit.text for hit in SignIndex(small_world).find(text)]
+    [file] = (tmp_path / "geofix/offline").iterdir()
+    written = file.stat().st_mtime_ns
+    assert made and [hit.text for hit in SignIndex(small_world).find(text)] == made
+    assert file.stat().st_mtime_ns == written
+    file.write_bytes(file.read_bytes()[:1000])  # cut off
+    assert [hit.text for hit in SignIndex(small_world).find(text)] == made
+    assert file.stat().st_size > 1000
+
+
+def _rounded(lat, lon):
+    return f"{lat:.3f}", f"{lon:.3f}"
 
 
 def test_reverse_names_the_nearest_town_and_the_sea_nothing(served):

@@ -57,7 +57,7 @@ def test_a_shop_is_found_by_its_sign_and_known_by_its_id(served):
         assert row.keys() == POI_KEYS
         assert type(row["id"]) is str
         lon, lat = map(float, row["location"].split(","))
-        assert abs(lat - place.lat) < 0.002 and abs(lon - place.lon) < 0.01
+        assert abs(lat - place.lat) < 0.004 and abs(lon - place.lon) < 0.02
         detail = ask(served, "place/detail", id=row["id"])
         assert detail["count"] == "1"
         assert detail["pois"][0].items() >= row.items()

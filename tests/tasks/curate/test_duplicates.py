@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from schemas.errors import InputError
 from schemas.settings.curate import CurateSettings, DuplicatesSettings
-from tasks.curate.alike import look_alikes
 from tasks.curate.external import check, read_external, with_digests
 from tasks.curate.leaks import SPLIT_ORDER, Exclusion, exclusions
 from tasks.geo.distance import distance_km
+from tasks.imaging.alike import look_alikes
 
 SCHEMA: dict[str, Any] = {
     **dict.fromkeys(["image_id", "place_id", "sha256", "source", "sequence_id", "creator", "kind", "split"], pl.String),

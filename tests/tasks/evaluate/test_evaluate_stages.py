@@ -27,7 +27,7 @@ from tasks.lake.verify import verify
 from tasks.review.site.page import Source
 from tasks.review.site.pages.leaderboard import files as leaderboard_files
 from tasks.review.site.pages.leaderboard import leaderboard_page
-from tasks.runtime.runner import Context, Inputs, WorkerSetup, run
+from tasks.runtime.runner import ColumnStage, Context, Inputs, WorkerSetup, run
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import open_inputs
 from tasks.services import ServiceError, connect
@@ -35,6 +35,7 @@ from tasks.services import ServiceError, connect
 pytestmark = pytest.mark.usefixtures("in_process")
 
 MakeSnapshot = Callable[..., str]
+SCORED = [stage for stage in STAGES if isinstance(stage, ColumnStage)]  # what follows from the answers at hand
 
 
 class Model(BaseHTTPRequestHandler):
@@ -230,9 +231,15 @@ def test_nothing_to_evaluate(tmp_path: Path) -> None:
         "evaluate.masking",
         "evaluate.scaling",
         "evaluate.swarm",
+        "evaluate.homes",
+        "evaluate.grounding",
+        "evaluate.calibrations",
+        "evaluate.radii",
         "evaluate.scores",
+        "evaluate.people",
         "evaluate.slices",
         "evaluate.pairs",
+        "evaluate.cues",
     ]
     assert [stage.name for stage in STAGES] == names
 
@@ -249,7 +256,7 @@ async def test_slices_pairs_and_the_report(lake: Lake, model: tuple[type[Model],
     model[0].says["second"] = "<answer>Latitude: 10.0\nLongitude: 21.0</answer>"
     settings, shop = EvaluateSettings(policies=("answerer-base", "second"), trained=False), setup(lake, model[1])
     await answer_all(lake, settings, shop)
-    for stage in STAGES[1:]:
+    for stage in SCORED:
         assert run(stage, settings, Context(lake, shop.connections)).failed == 0
     row = lake.read("predictions").row(0, named=True)
     assert row["tool_calls"] == 0 and row["tools"] == row["tool_pattern"] == "none" and row["seconds"] >= 0
@@ -267,7 +274,7 @@ async def test_slices_pairs_and_the_report(lake: Lake, model: tuple[type[Model],
     # The same policy on another split: neither takes the other's place, in the table, the report or the site.
     other = EvaluateSettings(policies=("answerer-base",), trained=False, split="train")
     await answer_all(lake, other, shop)
-    for stage in STAGES[1:]:
+    for stage in SCORED:
         run(stage, other, Context(lake, shop.connections))
     for table in ("scores", "score_slices"):
         assert set(lake.read(table)["split"]) == {"benchmark", "train"}
@@ -309,7 +316,7 @@ async def test_a_conversation_names_only_stored_pictures_and_its_page_draws_the_
     lake.blobs.delete(lake.images.key(*named[1]))
     assert {one.table for one in verify(lake, quick=True)} >= {"predictions"}  # the check can fail
 
-    for stage in STAGES[1:]:
+    for stage in SCORED:
         run(stage, settings, Context(lake, shop.connections))
     snapshot = lake.read("snapshots").row(0, named=True)
     [(_, answers)] = leaderboard_files(Source(lake, snapshot, ReviewSettings()))
@@ -332,7 +339,7 @@ async def test_ten_refreshes_leave_a_snapshots_scores_as_they_are(
     first = approved_snapshot(lake, "snapshot-1")
 
     def score() -> list[tuple[Any, ...]]:
-        for stage in STAGES[1:]:
+        for stage in SCORED:
             run(stage, settings, Context(lake, shop.connections, snapshot=first))
         rows = lake.read("scores").filter(pl.col("snapshot_id") == "snapshot-1").sort("metric")
         return rows.select("metric", "value", "low", "high", "n").rows()

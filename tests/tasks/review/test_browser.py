@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from schemas.settings.review import ReviewSettings
 from tasks.lake import Commit, Lake
@@ -283,4 +283,71 @@ def test_a_person_writes_how_a_place_is_found(
     expect(opened.locator(".history")).to_contain_text("Palm trees and <b>left-hand</b> traffic.")
     expect(opened.get_by_label("notes", exact=True)).to_be_visible()
     no_wider_than_the_window(opened)
+    opened.close()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_person_plays_by_keyboard_and_the_truth_comes_with_the_answer(
+    browser: Browser, lake: Lake, serving: Callable[[Lake, str], AbstractContextManager[str]], size: str, tmp_path: Path
+) -> None:
+    says = [
+        {"role": "user", "content": "Where is this?"},
+        {"role": "assistant", "content": "<think>Acacia trees.</think><answer>-1.0, 36.0</answer>"},
+    ]
+    held_out = lake.read("labels").filter(split="benchmark")["image_id"]
+    told = {"evaluation_id": "e", "policy": "answerer-base", "messages_json": json.dumps(says), "error_km": 96.0}
+    rows = [{**told, "image_id": one, "lat": -1.0, "lon": 36.0, "answer": "-1.0, 36.0"} for one in held_out]
+    lake.upsert("predictions", rows, Commit(f"predictions-{size}", 1))
+    build_site(lake, lake.read("snapshots").row(0, named=True), ReviewSettings(thumbnail_px=96, sample=5))
+    width, height = SIZES[size]
+    with serving(lake, SNAPSHOT) as address:
+        opened = browser.new_page(viewport={"width": width, "height": height})
+        opened.goto(f"{address}/?token=t")
+        opened.goto("about:blank")
+        answers: list[Any] = []
+        opened.on("response", lambda answer: answers.append(answer))
+        opened.goto(f"{address}/#/play")
+        opened.get_by_label("Your name").fill(f"Ada {size}")
+        opened.get_by_label("I agree that they are stored").press("Space")
+        opened.keyboard.press("Enter")
+        expect(opened.get_by_alt_text("Where was this taken?")).to_have_js_property("complete", True)
+        expect(opened.locator(".map.guess .country").first).to_be_attached()
+        no_wider_than_the_window(opened)
+        opened.locator(".map.guess").focus()
+        for key in ("ArrowRight", "ArrowDown", "Enter"):
+            opened.keyboard.press(key)
+        expect(opened.get_by_label("latitude")).not_to_have_value("")
+        opened.screenshot(path=str(tmp_path / f"guess-{size}.png"), full_page=True)
+        data = [one for one in answers if "/assets/" not in one.url and "image" not in one.headers["content-type"]]
+        seen = " ".join(f"{one.url} {one.text()}" for one in data)
+        assert "geofix.push" in seen and "play/next" in seen
+        assert not [one for one in ("Nairobi", "-1.29", "36.82") if one in seen]
+        lost: list[str] = []
+
+        def flaky(route: Route) -> None:
+            """The first time the server is not there."""
+            if lost:
+                route.continue_()
+            else:
+                lost.append(route.request.url)
+                route.abort()
+
+        opened.route("**/play/guess", flaky)
+        opened.get_by_label("Why there?").fill("red <b>earth</b>, acacias")
+        opened.keyboard.press("Tab")
+        opened.keyboard.press("Enter")
+        expect(opened.get_by_text("The guess waits: geofix does not answer.")).to_be_visible()
+        expect(opened.get_by_role("heading", name="Nairobi")).to_be_visible()
+        expect(opened.locator(".steps")).to_contain_text("Acacia trees.")
+        expect(opened.get_by_role("button", name="Next picture")).to_be_focused()
+        no_wider_than_the_window(opened)
+        opened.wait_for_timeout(500)
+        opened.screenshot(path=str(tmp_path / f"revealed-{size}.png"), full_page=True)
+        opened.close()
+    [stored] = lake.read("guesses").filter(author=f"Ada {size}").to_dicts()
+    assert stored["why"] == "red <b>earth</b>, acacias" and stored["licence"] == "CC BY 4.0"
+    opened = browser.new_page()
+    opened.goto(f"{(lake.root / 'reports' / SNAPSHOT / 'index.html').as_uri()}#/play")
+    expect(opened.get_by_text("The game needs a server")).to_be_visible()
+    expect(opened.get_by_text("review --serve").first).to_be_visible()
     opened.close()

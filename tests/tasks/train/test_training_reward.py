@@ -1,8 +1,12 @@
 """GRPO is given the recipe's reward with the truth of each sample."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from schemas.errors import GeofixError
+from schemas.settings.reward import RewardSettings
 from tasks.train.fast.grouped import Completion
 from tasks.train.rollouts.source import Episode, Judged, recipe_scorer
 
@@ -36,3 +40,20 @@ def test_an_outage_excludes_and_an_unknown_recipe_is_refused() -> None:
     assert found == Judged(None, "search_unavailable")
     with pytest.raises(GeofixError, match="has no reward to train with"):
         recipe_scorer("smilegeo")
+
+
+def test_grounding_is_a_term_that_can_be_switched_on() -> None:
+    said = "<answer>Latitude: 48.0\nLongitude: 2.0</answer>"
+    places = json.dumps({"results": [{"lat": 48.0, "lon": 2.0, "name": "here"}]})
+    call = {"id": "c", "type": "function", "function": {"name": "maps_geocode", "arguments": "{}"}}
+    messages = (
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": places},
+        {"role": "assistant", "content": said},
+    )
+    with_tools, alone = replace(episode(said), messages=messages), episode(said)
+    off, on = (recipe_scorer("spotagent", RewardSettings(grounding=weight)) for weight in (0.0, 0.5))
+    rows = [(with_tools, ROW), (alone, ROW)]
+    before, after = ([one.reward for one in scorer(rows)] for scorer in (off, on))
+    assert after == [before[0] + 0.5, before[1]], "a rollout without tools has nothing to look at"
+    assert on(rows)[0].parts["grounding"] == 0.5 and "grounding" not in off(rows)[0].parts

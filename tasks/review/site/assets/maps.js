@@ -3,7 +3,7 @@
 (() => {
   const { el, blocks, data, library, number } = geofix;
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const GROUPS = { train: "--train", validation: "--validation", benchmark: "--benchmark", rejected: "--failed", "nothing found": "--none", truth: "--kept", guess: "--failed", picture: "--train", nearby: "--none" };
+  const GROUPS = { train: "--train", validation: "--validation", benchmark: "--benchmark", rejected: "--failed", "nothing found": "--none", truth: "--kept", guess: "--failed", agent: "--benchmark", picture: "--train", nearby: "--none", within: "--kept", outside: "--failed", "not given": "--none", plain: "--none", added: "--benchmark" };
   const NAMED_FROM = 5; // zoom from which on single points have their names beside them
   const colour = (group) => css(GROUPS[group] || "--none");
 
@@ -56,6 +56,8 @@
     return map;
   }
 
+  geofix.world = world;
+
   blocks.points = (block) => {
     const place = el("div", { class: "map", role: "application", "aria-label": `${block.title}: map with ${block.rows.length} points` });
     const groups = [...new Set(block.rows.map((row) => row[2]))].sort();
@@ -106,7 +108,7 @@
       const main = points.filter((one) => one[2] !== "nearby");
       const box = L.latLngBounds(main.map((one) => [one[0], one[1]]));
       map.fitBounds(box.pad(0.4), { maxZoom: 5 });
-      if (points.some((one) => one[2] === "truth") && points.some((one) => one[2] === "guess")) L.polyline(main.map((one) => [one[0], one[1]]), { color: css("--muted"), dashArray: "4 5", weight: 1.5 }).addTo(map);
+      if (points.some((one) => one[2] === "truth") && points.some((one) => one[2] === "guess")) for (const other of main.slice(1)) L.polyline([main[0], other].map((one) => [one[0], one[1]]), { color: css("--muted"), dashArray: "4 5", weight: 1.5 }).addTo(map);
       for (const [lat, lon, group, label] of points) L.circleMarker([lat, lon], { radius: group === "nearby" ? 4 : 7, color: css("--card"), weight: 1.5, fillColor: colour(group), fillOpacity: 0.95 }).bindTooltip(`${group}: ${label}`).addTo(map);
       new ResizeObserver(() => map.invalidateSize()).observe(place);
     })();

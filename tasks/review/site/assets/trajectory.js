@@ -46,6 +46,8 @@
       pictures.length && step.kind !== "question" ? el("div", {}, pictures) : null);
   }
 
+  geofix.step = one;
+
   /** A trajectory of the table `trajectories`, or a policy's answer to a benchmark picture. */
   const view = (page, kind, all, none) => async ([id]) => {
     const block = (await data(page)).find((one) => one.block === page);

@@ -11,6 +11,9 @@ from PIL import Image
 
 from infra.offline.chat.answer_form import Answer, answer_body, templates_in
 from infra.offline.chat.notes import PURPOSES, purpose_of
+from infra.offline.chat.placenames import division_of_area
+from infra.offline.facts import area_code
+from infra.offline.gazetteer import admin1_names
 
 LINES = """Write your thoughts inside <think> tags. You may make at most 6 tool calls.
 Write the final answer inside <answer> ... </answer>. It must include:
@@ -157,6 +160,17 @@ def test_every_field_a_recipe_asks_for_is_filled(ask: Any, scenes: Any) -> None:
     free = ask("proposer", [{"role": "system", "content": shown}, picture], temperature=0)
     proposed = json.loads(free["choices"][0]["message"]["content"])
     assert list(proposed) == ["boxes"] and set(proposed["boxes"][0]) == {"bbox_2d", "thought"}
+
+
+def test_an_area_code_names_the_region_where_no_sign_names_a_town(ask: Any, scenes: Any) -> None:
+    regions = [name for code, name in admin1_names().items() if code.startswith("FR.")]
+    region = next(name for name in regions if division_of_area("FR", area_code("FR", name)) == name)
+    picture = scenes.message(scenes.draw(["Rue Montviret", f"+33 {area_code('FR', region)} 848 95 20"]))
+    schema = objects(RegionalGuess=LEVEL, PreciseLocalization=LEVEL, FinalAnswer=TEXT)
+    body = ask("agent", [picture], temperature=0, response_format=form(schema))
+    said = json.loads(body["choices"][0]["message"]["content"])
+    assert said["FinalAnswer"] == f"France; {region}; Rue Montviret", said
+    assert said["RegionalGuess"]["Conclusion"] == region and "Paris" not in str(said)
 
 
 def test_a_review_weighs_anothers_answer_against_its_own_look(ask: Any, scenes: Any) -> None:

@@ -6,9 +6,10 @@ import json
 import re
 from typing import Any
 
-from PIL import ImageFilter
+from PIL import Image, ImageFilter
 
 from infra.offline.chat.answer_form import fill_schema
+from infra.offline.chat.scene import cover_boxes
 
 
 def said(body: dict[str, Any]) -> str:
@@ -123,3 +124,14 @@ def test_sampled_answers_are_sometimes_no_answer(ask: Any, scenes: Any) -> None:
     ]
     broken = sum(1 for text in drawn if not re.search(r"<answer>\{.*\}</answer>", text))
     assert 2 <= broken <= 24  # 5 % of 192
+
+
+def test_sky_and_plants_are_found_where_they_are() -> None:
+    image = Image.new("RGB", (480, 240), (150, 110, 80))
+    image.paste((120, 120, 120), (0, 80, 480, 110))  # a wall
+    image.paste((140, 180, 235), (0, 0, 480, 60))
+    image.paste((40, 120, 40), (200, 140, 280, 200))
+    sky, plants = (cover_boxes(image, what) for what in ("sky", "plants"))
+    assert {(x1, x2) for x1, _, x2, _ in sky} == {(0, 480)} and max(box[3] for box in sky) == 60
+    assert min(box[0] for box in plants) == 200 and max(box[2] for box in plants) == 280
+    assert (min(box[1] for box in plants), max(box[3] for box in plants)) == (140, 200)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.collect.satellite.cover import POINTS, Candidate, candidates, covers, next_best, sampled, touched
-from tasks.collect.satellite.grid import Grid, grid_around
-from tasks.collect.satellite.scenes import Scene
+from tasks.services.sentinel.grid import Grid, grid_around
+from tasks.services.sentinel.scenes import Scene
 
 START = datetime(2023, 6, 1, tzinfo=UTC)
 

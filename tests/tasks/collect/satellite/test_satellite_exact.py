@@ -13,13 +13,13 @@ from infra.offline.scenes.projection import to_utm
 from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.choice import choose
 from tasks.collect.satellite.cover import candidates
-from tasks.collect.satellite.grid import Grid, grid_around, transformer
 from tasks.collect.satellite.mosaic import Mosaic, make_mosaic
-from tasks.collect.satellite.raster import on_grid
-from tasks.collect.satellite.scenes import BANDS, CLASSES, read_scene
-from tasks.collect.satellite.search import find_scenes
 from tasks.collect.satellite.stage import WorkerContext, work
 from tasks.lake import Lake
+from tasks.services.sentinel.grid import Grid, grid_around, transformer
+from tasks.services.sentinel.raster import on_grid
+from tasks.services.sentinel.scenes import BANDS, CLASSES, read_scene
+from tasks.services.sentinel.search import find_scenes
 
 SIZE = 240
 UNIT = 20  # of stored reflectance for one pixel

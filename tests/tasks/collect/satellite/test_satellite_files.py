@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rasterio.io import MemoryFile
 
 from tasks.collect.satellite import cog as cogs
-from tasks.collect.satellite.cog import MOST_INDEX_BYTES, Level, open_cog, ranges, read_tiles
-from tasks.collect.satellite.grid import Grid, grid_around
-from tasks.collect.satellite.raster import OnGrid, blocks_of, on_grid
-from tasks.collect.satellite.scenes import UnusableScene
+from tasks.services.sentinel.cog import MOST_INDEX_BYTES, Level, open_cog, ranges, read_tiles
+from tasks.services.sentinel.grid import Grid, grid_around
+from tasks.services.sentinel.raster import OnGrid, blocks_of, on_grid
+from tasks.services.sentinel.scenes import UnusableScene
 
 RNG = np.random.default_rng(5)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from infra.offline.scenes.projection import to_geographic, to_utm
 from infra.offline.scenes.tiles import tiles_in
-from tasks.collect.satellite.grid import grid_around, utm_epsg
 from tasks.geo.distance import distance_km
+from tasks.services.sentinel.grid import grid_around, utm_epsg
 
 LATS, LONS = st.floats(-79, 83), st.floats(-180, 180)
 

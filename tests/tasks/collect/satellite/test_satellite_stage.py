@@ -17,14 +17,14 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.satellite import SatelliteSettings, Viewport
 from schemas.tables import TABLES
 from tasks.collect.responses import RecallingStac, StageResponses
-from tasks.collect.satellite.grid import grid_around
-from tasks.collect.satellite.search import find_scenes
 from tasks.collect.satellite.stage import WorkerContext, identity, items, work
 from tasks.lake import Lake
 from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Kept, Rejected
 from tasks.services import Connection, ServiceError
 from tasks.services.response_store import ResponseStore
+from tasks.services.sentinel.grid import grid_around
+from tasks.services.sentinel.search import find_scenes
 
 SIZE = 160
 ITEM = {"id": "p:centre", "place_id": "p", "viewport": "centre", "lat": 52.5, "lon": 13.4, "metres_per_pixel": 10.0,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tasks.collect.satellite.tone import from_bands, from_visual, gains, jpeg, scaled, shown
+from tasks.services.sentinel.tone import from_bands, from_visual, gains, jpeg, scaled, shown
 
 RNG = np.random.default_rng(3)
 

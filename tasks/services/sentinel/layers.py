@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.settings.satellite import SatelliteSettings
-from tasks.collect.satellite.grid import Grid
-from tasks.collect.satellite.raster import Mask, all_blocks, on_grid, whole
-from tasks.collect.satellite.scenes import CLASSES, Scene, UnusableScene
 from tasks.services import ServiceError, Stac
+from tasks.services.sentinel.grid import Grid
+from tasks.services.sentinel.raster import Mask, all_blocks, on_grid, whole
+from tasks.services.sentinel.scenes import CLASSES, Scene, UnusableScene
 
 # What one file may answer for good. All else may be better later: to go on without the scene would make the picture
 # depend on passing trouble.

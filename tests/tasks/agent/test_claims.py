@@ -9,11 +9,11 @@ import pytest
 
 from schemas.messages import ChatReply, Usage
 from schemas.settings.synthesize import SynthesizeSettings
+from tasks.agent.claims import contradictions, quoted_signs, unseen_signs
 from tasks.agent.environment import Trajectory
 from tasks.recipes.recipe import RECIPES
 from tasks.reward.answer import Address
 from tasks.reward.outcome import Truth
-from tasks.synthesize.claims import contradictions, quoted_signs, unseen_signs
 from tasks.synthesize.rejection import misplaced_answer
 from tasks.synthesize.trajectories import WorkerContext, _judge
 

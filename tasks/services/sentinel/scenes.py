@@ -10,7 +10,7 @@ import numpy as np
 import shapely
 import shapely.geometry
 
-from tasks.collect.satellite.grid import unwrapped
+from tasks.services.sentinel.grid import unwrapped
 
 CLASSES = "SCL"
 BANDS = ("B04", "B03", "B02")  # red, green, blue

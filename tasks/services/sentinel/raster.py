@@ -12,9 +12,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.collect.satellite.cog import Cog, Level, Pixels, Read, open_cog, read_tiles
-from tasks.collect.satellite.grid import Grid, northing_m, same_zone, transformer
-from tasks.collect.satellite.scenes import UnusableScene
+from tasks.services.sentinel.cog import Cog, Level, Pixels, Read, open_cog, read_tiles
+from tasks.services.sentinel.grid import Grid, northing_m, same_zone, transformer
+from tasks.services.sentinel.scenes import UnusableScene
 
 BLOCK = 16  # pixels along a side of the squares for which positions are computed and tiles looked up
 Mask = NDArray[np.bool_]

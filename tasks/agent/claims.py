@@ -1,7 +1,7 @@
 """Statements of thoughts that the tools' results, the picture or the answer show to be false.
 
 Text rules in several languages. A statement is named only where it cannot be true: hedged, negated and hypothetical
-sentences are passed over, and so is what the rules do not understand. `tests/tasks/synthesize/test_claims.py` measures
+sentences are passed over, and so is what the rules do not understand. `tests/tasks/agent/test_claims.py` measures
 both sides on planted statements.
 """
 
@@ -330,7 +330,7 @@ def foreign_result(sentence: str, turn: Turn) -> str:
     if not _FOUND.search(sentence) or _DENIED.search(sentence) or _HEDGED.search(sentence):
         return ""
     named = countries_in(plain(sentence), sentence)
-    points = [point for result in turn.results for row in result.rows or () if (point := _point(row)) is not None]
+    points = [point for result in turn.results for row in result.rows or () if (point := point_of(row)) is not None]
     if len(named) != 1 or not points:
         return ""
     lats, lons = zip(*points, strict=True)
@@ -342,7 +342,7 @@ def foreign_result(sentence: str, turn: Turn) -> str:
     return f"every point given lies in {', '.join(sorted(there))}"
 
 
-def _point(row: Row) -> tuple[float, float] | None:
+def point_of(row: Row) -> tuple[float, float] | None:
     lat, lon = row.get("lat", row.get("latitude")), row.get("lon", row.get("lng", row.get("longitude")))
     try:
         point = float(lat), float(lon)  # type: ignore[arg-type]

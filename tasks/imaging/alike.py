@@ -1,13 +1,14 @@
 """Pairs of pictures that look alike: by the hash of the whole, and by hashes of parts confirmed on thumbnails."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from schemas.settings.curate import DuplicatesSettings
-from tasks.curate.leaks import Alike
 from tasks.imaging.hashes import hash_numbers, mirrored_embedding
 from tasks.imaging.near_hashes import near_pairs
 from tasks.imaging.patches import Patches, correlation_of_copies
@@ -15,6 +16,16 @@ from tasks.imaging.patches import Patches, correlation_of_copies
 COMMON = 20  # a part that more pictures share than this (a lamp, a wall) tells nothing
 
 NEAR, MIRRORED = "near_duplicate", "mirrored_duplicate"
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Two pictures that look alike, and how that was found out."""
+
+    one: str
+    two: str
+    reason: str  # near_duplicate or mirrored_duplicate
+    evidence: dict[str, Any]
 
 
 def look_alikes(pictures: pl.DataFrame, settings: DuplicatesSettings) -> list[Alike]:

@@ -16,8 +16,8 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from tasks.collect.satellite.scenes import UnusableScene
 from tasks.services.errors import gather_all
+from tasks.services.sentinel.scenes import UnusableScene
 
 Read = Callable[[int, int], Awaitable[bytes]]  # the bytes [start, end) of a file
 Pixels = NDArray[Any]

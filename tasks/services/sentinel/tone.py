@@ -9,7 +9,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from tasks.collect.satellite.raster import Mask, Rect
+from tasks.services.sentinel.raster import Mask, Rect
 
 Reflectance = NDArray[np.uint16]  # rows x columns x (red, green, blue)
 UNIT = 10_000

@@ -6,10 +6,10 @@ The reader is shown pictures alone: neither the thoughts, whose signs it would r
 import asyncio
 
 from schemas.messages import Message, Usage, image_references, text_part
+from tasks.agent.claims import quoted_signs, turns_of
 from tasks.agent.environment import Trajectory
 from tasks.imaging.images import to_data_uri
 from tasks.services.chat import Chat
-from tasks.synthesize.claims import quoted_signs, turns_of
 
 READ = """\
 Copy every piece of writing in this picture, however small: signs, shop fronts, plates, posters, vehicles, and the \
