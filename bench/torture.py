@@ -104,7 +104,8 @@ class Torture:
             lake.mkdir(parents=True)
             (lake / KEY_FILE).write_text(KEY)
         for stage in list(STAGES)[len(self.steps) : list(STAGES).index(last) + 1]:
-            shutil.copytree(lake, self.before(stage))
+            if not self.before(stage).exists():
+                shutil.copytree(lake, self.before(stage))
             began = time.monotonic()
             command = [*self.command(stage), "--lake", str(lake)]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
