@@ -9,7 +9,8 @@ It is clean if the command goes on as if nothing had been, or ends with an exit 
 names the fault and what to do; and if, with the fault gone, the same command ends well, with the tables of the
 undisturbed run: rows by key, none lost, none twice, in = kept + rejected + failed, no damaged picture, no process left.
 Cells without meaning say why. The table is printed and written to `torture.md`; a cell that is not clean gives exit
-code 1. Disks are filled and write-protected as mounts of their own, which takes root or user namespaces.
+code 1. Disks are filled and write-protected as mounts of their own, which takes root or user namespaces (`unshare`);
+clocks are set by a small library (`bench/clock_shift.c`), which takes a C compiler.
 """
 
 import argparse
@@ -210,6 +211,12 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser.add_argument("--keep", action="store_true", help="leave the lakes where they are")
     given = parser.parse_args(arguments)
     chosen, stages = given.fault or list(faults), [stage for stage in STAGES if stage in (given.stage or STAGES)]
+    if any(faults[name].needs_mounts for name in chosen) and os.geteuid() != 0:
+        again = [sys.executable, "-m", "bench.torture", *arguments]
+        os.execvp("unshare", ["unshare", "--map-root-user", "--mount", *again])
+    if not shutil.which("cc"):
+        parser.error("there is no C compiler (cc), which the faults of the clock need")
+    signal.signal(signal.SIGHUP, lambda *_: None)  # under nohup commands would inherit that it is ignored
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="geofix-torture-"))
     prefect = PrefectApi(folder)
     # One world and one Prefect server for all commands: a start costs more than the work of a small stage.

@@ -22,7 +22,8 @@ from bench.loopback_cluster import loopback_cluster
 from bench.prefect_api import PrefectApi
 from bench.s3_server import s3_server
 from flows.servers import free_port
-from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN
+from schemas.load import load_config
+from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN, OFFLINE_URL
 from tasks.lake import Lake
 from tasks.lake.backup import copy_lake
 from tasks.lake.names import KEY_FILE
@@ -32,7 +33,6 @@ HANGS = -1000
 DISK = "4g"
 ROOM = 6_000_000  # of the disk when a command starts; under 4 MB it is refused at once
 DAY_S = 86_400
-FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/local/lib/faketime/libfaketimeMT.so.1")
 
 # What each stage reads first; what plan reads is what it made before.
 READ = {
@@ -141,12 +141,14 @@ class Fault:
     strike: Strike
     names: str = ""  # what the one line has to say of the fault and of what to do, as a regular expression
     senseless: dict[str, str] = field(default_factory=dict)  # stages it cannot strike, and why
+    needs_mounts: bool = False
 
 
 def _end_group(process: "subprocess.Popen[str]") -> None:
-    with contextlib.suppress(ProcessLookupError):
+    """End a command that still runs, with all it started; what an ended one has left is a finding."""
+    if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        process.wait()
 
 
 # signals ----------------------------------------------------------------------------------------------------
@@ -275,26 +277,16 @@ def missing_picture(cell: Cell) -> Ended:
 def clock_jump(by_s: int) -> Strike:
     def strike(cell: Cell) -> Ended:
         cell.copy()
-        clock = cell.folder / "clock"
-        clock.write_text("+0\n")
-        process = cell.start(
-            LD_PRELOAD=faketime(),
-            FAKETIME_TIMESTAMP_FILE=str(clock),
-            FAKETIME_CACHE_DURATION="1",
-            FAKETIME_DONT_FAKE_MONOTONIC="1",
-        )
+        library, clock = cell.folder / "clock_shift.so", cell.folder / "clock"
+        source = Path(__file__).with_name("clock_shift.c")
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source)], check=True)
+        clock.write_text("0")
+        process = cell.start(LD_PRELOAD=str(library), CLOCK_SHIFT_FILE=str(clock))
         cell.wait_until_under_way(process)
-        clock.write_text(f"{by_s:+d}\n")
+        clock.write_text(str(by_s))
         return cell.end(process)
 
     return strike
-
-
-def faketime() -> str:
-    found = [str(path) for pattern in FAKETIME for path in Path("/").glob(pattern[1:])]
-    if not (given := os.environ.get("FAKETIME_LIBRARY") or next(iter(found), "")):
-        raise SystemExit("clock jumps need libfaketime: `apt install faketime`, or name its file in FAKETIME_LIBRARY")
-    return given
 
 
 def odd_path(cell: Cell) -> Ended:
@@ -304,7 +296,7 @@ def odd_path(cell: Cell) -> Ended:
 
 def no_language(cell: Cell) -> Ended:
     cell.copy()
-    return cell.run(LANG="C", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    return cell.run(LANG="C", LC_ALL="C")
 
 
 def few_files(cell: Cell) -> Ended:
@@ -315,18 +307,13 @@ def few_files(cell: Cell) -> Ended:
 def dead_proxy(cell: Cell) -> Ended:
     """All services lie behind a proxy that is gone; later the offline world itself plays the proxy."""
     cell.copy()
-    addresses = {
-        "mapillary.base_url": "/mapillary",
-        "mapillary.tiles_url": "/mapillary-tiles",
-        "stac.base_url": "/stac/api/stac/v1",
-        "stac.sign_url": "/sas/api/sas/v1",
-        "geocoder.base_url": "/nominatim",
-        "search.base_url": "/tavily",
-        "maps.base_url": "/maps",
-        "chat.base_url": "/openai/v1",
-    }
-    for name, path in addresses.items():
-        cell.command += ["--set", f"services.{name}={REMOTE}{path}"]
+    services = load_config(profile="offline").services
+    for service in type(services).model_fields:
+        endpoint = getattr(services, service)
+        for name in getattr(type(endpoint), "model_fields", ()):
+            if str(getattr(endpoint, name)).startswith(OFFLINE_URL):
+                address = REMOTE + getattr(endpoint, name).removeprefix(OFFLINE_URL)
+                cell.command += ["--set", f"services.{service}.{name}={address}"]
     keys = ("TAVILY_API_KEY", "AMAP_KEY", "GOOGLE_MAPS_KEY", "OPENAI_API_KEY")
     cell.environment |= {**dict.fromkeys(keys, "offline"), "MAPILLARY_TOKEN": OFFLINE_MAPILLARY_TOKEN}
     cell.environment |= {"HTTP_PROXY": cell.world, "http_proxy": cell.world, "NO_PROXY": "127.0.0.1,localhost"}
@@ -393,16 +380,13 @@ def prefect_restarted(cell: Cell) -> Ended:
     return cell.end(process)
 
 
-NO_RAY = {
-    "plan": "computed in the command, without Ray",
-    # review
-}
+NO_RAY = {"plan": "computed in the command, without Ray"}
 NO_PICTURE = dict.fromkeys(("plan", "street", "satellite"), "reads no stored picture")
 FAULTS = [
     Fault("SIGKILL", signalled(signal.SIGKILL)),
     Fault("SIGHUP", signalled(signal.SIGHUP), "interrupted: finished work is saved; run the same command again"),
-    Fault("full disk", full_disk, "space|full"),
-    Fault("read-only lake", read_only, "(?i)read-only.*--lake"),
+    Fault("full disk", full_disk, "space|full", needs_mounts=True),
+    Fault("read-only lake", read_only, "(?i)read-only.*--lake", needs_mounts=True),
     Fault("clock a day ahead", clock_jump(DAY_S)),
     Fault("clock a day back", clock_jump(-DAY_S)),
     Fault("damaged Parquet", damaged_parquet, "damaged.*geofix"),
