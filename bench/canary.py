@@ -202,7 +202,7 @@ def search_all(folder: Path, canaries: dict[str, str], world_faults: Faults) -> 
             environment.pop(name, None)
         os.environ.update({name: environment[name] for name in (*store, "GEOFIX_STATE")})
         lake = Lake("s3://lake/canary")
-        lake.state.mkdir(parents=True)
+        lake.state.mkdir(parents=True, exist_ok=True)
         secret_file(lake).write_text(f"geofix:{canaries[PREFECT]}\n")
         options = ["--lake", lake.uri, "--profile", "offline"]
         stack.callback(geofix, environment, "down", "--lake", lake.uri)
@@ -216,7 +216,7 @@ def search_all(folder: Path, canaries: dict[str, str], world_faults: Faults) -> 
         said = [up.stdout + up.stderr]
         snapshot = lake.read("snapshots")["snapshot_id"][0] if lake.version("snapshots") >= 0 else None
         if snapshot:
-            for form in ("hf", "webdataset", "geoparquet", "croissant"):
+            for form in ("hf", "geoparquet"):
                 out = str(folder / f"export-{form}")
                 done = geofix(environment, "export", snapshot, "--as", form, "--out", out, "--lake", lake.uri)
                 said.append(done.stdout + done.stderr)
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--keep", action="store_true", help="leave what was searched where it is")
     given = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp(prefix="gfc-"))
+    folder = Path(tempfile.mkdtemp(prefix="gfc"))
     missed = missed_leaks(folder / "control")
     shutil.rmtree(folder / "control")
     canaries = new_canaries()
