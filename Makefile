@@ -45,7 +45,7 @@ chaos: $(READY)
 campaign: $(READY)
 	$(BIN)/python -m bench.campaign --images 5000 --kills 30
 
-# Every fault in every stage, and what was seen, as a table in torture.md. About 40 minutes on two idle cores.
+# Every fault in every stage, and what was seen, as a table in torture.md.
 torture: $(READY)
 	$(BIN)/python -m bench.torture
 

@@ -381,6 +381,7 @@ def prefect_restarted(cell: Cell) -> Ended:
 
 
 NO_RAY = {"plan": "computed in the command, without Ray"}
+NO_SERVICE = dict.fromkeys(("plan", "review"), "asks no service")
 NO_PICTURE = dict.fromkeys(("plan", "street", "satellite"), "reads no stored picture")
 FAULTS = [
     Fault("SIGKILL", signalled(signal.SIGKILL)),
@@ -396,7 +397,7 @@ FAULTS = [
     Fault("lost node", lost_node, "", NO_RAY),
     Fault("restarted head", restarted_head, "Ray cluster.*run the same command again", NO_RAY),
     Fault("out of memory", out_of_memory, "", NO_RAY),
-    Fault("dead proxy", dead_proxy, "proxy"),
+    Fault("dead proxy", dead_proxy, "proxy", NO_SERVICE),
     Fault("lost credentials", lost_credentials, "AWS_ACCESS_KEY_ID"),
     Fault("Prefect restarted", prefect_restarted, "Prefect.*run the same command again"),
     Fault("space and umlaut", odd_path),
