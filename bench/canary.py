@@ -184,7 +184,9 @@ def search_all(folder: Path, canaries: dict[str, str], world_faults: Faults) -> 
     metrics = free_port()
     with contextlib.ExitStack() as stack:
         token = f"MLY|1|{canaries['MAPILLARY_TOKEN']}"
-        app = create_app(World(size=int(SETTINGS["offline.size"])), world_faults, tokens=frozenset((token,)))
+        app = create_app(
+            World(size=load_config(profile="offline").offline.size), world_faults, tokens=frozenset((token,))
+        )
         world = stack.enter_context(serving(app))
         store = stack.enter_context(s3_server())
         environment = {

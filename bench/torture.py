@@ -37,6 +37,7 @@ from bench.offline_server import offline_server
 from bench.prefect_api import PrefectApi
 from bench.torture_faults import FAULTS, HANGS, Cell, Ended, Fault
 from flows.cli.command import FAILED_ROWS
+from schemas.load import load_config
 from tasks.lake import Lake
 from tasks.lake.names import KEY_FILE
 
@@ -49,10 +50,10 @@ STAGES = {
 }
 # As small as every stage still has work.
 SETTINGS = {
-    "plan.places": 8,
-    "plan.countries": "[DE, FR, GB]",
-    "offline.size": 20_000,
+    "plan.places": 10,
+    "plan.countries": "[DE, FR, GB, US]",  # signs the offline world's models read well: every stage gets work
     "collect.panoramas": 0,
+    "collect.photos": 2,
     "collect.satellite.size_px": 64,
     "curate.quality.kinds": "[photo]",
     "curate.judge.view_max_pixels": 300_000,
@@ -220,7 +221,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="geofix-torture-"))
     prefect = PrefectApi(folder)
     # One world and one Prefect server for all commands: a start costs more than the work of a small stage.
-    with offline_server("--size", str(SETTINGS["offline.size"]), "--allow-remote", shared=True) as world:
+    size = load_config(profile="offline").offline.size
+    with offline_server("--size", str(size), "--allow-remote", shared=True) as world:
         try:
             prefect.start()
             os.environ.update(prefect.variables)
