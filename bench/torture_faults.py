@@ -82,6 +82,8 @@ class Cell:
     chance: random.Random
     environment: dict[str, str] = field(default_factory=dict)
     lake: str = ""
+    haste: float = 1.0  # less: strike earlier
+    missed: bool = False  # the command had ended before it could be struck
     closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def copy(self, source: Path | None = None, folder: str = "lake") -> Path:
@@ -127,7 +129,8 @@ class Cell:
         until = time.monotonic() + LIMIT_S
         while process.poll() is None and not lock.exists() and time.monotonic() < until:
             time.sleep(0.02)
-        time.sleep(self.chance.uniform(0.1, 0.7) * self.seconds)
+        time.sleep(self.haste * self.chance.uniform(0.1, 0.7) * self.seconds)
+        self.missed = process.poll() is not None
 
 
 Strike = Callable[[Cell], Ended]
