@@ -231,6 +231,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     if not shutil.which("cc"):
         parser.error("there is no C compiler (cc), which the faults of the clock need")
     signal.signal(signal.SIGHUP, lambda *_: None)  # under nohup commands would inherit that it is ignored
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers below end with us
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="geofix-torture-"))
     prefect = PrefectApi(folder)
     # One world and one Prefect server for all commands: a start costs more than the work of a small stage.
