@@ -1,6 +1,7 @@
 """What the torture suite calls clean."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,10 @@ def test_the_table_shows_what_was_seen() -> None:
         '- plan: b: clean: exit code 1, "geofix: x"',
         "- curate: b: NOT CLEAN: labels: 3 rows undisturbed, 2 after the kills",
     ]
+
+
+def test_the_docs_name_every_fault() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
+    rows = text.partition("## When something breaks")[2].splitlines()
+    named = [name for row in rows if row.startswith("| ") for name in row.split(" | ")[0].strip("| ").split(", ")]
+    assert named[1:] == [fault.name for fault in FAULTS]
