@@ -82,6 +82,7 @@ class Cell:
     chance: random.Random
     environment: dict[str, str] = field(default_factory=dict)
     lake: str = ""
+    own_prefect: bool = False  # a Prefect server of its own, whose database lies in the lake's state
     haste: float = 1.0  # less: strike earlier
     missed: bool = False  # the command had ended before it could be struck
     closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -99,7 +100,7 @@ class Cell:
         with out.open("w") as standard, err.open("w") as errors:
             process = subprocess.Popen(
                 [*prefix, *self.command, "--lake", self.lake, *more],
-                env={**os.environ, **self.environment, **environment},
+                env={**self._inherited(), **self.environment, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=standard,
                 stderr=errors,
@@ -109,6 +110,9 @@ class Cell:
         process.said = (out, err)  # type: ignore[attr-defined]
         self.closing.callback(_end_group, process)
         return process
+
+    def _inherited(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not (self.own_prefect and "PREFECT" in name)}
 
     def end(self, process: "subprocess.Popen[str]") -> Ended:
         """Wait until the command has ended."""
@@ -201,6 +205,7 @@ def mount(*words: str) -> None:
 
 
 def _own_disk(cell: Cell) -> Path:
+    cell.own_prefect = True
     disk = cell.folder / "disk"
     disk.mkdir()
     mount("-t", "tmpfs", "-o", f"size={DISK}", "none", str(disk))
