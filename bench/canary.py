@@ -48,6 +48,7 @@ from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.load import load_config
 from tasks.lake import Lake
+from tasks.lake.backup import FOLDERS
 from tasks.lake.blobs import Blobs
 from tasks.lake.location import VARIABLES
 
@@ -74,14 +75,14 @@ def secret_variables(settings: Any) -> set[str]:
 
 
 def new_canaries() -> dict[str, str]:
-    """Variable -> the core of its secret, for everything that production and the offline profile could read."""
+    """Variable -> the core of its secret (as in Mapillary's tokens), for all that the two profiles could read."""
     configs = [load_config(profile=profile) for profile in ("production", "offline")]
     found = set().union(*map(secret_variables, configs))
     missed = {name for config in configs for name in key_variables(config)} - found
     if missed:
         raise SystemExit(f"the walk over the settings does not find {', '.join(sorted(missed))}")
     stores = {name for names in VARIABLES.values() for name in names} - set(NO_SECRETS)
-    return {name: f"Canary{secrets.token_hex(12)}" for name in sorted({*found, *stores, *OTHERS, PREFECT})}
+    return {name: secrets.token_hex(16) for name in sorted({*found, *stores, *OTHERS, PREFECT})}
 
 
 class Listener:
@@ -240,7 +241,7 @@ def search_all(folder: Path, canaries: dict[str, str], world_faults: Faults) -> 
 def _search_store(search: Search, blobs: Blobs) -> int:
     """Search every object of a lake, with its name; returns how many there are."""
     count = 0
-    for blob in blobs.list(""):
+    for blob in (blob for folder in FOLDERS for blob in blobs.list(folder)):
         search.look(f"lake: {blob.key}", blobs.get(blob.key))
         search.look("names of objects", blob.key.encode())
         count += 1
@@ -267,7 +268,7 @@ def planted_leaks(core: str) -> dict[str, bytes]:
 
 def missed_leaks(folder: Path) -> list[str]:
     """Which planted leaks the search does not find: there may be none."""
-    core = f"Canary{secrets.token_hex(12)}"
+    core = secrets.token_hex(16)
     folder.mkdir()
     for name, data in planted_leaks(core).items():
         (folder / name).write_bytes(data)
