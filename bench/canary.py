@@ -184,7 +184,7 @@ def search_all(folder: Path, canaries: dict[str, str], world_faults: Faults) -> 
     short.mkdir()
     metrics = free_port()
     with contextlib.ExitStack() as stack:
-        token = f"MLY|1|{canaries['MAPILLARY_TOKEN']}"
+        token = f"MLY|1|{canaries['MAPILLARY_TOKEN']}"  # with the next: the world wants keys of the services' shapes
         app = create_app(
             World(size=load_config(profile="offline").offline.size), world_faults, tokens=frozenset((token,))
         )
@@ -196,6 +196,8 @@ def search_all(folder: Path, canaries: dict[str, str], world_faults: Faults) -> 
             **store,
             **{name: canaries[name] for name in store.keys() & canaries.keys()},
             "MAPILLARY_TOKEN": token,
+            "OPENAI_API_KEY": f"sk-{canaries['OPENAI_API_KEY']}",
+            "TAVILY_API_KEY": f"tvly-{canaries['TAVILY_API_KEY']}",
             WEBHOOK: f"{told.url}/{canaries[WEBHOOK]}",
             "OTEL_EXPORTER_OTLP_ENDPOINT": told.url,
             "GEOFIX_STATE": str(folder / "state"),
