@@ -8,7 +8,7 @@ LAKE ?= lake
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-plain release-check test-vllm lint bench chaos campaign docs vllm clean clean-demo lock
+.PHONY: demo test test-slow test-plain release-check test-vllm lint bench chaos campaign torture audit sbom docs vllm clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -49,6 +49,27 @@ chaos: $(READY)
 # Collects 5,000 pictures while a fifth of all requests go wrong and the command is killed thirty times. About an hour.
 campaign: $(READY)
 	$(BIN)/python -m bench.campaign --images 5000 --kills 30
+
+# Every fault in every stage, and what was seen, as a table in torture.md.
+torture: $(READY)
+	$(BIN)/python -m bench.torture
+
+# What the lock file pins, torch with it, whose version is in pyproject.toml.
+PINNED = { cat constraints.txt; grep -o 'torch==[0-9.]*' pyproject.toml; }
+
+# Known vulnerabilities of what is pinned. pip 9.0.1 has some: an index that knows of none there (a mirror) proves nothing.
+audit: $(READY)
+	@$(BIN)/python -c "import json, urllib.request as u; \
+		assert json.load(u.urlopen('https://pypi.org/pypi/pip/9.0.1/json', timeout=20))['vulnerabilities']" 2>/dev/null \
+		|| { echo "NOT AUDITED: the vulnerabilities that pypi.org lists cannot be reached from here" >&2; exit 0; }; \
+		$(PINNED) | $(BIN)/uv tool run --from pip-audit==2.10.1 pip-audit --strict --disable-pip --no-deps \
+		--progress-spinner off -r /dev/stdin
+
+# The software bill of materials of a release, in CycloneDX.
+sbom: $(READY)
+	mkdir -p dist
+	$(PINNED) | $(BIN)/uv tool run --from cyclonedx-bom==7.5.0 cyclonedx-py requirements --pyproject pyproject.toml \
+		--output-reproducible --output-file dist/geofix.cdx.json -
 
 # uv installs in seconds what pip needs minutes for, and compiles the bytecode that makes the first start quick.
 # It does not read pip's settings: a folder of wheels named for pip (PIP_FIND_LINKS) is passed on.

@@ -30,6 +30,7 @@ BENCHMARKS = [
 ]
 # Run only when named: they take long; those that need a GPU end with exit code 77 where there is none.
 ON_REQUEST = [
+    "canary",
     "scale_simulation",
     "scale_table",
     "ensembles",
@@ -39,6 +40,7 @@ ON_REQUEST = [
     "second_witness",
     "site_100k",
     "paid_calls",
+    "torture",
     "train_kills",
     "train_rounding",
     "train_workers",

@@ -42,8 +42,10 @@ def differences(left: Lake, right: Lake) -> list[str]:
 
 
 def _facts(lake: Lake, name: str) -> pl.DataFrame:
-    """The table's rows without those that hold a duration."""
+    """The table's rows without those that hold a duration, and addresses without the world's own."""
     rows = lake.read(name)
+    if "request_url" in rows.columns:
+        rows = rows.with_columns(pl.col("request_url").str.replace("^https?://[^/]+", ""))
     return rows.filter(pl.col("metric") != TIMED) if name == "scores" else rows
 
 

@@ -10,25 +10,22 @@ both are killed again and again while a stage is under way. At the end every tab
 """
 
 import argparse
-import contextlib
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from bench.chaos import Act, Chaos, deal
 from bench.chaos_checks import LOGS, differences, stray_files, stray_processes
-from bench.offline_server import OfflineServer, wait_for_world
+from bench.offline_server import offline_server
 from bench.s3_server import s3_server
-from flows.servers import free_port
 from schemas.load import load_config
 from schemas.tables import TABLES
 from tasks.lake import Lake
@@ -48,9 +45,12 @@ def main(arguments: Sequence[str] = ()) -> int:
     options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="geofix-object-store-"))
     try:
-        with s3_server() as variables, _world() as port:
+        settings = load_config(profile="offline").offline
+        world = ("--seed", str(settings.seed), "--size", str(settings.size))
+        with s3_server() as variables, offline_server(*world, shared=True) as server:
             os.environ.update(variables)
             os.environ["GEOFIX_STATE"] = str(folder / "state")
+            port = int(server.url.rpartition(":")[2])
             chaos = Chaos(folder, options.places, port, random.Random(options.seed))
             return _compare(chaos, options.to, options.kills)
     finally:
@@ -100,20 +100,6 @@ def _machine(chaos: Chaos, number: int, act: Act, stages: list[str]) -> list[str
         print(f"     machine {name}, meant for {stage}: {fell[-1]}", flush=True)
     mine.run("killed", act)
     return fell
-
-
-@contextlib.contextmanager
-def _world() -> Iterator[int]:
-    """One offline world for all commands: it must outlive each of them."""
-    port, settings = free_port(), load_config(profile="offline").offline
-    words = ["--port", str(port), "--seed", str(settings.seed), "--size", str(settings.size)]
-    process = subprocess.Popen([sys.executable, "-m", "infra.offline", *words], stdout=subprocess.DEVNULL)
-    try:
-        wait_for_world(OfflineServer(f"http://127.0.0.1:{port}"), process)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 if __name__ == "__main__":

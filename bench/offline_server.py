@@ -36,12 +36,13 @@ class OfflineServer:
 
 
 @contextlib.contextmanager
-def offline_server(*options: str) -> Iterator[OfflineServer]:
-    """The world with these options, until the block ends."""
+def offline_server(*options: str, shared: bool = False) -> Iterator[OfflineServer]:
+    """The world with these options, until the block ends; a shared one is used by commands, which start none then."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "infra.offline", "--port", str(port), "--lifeline", *options]
+    ending = [] if shared else ["--lifeline"]
+    command = [sys.executable, "-m", "infra.offline", "--port", str(port), *ending, *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     server = OfflineServer(f"http://127.0.0.1:{port}")
     try:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "loopback", "AWS_SECRET_ACCESS_KEY": "loopback", "AWS_REGION": "us-east-1"}
@@ -25,11 +26,20 @@ START_S = 60.0
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-def atomic_writes(application: Application) -> Application:
-    """The application with one write at a time; reads go on beside it."""
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+
+
+def atomic_writes(application: Application, denied: Path | None = None) -> Application:
+    """The application with one write at a time; reads go on beside it. While `denied` exists, no key is valid."""
     writing = threading.Lock()
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if denied is not None and denied.exists():
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))  # else the connection cannot go on
+            start_response(
+                "403 Forbidden", [("Content-Type", "application/xml"), ("Content-Length", str(len(EXPIRED)))]
+            )
+            return [EXPIRED]
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return application(environ, start_response)
         with writing:
@@ -38,7 +48,7 @@ def atomic_writes(application: Application) -> Application:
     return serve
 
 
-def serve(port: int, bucket: str) -> None:
+def serve(port: int, bucket: str, denied: Path | None = None) -> None:
     """Serve until the parent process ends."""
     os.environ.update(CREDENTIALS)
     import boto3
@@ -51,7 +61,7 @@ def serve(port: int, bucket: str) -> None:
         def log_request(self, *args: Any, **keywords: Any) -> None:
             return
 
-    application = atomic_writes(DomainDispatcherApplication(create_backend_app))
+    application = atomic_writes(DomainDispatcherApplication(create_backend_app), denied)
     server = make_server("127.0.0.1", port, application, threaded=True, request_handler=Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}").create_bucket(Bucket=bucket)
@@ -62,12 +72,13 @@ def serve(port: int, bucket: str) -> None:
 
 
 @contextlib.contextmanager
-def s3_server(bucket: str = "lake") -> Iterator[dict[str, str]]:
+def s3_server(bucket: str = "lake", denied: Path | None = None) -> Iterator[dict[str, str]]:
     """A server process with one bucket; gives the environment variables with which clients reach it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "bench.s3_server", "--port", str(port), "--bucket", bucket]
+    command += ["--denied", str(denied)] if denied else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -84,8 +95,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--bucket", default="lake")
+    parser.add_argument("--denied", type=Path, metavar="FILE", help="while this file exists, every request is refused")
     given = parser.parse_args()
-    serve(given.port, given.bucket)
+    serve(given.port, given.bucket, given.denied)
 
 
 if __name__ == "__main__":

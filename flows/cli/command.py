@@ -1,6 +1,7 @@
 """How a command is called and how it ends: one line for a person, an exit code for a machine."""
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 DONE, FAILED, USAGE, FAILED_ROWS = 0, 1, 2, 3
 # Sent by a terminal's Ctrl-C, by schedulers and the system, and by a terminal that closes.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REMEDIES = {
+    errno.ENOSPC: "; free some space and run the same command again",
+    errno.EDQUOT: "; free some space and run the same command again",
+    errno.EROFS: "; make it writable, or choose another lake with --lake",
+    errno.EMFILE: "; allow more open files (`ulimit -n 4096`) and run the same command again",
+}
 
 
 @dataclass(frozen=True)
@@ -106,8 +113,27 @@ def _reason(error: Exception) -> tuple[str, int]:
         return str(error), USAGE
     if isinstance(error, (GeofixError, ServiceError)):
         return str(error), FAILED
+    if (unreachable := _of_prefect(error)) is not None:
+        from tasks.services.errors import safe_url
+
+        server = safe_url(os.environ.get("PREFECT_API_URL", "")) or "its address"
+        return (
+            f"the Prefect server at {server} does not answer ({type(unreachable).__name__}): finished work is saved; "
+            "run the same command again when it is back",
+            FAILED,
+        )
     if isinstance(error, OSError):
-        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", FAILED
+        remedy = REMEDIES.get(error.errno or 0, "")
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}{remedy}", FAILED
     if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name)):
         return f"{error.name} is not installed: {install_command(extra)}", FAILED
     return f"{type(error).__name__}: {error} (a bug in geofix; --debug shows where)", FAILED
+
+
+def _of_prefect(error: BaseException | None) -> Exception | None:
+    """What Prefect's client met on its way to the server, if that is why; services are asked by another library."""
+    import httpx
+
+    while error is not None and not isinstance(error, httpx.HTTPError):
+        error = error.__cause__
+    return error

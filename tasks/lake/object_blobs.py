@@ -64,7 +64,7 @@ class ObjectBlobs(Blobs):
         try:
             yield checked(key)
         except (BaseError, OSError) as error:
-            raise LakeUnwritable(f"{self.uri(key)} cannot be written: {first_line(error)}") from error
+            raise LakeUnwritable(f"{self.uri(key)} cannot be written: {self._why(error)}") from error
 
     @contextlib.contextmanager
     def _reading(self, key: str) -> Iterator[str]:
@@ -74,7 +74,11 @@ class ObjectBlobs(Blobs):
         except FileNotFoundError:
             raise BlobMissing(f"{self.uri(key)} is missing") from None
         except (BaseError, OSError) as error:
-            raise LakeError(f"{self.uri(key)} cannot be read: {first_line(error)}") from error
+            raise LakeError(f"{self.uri(key)} cannot be read: {self._why(error)}") from error
+
+    def _why(self, error: BaseException) -> str:
+        refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)  # also in the middle of a run
+        return store_problem(self._location, error) if refused else first_line(error)
 
     def put(self, key: str, data: bytes) -> None:
         with self._writing(key) as path:

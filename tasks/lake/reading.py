@@ -5,6 +5,7 @@ and reaches Python as a BaseException, so the ends of local files are checked be
 """
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -87,6 +88,25 @@ def damaged_files(
             yield blobs.uri(key), "it is missing"
         except (OSError, pa.ArrowException, LakeError) as error:
             yield blobs.uri(key), first_line(error)
+
+
+def damaged_commits(name: str, blobs: Blobs) -> Iterator[tuple[str, str]]:
+    """The commits of a table's log that are not what a writer leaves, each with the reason."""
+    for blob in blobs.list(f"tables/{name}/_delta_log"):
+        if blob.key.endswith(".json"):
+            lines = blobs.get(blob.key).splitlines()
+            if not lines:  # read as a commit that changed nothing
+                yield blobs.uri(blob.key), "it is empty"
+            elif not all(map(_is_json, lines)):
+                yield blobs.uri(blob.key), "it is not JSON"
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _named(name: str, table: DeltaTable | None, blobs: Blobs, error: BaseException) -> LakeError:

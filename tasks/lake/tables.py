@@ -17,11 +17,11 @@ from schemas.tables import SYSTEM_COLUMNS, TABLES
 from tasks.lake.blobs import Blobs, LocalBlobs
 from tasks.lake.image_store import ImageStore
 from tasks.lake.location import Location
-from tasks.lake.names import Names
-from tasks.lake.reading import check_files, first_line, reading, scan_table
+from tasks.lake.names import KEY_FILE, Names
+from tasks.lake.reading import check_files, damaged, damaged_commits, first_line, reading, scan_table
 from tasks.lake.state import state_folder
 from tasks.lake.table_schema import check_stored_schema, stored_name
-from tasks.lake.writes import Commit, TableWrites, contract_of, no_space
+from tasks.lake.writes import Commit, TableWrites, contract_of, no_space, write_error
 
 LEAST_FREE_BYTES = 4_000_000  # for a commit
 # Snapshots are read by version for years: the log that describes them must not expire.
@@ -152,8 +152,20 @@ class Lake(TableWrites):
 
         return store_problem(self._location, error.__cause__)
 
-    def _where(self) -> str:
-        return self.uri
+    def _write_error(self, name: str, error: Exception) -> LakeError:
+        if refused := self._refused_by_store():
+            return LakeUnwritable(f"table '{name}' in {self.uri} cannot be written: {refused}")
+        return write_error(name, self.uri, error)
+
+    def _refused_by_store(self) -> str | None:
+        """Why an object store does not even say whether a small object is there; what delta-rs raises has no kinds."""
+        if self.blobs.is_local:
+            return None
+        try:
+            self.blobs.find(KEY_FILE)
+        except LakeError as error:
+            return self._problem(error)
+        return None
 
     def _open(self, name: str, version: int | None = None) -> DeltaTable | None:
         uri = self.tables_uri(name)
@@ -164,12 +176,19 @@ class Lake(TableWrites):
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise LakeError(f"table '{name}' in {self.uri} cannot be read: {first_line(error)}") from error
+            raise self._unreadable(name, error) from error
         table_id = str(table.metadata().id)
         if table_id not in self._checked:  # once: opening a table is frequent, and columns are only ever added
             check_stored_schema(TABLES[name], pa.schema(table.schema().to_arrow()), uri)
             self._checked.add(table_id)
         return table
+
+    def _unreadable(self, name: str, error: Exception) -> LakeError:
+        if refused := self._refused_by_store():
+            return LakeError(f"table '{name}' in {self.uri} cannot be read: {refused}")
+        for found in damaged_commits(name, self.blobs):
+            return damaged(name, *found)
+        return LakeError(f"table '{name}' in {self.uri} cannot be read: {first_line(error)}")
 
     def _create(self, name: str) -> DeltaTable:
         return DeltaTable.create(
@@ -185,7 +204,7 @@ class Lake(TableWrites):
         # The library that writes tables ends in a panic there, and prints a page of it.
         folder = self._location.folder
         if folder is not None and shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
-            raise no_space(name, self._where())
+            raise no_space(name, self.uri)
 
 
 def open_blobs(location: Location, state: Path) -> Blobs:

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from schemas.errors import LakeError
 from schemas.tables import TABLES
 from tasks.lake.blobs import BlobMissing
-from tasks.lake.reading import damaged_files, file_keys
+from tasks.lake.reading import damaged_commits, damaged_files, file_keys
 from tasks.lake.tables import Lake
 
 # A column of this name, in any table, must be found in this key column of this table. Tombstoned rows count: what
@@ -87,9 +87,8 @@ def _reading(whole: list[str], name: str, problems: Iterator[Problem], is_damage
 
 def _files(lake: Lake, name: str, quick: bool) -> Iterator[Problem]:
     """Commits, and files of the newest version and of those that snapshots name, each looked at once."""
-    for blob in lake.blobs.list(f"tables/{name}/_delta_log"):
-        if blob.key.endswith(".json") and not blob.size:  # read as a commit that changed nothing
-            yield Problem(name, "", f"commit {lake.blobs.uri(blob.key)} is damaged: it is empty")
+    for where, why in damaged_commits(name, lake.blobs):
+        yield Problem(name, "", f"commit {where} is damaged: {why}")
     seen: set[str] = set()
     for version in (None, *_named_versions(lake, name)):
         told = "" if version is None else f" (needed by a snapshot, version {version})"

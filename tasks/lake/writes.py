@@ -121,8 +121,8 @@ class TableWrites(ABC):
     def _refuse_full_disk(self, name: str) -> None: ...
 
     @abstractmethod
-    def _where(self) -> str:
-        """The lake, in words for a message."""
+    def _write_error(self, name: str, error: Exception) -> LakeError:
+        """Why a table cannot be written, and what to do about it."""
 
     def stage_count(self, name: str, stage: str) -> Written:
         """The table's version now (-1: there is none) and the number of commits a stage has made to it."""
@@ -270,7 +270,7 @@ class TableWrites(ABC):
                 time.sleep(random.uniform(0.02, 0.1) * 2 ** min(attempt, 5))
             except (DeltaError, OSError) as error:
                 self._forget(name)
-                raise write_error(name, self._where(), error) from error
+                raise self._write_error(name, error) from error
         raise AssertionError("unreachable")
 
 

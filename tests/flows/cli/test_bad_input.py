@@ -1,6 +1,7 @@
 """Bad input: one clear line, exit code 1 or 2, nothing half-written."""
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import polars as pl
 import pytest
@@ -94,6 +96,48 @@ def test_wrong_options(
     monkeypatch.chdir(tmp_path)
     refused(code, *words, arguments=["run", *options])
     assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "No space left on device: /data/x; free some space"),
+        (errno.EMFILE, "Too many open files: /data/x; allow more open files (`ulimit -n 4096`)"),
+        (errno.EROFS, "Read-only file system: /data/x; make it writable"),
+    ],
+)
+def test_what_the_system_refuses_is_said_with_what_to_do(
+    number: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def action() -> int:
+        raise OSError(number, os.strerror(number), "/data/x")
+
+    with pytest.raises(SystemExit) as ended:
+        run_command(Call(), action)
+    assert ended.value.code == 1 and capsys.readouterr().err.startswith(f"geofix: {words}")
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_prefect_server_that_is_gone_is_one_line(
+    wrapped: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://user:canary@prefect.example.org:4200/api")
+
+    def action() -> int:
+        try:
+            raise httpx.ConnectError("All connection attempts failed")
+        except httpx.ConnectError as error:
+            if wrapped:
+                raise RuntimeError("Failed to reach API at http://user:canary@prefect.example.org:4200/api") from error
+            raise
+
+    with pytest.raises(SystemExit) as ended:
+        run_command(Call(), action)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "geofix: the Prefect server at http://prefect.example.org:4200/api does not answer (ConnectError): finished "
+        "work is saved; run the same command again when it is back\n"
+    )
 
 
 def test_wrong_type_in_a_file_names_the_file(inside: Path) -> None:

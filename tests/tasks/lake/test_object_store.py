@@ -29,8 +29,14 @@ from tasks.runtime.stage_lock import stage_lock
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, s3_server() as environment:
+def denied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """While this file exists, the store takes no key."""
+    return tmp_path_factory.mktemp("store") / "denied"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, denied: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, s3_server(denied=denied) as environment:
         for name, value in {**environment, "GEOFIX_STATE": str(tmp_path_factory.mktemp("state"))}.items():
             patch.setenv(name, value)
         yield
@@ -223,6 +229,28 @@ def test_a_store_that_cannot_be_used_is_one_line_with_bucket_and_variables(
         words = said()
         assert "AWS_ACCESS_KEY_ID (not set)" in words and "AWS_SECRET_ACCESS_KEY (set)" in words and "\n" not in words
     assert "AZURE_STORAGE_ACCOUNT_NAME (not set)" in said("az://container/x")
+
+
+def test_credentials_that_are_lost_in_the_middle_are_one_line(lake: Lake, denied: Path) -> None:
+    lake.upsert("places", [place("a")], Commit("run", 1))
+    denied.touch()
+    try:
+        for attempt in (
+            lambda: lake.upsert("places", [place("b")], Commit("run", 2)),
+            lambda: lake.read("places"),
+            lambda: lake.blobs.put("reports/x", b"x"),
+            lambda: lake.images.put(b"picture", "jpg"),
+            lambda: lake.blobs.get("names.key"),
+        ):
+            with pytest.raises(LakeError) as refused:
+                attempt()
+            said = str(refused.value)
+            assert "the store refuses the credentials; check bucket 'lake' and the environment" in said, said
+            assert "AWS_SECRET_ACCESS_KEY (set)" in said and "\n" not in said
+    finally:
+        denied.unlink()
+    lake.upsert("places", [place("b")], Commit("run", 2))
+    assert lake.read("places")["place_id"].sort().to_list() == ["a", "b"]
 
 
 def test_a_backup_goes_to_an_object_store_and_back(lake: Lake, tmp_path: Path) -> None:

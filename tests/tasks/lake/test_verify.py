@@ -105,6 +105,19 @@ def test_a_damaged_file_is_named_by_reading_and_by_verify(lake: Lake, damage: st
     assert any(one.table == "places" and path.name in one.what for one in verify(lake))
 
 
+@pytest.mark.parametrize("damage", ["cut", "zeros"])
+def test_a_damaged_commit_is_named_by_reading_and_by_verify(lake: Lake, damage: str) -> None:
+    log = max((lake.root / "tables" / "places" / "_delta_log").glob("*.json"))
+    whole = log.read_bytes()
+    log.write_bytes(whole[: len(whole) // 2] if damage == "cut" else bytes(len(whole)))
+    fresh = Lake(lake.root, read_only=True)
+    with pytest.raises(
+        LakeError, match=rf"table 'places': file .*{log.name} is damaged \(.*; restore it from a backup"
+    ):
+        fresh.read("places")
+    assert any(one.table == "places" and f"{log.name} is damaged: it is not JSON" in one.what for one in verify(fresh))
+
+
 def test_a_file_that_only_a_snapshot_needs_is_checked(lake: Lake) -> None:
     [old] = (lake.root / "tables" / "places").glob("*.parquet")
     lake.upsert("places", [{**place("p"), "seed": 5}], Commit("run", 2))
