@@ -123,7 +123,7 @@ class Watch(threading.Thread):
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while not self._ended.wait(2.0):
             before = self._search.places
-            self._search.folder(self._folder)
+            self._search.folder(self._folder, leave_out=handed_over(self._folder))
             self.ray_files = max(self.ray_files, self._search.places - before)
             self._search.command_lines()
             with contextlib.suppress(OSError), direct.open(self._url, timeout=5) as page:
@@ -133,6 +133,19 @@ class Watch(threading.Thread):
     def end(self) -> None:
         self._ended.set()
         self.join(60)
+
+
+def handed_over(folder: Path) -> list[Path]:
+    """The files by which Prefect's worker hands its environment to a run's process, where only their owner reads them.
+
+    They go with the run: what is searched afterwards leaves nothing out.
+    """
+    found = []
+    for path in folder.rglob("prefect-workspace-attempt-*/*"):
+        with contextlib.suppress(OSError):
+            if not (path.stat().st_mode | path.parent.stat().st_mode) & 0o077:
+                found.append(path)
+    return found
 
 
 def geofix(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bench.canary import missed_leaks, new_canaries, secret_variables
+from bench.canary import handed_over, missed_leaks, new_canaries, secret_variables
 from bench.canary_search import Search
 from schemas.settings.base import Settings
 from schemas.settings.models import ModelEndpoint, ModelsSettings
@@ -33,3 +33,16 @@ def test_every_secret_of_the_settings_has_a_canary_also_one_that_is_new() -> Non
         )
 
     assert secret_variables({"new": [New()]}) == {"NEW_PASSWORD", "OWN_KEY"}
+
+
+def test_only_a_private_handover_is_left_out(tmp_path: Path) -> None:
+    attempt = tmp_path / "prefect-workspace-attempt-1"
+    attempt.mkdir(0o700)
+    (attempt / "workspace.json").write_text("{}")
+    (attempt / "workspace.json").chmod(0o600)
+    assert handed_over(tmp_path) == [attempt / "workspace.json"]
+    (attempt / "workspace.json").chmod(0o644)
+    assert handed_over(tmp_path) == []
+    (attempt / "workspace.json").chmod(0o600)
+    attempt.chmod(0o755)
+    assert handed_over(tmp_path) == []
