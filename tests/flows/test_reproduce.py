@@ -188,7 +188,7 @@ def test_a_share_is_of_the_lakes_own_number(lake: Lake, pipeline: Pipeline) -> N
     maps = load_paper("thinking-with-map")
     steps = Sweep("thinking-with-map", maps, maps.find("figure", "5"), options)
     parts = [steps._settings(row, None, lake).get("train.grpo.max_steps") for row in steps.table.rows[:4]]
-    assert parts == [None, 2, 5, None], "of the profile's ten"
+    assert parts == [None, 2, 4, None], "of the profile's eight"
 
 
 def test_parallel_scaling_is_of_the_rows_model(lake: Lake, pipeline: Pipeline) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rasterio.io import MemoryFile
 
-from tasks.collect.satellite import cog as cogs
+from tasks.services.sentinel import cog as cogs
 from tasks.services.sentinel.cog import MOST_INDEX_BYTES, Level, open_cog, ranges, read_tiles
 from tasks.services.sentinel.grid import Grid, grid_around
 from tasks.services.sentinel.raster import OnGrid, blocks_of, on_grid
