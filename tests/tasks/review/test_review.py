@@ -146,6 +146,7 @@ def test_failed_rows_and_missing_stages_fail_the_review(make_lake: MakeLake) -> 
         rows["runs"].append({**curate, "run_id": "again", "status": "interrupted", "started_at": NOW})
         plan["finished_at"] = NOW  # places that collect has not seen
         rows["runs"][1]["input_versions_json"] = json.dumps({"places": 0})
+        plan["input_versions_json"] = json.dumps({"images": 0, "labels": 0})  # of the refresh before, for its focus
 
     other = make_lake(two_stages_amiss, name="other")
     before = item_of(other)
@@ -153,6 +154,7 @@ def test_failed_rows_and_missing_stages_fail_the_review(make_lake: MakeLake) -> 
     assert failing(row) == {"stages: every stage has finished, with all that came before it as its input"}
     said = verdict_text(row)
     assert "curate.labels: its last run was interrupted" in said and "collect has not seen what plan made" in said
+    assert "plan has not seen" not in said, "what follows the plan is for the next one"
     runs = [{**run, "run_id": f"{run['run_id']}-2", "started_at": LATER, "finished_at": LATER, "status": "done"}
             for run in other.read("runs").unique("stage").to_dicts()]  # fmt: skip
     other.append("runs", runs, Commit("finished", 1))
