@@ -1,7 +1,7 @@
 """Trajectories of the offline world for benchmarks: pictures fetched, attempts made as the stage makes them.
 
 `python -m bench.agent_pictures PICTURES FILE [RECIPE [KEY=VALUE …]]` writes one JSON row a trajectory, with the truth;
-`… all FOLDER KEPT PICTURES` a file for every published system, until so many are kept of it.
+`… all FOLDER KEPT PICTURES` a file for every published system, until KEPT of its trajectories are kept.
 Pictures that FILE has rows of already are passed over, so that a run that was stopped goes on.
 """
 

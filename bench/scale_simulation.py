@@ -49,7 +49,7 @@ from tasks.services import connect
 
 ITEMS = 10_000_000
 PARTS = 10  # of the items, told one by one
-MORE = 100  # one place of so many is new in the refresh
+MORE = 100  # one place in 100 is new in the refresh
 MOST_GB = 4.0
 MOST_GROWTH = 1.5
 SAMPLE_S = 1.0

@@ -115,7 +115,7 @@ TABLES = (
             "image_id": STRING,
             "policy": STRING,
             "quoted": INT,  # signs that the answer's reasons quote
-            "unseen_json": JSON,  # those that nobody else reads in the pictures; null where nobody was asked
+            "unseen_json": JSON,  # those that the reader does not find in the pictures; null without a reader
             "contradicted_json": JSON,  # sentences that results, answer or country show to be false
             "supported": BOOL,  # a tool gave a place near the answer, or of its town's name; null: none gave any place
             "grounded": BOOL,  # nothing that was checked speaks against it

@@ -127,9 +127,9 @@ def compute(inputs: Inputs, settings: BenchmarkSettings) -> tuple[pl.DataFrame, 
     """The month's row, unless it stands already or nothing is left; and a reject for each other picture of its days."""
     drawn = inputs.frame("benchmarks")
     today = datetime.now(UTC).date()
-    standing = drawn.filter(pl.col("month") == (settings.month or last_month(today)))
-    if standing.height:  # a killed run may have left it without its rejects
-        stored = standing.select(empty_rows("benchmarks").drop("id").columns).with_columns(id="month")
+    drawn_before = drawn.filter(pl.col("month") == (settings.month or last_month(today)))
+    if drawn_before.height:  # a killed run may have left it without its rejects
+        stored = drawn_before.select(empty_rows("benchmarks").drop("id").columns).with_columns(id="month")
         return stored, _reject_rows(stored["month"][0], json.loads(stored["rejected_json"][0] or "[]"))
     cutoffs = model_cutoffs(settings, inputs.frame("models"))
     window = window_of(settings, cutoffs, drawn, today)

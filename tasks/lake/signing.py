@@ -1,4 +1,4 @@
-"""Signatures of a lake (Ed25519): whoever has the public key can tell that a text came from it and was not changed.
+"""Signatures of a lake (Ed25519): the holder of the public key can tell that a text came from it and was not changed.
 
 The private key follows from `names.key`, so that a backup holds it and nothing else has to be kept.
 """

@@ -261,7 +261,7 @@ def _median_interval(a: Floats, b: Floats, resamples: int, rng: np.random.Genera
 
 
 def resampled_rows(rows: int, n: int, resamples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Resamples of n out of so many rows, as many at once as fit in bounded memory."""
+    """Resamples of n rows, as many at once as fit in bounded memory."""
     at_once = max(1, 1_000_000 // n)
     for begin in range(0, resamples, at_once):
         yield rng.integers(0, rows, (min(at_once, resamples - begin), n))
