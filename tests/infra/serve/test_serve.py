@@ -176,6 +176,33 @@ def test_a_page_of_another_address_is_not_answered(client: httpx.Client, headers
     assert client.get("/models", headers={"Host": "localhost"}).status_code == 200
 
 
+def test_a_conversation_is_read_as_the_processor_itself_reads_it(checkpoint: Path) -> None:
+    from infra.serve.model import RecallingEncoder
+    from tasks.train.loading import open_processor
+
+    processor = open_processor(checkpoint)
+    encoder = RecallingEncoder(processor)
+    pictures = [Image.effect_noise((112, 56), 80).convert("RGB"), Image.new("RGB", (56, 84), "red")]
+    tools = [{"type": "function", "function": {"name": "zoom", "parameters": {"type": "object", "properties": {}}}}]
+    for shown in ([0], [0, 1, 0], [1, 0], []):  # known ones, new ones and none
+        parts: list[dict[str, Any]] = [{"type": "image", "image": pictures[number]} for number in shown]
+        messages = [{"role": "user", "content": [*parts, {"type": "text", "text": "Where is it?"}]}]
+        found = encoder.prompt(messages, tools, [pictures[number] for number in shown])
+        wanted = processor.apply_chat_template(
+            messages, tools=tools, tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
+        )
+        assert found.ids == wanted["input_ids"][0].tolist()
+        if shown:
+            assert found.pixels is not None and found.pixels.equal(wanted["pixel_values"])
+            assert [list(grid) for grid in found.grids] == wanted["image_grid_thw"].tolist()
+
+
+def test_the_mark_of_a_picture_in_a_text_is_refused(client: httpx.Client) -> None:
+    reply = ask(client, messages=[{"role": "user", "content": "a <|image_pad|> without a picture"}])
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_request")
+    assert "the mark that stands for a picture" in reply.json()["error"]["message"]
+
+
 def test_tool_calls_come_back_as_tool_calls() -> None:
     from infra.serve.model import Answer
     from infra.serve.request import ChatRequest
