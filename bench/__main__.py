@@ -52,6 +52,7 @@ ON_REQUEST = [
     "rollouts_gpu",
     "grpo_vllm",
     "judge_batch",
+    "locate_plates",
     "miniature",
     "frozen_tools",
     "offline_world",

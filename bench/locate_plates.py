@@ -1,0 +1,126 @@
+"""The packaged agent watched at 100 places with a readable plate: how many it finds, by `geofix locate` itself.
+
+Places come from another world (seed 8: the same Earth, other streets, signs and pictures), from cells of which nothing
+was trained on in any world, so no agent has seen them. A plate is readable where the painter left it free and its
+letters have 14 pixels or more; whether the geocoder's first street of that name is the right one is not asked. Controls:
+the same pictures whose boards are without a word, and every answer measured against another place.
+
+    python -m bench locate_plates
+    python -m bench.locate_plates --pictures 20 --model trained:finds-1
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.goals import Goal, judge
+from infra.offline.render import encode, paint
+from infra.offline.render.signs import SeenSign
+from infra.offline.world import World
+from infra.pretrain.panoramas import LEAST_LETTERS_PX, WORLD_SIZE, choose
+from infra.pretrain.pictures import FREE
+from tasks.geo.distance import distance_km
+from tasks.reward.metrics import share
+from tasks.train.packaged import AGENT
+
+SEED, PICTURES, NEAR_KM = 8, 100, 25.0
+GOAL = 0.30
+PORT = 18_760  # not the one at which a world of seed 7 may be running
+
+
+@lru_cache(maxsize=1)
+def _world() -> World:
+    return World(SEED, WORLD_SIZE)
+
+
+def painted(task: tuple[str, str]) -> str | None:
+    """Write a panorama, and the same without a word on its boards, if its street's plate can be read; its id."""
+    image_id, folder = task
+    record = _world().image(image_id)
+    assert record is not None
+    signs: list[SeenSign] = []
+    picture, street = paint(_world(), record, signs), _world().place(record.place).street
+    plates = [one.letters_px[0] for one in signs if one.lines == (street,) and one.free >= FREE]
+    if max(plates, default=0.0) < LEAST_LETTERS_PX:
+        return None
+    (Path(folder) / f"{image_id}.jpg").write_bytes(encode(picture))
+    (Path(folder) / f"{image_id}-blank.jpg").write_bytes(encode(paint(_world(), record, text=False)))
+    return image_id
+
+
+def pictures(folder: Path, count: int) -> list[str]:
+    """Ids of the first `count` held-out panoramas with a readable plate, their files in the folder."""
+    records = choose(_world(), 4 * count, held_out=True, seed=0)
+    found: list[str] = []
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as painters:
+        for start in range(0, len(records), 16):
+            tasks = [(one.image_id, str(folder)) for one in records[start : start + 16]]
+            found += [one for one in painters.map(painted, tasks) if one is not None]
+            if len(found) >= count:
+                return found[:count]
+    return found
+
+
+def located(folder: Path, files: Sequence[str], model: str) -> list[dict[str, Any]]:
+    """What `geofix locate --json` says of each file."""
+    command = [sys.executable, "-m", "flows.cli", "locate", *(str(folder / one) for one in files), "--model", model]
+    command += ["--lake", str(folder / "lake"), "--profile", "miniature", "--json"]
+    for one in (f"offline.seed={SEED}", f"offline.size={WORLD_SIZE}", f"offline.port={PORT}"):
+        command += ["--set", one]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if not done.stdout.strip():
+        raise SystemExit(f"geofix locate ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+def errors(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> np.ndarray:
+    """Kilometres from each place; infinite where nothing was answered."""
+    found = []
+    for row, image_id in zip(rows, ids, strict=True):
+        record = _world().image(image_id)
+        assert record is not None
+        lat, lon = row.get("lat"), row.get("lon")
+        found.append(float(distance_km(lat, lon, record.lat, record.lon)) if lat is not None else np.inf)
+    return np.array(found)
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.locate_plates", description=__doc__)
+    parser.add_argument("--pictures", type=int, default=PICTURES)
+    parser.add_argument("--model", default=f"trained:{AGENT}")
+    parser.add_argument("--folder", type=Path, help="for pictures and answers, kept")
+    options = parser.parse_args(list(arguments))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        ids = pictures(folder, options.pictures)
+        rows = located(folder, [f"{one}.jpg" for one in ids], options.model)
+        blank = located(folder, [f"{one}-blank.jpg" for one in ids], options.model)
+        (folder / "answers.json").write_text(json.dumps({"ids": ids, "rows": rows, "blank": blank}), encoding="utf-8")
+    found, nothing = errors(rows, ids) <= NEAR_KM, errors(blank, ids) <= NEAR_KM
+    others = errors(rows, [*ids[len(ids) // 2 :], *ids[: len(ids) // 2]]) <= NEAR_KM
+    one = share("acc@25km", int(found.sum()), len(ids))
+    answered = sum(row.get("lat") is not None for row in rows)
+    print(f"   {options.model}: {found.sum()} of {len(ids)} within 25 km, {one.value:.1%} ({one.low:.1%}-{one.high:.1%}); "
+          f"{answered} answered; boards without a word {nothing.sum()}, another place {others.sum()}")  # fmt: skip
+    return judge([
+        Goal("places with a readable plate", len(ids), at_least=PICTURES),
+        Goal("share within 25 km", float(found.mean()), at_least=GOAL),
+        Goal("boards without a word, within 25 km", int(nothing.sum()), at_most=0),
+        Goal("another place, within 25 km", int(others.sum()), at_most=0),
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
