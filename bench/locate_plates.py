@@ -2,8 +2,8 @@
 
 Places come from another world (seed 8: the same Earth, other streets, signs and pictures), from cells of which nothing
 was trained on in any world, so no agent has seen them. A plate is readable where the painter left it free and its
-letters have 14 pixels or more; whether the geocoder's first street of that name is the right one is not asked. Controls:
-the same pictures whose boards are without a word, and every answer measured against another place.
+letters have 14 pixels or more; whether the geocoder's first street of that name is the right one is not asked.
+Controls: the same pictures whose boards are without a word, and every answer measured against another place.
 
     python -m bench locate_plates
     python -m bench.locate_plates --pictures 20 --model trained:finds-1
@@ -112,8 +112,9 @@ def main(arguments: Sequence[str] = ()) -> int:
     others = errors(rows, [*ids[len(ids) // 2 :], *ids[: len(ids) // 2]]) <= NEAR_KM
     one = share("acc@25km", int(found.sum()), len(ids))
     answered = sum(row.get("lat") is not None for row in rows)
-    print(f"   {options.model}: {found.sum()} of {len(ids)} within 25 km, {one.value:.1%} ({one.low:.1%}-{one.high:.1%}); "
-          f"{answered} answered; boards without a word {nothing.sum()}, another place {others.sum()}")  # fmt: skip
+    print(f"   {options.model}: {found.sum()} of {len(ids)} within 25 km, {one.value:.1%} "
+          f"({one.low:.1%}-{one.high:.1%}); {answered} answered")  # fmt: skip
+    print(f"   boards without a word: {nothing.sum()}; another place: {others.sum()}")
     return judge([
         Goal("places with a readable plate", len(ids), at_least=PICTURES),
         Goal("share within 25 km", float(found.mean()), at_least=GOAL),

@@ -2,17 +2,13 @@
 
 Threads read them (pictures, template, tokens) while the model answers others: done in the model's own thread, reading
 held a GPU back to 60 requests a second.
-
-A seed is a best effort, as in OpenAI's protocol: a request that is answered alone repeats with its seed, requests that
-are answered together share the chance that follows from all their seeds.
 """
 
-import hashlib
 import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,7 +24,6 @@ class Waiting:
 
     read: "Callable[[], Question]"
     sampling: "Sampling"
-    seed: int | None
     answer: "Future[Answer]" = field(default_factory=Future)
     question: "Question | None" = None  # once it is read
 
@@ -85,20 +80,11 @@ class Batcher:
 
     def _answer(self, chosen: list[Waiting]) -> None:
         try:
-            seed = shared_seed([one.seed for one in chosen])
             questions = [one.question for one in chosen if one.question is not None]
-            answers = self._model.answer(questions, chosen[0].sampling, seed)
+            answers = self._model.answer(questions, chosen[0].sampling)
         except Exception as error:  # noqa: BLE001  their callers are told, and the thread goes on
             for one in chosen:
                 one.answer.set_exception(error)
             return
         for one, answer in zip(chosen, answers, strict=True):
             one.answer.set_result(answer)
-
-
-def shared_seed(seeds: Sequence[int | None]) -> int | None:
-    """The seed of requests that are answered together: a single one's own, else one that follows from all of them."""
-    given = [seed for seed in seeds if seed is not None]
-    if len(seeds) == 1 or not given:
-        return seeds[0]
-    return int.from_bytes(hashlib.sha256(repr(seeds).encode()).digest()[:7], "big")

@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,11 @@ class Model:
         self._engines = Engines(fast, self._ends, self.batch)
 
     def read(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, token_limit: int | None
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        token_limit: int | None,
+        seed: int | None = None,
     ) -> Question:
         """The conversation as tokens, or Refused where it does not fit. Several threads may ask at once."""
         shown = [part["image"] for one in messages for part in one["content"] if part["type"] == "image"]
@@ -123,18 +127,16 @@ class Model:
             raise Refused(
                 400, f"the prompt has {len(prompt.ids)} tokens, the context {self._context}", "context_length_exceeded"
             )
-        return Question(prompt, min(room, token_limit or room))
+        return Question(replace(prompt, seed=seed), min(room, token_limit or room))
 
-    def answer(self, questions: Sequence[Question], sampling: Sampling, seed: int | None) -> list[Answer]:
-        """The model's next turns; the same for the same question at temperature 0, or alone with the same seed."""
+    def answer(self, questions: Sequence[Question], sampling: Sampling) -> list[Answer]:
+        """The model's next turns; a question with a seed is answered the same whatever is answered beside it."""
         longest = -(-max(one.limit for one in questions) // ROUND) * ROUND
         # Not inference_mode: tables of positions are kept for a process, and training may be in the same one.
-        with torch.no_grad(), torch.random.fork_rng():
-            if seed is not None:
-                torch.manual_seed(seed)
-            else:
-                torch.seed()
-            found = self._engines.generate([one.prompt for one in questions], 1, longest, sampling)
+        with torch.no_grad():
+            found = self._engines.generate(
+                [one.prompt for one in questions], 1, longest, replace(sampling, seeded=True)
+            )
         return [self._told(one, rollout.ids) for one, [rollout] in zip(questions, found, strict=True)]
 
     def _told(self, question: Question, ids: list[int]) -> Answer:

@@ -82,9 +82,9 @@ class Service:
 
         def read() -> "Question":
             messages = conversation(asked, self._model.min_pixels, self._model.max_pixels)
-            return self._model.read(messages, asked.tools, asked.token_limit)
+            return self._model.read(messages, asked.tools, asked.token_limit, asked.seed)
 
-        return Waiting(read, Sampling(asked.temperature, asked.top_k, asked.top_p), asked.seed)
+        return Waiting(read, Sampling(asked.temperature, asked.top_k, asked.top_p))
 
     def _check_key(self, request: Request) -> None:
         _check_sender(request, self._host)

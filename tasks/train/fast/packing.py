@@ -27,6 +27,7 @@ class Sample:
     labels: Sequence[int]  # as long as ids; IGNORED where the token is not the assistant's
     pixels: torch.Tensor | None = None  # patches x values
     grids: tuple[Grid, ...] = ()
+    seed: int | None = None  # of what is drawn after it, where `Sampling.seeded`; None: any
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from schemas.errors import GeofixError
 from tasks.train.fast.model import FastModel, Weights, text_after, text_before
 from tasks.train.fast.packing import IGNORED, Sample, pack
 from tasks.train.rollouts.cache import GroupCache
-from tasks.train.rollouts.sampling import Sampling, draw
+from tasks.train.rollouts.sampling import Sampling, chances, draw
 
 CHECK = 16  # decoding steps between two looks at which rollouts have ended
 PREFILL = 6144  # tokens of prompts computed together: two of 2 megapixels, more of small ones
@@ -92,6 +92,8 @@ class RolloutEngine:
         self.ids = torch.zeros(count, new_tokens, dtype=torch.long, device=self.device)
         self.log_probs = torch.zeros(count, new_tokens, device=self.device)
         self.written = torch.zeros(count, dtype=torch.long, device=self.device)
+        is_drawn = self.sampling.seeded and self.sampling.temperature > 0
+        self.chances = torch.zeros(count, new_tokens, device=self.device) if is_drawn else None
         self.graph: Any = None
 
     def generate(self, prompts: Iterable[Sample]) -> Iterator[tuple[int, list[Rollout]]]:
@@ -157,7 +159,13 @@ class RolloutEngine:
                 cache.prefix[1, layer, to : to + length] = v[start : start + length]
 
         x = self.model.hidden(batch, keep)[torch.tensor(ends, device=self.device) - 1]
-        tokens, log_probs = draw(self.logits(x).repeat_interleave(size, 0), self.sampling, self.banned)
+        chance = None
+        if self.chances is not None:
+            for place, prompt in zip(places, prompts, strict=True):
+                drawn = chances(prompt.seed, size * self.new_tokens).view(size, self.new_tokens)
+                self.chances[place * size : (place + 1) * size] = drawn.to(self.device)
+            chance = torch.cat([self.chances[place * size : (place + 1) * size, 0] for place in places])
+        tokens, log_probs = draw(self.logits(x).repeat_interleave(size, 0), self.sampling, self.banned, chance)
         for n, place in enumerate(places):
             rows = slice(place * size, (place + 1) * size)
             first = tokens[n * size : (n + 1) * size]
@@ -184,8 +192,9 @@ class RolloutEngine:
             cache.append(number, k, v, place)
             attended = cache.attend(number, q, used).flatten(1)
             x = model.after_attention(layer, x, attended, _after)
-        tokens, log_probs = draw(self.logits(x), self.sampling, self.banned)
         at = self.written.clamp(max=self.new_tokens - 1)[:, None]
+        chance = None if self.chances is None else self.chances.gather(1, at)[:, 0]
+        tokens, log_probs = draw(self.logits(x), self.sampling, self.banned, chance)
         goes_on = ~self.is_over
         self.ids.scatter_(1, at, torch.where(goes_on, tokens, self.ids.gather(1, at)[:, 0])[:, None])
         self.log_probs.scatter_(1, at, torch.where(goes_on, log_probs, self.log_probs.gather(1, at)[:, 0])[:, None])

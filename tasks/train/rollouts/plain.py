@@ -52,10 +52,13 @@ class PlainEngine:
             }  # fmt: skip
         if self.model.image_token != NO_TOKEN:  # a picture's placeholder in a completion would need a picture
             options["suppress_tokens"] = [self.model.image_token]
-        ids = self.model.model.generate(
-            **self.model.inputs(prompt, self.size), **options, max_new_tokens=self.new_tokens, num_beams=1,
-            repetition_penalty=1.0, eos_token_id=self.ends, pad_token_id=self.ends[0], use_cache=True,
-        )  # fmt: skip
+        with torch.random.fork_rng(enabled=self.sampling.seeded):
+            if self.sampling.seeded:
+                torch.seed() if prompt.seed is None else torch.manual_seed(prompt.seed)
+            ids = self.model.model.generate(
+                **self.model.inputs(prompt, self.size), **options, max_new_tokens=self.new_tokens, num_beams=1,
+                repetition_penalty=1.0, eos_token_id=self.ends, pad_token_id=self.ends[0], use_cache=True,
+            )  # fmt: skip
         return [self._rollout(row[len(prompt.ids) :]) for row in ids.tolist()]
 
     def _rollout(self, ids: list[int]) -> Rollout:

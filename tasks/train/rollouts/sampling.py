@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from schemas.errors import GeofixError
@@ -16,6 +17,7 @@ class Sampling:
     temperature: float = 1.0
     top_k: int = 0  # 0: all
     top_p: float = 1.0
+    seeded: bool = False  # each prompt by its own seed, so that others beside it change nothing
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -40,16 +42,34 @@ def restrict(log_probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return log_probs
 
 
+def chances(seed: int | None, count: int) -> torch.Tensor:
+    """Numbers from 0 up to 1 for the tokens of one rollout."""
+    return torch.from_numpy(np.random.default_rng(seed).random(count, dtype=np.float32))
+
+
 def draw(
-    logits: torch.Tensor, sampling: Sampling, banned: torch.Tensor | None = None
+    logits: torch.Tensor,
+    sampling: Sampling,
+    banned: torch.Tensor | None = None,
+    chance: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A token for each row, and its log-probability at this temperature before any restriction (as TRL defines it).
 
     `banned` holds tokens that are never drawn: a picture's placeholder in a completion would need a picture.
+    `chance` is a number for each row, from 0 up to 1, that decides it.
     """
     values = logits.float()
     log_probs = (values / (sampling.temperature or 1.0)).log_softmax(-1)
     chosen = log_probs if banned is None else log_probs.index_fill(1, banned, float("-inf"))
+    if sampling.temperature > 0 and chance is not None:
+        weights = restrict(chosen, sampling).softmax(-1)
+        below = weights.cumsum(-1)
+        tokens = torch.searchsorted(below, chance[:, None] * below[:, -1:], right=True).clamp_(
+            max=weights.shape[-1] - 1
+        )
+        # Rounding may lead beyond the last token that has a chance.
+        tokens = torch.where(weights.gather(1, tokens) > 0, tokens, weights.argmax(-1, keepdim=True))
+        return tokens[:, 0], log_probs.gather(1, tokens)[:, 0]
     if sampling.temperature > 0:
         # argmax(log p - log e) with e exponential draws from p: no host synchronization, unlike multinomial.
         noise = torch.empty_like(log_probs).exponential_().clamp_min_(1e-20).log_()

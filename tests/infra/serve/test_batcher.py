@@ -1,4 +1,4 @@
-"""Which requests are answered together, and with whose seed."""
+"""Which requests are answered together, and what is done meanwhile."""
 
 import threading
 import time
@@ -6,13 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from infra.serve.batcher import Batcher, Waiting, shared_seed
-
-
-def test_a_request_alone_keeps_its_seed_and_several_share_one_that_follows_from_all() -> None:
-    assert shared_seed([7]) == 7 and shared_seed([None]) is None and shared_seed([None, None]) is None
-    together = shared_seed([1, 2])
-    assert together == shared_seed([1, 2]) and together not in (1, 2, shared_seed([2, 1]), shared_seed([1, 3]))
+from infra.serve.batcher import Batcher, Waiting
 
 
 class Slow:
@@ -23,7 +17,7 @@ class Slow:
     def __init__(self) -> None:
         self.go, self.batches = threading.Event(), list[list[int]]()
 
-    def answer(self, questions: list[int], sampling: object, seed: int | None) -> list[str]:
+    def answer(self, questions: list[int], sampling: object) -> list[str]:
         self.batches.append(list(questions))
         assert self.go.wait(30)
         return [f"to {one}" for one in questions]
@@ -37,7 +31,7 @@ def waiting(question: int, read: threading.Event | None = None) -> Waiting:
             read.set()
         return question
 
-    return Waiting(reading, cast(Any, "alike"), None)
+    return Waiting(reading, cast(Any, "alike"))
 
 
 def test_requests_are_read_while_the_model_answers_others_and_then_answered_together() -> None:

@@ -108,6 +108,18 @@ def test_requests_at_the_same_time_are_answered_as_alone(client: httpx.Client) -
         assert list(pool.map(at_once, colours)) == alone
 
 
+def test_a_seed_draws_the_same_whatever_is_answered_beside_it(client: httpx.Client) -> None:
+    def text(seed: int) -> str:
+        drawn = ask(client, temperature=1.0, top_p=0.9, seed=seed, max_tokens=24)
+        return str(drawn.json()["choices"][0]["message"]["content"])
+
+    alone = [text(seed) for seed in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(text, range(6))) == alone
+        assert list(pool.map(text, reversed(range(6)))) == alone[::-1]
+    assert len(set(alone)) == 6
+
+
 async def test_our_own_chat_client_talks_to_it(server: tuple[str, subprocess.Popen[bytes]]) -> None:
     endpoint = TrainedEndpoint(base_url=server[0] + "/v1", key_env="SERVE_TEST_KEY")
     connections = connect(ServicesSettings(trained=endpoint), {"SERVE_TEST_KEY": KEY})

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from schemas.errors import GeofixError
 from tasks.train.fast.families import fast_model
 from tasks.train.fast.packing import Sample
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
-from tasks.train.rollouts.sampling import Sampling, draw, restrict
+from tasks.train.rollouts.sampling import Sampling, chances, draw, restrict
 
 END = 1
 Plain = Callable[[Sample], dict[str, torch.Tensor]]
@@ -96,6 +97,32 @@ def test_draws_follow_the_probabilities() -> None:
     assert set(draw(logits, Sampling(top_k=2))[0].tolist()) == {0, 1}
     assert set(draw(logits, Sampling(top_p=0.6))[0].tolist()) == {0, 1}
     assert set(draw(logits, Sampling(top_p=0.4))[0].tolist()) == {0}
+
+
+def test_chances_draw_by_the_probabilities_and_never_what_has_none() -> None:
+    shares = torch.tensor([0.5, 0.0, 0.3, 0.2, 0.0])
+    logits = shares.log().clamp_min(-1e30).repeat(40_000, 1)
+    chance = chances(3, 40_000)
+    tokens, log_probs = draw(logits, Sampling(), chance=chance)
+    torch.testing.assert_close(tokens.bincount(minlength=5) / 40_000, shares, atol=0.01, rtol=0)
+    assert log_probs[0].item() == pytest.approx(math.log(shares[int(tokens[0])]), abs=1e-5)
+    banned = torch.tensor([0])
+    for top in (Sampling(), Sampling(top_k=2), Sampling(top_p=0.7)):
+        edges = torch.tensor([0.0, 1 - 2**-24]).repeat(20_000)
+        assert set(draw(logits, top, banned, edges)[0].tolist()) <= {2, 3}
+    assert set(draw(logits, Sampling(top_k=2), chance=chance)[0].tolist()) == {0, 2}
+
+
+def test_a_seeded_prompt_is_answered_alike_alone_and_beside_others(
+    model: Qwen2_5_VLForConditionalGeneration, prompts: list[Sample]
+) -> None:
+    asked = [replace(one, seed=number) for number, one in enumerate(prompts)]
+    drawn = Sampling(1.0, seeded=True)
+    together = rollouts(model, asked, sampling=drawn, group_size=1, groups=4)
+    alone = [rollouts(model, [one], sampling=drawn, group_size=1, groups=1)[0] for one in asked]
+    assert [[one.ids for one in group] for group in together] == [[one.ids for one in group] for group in alone]
+    others = rollouts(model, [replace(one, seed=None) for one in prompts], sampling=drawn, group_size=1)
+    assert [group[0].ids for group in others] != [group[0].ids for group in together]
 
 
 def test_top_p_counts_among_the_top_k() -> None:
