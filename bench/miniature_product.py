@@ -99,7 +99,8 @@ def report(lake: Lake) -> int:
     print(f"   trajectories: {kept} kept of {trajectories.height}; Pass@K kept {regimes.filter('kept').height} of "
           f"{regimes.height} pictures")  # fmt: skip
     asked = predictions(lake)
-    goals, before = [], None
+    goals: list[Goal] = []
+    before: dict[str, float] | None = None
     for phase in PHASES:
         errors = asked.get((phase, phase != "sft"))  # after SFT it answers at once
         if errors is None:
@@ -112,8 +113,15 @@ def report(lake: Lake) -> int:
               f"{rewards.mean():.3f} ({low:.3f}-{high:.3f}), {errors.height} places")  # fmt: skip
         goals.append(Goal(f"{phase}: held-out places", errors.height, at_least=HELD_OUT))
         if before is not None:
-            goals.append(Goal(f"{phase}: reward, low end", low, at_least=float(np.nextafter(before, 2.0))))
-        before = high
+            # Places differ more than phases do, so what is judged is the difference at the same places.
+            both = [
+                (one, before[name]) for name, one in zip(errors["image_id"], rewards, strict=True) if name in before
+            ]
+            more = np.array([after - earlier for after, earlier in both])
+            least, most = mean_interval(more)
+            print(f"      reward over the phase before: {more.mean():+.3f} ({least:+.3f} to {most:+.3f})")
+            goals.append(Goal(f"{phase}: reward over the phase before, low end", least, at_least=1e-9))
+        before = dict(zip(errors["image_id"], rewards, strict=True))
         if phase != "sft":
             goals += controls(phase, errors, asked.get((phase, False)), found.low or 0.0)
     return judge(goals)
@@ -140,7 +148,7 @@ def controls(phase: str, errors: pl.DataFrame, without: pl.DataFrame | None, low
 
 
 def predictions(lake: Lake) -> dict[tuple[str, bool], pl.DataFrame]:
-    """(phase, with tools) -> km, lat, lon and the truth of every answer, in one order of pictures."""
+    """(phase, with tools) -> picture, km, lat, lon and the truth of every answer, in one order of pictures."""
     phases = dict(lake.read("models").select("model_id", "training_stage").iter_rows())
     truth = lake.read("labels", columns=["image_id", "lat", "lon"]).rename({"lat": "true_lat", "lon": "true_lon"})
     rows = lake.read("predictions").join(truth, on="image_id").sort("image_id")
@@ -148,7 +156,7 @@ def predictions(lake: Lake) -> dict[tuple[str, bool], pl.DataFrame]:
     for (policy, tools), some in rows.group_by("policy", "tools", maintain_order=True):
         phase = phases.get(str(policy).partition(":")[2])
         if phase is not None:
-            figures = some.select(pl.col("error_km").alias("km"), "lat", "lon", "true_lat", "true_lon")
+            figures = some.select("image_id", pl.col("error_km").alias("km"), "lat", "lon", "true_lat", "true_lon")
             found[phase, tools != "none"] = figures
     return found
 
