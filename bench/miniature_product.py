@@ -2,8 +2,8 @@
 
 `python -m bench.miniature --product [--set KEY=VALUE] [--minutes 25]`: `geofix` commands on one lake in the folder
 `geofix-miniature` (GEOFIX_MINIATURE), with recipe spotmini and profile miniature. Every command goes on where it was
-stopped, so the benchmark may be killed and begun again. What is read from the lake at the end is judged: each phase
-against the one before and against controls.
+stopped, so the benchmark may be killed and begun again; each phase's weights are packed beside the lake. What is read
+from the lake at the end is judged: each phase against the one before and against controls.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tasks.geo.distance import distance_km
 from tasks.lake import Lake
 from tasks.recipes.spotagent.reward import reward_at
 from tasks.reward.metrics import share
+from tasks.train.packaged import SHARED, pack_base
 
 HELD_OUT = 1000  # places, at least
 RECIPE = "spotmini"
@@ -40,15 +41,16 @@ def commands(lake: Path, changed: Sequence[str]) -> list[tuple[str, list[str]]]:
     common = ["--lake", str(lake), "--profile", "miniature", "--recipe", RECIPE]
     for one in (f"offline.processes={processes}", *changed):
         common += ["--set", one]
-    controls = ["--set", "evaluate.tools=[]"]
+    with_tools = ["--set", "evaluate.policies=[cold_start, grpo]"]  # after SFT it knows no tools
+    without_tools = ["--set", "evaluate.tools=[]"]
     return [
         ("data", ["run", "--to", "review", *common]),
         ("synthesize", ["synthesize", *common]),
         ("sft and cold start", ["train", *common, "--set", "train.phases=[sft, cold_start]"]),
         ("Pass@K", ["difficulty", *common]),
         ("GRPO", ["train", *common]),
-        ("evaluate", ["evaluate", *common]),
-        ("evaluate without tools", ["evaluate", *common, *controls]),
+        ("evaluate", ["evaluate", *common, *with_tools]),
+        ("evaluate without tools", ["evaluate", *common, *without_tools]),
     ]
 
 
@@ -78,6 +80,8 @@ def run(changed: Sequence[str], minutes: float) -> int:
             return 1
         if name == "data":
             approve_newest(Lake(lake))
+        if "train" in arguments:
+            write_weights(Lake(lake), root)
         mark.write_text(f"{time.monotonic() - began:.0f} s\n", encoding="utf-8")
         print(f"   {name}: {time.monotonic() - began:.0f} s", flush=True)
     return report(Lake(lake))
@@ -89,6 +93,14 @@ def approve_newest(lake: Lake) -> None:
     if newest["status"] != "approved":
         print(f"   snapshot {newest['snapshot_id'][:12]} is {newest['status']}, approved by force", flush=True)
         review.approve(lake, newest["snapshot_id"], "bench miniature", "to measure training", force=True)
+
+
+def write_weights(lake: Lake, folder: Path) -> None:
+    """Every trained model as a file of a few MB, as the packaged agent is one: a lent machine may be gone tomorrow."""
+    for row in lake.read("models").iter_rows(named=True):
+        file = folder / f"{row['training_stage']}.safetensors"
+        if not file.exists():
+            pack_base(lake.blobs.pull(row["checkpoint"]), file, leave_out=SHARED)
 
 
 def report(lake: Lake) -> int:
