@@ -90,8 +90,8 @@ def errors(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> np.ndarray:
     for row, image_id in zip(rows, ids, strict=True):
         record = _world().image(image_id)
         assert record is not None
-        lat, lon = row.get("lat"), row.get("lon")
-        found.append(float(distance_km(lat, lon, record.lat, record.lon)) if lat is not None else np.inf)
+        answered = row["lat"] is not None
+        found.append(float(distance_km(row["lat"], row["lon"], record.lat, record.lon)) if answered else np.inf)
     return np.array(found)
 
 

@@ -130,7 +130,7 @@ class Model:
         return Question(replace(prompt, seed=seed), min(room, token_limit or room))
 
     def answer(self, questions: Sequence[Question], sampling: Sampling) -> list[Answer]:
-        """The model's next turns; one with a seed is the same whatever is answered beside it, but for a GPU's rounding."""
+        """The next turns; one with a seed is the same whatever is answered beside it, but for a GPU's rounding."""
         longest = -(-max(one.limit for one in questions) // ROUND) * ROUND
         # Not inference_mode: tables of positions are kept for a process, and training may be in the same one.
         with torch.no_grad():

@@ -47,6 +47,7 @@ def test_requests_are_read_while_the_model_answers_others_and_then_answered_toge
     with pytest.raises(ValueError, match="cannot be read"):
         bad.result(30)
     model.go.set()
-    assert [one.result(30) for one in (first, *later)] == ["to 1", "to 2", "to 3", "to 4"]
+    told: list[Any] = [one.result(30) for one in (first, *later)]
+    assert told == ["to 1", "to 2", "to 3", "to 4"]
     assert sorted(number for batch in model.batches[1:] for number in batch) == [2, 3, 4]
     assert len(model.batches) <= 3
