@@ -394,7 +394,7 @@ NO_PICTURE = dict.fromkeys(("plan", "street", "satellite"), "reads no stored pic
 FAULTS = [
     Fault("SIGKILL", signalled(signal.SIGKILL)),
     Fault("SIGHUP", signalled(signal.SIGHUP), "interrupted: finished work is saved; run the same command again"),
-    Fault("full disk", full_disk, "space|full", needs_mounts=True),
+    Fault("full disk", full_disk, "(?i)no space.*free|no room.*free", needs_mounts=True),
     Fault("read-only lake", read_only, "(?i)read-only.*--lake", needs_mounts=True),
     Fault("clock a day ahead", clock_jump(DAY_S)),
     Fault("clock a day back", clock_jump(-DAY_S)),

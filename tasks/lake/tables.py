@@ -1,7 +1,6 @@
 """The lake: Delta tables by contract, and the image store beside them. How tables are written is in `writes.py`."""
 
 import json
-import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +20,8 @@ from tasks.lake.names import KEY_FILE, Names
 from tasks.lake.reading import check_files, damaged, damaged_commits, first_line, reading, scan_table
 from tasks.lake.state import state_folder
 from tasks.lake.table_schema import check_stored_schema, stored_name
-from tasks.lake.writes import Commit, TableWrites, contract_of, no_space, write_error
+from tasks.lake.writes import Commit, TableWrites, contract_of, is_full, no_space, write_error
 
-LEAST_FREE_BYTES = 4_000_000  # for a commit
 # Snapshots are read by version for years: the log that describes them must not expire.
 TABLE_CONFIGURATION = {
     "delta.logRetentionDuration": "interval 36500 days",
@@ -147,7 +145,8 @@ class Lake(TableWrites):
     def _problem(self, error: OSError | LakeError) -> str:
         """Why the lake cannot be used, and what to do about it."""
         if isinstance(error, OSError) or self.blobs.is_local:
-            return f"{getattr(error, 'strerror', None) or error}; choose another with --lake"
+            cause = error if isinstance(error, OSError) else error.__cause__
+            return f"{getattr(cause, 'strerror', None) or error}; choose another with --lake"
         from tasks.lake.object_blobs import store_problem
 
         return store_problem(self._location, error.__cause__)
@@ -203,7 +202,7 @@ class Lake(TableWrites):
     def _refuse_full_disk(self, name: str) -> None:
         # The library that writes tables ends in a panic there, and prints a page of it.
         folder = self._location.folder
-        if folder is not None and shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+        if folder is not None and is_full(str(folder)):
             raise no_space(name, self.uri)
 
 

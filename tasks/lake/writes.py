@@ -11,6 +11,7 @@ count, on a disk and on an object store alike.
 import json
 import random
 import re
+import shutil
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -31,6 +32,7 @@ from tasks.lake.reading import first_line, scan_table
 from tasks.lake.table_schema import added_columns, rewritten_columns, to_arrow
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,200}")  # may stand in a predicate without escaping
+LEAST_FREE_BYTES = 4_000_000  # for a commit
 COMMIT_TRIES = 12  # concurrent writers conflict and try again on the new version
 ACTION = "_action"  # column of a change's source: end, revive, delete or insert
 # Tombstones of the runner: the row was right for its settings and input, and may be wanted again.
@@ -351,7 +353,15 @@ def no_space(name: str, where: str) -> LakeUnwritable:
 
 
 def write_error(name: str, where: str, error: BaseException) -> LakeError:
-    text = first_line(error)
-    if getattr(error, "errno", None) == 28 or "os error 28" in text or "No space left" in text:
+    whole = str(error)
+    if getattr(error, "errno", None) == 28 or "os error 28" in whole or "No space left" in whole or is_full(where):
         return no_space(name, where)
-    return LakeUnwritable(f"table '{name}' in {where} cannot be written: {text}")
+    return LakeUnwritable(f"table '{name}' in {where} cannot be written: {first_line(error)}")
+
+
+def is_full(where: str) -> bool:
+    """Whether the disk of a local lake is: delta-rs may say no more than "Generic LocalFileSystem error"."""
+    try:
+        return shutil.disk_usage(where).free < LEAST_FREE_BYTES
+    except OSError:  # not a folder of this machine
+        return False

@@ -10,10 +10,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from schemas.errors import LakeError, LakeUnwritable
 from tasks.lake import Commit, Lake
 from tasks.lake.image_store import CorruptImage
+from tasks.lake.writes import write_error
 
 
 @pytest.fixture
@@ -190,6 +192,9 @@ def test_a_full_disk_is_one_clear_line_and_leaves_the_table_as_it_was(tmp_path: 
             filler.write(bytes(shutil.disk_usage(mount).free - 1_000_000))
         with pytest.raises(LakeUnwritable, match="no space left on the disk"):
             lake.upsert("places", [place("b")], Commit("run", 3))  # not begun
+        # All that delta-rs may say of it.
+        said = str(write_error("places", lake.uri, DeltaError("Generic LocalFileSystem error")))
+        assert "no space left on the disk" in said and "free some and run again" in said
         with pytest.raises(LakeUnwritable, match="cannot be written: No space left"):
             lake.images.put(bytes(range(256)) * 8000, "jpg")
         assert not list((lake.root / "images").rglob("*.tmp"))
