@@ -287,7 +287,7 @@ def clock_jump(by_s: int) -> Strike:
         cell.copy()
         library, clock = cell.folder / "clock_shift.so", cell.folder / "clock"
         source = Path(__file__).with_name("clock_shift.c")
-        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source)], check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"], check=True)
         clock.write_text("0")
         process = cell.start(LD_PRELOAD=str(library), CLOCK_SHIFT_FILE=str(clock))
         cell.wait_until_under_way(process)

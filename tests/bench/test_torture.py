@@ -1,13 +1,19 @@
 """What the torture suite calls clean."""
 
+import os
+import shutil
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from bench import torture_faults
 from bench.torture import STAGES, judge_end, table
 from bench.torture_faults import FAULTS, HANGS, READ, USED, Ended, Fault
 
+CLOCK = Path(torture_faults.__file__).with_name("clock_shift.c")
 FULL = Fault("full disk", lambda cell: Ended(0, "", ""), "no space.*free")
 
 
@@ -73,3 +79,50 @@ def test_the_docs_name_every_fault() -> None:
     rows = text.partition("## When something breaks")[2].splitlines()
     named = [name for row in rows if row.startswith("| ") for name in row.split(" | ")[0].strip("| ").split(", ")]
     assert named[1:] == [fault.name for fault in FAULTS]
+
+
+WAITS = """
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static double since(double began) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec / 1e9 - began;
+}
+int main(void) {
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+    struct timespec until;
+    int word = 0;
+    clock_gettime(CLOCK_REALTIME, &until);
+    printf("%ld", (long)until.tv_sec);
+    until.tv_nsec = 0, until.tv_sec += 2;
+    double began = since(0);
+    pthread_mutex_lock(&mutex);
+    pthread_cond_timedwait(&cond, &mutex, &until);
+    printf(" %.3f", since(began));
+    until.tv_sec += 1, began = since(0);
+    syscall(SYS_futex, &word, FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME, 0, &until, 0, FUTEX_BITSET_MATCH_ANY);
+    printf(" %.3f\\n", since(began));
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_clock_jumps_and_who_waits_until_a_time_still_waits(tmp_path: Path) -> None:
+    library, program, source, shift = (tmp_path / name for name in ("clock.so", "waits", "waits.c", "shift"))
+    source.write_text(WAITS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, CLOCK, "-ldl"], check=True)
+    subprocess.run(["cc", "-o", program, source, "-lpthread"], check=True)
+    for by_s in (86_400, -86_400):
+        shift.write_text(str(by_s))
+        shifted = {**os.environ, "LD_PRELOAD": str(library), "CLOCK_SHIFT_FILE": str(shift)}
+        said = subprocess.run([program], env=shifted, capture_output=True, text=True, check=True, timeout=60).stdout
+        now, by_condition, by_call = said.split()
+        assert abs(int(now) - time.time() - by_s) < 60
+        assert 0.9 < float(by_condition) < 30 and 0.9 < float(by_call) < 30
