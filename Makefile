@@ -14,10 +14,8 @@ demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
 
 # One thread a process: the workers fill the cores, and threads of a library that wait for each other burn them.
-# Half as many workers again as cores: a quarter of the time tests wait for servers to start and for children to end.
-TEST_WORKERS ?= $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 10
 
 # The tests that take minutes each.
 test-slow: $(READY)
