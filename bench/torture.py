@@ -242,9 +242,13 @@ def main(arguments: Sequence[str] = ()) -> int:
             os.environ.update(prefect.variables)
             torture = Torture(folder, given.lakes or folder / "lakes", world.url)
             torture.prepare(stages[-1])
+            cells = [(fault, stage) for fault in chosen for stage in stages]
+            cells.sort(key=lambda one: faults[one[0]].alone)
+            alone = [one for one in cells if faults[one[0]].alone]
             with ThreadPoolExecutor(given.jobs) as pool:
-                cells = [(fault, stage) for fault in chosen for stage in stages]
-                found = list(pool.map(lambda one: torture.cell(faults[one[0]], one[1]), cells))
+                beside = cells[: len(cells) - len(alone)]
+                found = list(pool.map(lambda one: torture.cell(faults[one[0]], one[1]), beside))
+            found += [torture.cell(faults[fault], stage) for fault, stage in alone]
         finally:
             prefect.stop()
     seen = dict(zip(cells, found, strict=True))

@@ -10,7 +10,6 @@ import random
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from bench.prefect_api import PrefectApi
 from bench.s3_server import s3_server
 from flows.servers import free_port
 from schemas.load import load_config
-from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN, OFFLINE_URL
+from schemas.settings.services import OFFLINE_CHAT_KEY, OFFLINE_MAPILLARY_TOKEN, OFFLINE_URL
 from tasks.lake import Lake
 from tasks.lake.backup import copy_lake
 from tasks.lake.names import KEY_FILE
@@ -149,6 +148,7 @@ class Fault:
     names: str = ""  # what the one line has to say of the fault and of what to do, as a regular expression
     senseless: dict[str, str] = field(default_factory=dict)  # stages it cannot strike, and why
     needs_mounts: bool = False
+    alone: bool = False  # it changes the environment of this process, which cells beside it would inherit
 
 
 def _end_group(process: "subprocess.Popen[str]") -> None:
@@ -181,7 +181,9 @@ def out_of_memory(cell: Cell) -> Ended:
     while process.poll() is None and time.monotonic() < until:
         with contextlib.suppress(psutil.Error):
             family = psutil.Process(process.pid).children(recursive=True)
-            workers = [one for one in family if one.cmdline() and one.cmdline()[0].startswith("ray::")]
+            named = [(one, one.cmdline()[0]) for one in family if one.cmdline()]
+            # Not Ray's own agents, which are called alike: their node ends with them.
+            workers = [one for one, name in named if name.startswith("ray::") and "Agent" not in name]
             if workers:
                 max(workers, key=lambda one: one.memory_info().rss).kill()
                 break
@@ -322,8 +324,9 @@ def dead_proxy(cell: Cell) -> Ended:
             if str(getattr(endpoint, name)).startswith(OFFLINE_URL):
                 address = REMOTE + getattr(endpoint, name).removeprefix(OFFLINE_URL)
                 cell.command += ["--set", f"services.{service}.{name}={address}"]
-    keys = ("TAVILY_API_KEY", "AMAP_KEY", "GOOGLE_MAPS_KEY", "OPENAI_API_KEY")
+    keys = ("TAVILY_API_KEY", "AMAP_KEY", "GOOGLE_MAPS_KEY")
     cell.environment |= {**dict.fromkeys(keys, "offline"), "MAPILLARY_TOKEN": OFFLINE_MAPILLARY_TOKEN}
+    cell.environment["OPENAI_API_KEY"] = OFFLINE_CHAT_KEY
     cell.environment |= {"HTTP_PROXY": cell.world, "http_proxy": cell.world, "NO_PROXY": "127.0.0.1,localhost"}
     gone = f"http://127.0.0.1:{free_port()}"
     return cell.run(HTTP_PROXY=gone, http_proxy=gone)
@@ -353,11 +356,14 @@ def restarted_head(cell: Cell) -> Ended:
     return ended
 
 
-_one_store = threading.Lock()  # its address is in the environment of this process, for the comparison
+def _restore_environment(before: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def lost_credentials(cell: Cell) -> Ended:
-    cell.closing.enter_context(_one_store)
+    # The store's address is in the environment of this process, for the comparison.
+    cell.closing.callback(_restore_environment, dict(os.environ))
     denied = cell.folder / "denied"
     os.environ.update(cell.closing.enter_context(s3_server(denied=denied)))
     os.environ["GEOFIX_STATE"] = str(cell.folder / "state")
@@ -406,7 +412,7 @@ FAULTS = [
     Fault("restarted head", restarted_head, "Ray cluster.*run the same command again", NO_RAY),
     Fault("out of memory", out_of_memory, "", NO_RAY),
     Fault("dead proxy", dead_proxy, "proxy", NO_SERVICE),
-    Fault("lost credentials", lost_credentials, "AWS_ACCESS_KEY_ID"),
+    Fault("lost credentials", lost_credentials, "AWS_ACCESS_KEY_ID", alone=True),
     Fault("Prefect restarted", prefect_restarted, "Prefect.*run the same command again"),
     Fault("space and umlaut", odd_path),
     Fault("LANG=C", no_language),

@@ -53,7 +53,8 @@ def _answer(reference: Any) -> Any:
     except (RayActorError, GetTimeoutError) as error:
         raise StageRefused(
             "budgets and calls cannot be kept: the actor that writes them down, on the node this command runs "
-            f"on, does not answer ({type(error).__name__}); nothing is asked without it: run the same command again"
+            f"on, does not answer ({type(error).__name__}): if the Ray cluster was restarted, wait until it is back; "
+            "then run the same command again"
         ) from error
 
 
