@@ -22,7 +22,7 @@ from bench.prefect_api import PrefectApi
 from bench.s3_server import s3_server
 from flows.servers import free_port
 from schemas.load import load_config
-from schemas.settings.services import OFFLINE_CHAT_KEY, OFFLINE_MAPILLARY_TOKEN, OFFLINE_URL
+from schemas.settings.services import OFFLINE_URL
 from tasks.lake import Lake
 from tasks.lake.backup import copy_lake
 from tasks.lake.names import KEY_FILE
@@ -324,9 +324,10 @@ def dead_proxy(cell: Cell) -> Ended:
             if str(getattr(endpoint, name)).startswith(OFFLINE_URL):
                 address = REMOTE + getattr(endpoint, name).removeprefix(OFFLINE_URL)
                 cell.command += ["--set", f"services.{service}.{name}={address}"]
-    keys = ("TAVILY_API_KEY", "AMAP_KEY", "GOOGLE_MAPS_KEY")
-    cell.environment |= {**dict.fromkeys(keys, "offline"), "MAPILLARY_TOKEN": OFFLINE_MAPILLARY_TOKEN}
-    cell.environment["OPENAI_API_KEY"] = OFFLINE_CHAT_KEY
+    for service in type(services).model_fields:
+        endpoint = getattr(services, service)
+        if getattr(endpoint, "key_env", None) and endpoint.public_key:
+            cell.environment[endpoint.key_env] = endpoint.public_key
     cell.environment |= {"HTTP_PROXY": cell.world, "http_proxy": cell.world, "NO_PROXY": "127.0.0.1,localhost"}
     gone = f"http://127.0.0.1:{free_port()}"
     return cell.run(HTTP_PROXY=gone, http_proxy=gone)

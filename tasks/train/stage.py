@@ -84,7 +84,7 @@ def work(item: Row, context: WorkerContext) -> Outcome:
 
     arguments: dict[str, Any] = {
         "link": link, "all_samples": all_samples, "settings": settings, "models": blobs.local(MODELS),
-        "store": context.lake.images, "held_out": held_out(context.lake, settings),
+        "store": context.lake.images, "held_out": held_out(context.lake, settings), "state": context.lake.state,
         "connections": context.connections, "report": steps.write, "finish": finish, "stored": stored,
     }  # fmt: skip
     folder = blobs.local(MODELS) / link.model_id

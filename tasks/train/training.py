@@ -50,6 +50,7 @@ def train_model(
     store: ImageStore,
     held_out: Rows = (),
     connections: Connections | None = None,
+    state: Path | None = None,
     report: Callable[[Steps], None] = lambda steps: None,
     finish: Callable[[Path, Result], None] = lambda final, result: None,
     ranks: Ranks = ALONE,
@@ -78,7 +79,7 @@ def train_model(
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
         fast = prepare_model(model, settings, processor)
         encoder = open_encoder(fast, processor, Pictures(store, settings.image_min_pixels, settings.image_max_pixels))
-        phase = _Phase(fast, encoder, settings, store, connections, ranks)
+        phase = _Phase(fast, encoder, settings, store, connections, ranks, state)
         if link.phase == "grpo" and settings.grpo.engine == "vllm":
             phase.vllm = VllmEngines(packed_path(fast), encoder, encoder.end_tokens, settings.grpo.vllm)
             opened.callback(phase.vllm.close)
@@ -120,6 +121,7 @@ class _Phase:
     store: ImageStore
     connections: Connections | None
     ranks: Ranks
+    state: Path | None = None
     vllm: VllmEngines | None = None
 
     def supervised(self, rows: Rows, tuner: TunerSettings) -> Supervised:
@@ -166,7 +168,7 @@ class _Phase:
         if not grpo.max_turns:
             embedded = EmbeddedRollouts(engines, encoder.decode, size, new_tokens, temperature, keep=keep)
             return embedded, lambda number: encoder.prompt(rows[number]["messages_json"])
-        make = environment_maker(self.settings, self.store, connections)
+        make = environment_maker(self.settings, self.store, connections, self.state)
         with_tools = ToolRollouts(
             engines, encoder, make, size, grpo.max_completion_tokens, grpo.max_turns, temperature,
             min(new_tokens, grpo.max_reply_tokens or new_tokens), keep,

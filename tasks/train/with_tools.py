@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -281,9 +282,12 @@ class ToolRollouts:
 
 
 def environment_maker(
-    settings: TrainSettings, store: ImageStore, connections: Connections | None
+    settings: TrainSettings, store: ImageStore, connections: Connections | None, state: Path | None = None
 ) -> Callable[[Mapping[str, Any]], Environment]:
-    """Makes the environment of a sample: its picture, the recipe's words and tools, the turns of the settings."""
+    """Makes the environment of a sample: its picture, the recipe's words and tools, the turns of the settings.
+
+    What tools answer is recorded where the run's calls to models are; if it makes none, in the folder `state`.
+    """
     prompt = rollout_prompt(settings.recipe, settings.grpo.max_turns)
     if not prompt.tools:
         raise GeofixError(
@@ -297,7 +301,7 @@ def environment_maker(
             raise GeofixError(
                 f"the tools of '{settings.recipe}' ask {service}: put its key into {connection.endpoint.key_env}"
             )
-    tools = open_toolbox(connections, None)
+    tools = open_toolbox(connections, state if connections.tools.mode == "record" else None)
 
     def make(row: Mapping[str, Any]) -> Environment:
         original = store.read(*image_references(json.loads(row["messages_json"]))[0])

@@ -191,6 +191,21 @@ def test_recorded_tools_make_the_same_model_bit_by_bit_and_ask_nobody(
     assert asked[0] == asked[1] == asked[2], "no request once it is recorded"
 
 
+def test_tools_are_recorded_also_where_no_model_is_asked(
+    tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reward by distance asks no model, so the run keeps no log of calls."""
+    connections = replace(services(server), tools=ToolsSettings(mode="record"))
+
+    def script(number: int, turn: int) -> Sequence[Call]:
+        return [ZOOM, search(f"place {number}")] if turn == 1 else []
+
+    lake, outcome = trained(tmp_path / "lake", server, script, monkeypatch, connections=connections)
+    assert isinstance(outcome, Kept)
+    written = write_recording(lake.state, asked_services(connections), tmp_path / "tools.sqlite")
+    assert written.by_tool == {"search_web": 4}
+
+
 def test_what_was_never_asked_is_a_miss_that_the_run_counts(
     tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
