@@ -14,6 +14,7 @@ from jinja2 import TemplateError
 
 from infra.serve.request import Refused
 from schemas.errors import GeofixError
+from tasks.agent.tagged import NotTaggable
 from tasks.train.encoding import Encoder, PlainEncoder
 from tasks.train.fast.families import FAMILIES, fast_model
 from tasks.train.fast.layout import Grid
@@ -118,7 +119,7 @@ class Model:
         shown = [part["image"] for one in messages for part in one["content"] if part["type"] == "image"]
         try:
             prompt = self._encoder.prompt(messages, tools, shown)
-        except (GeofixError, TemplateError, TypeError) as error:
+        except (GeofixError, NotTaggable, TemplateError, TypeError) as error:
             raise Refused(400, f"the messages do not fit the chat template: {error}", "invalid_request") from None
         except StopIteration:
             raise Refused(400, "a text holds the mark that stands for a picture", "invalid_request") from None
@@ -127,7 +128,9 @@ class Model:
             raise Refused(
                 400, f"the prompt has {len(prompt.ids)} tokens, the context {self._context}", "context_length_exceeded"
             )
-        return Question(replace(prompt, seed=seed), min(room, token_limit or room))
+        # Clients may send any integer; generators take those of 63 bits.
+        chosen = None if seed is None else seed % 2**63
+        return Question(replace(prompt, seed=chosen), min(room, token_limit or room))
 
     def answer(self, questions: Sequence[Question], sampling: Sampling) -> list[Answer]:
         """The next turns; one with a seed is the same whatever is answered beside it, but for a GPU's rounding."""

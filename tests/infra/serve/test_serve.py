@@ -118,6 +118,8 @@ def test_a_seed_draws_the_same_whatever_is_answered_beside_it(client: httpx.Clie
         assert list(pool.map(text, range(6))) == alone
         assert list(pool.map(text, reversed(range(6)))) == alone[::-1]
     assert len(set(alone)) == 6
+    for odd in (-5, 10**30):  # OpenAI's clients may send any integer
+        assert text(odd) == text(odd) != text(1)
 
 
 async def test_our_own_chat_client_talks_to_it(server: tuple[str, subprocess.Popen[bytes]]) -> None:
