@@ -31,7 +31,7 @@ class Waiting:
         return self.sampling == other.sampling
 
 
-READERS = 8  # at most
+READERS = 4  # at most: they share one interpreter with the model
 
 
 class Batcher:

@@ -4,8 +4,10 @@ import base64
 import binascii
 import io
 import re
+import threading
 from typing import Any, Literal
 
+from cachetools import LRUCache, cached
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,6 +15,7 @@ from tasks.imaging.images import BadImage, model_view
 
 _DATA_URI = re.compile(r"data:image/(?:jpeg|jpg|png);base64,", re.IGNORECASE)
 MAX_IMAGES = 16
+PICTURE_BYTES = 64 * 1024 * 1024  # of pictures that are kept opened
 
 
 class Refused(Exception):
@@ -97,7 +100,19 @@ def _picture(part: dict[str, Any], where: str, min_pixels: int, max_pixels: int)
         # Fetching an address a client names would let it reach into our network.
         raise Refused(400, f"{where}: pictures come as data:image/jpeg or png;base64", "invalid_image_url", where)
     try:
-        view, _ = model_view(base64.b64decode(url[found.end() :], validate=True), max_pixels, min_pixels)
+        return _opened(url[found.end() :], max_pixels, min_pixels)
     except (binascii.Error, BadImage) as error:
         raise Refused(400, f"{where}: not a usable picture ({error})", "invalid_image", where) from None
-    return Image.open(io.BytesIO(view))
+
+
+def _weight(picture: Image.Image) -> int:
+    return 4 * picture.width * picture.height  # its colours, and what was sent of it
+
+
+@cached(LRUCache(PICTURE_BYTES, _weight), lock=threading.Lock())
+def _opened(sent: str, max_pixels: int, min_pixels: int) -> Image.Image:
+    """The picture within the budget; kept, because it comes again with each turn of its conversation."""
+    view, _ = model_view(base64.b64decode(sent, validate=True), max_pixels, min_pixels)
+    picture = Image.open(io.BytesIO(view))
+    picture.load()
+    return picture

@@ -13,6 +13,7 @@ import functools
 import importlib.util
 import io
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,6 +37,7 @@ from tasks.train.plain import PlainModel, as_pixels
 from tasks.train.trainable import TrainableModel
 
 CACHE_BYTES = 256 * 1024 * 1024
+TURN, TURNS = "<|im_start|>", 1024  # the mark that begins a turn; turns that are kept as tokens
 Out = TypeVar("Out")
 
 
@@ -108,6 +110,8 @@ class Encoder:
         self._has_twin = processor.chat_template.strip() == chat_template().strip()
         self._training_template = training_template()
         self._lock = threading.Lock()  # a fast tokenizer changes its own settings while it works
+        # A conversation's first turns come again with each of its requests, and the system's with every one.
+        self._ids_of = functools.lru_cache(maxsize=TURNS)(self._tokens)
         self._open()
 
     def _open(self) -> None:
@@ -230,19 +234,36 @@ class Encoder:
                 return self._by_turns(messages, shown)
             return self.tail(self._rendered(turns_with_tools(messages, tools), True), shown, is_first=True)
         pixels, grids = self.patches(shown)
+        plain = [plain_message(message) for message in messages]
+        if not is_whole:
+            text = self._tokenizer.apply_chat_template(
+                plain,
+                tools=tools,
+                chat_template=self._processor.chat_template,
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+            ids = [token for turn in self._turns(text) for token in self._ids_of(turn)]
+            return self._expanded(ids, [0] * len(ids), pixels, grids)
         with self._lock:
             found = self._tokenizer.apply_chat_template(
-                [plain_message(message) for message in messages],
+                plain,
                 tools=tools,
-                chat_template=self._training_template if is_whole else self._processor.chat_template,
+                chat_template=self._training_template,
                 tokenize=True,
                 return_dict=True,
-                return_assistant_tokens_mask=is_whole,
-                add_generation_prompt=not is_whole,
+                return_assistant_tokens_mask=True,
             )
-        ids = found["input_ids"]
-        spoken = found["assistant_masks"] if is_whole else [0] * len(ids)
-        return self._expanded(ids, spoken, pixels, grids)
+        return self._expanded(found["input_ids"], found["assistant_masks"], pixels, grids)
+
+    def _turns(self, text: str) -> list[str]:
+        """Rendered text, cut where a turn begins if that mark is a token of its own: no other token reaches over it."""
+        mark = self._tokenizer.added_tokens_encoder.get(TURN)
+        return [text] if mark is None else re.split(f"(?={re.escape(TURN)})", text)
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
+        with self._lock:
+            return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def patches(self, pictures: Sequence[Any]) -> tuple[torch.Tensor | None, tuple[Grid, ...]]:
         """Patches and grids of pictures."""

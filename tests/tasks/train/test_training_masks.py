@@ -8,6 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 from trl.chat_template_utils import get_training_chat_template
@@ -24,6 +26,13 @@ from tasks.train.encoding import Encoder, Pictures, conversation_texts
 from tasks.train.fast.packing import IGNORED
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor, train_tokenizer
+
+
+# Words, and the marks by which turns are told apart, also broken ones.
+PIECES = st.lists(
+    st.sampled_from(["<|im_start|>", "<|im_end|>", "<|im_st", "art|>", "user", "\n", " ", "a street", "é", '"', "{"]),
+    max_size=8,
+).map("".join)
 
 
 @pytest.fixture
@@ -70,6 +79,24 @@ def test_ids_labels_and_patches_are_those_of_trls_collator(
         assert list(sample.labels) == batch["labels"][0].tolist()
         assert sample.pixels is not None and sample.pixels.equal(batch["pixel_values"])
         assert [list(grid) for grid in sample.grids] == batch["image_grid_thw"].tolist()
+
+
+def test_a_prompt_read_turn_by_turn_has_the_tokens_of_the_whole(
+    processor: ImageOnlyProcessor, encoder: Encoder
+) -> None:
+    @given(st.lists(PIECES, min_size=1, max_size=6), st.booleans())
+    def check(texts: list[str], has_tools: bool) -> None:
+        roles = ("user", "assistant")
+        messages = [{"role": roles[number % 2], "content": text} for number, text in enumerate(texts)]
+        tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}] if has_tools else None
+        whole = processor.tokenizer.apply_chat_template(
+            messages, tools=tools, chat_template=processor.chat_template, tokenize=True, return_dict=True,
+            add_generation_prompt=True,
+        )  # fmt: skip
+        for _ in range(2):  # the second time from what is kept
+            assert list(encoder.prompt(messages, tools).ids) == list(whole["input_ids"])
+
+    check()
 
 
 def test_labels_are_the_assistants_tokens_and_no_others(
