@@ -17,13 +17,15 @@ MADE_FROM_TIMES = {"scores": {"made_from"}}  # a hash of predictions, seconds in
 TIMED = "seconds_mean"  # a metric: how long an answer took
 
 
-def differences(left: Lake, right: Lake) -> list[str]:
-    """Tables that differ, with a word on how."""
+def differences(left: Lake, right: Lake, but_for: frozenset[str] = frozenset()) -> list[str]:
+    """Tables that differ, with a word on how; columns of `but_for` may."""
     found = []
     for name in TABLES:
         if name in LOGS:
             continue
-        columns = [c for c in TABLES[name].schema.names if c not in PASSING | MADE_FROM_TIMES.get(name, set())]
+        columns = [
+            c for c in TABLES[name].schema.names if c not in PASSING | but_for | MADE_FROM_TIMES.get(name, set())
+        ]
         one, other = (_facts(lake, name).select(columns).sort(list(TABLES[name].key)) for lake in (left, right))
         if one.equals(other):
             continue

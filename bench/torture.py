@@ -157,7 +157,8 @@ class Torture:
                 if again.code:
                     wrong.append(f"with the fault gone it ended with {again.code}: {last_line(again)}")
             lake = Lake(cell.lake)
-            wrong += differences(Lake(cell.after, read_only=True), lake) + stray_files(lake) + unaccounted(lake)
+            wrong += differences(Lake(cell.after, read_only=True), lake, fault.but_for)
+            wrong += stray_files(lake) + unaccounted(lake)
         wrong += stray_processes(folder)
         if not wrong:
             shutil.rmtree(folder)

@@ -148,6 +148,7 @@ class Fault:
     names: str = ""  # what the one line has to say of the fault and of what to do, as a regular expression
     senseless: dict[str, str] = field(default_factory=dict)  # stages it cannot strike, and why
     needs_mounts: bool = False
+    but_for: frozenset[str] = frozenset()  # columns that the fault itself changes
     alone: bool = False  # it changes the environment of this process, which cells beside it would inherit
 
 
@@ -412,7 +413,8 @@ FAULTS = [
     Fault("lost node", lost_node, "", NO_RAY),
     Fault("restarted head", restarted_head, "Ray cluster.*run the same command again", NO_RAY),
     Fault("out of memory", out_of_memory, "", NO_RAY),
-    Fault("dead proxy", dead_proxy, "proxy", NO_SERVICE),
+    # Models are asked at an address that no price is known for.
+    Fault("dead proxy", dead_proxy, "proxy", NO_SERVICE, but_for=frozenset({"cost_usd"})),
     Fault("lost credentials", lost_credentials, "AWS_ACCESS_KEY_ID", alone=True),
     Fault("Prefect restarted", prefect_restarted, "Prefect.*run the same command again"),
     Fault("space and umlaut", odd_path),

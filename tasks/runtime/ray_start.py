@@ -25,6 +25,7 @@ import ray
 from schemas.errors import GeofixError
 from schemas.settings.endpoint import is_loopback_host
 from schemas.settings.spread import SpreadSettings
+from tasks.runtime.ray_last_words import LastWords
 from tasks.runtime.ray_watchdog import Watchdog
 
 ENVIRONMENT = {
@@ -58,6 +59,7 @@ class RaySession:
 
 _session: RaySession | None = None  # none: Ray was not started by `start_ray`
 _watchdog: Watchdog | None = None
+_last_words: LastWords | None = None
 
 
 def current_session() -> RaySession | None:
@@ -277,7 +279,7 @@ def join_cluster(address: str) -> dict[str, Any]:
     options = {} if is_client else {"runtime_env": {"worker_process_setup_hook": _worker_setup()}}
     try:
         with warnings.catch_warnings(action="ignore"):  # of a connection that times out: the error says it too
-            return _init(address=address, **options)
+            found = _init(address=address, **options)
     except Exception as error:  # of every kind, plain ones too
         how = (
             "the port must be that of its client server (10001), and the versions of Ray and Python the same"
@@ -288,6 +290,16 @@ def join_cluster(address: str) -> dict[str, Any]:
         raise GeofixError(
             f"spread.address: cannot join the Ray cluster at '{address}': {_one_line(error)}; {how}"
         ) from error
+    if not is_client:  # behind ray:// no server of this machine can be gone
+        _speak_for_ray(host, port)
+    return found
+
+
+def _speak_for_ray(host: str, port: int) -> None:
+    global _last_words
+    if _last_words is not None:
+        _last_words.end()
+    _last_words = LastWords(host, port)
 
 
 def split_address(address: str) -> tuple[str, int]:

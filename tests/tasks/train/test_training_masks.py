@@ -27,7 +27,6 @@ from tasks.train.fast.packing import IGNORED
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor, train_tokenizer
 
-
 # Words, and the marks by which turns are told apart, also broken ones.
 PIECES = st.lists(
     st.sampled_from(["<|im_start|>", "<|im_end|>", "<|im_st", "art|>", "user", "\n", " ", "a street", "é", '"', "{"]),
