@@ -67,8 +67,9 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
 def _plan(lake: Lake) -> list[str]:
     """What was drawn, by split: the shares come from a profile as often as from the user."""
     rows = lake.scan("places").filter(pl.col("tombstone").is_null())
-    splits = dict(rows.group_by("split").len().collect().iter_rows())
-    countries, seeds = rows.select(pl.col("country").n_unique(), pl.col("seed").unique().implode()).collect().row(0)
+    splits = dict(lake.collect("places", rows.group_by("split").len()).iter_rows())
+    facts = rows.select(pl.col("country").n_unique(), pl.col("seed").unique().implode())
+    countries, seeds = lake.collect("places", facts).row(0)
     if not splits:
         return []
     shares = ", ".join(f"{splits[split]:,} {split}" for split in SPLITS if split in splits)

@@ -46,11 +46,13 @@ def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared:
     news = checks.group_by(id="place_id").agg(pl.col("news").sum(), news_at=pl.col("checked_at").max())
     seen = checks.select("checked_at", image_id="subject_id", seen_sha256="source_sha256")
     is_changed = (pl.col("checked_at") > pl.col("fetched_at")) & (pl.col("seen_sha256") != pl.col("source_sha256"))
-    rows = (
+    kept = (
         inputs.lake.scan("images", inputs.versions["images"])  # a few columns of a wide table
         .filter((pl.col("stage") == stage) & pl.col("tombstone").is_null())
         .select("image_id", "source_id", "kind", *FACTS, id="place_id")
-        .collect()
+    )
+    rows = (
+        inputs.lake.collect("images", kept)
         .join(seen, on="image_id", how="left")
         .with_columns(is_changed=is_changed.fill_null(False))
     )
@@ -75,7 +77,8 @@ def refused_before(inputs: Inputs, stage: str) -> pl.DataFrame:
 def ended_upstream(lake: Lake, stage: str) -> frozenset[str]:
     """The source ids of pictures that were found to be deleted, for whichever place, and did not come back for it."""
     looked_at = (pl.col("stage") == stage) & (pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED))
-    found = lake.scan("images").filter(looked_at).select("image_id", "source_id", "tombstone", "written_at").collect()
+    wanted = lake.scan("images").filter(looked_at).select("image_id", "source_id", "tombstone", "written_at")
+    found = lake.collect("images", wanted)
     ended = newest_versions(found, ["image_id"]).drop_nulls("tombstone")
     return frozenset(ended["source_id"])
 

@@ -74,9 +74,8 @@ def _images(inputs: Inputs) -> pl.DataFrame:
         (pl.col("stage") == street_view.STAGE.name) & (pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED))
     )
     names = ("kind", "place_id", "source_id", "etag", "source_sha256", "fetched_at", "written_at", "tombstone")
-    found = newest_versions(
-        rows.select(pl.col("image_id").alias("id"), "sha256", "extension", *names).collect(), ["id"]
-    )
+    wanted = rows.select(pl.col("image_id").alias("id"), "sha256", "extension", *names)
+    found = newest_versions(inputs.lake.collect("images", wanted), ["id"])
     return found.with_columns(is_lost(found, inputs.lake.images) & found["tombstone"].is_null())
 
 

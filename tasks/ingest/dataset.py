@@ -36,7 +36,8 @@ def check_successor(lake: Lake, dataset: str, batches: Iterable[pl.DataFrame], f
     Their rows are gone, or would now be refused, or are of other photos: tables of two trips are both called
     photos.csv, and their ids 1, 2, 3, but they were not taken in the same places.
     """
-    have = live_rows(lake, "images").filter(of_dataset(dataset)).select("lat", "lon", id="item_id").collect()
+    mine = live_rows(lake, "images").filter(of_dataset(dataset)).select("lat", "lon", id="item_id")
+    have = lake.collect("images", mine)
     if have.height < FEW:
         return
     kept, refused, first, moved, moved_first = 0, 0, "", 0, ""
@@ -83,7 +84,8 @@ def check_successor(lake: Lake, dataset: str, batches: Iterable[pl.DataFrame], f
 
 def photos_in_lake(lake: Lake, item_ids: pl.DataFrame) -> pl.DataFrame:
     """Those of the items that have a photo in the lake now."""
-    return live_rows(lake, "images").select("item_id").join(item_ids.lazy(), on="item_id", how="semi").collect()
+    photos = live_rows(lake, "images").select("item_id")
+    return lake.collect("images", photos.join(item_ids.lazy(), on="item_id", how="semi"))
 
 
 def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:
@@ -93,7 +95,7 @@ def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:
     for table in ("images", "rejects", "failures"):
         columns = list(dict.fromkeys([*TABLES[table].key, "item_id"]))
         rows = live_rows(lake, table).filter(of_dataset(dataset)).select(columns)
-        stale = rows.join(current, on="item_id", how="anti").collect()
+        stale = lake.collect(table, rows.join(current, on="item_id", how="anti"))
         photos += stale.height if table == "images" else 0
         if stale.height:
             batch += 1
@@ -104,7 +106,8 @@ def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:
 
 def forget_refusals(lake: Lake, dataset: str) -> int:
     """Let the next run try rows again that were refused for their picture; returns their number."""
-    found = live_rows(lake, "rejects").filter(of_dataset(dataset)).select("stage", "item_id", "reason").collect()
+    refused = live_rows(lake, "rejects").filter(of_dataset(dataset)).select("stage", "item_id", "reason")
+    found = lake.collect("rejects", refused)
     about_row = pl.any_horizontal([pl.col("reason").str.starts_with(start) for start in _ABOUT_THE_ROW])
     again = found.filter(~about_row)
     if again.height:
@@ -116,4 +119,4 @@ def forget_refusals(lake: Lake, dataset: str) -> int:
 def count_photos(lake: Lake, dataset: str) -> pl.DataFrame:
     """The dataset's photos in the lake, counted by kind and split."""
     found = live_rows(lake, "images").filter(of_dataset(dataset)).group_by("kind", "split").agg(photos=pl.len())
-    return found.collect().sort("kind", "split")
+    return lake.collect("images", found).sort("kind", "split")

@@ -56,7 +56,7 @@ class Report:
 
         def of_batch(table: str, *columns: str) -> pl.DataFrame:
             found = live_rows(lake, table).select("item_id", *columns).join(items, on="item_id", how="inner")
-            return found.select("row", "source_id", *columns).collect()
+            return lake.collect(table, found.select("row", "source_id", *columns))
 
         for row, source_id, reason, text in of_batch("rejects", "reason", "evidence_json").sort("row").iter_rows():
             evidence = json.loads(text or "{}")

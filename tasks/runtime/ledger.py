@@ -207,13 +207,13 @@ class Ledger:
             [column] = TABLES[table.lives_with].key
             rows = self.lake.read(table.name, columns=[*table.key, column])
             if rows.height:
-                versions = (
+                versions = self.lake.collect(
+                    table.lives_with,
                     self.lake.scan(table.lives_with)
                     .filter(pl.col(column).is_in(rows[column].unique().implode()))
                     .sort("written_at")
                     .group_by(column)
-                    .agg(pl.col("tombstone").is_null().any().alias("lives"), pl.col("tombstone").last())
-                    .collect()
+                    .agg(pl.col("tombstone").is_null().any().alias("lives"), pl.col("tombstone").last()),
                 )
                 gone = rows.join(versions.filter(~pl.col("lives")), on=column)
                 for (why,), ended in gone.group_by("tombstone"):
@@ -224,11 +224,11 @@ class Ledger:
         """Over all runs: items kept and rejected; and rejects by reason."""
         # Counted in the scan: the evidence of a million rejects need not come into memory for it.
         mine = (pl.col("stage") == self.stage) & pl.col("tombstone").is_null()
-        reasons = self.lake.scan("rejects").filter(mine).group_by("reason").len().collect()
+        reasons = self.lake.collect("rejects", self.lake.scan("rejects").filter(mine).group_by("reason").len())
         kept = self.lake.scan(self.marker).filter(mine, ~pl.col("made_from").str.starts_with(REJECTED))
         counts = {
             # Of hashes: the texts of ten million ids would be held at once.
-            "kept": int(kept.select(pl.col("item_id").hash().n_unique()).collect().item()),
+            "kept": int(self.lake.collect(self.marker, kept.select(pl.col("item_id").hash().n_unique())).item()),
             "rejected": int(reasons["len"].sum()),
         }
         return counts, dict(reasons.sort(["len", "reason"], descending=[True, False]).iter_rows())
@@ -245,7 +245,8 @@ class Ledger:
         )
         runs = self.lake.scan("runs").filter(pl.col("stage") == self.stage)
         columns = ("config_hash", "kept", "rejected", "requests", "prompt_tokens", "completion_tokens", "cost_usd")
-        return versions.unique().join(runs.select("run_id", *columns), on="run_id", how="left").collect()
+        found = versions.unique().join(runs.select("run_id", *columns), on="run_id", how="left")
+        return self.lake.collect(self.marker, found)
 
     def column_results(
         self, table: str, kept: pl.DataFrame, rejects: pl.DataFrame, todo: pl.DataFrame, size: int

@@ -92,10 +92,11 @@ class StageTable:
         now = self.lake.stage_count(self.name, self.stage)
         self.items, self._version, self._count, self._before = items, now.version, now.count, None
         mine = self.lake.scan(self.name, now.version).filter(pl.col("stage") == self.stage)
-        has_rows = bool(mine.select(pl.len()).collect().item())  # else nothing need be joined with all items
+        # Without rows nothing need be joined with all items.
+        has_rows = bool(self.lake.collect(self.name, mine.select(pl.len())).item())
         # Joined by hashes: an item is taken for finished only where those of its id and of its digest are the same.
         wanted = (items if has_rows else items.clear()).lazy()
-        rows = (
+        found = (
             mine.select(
                 key=pl.col("item_id").hash(),
                 digest=_DIGEST.hash(),
@@ -110,8 +111,8 @@ class StageTable:
             )
             .select("item", "is_rejected", "live", "revivable", same=(pl.col("digest") == pl.col("wanted")))
             .with_columns(pl.col("same").fill_null(False))
-            .collect()
         )
+        rows = self.lake.collect(self.name, found)
         others = rows.filter(pl.col("item").is_null() & pl.col("live")).height
         rows = rows.filter(pl.col("item").is_not_null()).unique()
         self._here = KeyHashes()
@@ -179,15 +180,15 @@ class StageTable:
     def stale(self, not_done: pl.Series) -> pl.DataFrame:
         """Live rows of this stage that the input as it is does not account for: key, item_id, made_from, is_here."""
         wanted = self.items.select(item_id="id", wanted="made_from")
-        return (
+        found = (
             self.lake.scan(self.name)
             .filter((pl.col("stage") == self.stage) & _LIVE & ~pl.col("item_id").is_in(not_done.implode()))
             .select(_names(self.key))
             .join(wanted.lazy(), on="item_id", how="left")
             .filter((pl.col("wanted") != _DIGEST).fill_null(True))
             .with_columns(is_here=pl.col("wanted").is_not_null())
-            .collect()
         )
+        return self.lake.collect(self.name, found)
 
     # inside ----------------------------------------------------------------------------------------------
 
@@ -222,7 +223,8 @@ class StageTable:
             return self._changes(keys, "end")
         hashes = keys.select(hash_of(self.key)).to_series()
         same = _LIVE & hash_of(self.key).is_in(hashes.implode()) & ~self._mine(items)
-        found = table.filter(same).select(_names(self.key)).collect().join(keys, on=self.key, how="semi")
+        found = self.lake.collect(self.name, table.filter(same).select(_names(self.key)))
+        found = found.join(keys, on=self.key, how="semi")
         wanted = self.items.select(item_id="id", wanted="made_from")
         found = found.join(wanted, on="item_id", how="left").with_columns(digest=_DIGEST)
         finished = found.filter(pl.col("digest") == pl.col("wanted"), pl.col("stage") == self.stage)
@@ -240,7 +242,7 @@ class StageTable:
         return ((pl.col("stage") == self.stage) & pl.col("item_id").is_in(items.implode())).fill_null(False)
 
     def _versions(self, table: pl.LazyFrame, which: pl.Expr, items: pl.DataFrame) -> pl.DataFrame:
-        found = table.filter(which).select(*_names(self.key), "tombstone").collect()
+        found = self.lake.collect(self.name, table.filter(which).select(*_names(self.key), "tombstone"))
         wanted = items.select("item_id", wanted="made_from")
         return found.join(wanted, on="item_id", how="left").with_columns(digest=_DIGEST)
 
@@ -265,7 +267,7 @@ class StageTable:
             self._before = KeyHashes()
             if self._version >= 0 and "item_id" not in self.key:
                 live = self.lake.scan(self.name, self._version).filter(_LIVE)
-                self._before.add(live.select(hash_of(self.key)).collect().to_series())
+                self._before.add(self.lake.collect(self.name, live.select(hash_of(self.key))).to_series())
         return self._before
 
     def _refuse_shared(self, keys: pl.DataFrame, hashes: pl.Series) -> None:
@@ -278,7 +280,8 @@ class StageTable:
                 return
             written = self.lake.scan(self.name).filter((pl.col("run_id") == self.run_id) & _LIVE)
             names = list(dict.fromkeys([*self.key, "item_id"]))
-            shared = written.select(names).join(again.select(self.key).lazy(), on=self.key, how="semi").collect()
+            both = written.select(names).join(again.select(self.key).lazy(), on=self.key, how="semi")
+            shared = self.lake.collect(self.name, both)
             if shared.is_empty():
                 return  # the same hash of another key
             shared = pl.concat([shared, again.join(shared, on=self.key, how="semi")])

@@ -13,6 +13,7 @@ from schemas.errors import LakeError
 from tasks.lake import Commit, Lake
 from tasks.lake.backup import copy_lake
 from tasks.lake.verify import Problem, verify
+from tasks.runtime.stage_table import StageTable
 
 
 def place(name: str) -> dict[str, object]:
@@ -103,6 +104,17 @@ def test_a_damaged_file_is_named_by_reading_and_by_verify(lake: Lake, damage: st
     with pytest.raises(LakeError, match=rf"table 'places': file .*{path.name} is damaged \(.*; `geofix verify`"):
         lake.read("places")
     assert any(one.table == "places" and path.name in one.what for one in verify(lake))
+
+
+def test_a_stage_names_the_damaged_file_of_its_own_table(lake: Lake) -> None:
+    rows = [{**place(f"q{n}"), "stage": "plan", "item_id": f"q{n}"} for n in range(200)]
+    lake.upsert("places", rows, Commit("run", 2))
+    path = max((lake.root / "tables" / "places").glob("*.parquet"), key=lambda path: path.stat().st_size)
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + bytes(len(data) - 12) + data[-8:])  # it still ends like a Parquet file
+    items = pl.DataFrame({"id": ["q1"], "made_from": [None]}, schema={"id": pl.String, "made_from": pl.String})
+    with pytest.raises(LakeError, match=rf"table 'places': file .*{path.name} is damaged"):
+        StageTable(lake, "places", "plan", "run").read_rows(items)
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros"])
