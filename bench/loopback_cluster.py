@@ -33,9 +33,12 @@ class LoopbackCluster:
 
 
 @contextlib.contextmanager
-def loopback_cluster(nodes: int, log: Path, head_cpus: int = 0, dashboard: bool = False) -> Iterator[LoopbackCluster]:
-    """A head, on which the driver is, and nodes of one CPU each."""
-    options = ["--nodes", str(nodes), "--head-cpus", str(head_cpus), *(["--dashboard"] if dashboard else [])]
+def loopback_cluster(
+    nodes: int, log: Path, head_cpus: int = 0, dashboard: bool = False, cpus: int = 1
+) -> Iterator[LoopbackCluster]:
+    """A head, on which the driver is, and nodes of so many CPUs each."""
+    options = ["--nodes", str(nodes), "--head-cpus", str(head_cpus), "--cpus", str(cpus)]
+    options += ["--dashboard"] if dashboard else []
     command = [sys.executable, "-m", "bench.loopback_cluster", *options]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -50,7 +53,7 @@ def loopback_cluster(nodes: int, log: Path, head_cpus: int = 0, dashboard: bool 
         process.wait(120)
 
 
-def _serve(nodes: int, head_cpus: int, dashboard: bool) -> None:
+def _serve(nodes: int, head_cpus: int, cpus: int, dashboard: bool) -> None:
     folder = Path(tempfile.mkdtemp(prefix="gfc"))  # short: sockets lie in it
     (folder / "ray").mkdir()
     # No cloud is asked who we are, no token is left behind, no other process finds these nodes.
@@ -70,7 +73,7 @@ def _serve(nodes: int, head_cpus: int, dashboard: bool) -> None:
             # A fixed port of the agent would be that of any other Ray on this machine.
             head |= {"dashboard_host": "127.0.0.1", "dashboard_port": 0, "dashboard_agent_listen_port": 0}
         cluster = Cluster(initialize_head=True, head_node_args=head)
-        others = [cluster.add_node(num_cpus=1, wait=False) for _ in range(nodes)]
+        others = [cluster.add_node(num_cpus=cpus, wait=False) for _ in range(nodes)]
         cluster.wait_for_nodes(120)
         print(cluster.address, f"http://{cluster.webui_url}" if dashboard else "", flush=True)
         for line in sys.stdin:
@@ -86,6 +89,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--head-cpus", type=int, default=0)
+    parser.add_argument("--cpus", type=int, default=1, help="of each node beside the head")
     parser.add_argument("--dashboard", action="store_true")
     chosen = parser.parse_args()
-    _serve(chosen.nodes, chosen.head_cpus, chosen.dashboard)
+    _serve(chosen.nodes, chosen.head_cpus, chosen.cpus, chosen.dashboard)

@@ -152,7 +152,7 @@ class Torture:
         with cell.closing:
             first = fault.strike(cell)
             wrong, seen = judge_end(first, fault)
-            if first.code:
+            if first.code or fault.is_told:
                 again = cell.run()
                 if again.code:
                     wrong.append(f"with the fault gone it ended with {again.code}: {last_line(again)}")

@@ -214,6 +214,12 @@ def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path, na
     begin = said = time.monotonic()
     while (now := time.monotonic()) < begin + START_S:
         if process.poll() is not None:
+            from tasks.lake.writes import is_full
+
+            if is_full(str(log.parent)):
+                raise GeofixError(
+                    f"{name} did not start: no space left on the disk of {log.parent}; free some and run again"
+                )
             raise GeofixError(f"{name} did not start (exit code {process.returncode}); its log is {log}")
         if answers(url) and process.poll() is None:
             return

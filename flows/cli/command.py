@@ -1,5 +1,6 @@
 """How a command is called and how it ends: one line for a person, an exit code for a machine."""
 
+import atexit
 import contextlib
 import errno
 import os
@@ -82,12 +83,20 @@ def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
         _say("interrupted: finished work is saved; run the same command again to continue")
     except Exception as error:  # noqa: BLE001 - the last guard: every error ends as one line and an exit code
         code = _report(call, error)
+    atexit.register(_end_at_once_if_asked, code)
     with contextlib.suppress(OSError):  # the terminal may be gone
         sys.stdout.flush()
         sys.stderr.flush()
     if interrupted:
         os._exit(code)  # threads of Prefect and Ray would keep a second Ctrl-C waiting
     raise SystemExit(code)
+
+
+def _end_at_once_if_asked(code: int) -> None:
+    """All is done and said: what other exit handlers still do, such as ending Ray, a signal cuts short in silence."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        for number in ENDING:
+            signal.signal(number, lambda *_: os._exit(code))
 
 
 def _say(text: str) -> None:

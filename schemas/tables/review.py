@@ -12,6 +12,7 @@ TABLES = (
             "counts_json": JSON,
             "checks_passed": BOOL,
             "checks_json": JSON,
+            "looks": INT,  # at its files after the first, which had found damaged pictures
             "report": STRING,  # path inside the lake
             "created_at": TIME,  # when this content was first reviewed
             "status": STRING,  # pending, approved or rejected

@@ -42,13 +42,33 @@ class WorkerContext:
 def items(inputs: Inputs, settings: ReviewSettings) -> pl.DataFrame:
     """One item: the state the tables are in."""
     shown = reviewed_only({table: inputs.frame(table) for table in ("rejects", "failures", "runs")})
+    snapshot = snapshot_id(inputs.frame("images"), inputs.frame("labels"))
+    looks = _looks(inputs.lake, snapshot)
+    to_do = [*unfinished(shown["runs"]), *([f"look {looks} at the files"] if looks else [])]
     return pl.DataFrame(
         {
-            "id": [snapshot_id(inputs.frame("images"), inputs.frame("labels"))],
+            "id": [snapshot],
             "shown": [report_digest(shown["rejects"], shown["failures"], inputs.frame("gaps"))],
-            "unfinished": ["; ".join(unfinished(shown["runs"]))],
+            "unfinished": ["; ".join(to_do)],
         }
     )
+
+
+def _looks(lake: Lake, snapshot: str) -> int:
+    """How often its files have to be looked at again: once more while the last look found damaged pictures.
+
+    No table says that a picture was put back, so nothing else would make the snapshot an item again.
+    """
+    last = _row(lake, snapshot)
+    if last is None:
+        return 0
+    damaged = any(one["table"] == "files" and not one["passed"] for one in json.loads(last["checks_json"] or "[]"))
+    return (last["looks"] or 0) + damaged
+
+
+def _row(lake: Lake, snapshot: str) -> dict[str, Any] | None:
+    found = lake.read("snapshots").filter(pl.col("snapshot_id") == snapshot)
+    return found.row(0, named=True) if found.height else None
 
 
 def open_context(settings: ReviewSettings, setup: WorkerSetup) -> WorkerContext:
@@ -69,6 +89,7 @@ def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
         "counts_json": counts_json(evidence),
         "checks_passed": passed,
         "checks_json": json.dumps([asdict(check) for check in checks], ensure_ascii=False),
+        "looks": _looks(context.lake, item["id"]),
         "report": report_path(item["id"]),
         **_decided(context.lake, item["id"], passed),
     }
@@ -81,11 +102,11 @@ def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
 
 def _decided(lake: Lake, snapshot: str, passed: bool) -> dict[str, Any]:
     """When this content was first reviewed, and what was decided; pending if nothing, or if it no longer passes."""
-    found = lake.read("snapshots").filter(pl.col("snapshot_id") == snapshot).to_dicts()
-    created = {"created_at": (found[0]["created_at"] if found else None) or datetime.now(UTC)}
+    found = _row(lake, snapshot)
+    created = {"created_at": (found["created_at"] if found else None) or datetime.now(UTC)}
     columns = ("status", "reviewer", "why", "reviewed_at")
-    if found and (passed or found[0]["status"] == "rejected" or not found[0]["checks_passed"]):
-        return created | {column: found[0][column] for column in columns}
+    if found and (passed or found["status"] == "rejected" or not found["checks_passed"]):
+        return created | {column: found[column] for column in columns}
     return created | {"status": "pending", "reviewer": None, "why": None, "reviewed_at": None}
 
 

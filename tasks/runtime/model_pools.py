@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schemas.errors import GeofixError
@@ -33,6 +33,7 @@ from tasks.runtime.ray_start import split_address, start_ray
 LEASE_S = 180.0
 SWEEP_S = 15.0  # between two looks for leases that have ended
 LOOK_EVERY_S = 2.0
+NOTICE_S = 60.0  # Ray takes up to half a minute to notice that a node is lost
 CALL_S = 600.0  # for a call of the keeper: its process imports Serve first, and starts it
 # Of Serve's controller, which is started by the keeper: its 5 s are too short for a proxy that has to import first.
 PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
@@ -246,7 +247,8 @@ class Keepers:
         """A method of the keeper, asked once more of a new one where its node was lost."""
         if not ray.is_initialized():  # a call would start another Ray
             raise GeofixError(f"models.pools.{plan.name}: the Ray it is on is gone")
-        for is_last in (False, True):
+        until, died = time.monotonic() + NOTICE_S, 0
+        while True:
             keeper = self._keeper(plan.python)
             try:
                 return ray.get(getattr(keeper, method).remote(*arguments), timeout=CALL_S)
@@ -254,14 +256,17 @@ class Keepers:
                 raise GeofixError(f"models.pools.{plan.name}: {_one_line(error.cause)}") from error
             except RayActorError as error:
                 del self._keepers[plan.python]
-                if is_last:
+                if isinstance(error, ActorUnavailableError) and time.monotonic() < until:
+                    time.sleep(1.0)  # its node is lost, which Ray has yet to notice
+                    continue
+                died += 1
+                if died == 2:
                     raise GeofixError(
                         f"models.pools.{plan.name}: Ray could not run {plan.python or sys.executable} on its nodes, or "
                         f"Ray's and Python's versions differ there: {_one_line(error)}"
                     ) from error
             except (RayError, ConnectionError) as error:
                 raise GeofixError(f"models.pools.{plan.name}: Ray does not answer: {_one_line(error)}") from error
-        raise AssertionError("the last attempt returns or raises")
 
     def _phase(self, plan: PoolPlan) -> str:
         """How far vLLM is, by the logs of the nodes; empty where they do not say."""

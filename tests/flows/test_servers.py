@@ -19,6 +19,12 @@ def test_one_that_ends_at_once_names_its_log(tmp_path: Path) -> None:
         server("raise SystemExit(5)", tmp_path).ensure()
 
 
+def test_one_that_found_no_space_names_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.lake.writes.LEAST_FREE_BYTES", 2**62)
+    with pytest.raises(GeofixError, match=r"did not start: no space left on the disk of .*; free some and run again"):
+        server("raise SystemExit(5)", tmp_path).ensure()
+
+
 def test_one_that_never_answers_is_waited_for_aloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

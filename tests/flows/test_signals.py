@@ -118,3 +118,19 @@ def test_a_command_under_nohup_goes_on() -> None:
     ignoring = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731 - as nohup does
     assert subprocess.run([sys.executable, "-c", NOHUP], preexec_fn=ignoring, check=False, timeout=300).returncode == 3
     assert subprocess.run([sys.executable, "-c", NOHUP], check=False, timeout=300).returncode == 129
+
+
+def test_a_signal_to_a_command_that_is_done_is_not_heard() -> None:
+    program = """
+import atexit, os, signal, sys
+from flows.cli.command import Call, run_command
+
+def farewell():
+    os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+
+atexit.register(farewell)  # as Ray's
+run_command(Call(), lambda: 3)
+"""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        done = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (3, "")

@@ -189,10 +189,19 @@ def test_photos_that_were_ingested_need_no_plan(make_lake: MakeLake) -> None:
 def test_a_damaged_file_is_found_and_shown_as_gone(make_lake: MakeLake) -> None:
     lake = make_lake()
     first = lake.read("labels").sort("country_code", "image_id").row(0, named=True)
-    lake.images.path(first["sha256"], "jpg").write_bytes(b"\xff\xd8 rotten")
+    file = lake.images.path(first["sha256"], "jpg")
+    whole = file.read_bytes()
+    file.write_bytes(b"\xff\xd8 rotten")
+    item = item_of(lake)
     row = review(lake)
     assert "files: a stored picture's bytes match its sha256" in failing(row)
     assert '"unreadable":1' in data(lake, row, "site")
+    file.write_bytes(whole)
+    second = item_of(lake)
+    assert second != item and second["id"] == item["id"], "the picture may be back: it looks again"
+    again = review(lake)
+    assert failing(again) == set() and again["looks"] == 1
+    assert item_of(lake) == second, "and then no more"
 
 
 def test_an_item_whose_redoing_failed_is_counted_once(make_lake: MakeLake) -> None:
