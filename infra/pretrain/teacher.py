@@ -154,7 +154,7 @@ def read_tiles(path: Path, max_pixels: int, min_pixels: int) -> TiledPicture:
     facts = images.inspect(parts[0])
     return TiledPicture(
         b"", parts[0], head["scale"], facts.width, facts.height, max_pixels, min_pixels,
-        (head["width"], head["height"]), tuple(parts[1:]),
+        sizes=(head["width"], head["height"]), tiles=tuple(parts[1:]),
     )  # fmt: skip
 
 

@@ -12,10 +12,9 @@ import polars as pl
 from schemas.errors import StageRefused
 from schemas.settings.difficulty import DifficultySettings
 from tasks.agent.attempt import PHASES, TRAINED, policy_role, run_attempt, stable_seed
-from tasks.agent.picture import stored_picture
+from tasks.agent.picture import StoredPictures
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.toolbox import Toolbox
-from tasks.lake.image_store import ImageStore
 from tasks.recipes.reading import located, reads_addresses
 from tasks.recipes.recipe import RECIPES, prompt_with
 from tasks.recipes.rewards import Reward, reward_for, reward_roles, reward_services
@@ -25,13 +24,15 @@ from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetu
 from tasks.services import Chat, Geocoder, ServiceError
 from tasks.services.geocoder import RecallingGeocoder
 
+OPENED = 4  # pictures: the trials of one are made side by side
+
 
 @dataclass(frozen=True)
 class WorkerContext:
     """What a worker keeps open."""
 
     settings: DifficultySettings
-    images: ImageStore
+    pictures: StoredPictures
     chat: Chat
     tools: Toolbox
     reward: Reward
@@ -91,13 +92,14 @@ def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerCont
     reward = reward_for(settings.recipe, settings.reward, connections)
     tools = open_toolbox(connections, setup.lake.state)
     geocoder = RecallingGeocoder(connections.geocoder, setup.responses())
-    return WorkerContext(settings, setup.lake.images, Chat(connections.chat), tools, reward, geocoder)
+    pictures = StoredPictures(setup.lake.images, settings.view_max_pixels, settings.view_min_pixels, OPENED)
+    return WorkerContext(settings, pictures, Chat(connections.chat), tools, reward, geocoder)
 
 
 async def work(item: Row, context: WorkerContext) -> Kept:
     """One attempt as a row. A reply that cannot be read is a miss; an outage raises, and it is tried again."""
     settings = context.settings
-    picture = await stored_picture(context.images, item, settings.view_max_pixels, settings.view_min_pixels)
+    picture = await context.pictures.of_row(item)
     tried = await run_attempt(
         context.chat,
         item["policy"],

@@ -23,6 +23,7 @@ __all__ = [
     "BadImage",
     "BadImageKind",
     "ImageFacts",
+    "RecentPictures",
     "box_on_original",
     "covered",
     "cut_view",
@@ -39,12 +40,23 @@ VIEW_QUALITY = 90
 RECENT_BYTES = 64_000_000  # of decoded pictures that regions were cut from
 
 
-@cached(LRUCache(RECENT_BYTES, getsizeof=lambda pixels: pixels.nbytes), key=lambda data: data, lock=threading.Lock())
 def _decoded(data: bytes) -> Pixels:
-    """Upright RGB, not to be written to: agents look at several regions of one picture, and several agents at it."""
+    """Upright RGB, not to be written to."""
     pixels = Encoded.open(data).pixels()
     pixels.flags.writeable = False
     return pixels
+
+
+class RecentPictures:
+    """Pictures decoded a moment ago: agents look at several regions of one picture, and several agents at it."""
+
+    def __init__(self, limit_bytes: int = RECENT_BYTES) -> None:
+        kept: LRUCache[bytes, Pixels] = LRUCache(limit_bytes, getsizeof=lambda pixels: pixels.nbytes)
+        # With a condition, those who ask for a picture that is being decoded wait for it.
+        self.decoded = cached(kept, key=lambda data: data, condition=threading.Condition())(_decoded)
+
+
+RECENT = RecentPictures()
 
 
 def model_view(data: bytes, max_pixels: int = 2_000_000, min_pixels: int = 40_000) -> tuple[bytes, float]:
@@ -93,9 +105,10 @@ def region_view(
     scale: float,
     max_pixels: int = 2_000_000,
     min_pixels: int = 40_000,
+    recent: RecentPictures = RECENT,
 ) -> bytes:
     """A JPEG cut from the original picture under a box drawn on its view, within a model's pixel budget."""
-    pixels = _decoded(data)
+    pixels = recent.decoded(data)
     left, top, right, bottom = box_on_original(bbox_on_view, scale, pixels.shape[1], pixels.shape[0])
     return cut_view(pixels[top:bottom, left:right].copy(), max_pixels, min_pixels)
 

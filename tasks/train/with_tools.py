@@ -32,7 +32,7 @@ from schemas.errors import GeofixError
 from schemas.messages import ChatReply, ToolCall, Usage, image_references, texts_of
 from schemas.settings.train import TrainSettings
 from tasks.agent.environment import TOOL_OUTAGE, TURN_BUDGET, Environment
-from tasks.agent.picture import open_picture
+from tasks.agent.picture import StoredPictures
 from tasks.agent.render import CONTROL
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.tagged import split_calls
@@ -49,6 +49,8 @@ from tasks.train.rollouts.source import Episode, RolloutEngines
 
 GATHER_S = 0.05  # a step of the engine costs the same for one rollout as for many: few are not started alone
 SLACK = 4  # a quarter more than the longest: an engine is made anew, and emptied before, for what does not fit
+OPENED = 16  # pictures, kept until others are: a group's rollouts are begun one after another
+DECODED_BYTES = 512_000_000  # of pictures that rollouts zoom into: 20 panoramas of 4096 x 2048
 CONTROL_TOKEN = "control_token"  # why a rollout ended: a tool's answer holds a token that steers the model
 
 
@@ -303,9 +305,10 @@ def environment_maker(
             )
     tools = open_toolbox(connections, state if connections.tools.mode == "record" else None)
 
+    pictures = StoredPictures(store, settings.image_max_pixels, settings.image_min_pixels, OPENED, DECODED_BYTES)
+
     def make(row: Mapping[str, Any]) -> Environment:
-        original = store.read(*image_references(json.loads(row["messages_json"]))[0])
-        picture = open_picture(original, settings.image_max_pixels, settings.image_min_pixels)
+        picture = pictures.opened(*image_references(json.loads(row["messages_json"]))[0])
         return Environment(picture, tools, prompt, stop_at_outage=True)
 
     return make

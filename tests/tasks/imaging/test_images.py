@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tasks.imaging import images
 from tasks.imaging.images import (
     BadImage,
+    RecentPictures,
     box_on_original,
     equirectangular,
     inspect,
@@ -217,10 +217,10 @@ def test_regions_are_the_same_whether_or_not_their_picture_was_just_decoded() ->
     boxes = [(0, 0, 300, 200), (10, 20, 190, 180), (10, 20, 190, 180), (0, 0, 300, 200)]
     views = []
     for is_kept in (True, False):
+        kept = RecentPictures()
         for box in boxes:
-            if not is_kept:
-                images._decoded.cache.clear()
-            views.append([region_view(data, box, 1.0, 5_000, 1) for data in (one, other)])
+            recent = kept if is_kept else RecentPictures()
+            views.append([region_view(data, box, 1.0, 5_000, 1, recent) for data in (one, other)])
     assert views[:4] == views[4:]
     assert views[0][0] != views[0][1]
 
