@@ -18,7 +18,7 @@ TIMED = "seconds_mean"  # a metric: how long an answer took
 
 
 def differences(left: Lake, right: Lake, but_for: frozenset[str] = frozenset()) -> list[str]:
-    """Tables that differ, with a word on how; columns of `but_for` may."""
+    """Tables that differ, with a word on how; columns of `but_for` and their means may."""
     found = []
     for name in TABLES:
         if name in LOGS:
@@ -26,7 +26,9 @@ def differences(left: Lake, right: Lake, but_for: frozenset[str] = frozenset()) 
         columns = [
             c for c in TABLES[name].schema.names if c not in PASSING | but_for | MADE_FROM_TIMES.get(name, set())
         ]
-        one, other = (_facts(lake, name).select(columns).sort(list(TABLES[name].key)) for lake in (left, right))
+        one, other = (
+            _facts(lake, name, but_for).select(columns).sort(list(TABLES[name].key)) for lake in (left, right)
+        )
         if one.equals(other):
             continue
         if one.height != other.height:
@@ -43,12 +45,13 @@ def differences(left: Lake, right: Lake, but_for: frozenset[str] = frozenset()) 
     return found
 
 
-def _facts(lake: Lake, name: str) -> pl.DataFrame:
+def _facts(lake: Lake, name: str, but_for: frozenset[str]) -> pl.DataFrame:
     """The table's rows without those that hold a duration, and addresses without the world's own."""
     rows = lake.read(name)
     if "request_url" in rows.columns:
         rows = rows.with_columns(pl.col("request_url").str.replace("^https?://[^/]+", ""))
-    return rows.filter(pl.col("metric") != TIMED) if name == "scores" else rows
+    left_out = [TIMED, *(f"{column}_mean" for column in but_for)]
+    return rows.filter(~pl.col("metric").is_in(left_out)) if name == "scores" else rows
 
 
 def stray_files(lake: Lake) -> list[str]:

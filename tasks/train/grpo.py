@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -120,6 +121,7 @@ class Grpo:
         self._drawn: list[RolloutSample] = []
         self._generation = -1  # that was drawn; with several processes this one may have no part in it
         self._figures: Figures = {}
+        self._rollout_seconds = 0.0  # of the last generation
 
     def rate(self, step: int) -> float:
         return self.grpo.learning_rate * rate_share(step, self.steps, 0.0, self.grpo.schedule)
@@ -181,6 +183,7 @@ class Grpo:
         return {
             **self._figures,
             **engine_gap,
+            "rollout_seconds": self._rollout_seconds if place == 0 else 0.0,
             "loss": loss,
             "kl": kl,
             "clip_share": clipped,
@@ -194,8 +197,10 @@ class Grpo:
         mine = self.ranks.part(chosen)
         prompts = next(self._ahead.batches([mine], ahead=0))
         rows = [self.rows[n] for n in mine]
+        began = time.monotonic()
         with gathered(self.fast):
             groups = self.rollouts.draw(prompts, rows) if mine else []
+        self._rollout_seconds = time.monotonic() - began
         drawn = []
         judged = self.scorer([(one, row) for group, row in zip(groups, rows, strict=True) for one in group])
         worth = iter(judged)

@@ -187,6 +187,8 @@ def _worth(validation: Figures) -> tuple[float, float]:
 def _note(figures: Figures, left_s: float) -> str:
     found = [f"{name} {figures[name]:.3g}" for name in ("loss", "reward") if name in figures]
     found.append(f"{figures['tokens_per_s']:,.0f} tokens/s")
+    if figures.get("rollout_seconds"):
+        found.append(f"{figures['rollout_seconds']:.1f} of {figures['seconds']:.1f} s for rollouts")
     if "mfu" in figures:
         found.append(f"MFU {figures['mfu']:.2f}")
     left = f"{left_s:.0f} s" if left_s < 90 else f"{left_s / 60:.0f} min" if left_s < 5400 else f"{left_s / 3600:.1f} h"

@@ -12,7 +12,7 @@ PREFIX = "checkpoint-"
 WHOLE = "progress.json"  # a checkpoint's last file: one that has it is whole
 BEST = "best"  # folder of the weights with the best validation, where they are not the last ones
 RESULT = "result.json"
-CLOCK = ("seconds", "tokens_per_s", "mfu")  # differ between two equal runs
+CLOCK = ("seconds", "rollout_seconds", "tokens_per_s", "mfu")  # differ between two equal runs
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from tasks.train.fast.grouped import Completion
 from tasks.train.fast.packing import Sample
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.ranks import Ranks, T
+from tasks.train.result import CLOCK
 from tasks.train.rollouts.source import Episode, Judged
 
 HANGS_S = 120.0  # a liveness guard: a process that waits for others which do not come
@@ -116,7 +117,7 @@ def steps_of(model: Any, make_sample: Callable[..., Sample]) -> Callable[..., tu
         for step in range(program.steps):
             mine.zero_grad(set_to_none=True)
             pending = program.gradients(step, Progress())
-            figures.append({name: float(value) for name, value in pending.items()})
+            figures.append({name: float(value) for name, value in pending.items() if name not in CLOCK})
             found.append(
                 {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in mine.named_parameters()}
             )
