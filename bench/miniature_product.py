@@ -2,8 +2,10 @@
 
 `python -m bench.miniature --product [--set KEY=VALUE] [--minutes 25]`: `geofix` commands on one lake in the folder
 `geofix-miniature` (GEOFIX_MINIATURE), with recipe spotmini and profile miniature. Every command goes on where it was
-stopped, so the benchmark may be killed and begun again; each phase's weights are packed beside the lake. What is read
-from the lake at the end is judged: each phase against the one before and against controls.
+stopped, so the benchmark may be killed and begun again. The models after SFT and cold start are evaluated beside
+Pass@K, and GRPO takes as many steps as fit into the minutes. Tables and the phases' weights are written to the folder
+`results` as they come, a few MB to take away from a lent machine. What is read from the lake at the end is judged:
+each phase against the one before and against controls.
 """
 
 from __future__ import annotations
@@ -12,15 +14,19 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from bench.goals import Goal, judge
+from bench.offline_server import offline_server
 from infra.pretrain.rehearsal import write_rehearsal
+from schemas.load import load_config
 from tasks import review
 from tasks.geo.distance import distance_km
 from tasks.lake import Lake
@@ -33,58 +39,129 @@ RECIPE = "spotmini"
 RESAMPLES = 2000
 REHEARSED = 2400  # plates read and results quoted among the lessons, of another world
 PHASES = ("sft", "cold_start", "grpo")
+TAKEN = (
+    "labels",
+    "trajectories",
+    "attempts",
+    "regimes",
+    "models",
+    "training_steps",
+    "predictions",
+    "scores",
+    "groundings",
+)
+EVALUATION_S, STEP_S = 240.0, 4.0  # of a GPU machine: what is left for the end, and what a step of GRPO takes at most
+LEAST_STEPS = 20
 
 
-def commands(lake: Path, changed: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """(name, arguments) of every command, in order: Pass@K asks the model after its cold start."""
-    processes = max(1, (os.cpu_count() or 1) - 2)
-    common = ["--lake", str(lake), "--profile", "miniature", "--recipe", RECIPE]
-    for one in (f"offline.processes={processes}", *changed):
-        common += ["--set", one]
-    with_tools = ["--set", "evaluate.policies=[cold_start, grpo]"]  # after SFT it knows no tools
-    without_tools = ["--set", "evaluate.tools=[]"]
-    return [
-        ("data", ["run", "--to", "review", *common]),
-        ("synthesize", ["synthesize", *common]),
-        ("sft and cold start", ["train", *common, "--set", "train.phases=[sft, cold_start]"]),
-        ("Pass@K", ["difficulty", *common]),
-        ("GRPO", ["train", *common]),
-        ("evaluate", ["evaluate", *common, *with_tools]),
-        ("evaluate without tools", ["evaluate", *common, *without_tools]),
-    ]
+@dataclass
+class Chain:
+    """Commands on one lake, each done once however often the benchmark is begun."""
+
+    root: Path
+    options: list[str]
+    until: float  # of the monotonic clock
+
+    @property
+    def lake(self) -> Path:
+        return self.root / "lake"
+
+    def run(self, name: str, verb: str, *settings: str) -> bool:
+        """Whether the command is done."""
+        mark = self.root / f"{name.replace(' ', '-')}.done"
+        if mark.exists():
+            return True
+        began = time.monotonic()
+        if began > self.until:
+            print(f"   {name}: not begun in time; run the same command again", flush=True)
+            return False
+        words = [word for one in settings for word in ("--set", one)]
+        command = [sys.executable, "-m", "flows.cli", *verb.split(), "--lake", str(self.lake), *self.options, *words]
+        log = self.root / f"{name.replace(' ', '-')}.log"
+        with log.open("a", encoding="utf-8") as file:
+            code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
+        if code not in (0, 3):
+            tail = log.read_text(encoding="utf-8").splitlines()[-5:]
+            print(f"   {name}: exit code {code}\n   " + "\n   ".join(tail), flush=True)
+            return False
+        mark.write_text(f"{time.monotonic() - began:.0f} s\n", encoding="utf-8")
+        print(f"   {name}: {time.monotonic() - began:.0f} s", flush=True)
+        return True
+
+    def evaluate(self, name: str, policies: Sequence[str]) -> bool:
+        """With tools, but for SFT, after which a model knows none; and without."""
+        with_tools = ", ".join(one for one in policies if one != "sft")
+        is_done = self.run(f"evaluate {name}", "evaluate", f"evaluate.policies=[{with_tools}]") and self.run(
+            f"evaluate {name} without tools",
+            "evaluate",
+            f"evaluate.policies=[{', '.join(policies)}]",
+            "evaluate.tools=[]",
+        )
+        self.take()
+        return is_done
+
+    def grpo_steps(self) -> int:
+        """Steps that fit into the time that is left, at most those of the profile; the same when begun again."""
+        file = self.root / "grpo-steps"
+        if not file.exists():
+            fit = (self.until - time.monotonic() - EVALUATION_S) / STEP_S
+            most = load_config(profile="miniature").train.grpo.max_steps or LEAST_STEPS
+            file.write_text(str(max(LEAST_STEPS, min(most, int(fit)))), encoding="utf-8")
+        return int(file.read_text(encoding="utf-8"))
+
+    def take(self) -> None:
+        """Tables and weights as small files: a lent machine may be gone before the end."""
+        results, lake = self.root / "results", Lake(self.lake, read_only=True)
+        results.mkdir(exist_ok=True)
+        for name in TAKEN:
+            lake.read(name).write_parquet(results / f"{name}.parquet", compression="zstd")
+        for row in lake.read("models").iter_rows(named=True):
+            file = results / f"{row['training_stage']}.safetensors"
+            if row["training_stage"] in PHASES and not file.exists():
+                pack_base(lake.blobs.pull(row["checkpoint"]), file, leave_out=SHARED)
 
 
 def run(changed: Sequence[str], minutes: float) -> int:
     """Every command that is not done yet, then the figures; the exit code says whether they hold."""
     root = Path(os.environ.get("GEOFIX_MINIATURE") or Path(tempfile.gettempdir()) / "geofix-miniature") / "product"
     root.mkdir(parents=True, exist_ok=True)
-    lake, until = root / "lake", time.monotonic() + 60 * minutes
-    file = root / "rehearsal.parquet"
+    until = time.monotonic() + 60 * minutes
+    rehearsal = root / "rehearsal.parquet"
+    writing = threading.Thread(target=_rehearse, args=(rehearsal,))
+    writing.start()  # training wants it first
+    processes = str(max(1, (os.cpu_count() or 1) - 2))
+    size = load_config(profile="miniature").offline.size
+    # One world for all commands: two of them run at once, and each start takes seconds.
+    with offline_server("--size", str(size), "--processes", processes, shared=True) as world:
+        own = [f"offline.port={world.url.rpartition(':')[2]}", f"train.rehearsal.file={rehearsal}", *changed]
+        options = ["--profile", "miniature", "--recipe", RECIPE]
+        chain = Chain(root, options + [word for one in own for word in ("--set", one)], until)
+        if not chain.run("data", "run --to review"):
+            return 1
+        approve_newest(Lake(chain.lake))
+        if not chain.run("synthesize", "synthesize"):
+            return 1
+        writing.join()
+        if not chain.run("sft and cold start", "train", "train.phases=[sft, cold_start]"):
+            return 1
+        chain.take()
+        beside = threading.Thread(target=chain.evaluate, args=("sft and cold start", ("sft", "cold_start")))
+        beside.start()
+        try:
+            is_done = chain.run("Pass@K", "difficulty") and chain.run(
+                "GRPO", "train", f"train.grpo.max_steps={chain.grpo_steps()}"
+            )
+        finally:
+            beside.join()
+            chain.take()
+        if not is_done or not chain.evaluate("all", PHASES):
+            return 1
+    return report(Lake(chain.lake))
+
+
+def _rehearse(file: Path) -> None:
     if not file.exists():
         write_rehearsal(file, REHEARSED, seed=101)
-    changed = [f"train.rehearsal.file={file}", *changed]
-    for name, arguments in commands(lake, changed):
-        mark = root / f"{name.replace(' ', '-')}.done"
-        if mark.exists():
-            continue
-        began = time.monotonic()
-        left = until - began
-        if left <= 0:
-            print(f"   {name}: not begun within {minutes:g} minutes; run the same command again", flush=True)
-            return 1
-        with (root / "log.txt").open("a", encoding="utf-8") as log:
-            code = subprocess.run([sys.executable, "-m", "flows.cli", *arguments], stdout=log, stderr=log).returncode
-        if code not in (0, 3):
-            tail = (root / "log.txt").read_text(encoding="utf-8").splitlines()[-5:]
-            print(f"   {name}: exit code {code}\n   " + "\n   ".join(tail), flush=True)
-            return 1
-        if name == "data":
-            approve_newest(Lake(lake))
-        if "train" in arguments:
-            write_weights(Lake(lake), root)
-        mark.write_text(f"{time.monotonic() - began:.0f} s\n", encoding="utf-8")
-        print(f"   {name}: {time.monotonic() - began:.0f} s", flush=True)
-    return report(Lake(lake))
 
 
 def approve_newest(lake: Lake) -> None:
@@ -93,14 +170,6 @@ def approve_newest(lake: Lake) -> None:
     if newest["status"] != "approved":
         print(f"   snapshot {newest['snapshot_id'][:12]} is {newest['status']}, approved by force", flush=True)
         review.approve(lake, newest["snapshot_id"], "bench miniature", "to measure training", force=True)
-
-
-def write_weights(lake: Lake, folder: Path) -> None:
-    """Every trained model as a file of a few MB, as the packaged agent is one: a lent machine may be gone tomorrow."""
-    for row in lake.read("models").iter_rows(named=True):
-        file = folder / f"{row['training_stage']}.safetensors"
-        if not file.exists():
-            pack_base(lake.blobs.pull(row["checkpoint"]), file, leave_out=SHARED)
 
 
 def report(lake: Lake) -> int:
