@@ -18,14 +18,13 @@ TIMED = "seconds_mean"  # a metric: how long an answer took
 
 
 def differences(left: Lake, right: Lake, but_for: frozenset[str] = frozenset()) -> list[str]:
-    """Tables that differ, with a word on how; columns of `but_for` and their means may."""
+    """Tables that differ, with a word on how; columns of `but_for` (NAME or TABLE.NAME) and their means may."""
     found = []
     for name in TABLES:
         if name in LOGS:
             continue
-        columns = [
-            c for c in TABLES[name].schema.names if c not in PASSING | but_for | MADE_FROM_TIMES.get(name, set())
-        ]
+        passing = PASSING | but_for | MADE_FROM_TIMES.get(name, set())
+        columns = [c for c in TABLES[name].schema.names if c not in passing and f"{name}.{c}" not in passing]
         one, other = (
             _facts(lake, name, but_for).select(columns).sort(list(TABLES[name].key)) for lake in (left, right)
         )

@@ -400,7 +400,7 @@ def prefect_restarted(cell: Cell) -> Ended:
     return cell.end(process)
 
 
-LOOKS = frozenset({"looks"})
+LOOKS = frozenset({"snapshots.looks", "snapshots.made_from"})  # by the number of the look
 NO_RAY = {"plan": "computed in the command, without Ray"}
 NO_SERVICE = dict.fromkeys(("plan", "review"), "asks no service")
 NO_PICTURE = dict.fromkeys(("plan", "street", "satellite"), "reads no stored picture")
