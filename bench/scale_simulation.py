@@ -16,7 +16,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
@@ -121,6 +123,9 @@ COLLECT = Stage(
 )
 
 
+STAGES: dict[str, Stage | ColumnStage] = {"plan": PLAN, "collect": COLLECT}
+
+
 @dataclass
 class Memory:
     """What this process and all below it hold, shared pages counted once."""
@@ -202,34 +207,62 @@ def growth(costs: Sequence[CommitCost], part: int) -> float:
     return cost([one for one in costs if one.before > last - part]) / cost([one for one in costs if one.before < part])
 
 
-def simulate(folder: Path, items: int, memory: Memory) -> list[Goal]:
+@dataclass(frozen=True)
+class Step:
+    """One step of one process, as a command of a user is."""
+
+    what: str
+    stage: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a step took, and what became of its items."""
+
+    result: StageResult
+    most_gb: float
+    growth: float | None
+
+
+def take_step(folder: Path, items: int, step: Step) -> Done:
+    """Run a step in this process, with a Ray of its own."""
+    print(f"   {step.what}", flush=True)
+    part, start = max(1, items // PARTS), time.perf_counter()
+    with commits_timed() as costs, Memory() as memory:
+        context = Context(Lake(folder), connect(ServicesSettings(), {}), progress=Told(memory, part))
+        result = run(STAGES[step.stage], Simulated(places=step.count), context)
+        stop_ray()
+    made = costs[result.run_id]
+    print(
+        f"     {time.perf_counter() - start:.1f} s in all, {memory.most_gb:.2f} GB at most; "
+        f"{len(made)} commits, {1e6 * median(one.seconds / one.rows for one in made):.1f} µs a row",
+        flush=True,
+    )
+    much = growth(made, part) if result.items_in == items else None
+    if much is not None:
+        print(f"     a row of the last commits costs {much:.2f} times one of the first", flush=True)
+    return Done(result, memory.most_gb, much)
+
+
+def simulate(folder: Path, items: int) -> list[Goal]:
     """Plan, collect and refresh; what is to be judged."""
-    part, more = max(1, items // PARTS), items // MORE
-    context = Context(Lake(folder), connect(ServicesSettings(), {}))
+    more = items // MORE
+    steps = [
+        Step(f"{items:,} places planned", "plan", items),
+        Step(f"{items:,} places collected", "collect", items),
+        Step(f"{more:,} places more planned", "plan", items + more),
+        Step(f"refresh of {items + more:,} places", "collect", items + more),
+    ]
+    # A process each, as commands are: what one had allocated is not counted to the next.
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        done = [pool.submit(take_step, folder, items, step).result() for step in steps]
     goals: list[Goal] = []
-    with commits_timed() as costs:
-
-        def told(what: str, stage: Stage | ColumnStage, count: int) -> StageResult:
-            print(f"   {what}", flush=True)
-            memory.most_gb, start = 0.0, time.perf_counter()
-            result = run(stage, Simulated(places=count), replace(context, progress=Told(memory, part)))
-            made = costs[result.run_id]
-            print(
-                f"     {time.perf_counter() - start:.1f} s in all, {memory.most_gb:.2f} GB at most; "
-                f"{len(made)} commits, {1e6 * median(one.seconds / one.rows for one in made):.1f} µs a row",
-                flush=True,
-            )
-            goals.append(Goal(f"GB at most, {what}", memory.most_gb, at_most=MOST_GB))
-            if result.items_in == items:
-                much = growth(made, part)
-                goals.append(Goal(f"growth of a commit's cost by row, {what}", much, at_most=MOST_GROWTH))
-                print(f"     a row of the last commits costs {much:.2f} times one of the first", flush=True)
-            return result
-
-        told(f"{items:,} places planned", PLAN, items)
-        first = told(f"{items:,} places collected", COLLECT, items)
-        told(f"{more:,} places more planned", PLAN, items + more)
-        again = told(f"refresh of {items + more:,} places", COLLECT, items + more)
+    for step, one in zip(steps, done, strict=True):
+        goals.append(Goal(f"GB at most, {step.what}", one.most_gb, at_most=MOST_GB))
+        if one.growth is not None:
+            goals.append(Goal(f"growth of a commit's cost by row, {step.what}", one.growth, at_most=MOST_GROWTH))
+    first, again = done[1].result, done[3].result
     lost = first.items_in - first.kept - first.rejected - first.failed
     goals.append(Goal("items that got lost", lost, at_most=0))
     goals.append(Goal("items in", first.items_in, at_least=items, at_most=items))
@@ -241,11 +274,11 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench scale_simulation")
     parser.add_argument("--items", type=int, default=ITEMS)
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, Memory() as memory:
-        goals = simulate(Path(folder) / "lake", given.items, memory)
-        stop_ray()
-    return judge(goals)
+    with tempfile.TemporaryDirectory() as folder:
+        return judge(simulate(Path(folder) / "lake", given.items))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    from bench.scale_simulation import main as imported  # its processes find what they are sent under this name
+
+    raise SystemExit(imported(sys.argv[1:]))

@@ -9,11 +9,10 @@ import pytest
 
 from bench import scale_simulation, scale_table
 from bench.goals import judge
-from bench.scale_simulation import CommitCost, Memory, Simulated, growth, planned, simulate
+from bench.scale_simulation import CommitCost, Simulated, growth, planned, simulate
 from bench.scale_table import ANSWER_S, SAMPLE_S, StepCost, size_table, unit_costs
 from schemas.load import load_config
 from tasks.lake import Commit, Lake
-from tasks.runtime.ray_start import stop_ray
 from tasks.runtime.runner import Inputs
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -125,8 +124,4 @@ def test_planned_places_repeat_no_name_and_stay_when_more_are_planned(lake: Lake
 @pytest.mark.slow
 def test_a_small_simulation_accounts_for_every_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale_simulation, "MOST_GROWTH", float("inf"))  # so few commits say nothing of it
-    try:
-        with Memory() as memory:
-            assert judge(simulate(tmp_path / "lake", 5_000, memory)) == 0
-    finally:
-        stop_ray()
+    assert judge(simulate(tmp_path / "lake", 5_000)) == 0
