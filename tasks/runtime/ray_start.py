@@ -291,15 +291,17 @@ def join_cluster(address: str) -> dict[str, Any]:
             f"spread.address: cannot join the Ray cluster at '{address}': {_one_line(error)}; {how}"
         ) from error
     if not is_client:  # behind ray:// no server of this machine can be gone
-        _speak_for_ray(host, port)
+        _speak_for_ray(address, found)
     return found
 
 
-def _speak_for_ray(host: str, port: int) -> None:
+def _speak_for_ray(address: str, joined: dict[str, Any]) -> None:
     global _last_words
     if _last_words is not None:
         _last_words.end()
-    _last_words = LastWords(host, port)
+    here = [node for node in ray.nodes() if node["NodeID"] == joined.get("node_id")]
+    schedulers = [f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in here]
+    _last_words = LastWords(address, [address, *schedulers])
 
 
 def split_address(address: str) -> tuple[str, int]:
