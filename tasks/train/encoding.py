@@ -110,6 +110,7 @@ class Encoder:
         self._has_twin = processor.chat_template.strip() == chat_template().strip()
         self._training_template = training_template()
         self._lock = threading.Lock()  # a fast tokenizer changes its own settings while it works
+        self._marks_turns = TURN in self._tokenizer.added_tokens_encoder
         # A conversation's first turns come again with each of its requests, and the system's with every one.
         self._ids_of = functools.lru_cache(maxsize=TURNS)(self._tokens)
         self._open()
@@ -258,8 +259,7 @@ class Encoder:
 
     def _turns(self, text: str) -> list[str]:
         """Rendered text, cut where a turn begins if that mark is a token of its own: no other token reaches over it."""
-        mark = self._tokenizer.added_tokens_encoder.get(TURN)
-        return [text] if mark is None else re.split(f"(?={re.escape(TURN)})", text)
+        return re.split(f"(?={re.escape(TURN)})", text) if self._marks_turns else [text]
 
     def _tokens(self, text: str) -> tuple[int, ...]:
         with self._lock:
