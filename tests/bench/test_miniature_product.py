@@ -1,0 +1,62 @@
+"""The chain of the miniature: each command once, GRPO within the time, a failed command ends it."""
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import miniature_product
+from bench.miniature_product import LEAST_STEPS, PHASES, Chain
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What is called, instead of being run; a command that names `broken` fails."""
+    called: list[list[str]] = []
+
+    def run(command: list[str], stdout: Any, **options: Any) -> "subprocess.CompletedProcess[str]":
+        called.append(command[3:])
+        stdout.write("why it failed\n")
+        return subprocess.CompletedProcess(command, int("broken" in command))
+
+    monkeypatch.setattr(miniature_product.subprocess, "run", run)
+    monkeypatch.setattr(Chain, "take", lambda self: None)
+    return called
+
+
+def chain(folder: Path, seconds: float = 1000.0) -> Chain:
+    return Chain(folder, ["--profile", "miniature"], time.monotonic() + seconds)
+
+
+def test_a_command_is_done_once(tmp_path: Path, commands: list[list[str]]) -> None:
+    for _ in range(2):
+        assert chain(tmp_path).run("data", "run --to review", "plan.places=7")
+    lake = str(tmp_path / "lake")
+    assert commands == [["run", "--to", "review", "--lake", lake, "--profile", "miniature", "--set", "plan.places=7"]]
+
+
+def test_one_that_fails_shows_its_last_lines_and_is_tried_again(
+    tmp_path: Path, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not chain(tmp_path).run("Pass@K", "broken")
+    assert "Pass@K: exit code 1" in (said := capsys.readouterr().out) and "why it failed" in said
+    assert not chain(tmp_path).run("Pass@K", "broken") and len(commands) == 2
+
+
+def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path, commands: list[list[str]]) -> None:
+    assert not chain(tmp_path, -1.0).run("GRPO", "train") and not commands
+
+
+@pytest.mark.parametrize(("left_s", "steps"), [(0.0, LEAST_STEPS), (240.0 + 4 * 60, 60), (1e6, 150)])
+def test_grpo_takes_the_steps_that_fit_and_the_same_when_begun_again(tmp_path: Path, left_s: float, steps: int) -> None:
+    assert chain(tmp_path, left_s + 1.0).grpo_steps() == steps
+    assert chain(tmp_path, 500.0).grpo_steps() == steps
+
+
+def test_sft_is_asked_without_tools_alone(tmp_path: Path, commands: list[list[str]]) -> None:
+    assert chain(tmp_path).evaluate("all", PHASES)
+    with_tools, without = (" ".join(one) for one in commands)
+    assert "evaluate.policies=[cold_start, grpo]" in with_tools and "evaluate.tools" not in with_tools
+    assert "evaluate.policies=[sft, cold_start, grpo]" in without and "evaluate.tools=[]" in without
