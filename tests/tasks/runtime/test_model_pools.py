@@ -3,14 +3,17 @@
 import time
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ray import serve
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from schemas.errors import GeofixError
 from schemas.settings.pools import Pool
 from schemas.settings.spread import SpreadSettings
-from tasks.runtime.model_pools import PoolPlan, _keeper_class, check_gpus, check_python, pool_address
+from tasks.runtime import model_pools
+from tasks.runtime.model_pools import Keepers, PoolPlan, _keeper_class, check_gpus, check_python, pool_address
 
 
 def plan(**settings: Any) -> PoolPlan:
@@ -115,3 +118,26 @@ def test_commands_share_a_pool_the_last_one_puts_it_away_and_a_killed_ones_lease
     while served.applications:
         assert time.monotonic() < until_s, "a killed command holds GPUs"
         time.sleep(0.05)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Answers of a keeper, in place of Ray's."""
+    answers = Mock()
+    monkeypatch.setattr(model_pools.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(model_pools.ray, "get", answers)
+    monkeypatch.setattr(model_pools.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(Keepers, "_keeper", lambda self, python: self._keepers.setdefault(python, Mock()))
+    return answers
+
+
+def test_a_keeper_on_a_lost_node_is_asked_until_ray_has_noticed(asked: Mock) -> None:
+    gone = ActorUnavailableError("connection refused", None)
+    asked.side_effect = [gone, gone, gone, ActorDiedError(), "up"]
+    assert Keepers(SpreadSettings(), 8000, "me")._call(plan(), "state") == "up"
+
+
+def test_a_keeper_that_dies_twice_is_one_line(asked: Mock) -> None:
+    asked.side_effect = [ActorDiedError(), ActorDiedError()]
+    with pytest.raises(GeofixError, match=r"models\.pools\.eyes: Ray could not run .* on its nodes"):
+        Keepers(SpreadSettings(), 8000, "me")._call(plan(), "state")
