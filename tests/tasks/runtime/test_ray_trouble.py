@@ -49,7 +49,7 @@ class TestStart:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         monkeypatch.setattr(ray, "is_initialized", lambda: False)
         monkeypatch.setattr(ray, "shutdown", lambda: None)
-        monkeypatch.setattr(ray_home.atexit, "register", lambda _: None)
+        monkeypatch.setattr(ray_home.atexit, "register", lambda *called: None)
         for name in (*ray_home.ENVIRONMENT, "RAY_AUTH_MODE"):
             monkeypatch.setenv(name, os.environ.get(name, ""))
         folders: list[Path] = []
