@@ -36,7 +36,7 @@ class LoopbackCluster:
 def loopback_cluster(
     nodes: int, log: Path, head_cpus: int = 0, dashboard: bool = False, cpus: int = 1
 ) -> Iterator[LoopbackCluster]:
-    """A head, on which the driver is, and nodes of so many CPUs each."""
+    """A head, on which the driver is, and nodes of `cpus` CPUs each."""
     options = ["--nodes", str(nodes), "--head-cpus", str(head_cpus), "--cpus", str(cpus)]
     options += ["--dashboard"] if dashboard else []
     command = [sys.executable, "-m", "bench.loopback_cluster", *options]

@@ -299,9 +299,13 @@ def _speak_for_ray(address: str, joined: dict[str, Any]) -> None:
     global _last_words
     if _last_words is not None:
         _last_words.end()
+    _last_words = LastWords(address, [address, *schedulers_here(joined)])
+
+
+def schedulers_here(joined: dict[str, Any]) -> list[str]:
+    """host:port of the scheduler of the node that this process has joined (`RaySession.address_info`)."""
     here = [node for node in ray.nodes() if node["NodeID"] == joined.get("node_id")]
-    schedulers = [f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in here]
-    _last_words = LastWords(address, [address, *schedulers])
+    return [f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in here]
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schemas.errors import GeofixError, Outage
-from tasks.runtime.ray_start import RaySession, current_session
+from tasks.runtime.ray_start import RaySession, current_session, schedulers_here
 
 LOOK_EVERY_S = 3.0
 GONE_S = 30.0  # a head that restarts is back sooner
@@ -88,8 +88,7 @@ def _servers(session: RaySession | None) -> list[_Server]:
     """The servers this process depends on; none with ray://, whose client notices a lost cluster by itself."""
     if session is None or not session.address_info:
         return []
-    here = [node for node in ray.nodes() if node["NodeID"] == session.address_info["node_id"]]
-    schedulers = [f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in here]
+    schedulers = schedulers_here(session.address_info)
     head = session.address_info["gcs_address"]
     if session.is_private:
         return [_Server("control server", head, 0.0), *(_Server("scheduler", one, 0.0) for one in schedulers)]

@@ -304,7 +304,6 @@ def environment_maker(
                 f"the tools of '{settings.recipe}' ask {service}: put its key into {connection.endpoint.key_env}"
             )
     tools = open_toolbox(connections, state if connections.tools.mode == "record" else None)
-
     pictures = StoredPictures(store, settings.image_max_pixels, settings.image_min_pixels, OPENED, DECODED_BYTES)
 
     def make(row: Mapping[str, Any]) -> Environment:
