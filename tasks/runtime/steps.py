@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+# A file is stamped by the kernel's coarse clock, which stands still for up to 10 ms: a file written just after the
+# moment `since` may bear a time before it.
+COARSE_CLOCK_S = 0.05
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -39,7 +43,7 @@ class StepFile:
     def read(self, since: float = 0.0) -> Steps | None:
         """What was written after the moment `since` (seconds since 1970), if anything was."""
         try:
-            if self.path.stat().st_mtime < since:
+            if self.path.stat().st_mtime < since - COARSE_CLOCK_S:
                 return None
             return Steps(**json.loads(self.path.read_text()))
         except (OSError, ValueError, TypeError):
