@@ -9,6 +9,7 @@ Every process of a machine may open the file. Writes of a moment go in one trans
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -70,7 +71,8 @@ class SharedFile:
             try:
                 yield connection
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # of a full disk SQLite has rolled back by itself
+                    connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
 
@@ -81,6 +83,9 @@ class SharedFile:
             yield self._connection()
         except (sqlite3.Error, OSError) as error:
             # Refused, for nothing may be asked without it: every other item would end the same way.
+            if _is_full(error):
+                full = f"no space left on the disk of '{self.path}' for {self._holds}; free some and run again"
+                raise StageRefused(full) from error
             raise StageRefused(f"{self._holds} in '{self.path}' cannot be kept: {error}; {self._remedy}") from error
 
     def _connection(self) -> sqlite3.Connection:
@@ -109,6 +114,13 @@ class SharedFile:
                 if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
+
+
+def _is_full(error: sqlite3.Error | OSError) -> bool:
+    """Whether the disk is: SQLite's own word for it, or the system's."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSPC
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 _creating = threading.Lock()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -235,6 +236,23 @@ async def test_what_cannot_be_kept_is_not_used(server, file):
     server.says_json(FOUND)
     with pytest.raises(StageRefused, match="cannot be kept: file is not a database; free space there"):
         await search(tools_of(server.url, file))
+
+
+def test_a_full_disk_is_named_and_what_was_written_before_stays(tmp_path):
+    shared = SharedFile(tmp_path / "a.sqlite", ["CREATE TABLE IF NOT EXISTS t (x BLOB)"], "the counts", "delete it")
+    with shared.transaction() as connection:
+        connection.execute("INSERT INTO t VALUES (zeroblob(100))")
+    with shared.reading() as connection:  # SQLite says of a file that may not grow what it says of a full disk
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count={pages}")
+    line = f"no space left on the disk of '{tmp_path / 'a.sqlite'}' for the counts; free some and run again"
+    with pytest.raises(StageRefused, match=f"^{re.escape(line)}$"), shared.transaction() as connection:
+        connection.execute("INSERT INTO t VALUES (zeroblob(1000000))")
+    with shared.reading() as connection:
+        connection.execute("PRAGMA max_page_count=100000")
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (1,)
+    with shared.transaction() as connection:
+        connection.execute("INSERT INTO t VALUES (zeroblob(1000000))")
 
 
 async def test_a_failed_transaction_is_told_to_all_that_wait_and_the_next_goes_on(file):
