@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
-from tasks.reward.metrics import THRESHOLDS_KM, Metric, geoscore, summarize
+from tasks.reward.metrics import THRESHOLDS_KM, Metric, compare, geoscore, summarize
 
 
 def named(metrics: list[Metric]) -> dict[str, Metric]:
@@ -129,6 +130,15 @@ def test_accuracy_grows_with_the_threshold_and_holds_its_interval(errors: list[f
     assert accuracy[-1] + named(found)["parse_failure_rate"].value <= 1 + 1e-12
     for edge, value in zip(THRESHOLDS_KM, accuracy, strict=True):
         assert value == sum(error <= edge for error in errors) / len(errors)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 5))
+def test_mcnemars_p_is_the_exact_binomial_one(lost: int, gained: int, same: int) -> None:
+    first = [0.1] * lost + [9000.0] * gained + [0.1] * same
+    second = [9000.0] * lost + [0.1] * gained + [0.1] * same
+    found = compare(first, second, 10)[0]
+    assert (found.only_first, found.only_second) == (lost, gained)
+    assert found.p == pytest.approx(binomtest(gained, gained + lost).pvalue if gained + lost else 1.0)
 
 
 def test_a_million_rows_take_seconds() -> None:
