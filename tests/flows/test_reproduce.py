@@ -17,6 +17,7 @@ from flows.options import RunOptions
 from flows.reproduce import Sweep, picture_sets
 from schemas.config import Config
 from schemas.errors import GeofixError, InputError
+from schemas.load import load_config
 from schemas.paper_tables import Column, PictureSet, TableRow, load_paper
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.agent.attempt import TRAINED
@@ -119,7 +120,8 @@ def test_ours_stand_beside_the_papers_with_intervals_and_what_differs(lake: Lake
     assert "Qwen2.5-VL-7B-Instruct; here a Qwen2.5-VL of 2 layers with random weights is trained" in said
     assert "role answerer-base (model answerer-base) answers for Qwen2.5-VL-7B" in said
     assert "grpo 5 samples in 7 steps" in said and "Im2GPS3k is not in the lake" in said and "95 % intervals" in said
-    assert "train.sft.max_steps=120" in said
+    steps = load_config(profile="offline").train.sft.max_steps
+    assert f"train.sft.max_steps={steps}" in said
     assert "All of ours overlap" in said and not found.has_differences()
     folder = Path(lake.uri) / "reports/reproduce/spotagent-table-5"
     assert (folder / "table.md").read_text() == page
