@@ -11,10 +11,27 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import cv2
+
 Result = TypeVar("Result")
 
 MOST = 4
-_threads = ThreadPoolExecutor(max(2, min(MOST, os.cpu_count() or 1)), thread_name_prefix="computing")
+
+
+def _pool(processes: int) -> ThreadPoolExecutor:
+    cores = -(-(os.cpu_count() or 1) // processes)
+    return ThreadPoolExecutor(max(2, min(MOST, cores)), thread_name_prefix="computing")
+
+
+_threads = _pool(1)
+
+
+def share_cores(processes: int) -> None:
+    """Leave the other processes their cores: each thread that reads pictures loads an OCR of its own."""
+    global _threads
+    _threads = _pool(processes)
+    if processes > 1:
+        cv2.setNumThreads(max(1, (os.cpu_count() or 1) // processes))
 
 
 async def compute_in_thread(function: Callable[..., Result], *arguments: object) -> Result:

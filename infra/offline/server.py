@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from infra.lifeline import exit_when_orphaned, exit_when_stdin_closes, serve_at
+from infra.offline.computing import share_cores
 from infra.offline.fault_layer import FaultyWorld
 from infra.offline.faults import Faults, parse
 from infra.offline.gazetteer import NameIndex
@@ -299,6 +300,7 @@ def main(argv: list[str] | None = None) -> int:
     port = listening.getsockname()[1] if listening else options.port
     print(f"offline world: seed {world.seed}, {world.size:,} places, http://{options.host}:{port}", flush=True)
     others = fork_others(options.processes - 1)
+    share_cores(options.processes)
     if options.lifeline:
         exit_when_stdin_closes()
     server = make_server(app, options.host, port)

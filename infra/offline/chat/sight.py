@@ -61,6 +61,8 @@ class _Eyes:
             "Global.use_cls": False,
             "Det.engine_type": finder,
             "EngineConfig.openvino.inference_num_threads": THREADS,
+            # Pinned, the one thread of every process takes the same core, and the others of the machine idle.
+            "EngineConfig.openvino.enable_cpu_pinning": "NO",
             "EngineConfig.onnxruntime.intra_op_num_threads": THREADS,
             "EngineConfig.onnxruntime.inter_op_num_threads": 1,
             "Det.limit_type": "max",  # never enlarge before detecting: that is where the time goes
