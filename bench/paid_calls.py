@@ -120,14 +120,14 @@ def work(folder: str, url: str) -> None:
     print(f"done {result.kept} {result.rejected} {result.failed}", flush=True)
 
 
-def campaign(folder: Path, server: OfflineServer, kills: int, seed: int = 1) -> tuple[int, list[str]]:
-    """How often it was killed until the stage was done, and the requests that were in flight at the kills."""
-    chance, done, in_flight = random.Random(seed), 0, list[str]()
+def campaign(folder: Path, server: OfflineServer, kills: int, seed: int = 1) -> tuple[list[float], list[str]]:
+    """When it was killed until the stage was done, and the requests that were in flight at the kills."""
+    chance, killed, in_flight = random.Random(seed), list[float](), list[str]()
     server.ask("/control/journal", "POST")
     while True:
         command = [sys.executable, "-m", "bench.paid_calls", "--work", str(folder), server.url]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        if done >= kills:
+        if len(killed) >= kills:
             told, _ = process.communicate()
             if process.returncode:
                 raise SystemExit(f"the run after the kills ended with {process.returncode}")
@@ -138,14 +138,13 @@ def campaign(folder: Path, server: OfflineServer, kills: int, seed: int = 1) -> 
             time.sleep(0.2)  # until it asks models: a kill before that proves nothing
         time.sleep(chance.uniform(0.0, LONGEST_RUN_S))
         if process.poll() is not None:
-            print(f"   done after {done} kills")
+            print(f"   done after {len(killed)} kills")
             break
-        killed_at = time.time()
+        killed.append(time.time())
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        done += 1
-        in_flight += after(server, killed_at - MOMENT_S)
-    return done, in_flight
+        in_flight += after(server, killed[-1] - MOMENT_S)
+    return killed, in_flight
 
 
 def after(server: OfflineServer, moment_s: float) -> list[str]:
@@ -181,6 +180,17 @@ def beyond(requests: list[str], in_flight: list[str]) -> int:
     return sum(max(0, times - 1 - lost[request]) for request, times in sent.items())
 
 
+def unread_s(server: OfflineServer, killed: list[float]) -> list[float]:
+    """Of every answer that was asked for again although it had been sent: seconds from then to the kill."""
+    sent: dict[str, list[float]] = {}
+    for at_s, service, request, _ in server.ask("/control/journal"):
+        # What the world answers soon after a kill was in flight at it: no other run has begun to ask yet.
+        if "completions" in request and not any(0 <= at_s - kill < 3 * LATENCY_S for kill in killed):
+            sent.setdefault(f"{service} {request}", []).append(at_s)
+    lost = (at_s for times in sent.values() for at_s in sorted(times)[:-1])
+    return sorted((min((kill - at_s for kill in killed if kill > at_s), default=0.0) for at_s in lost), reverse=True)
+
+
 def differing(one: Lake, other: Lake) -> list[str]:
     """Columns of the trajectories that differ between two lakes."""
     columns = [name for name in one.read("trajectories").columns if name not in PASSING]
@@ -209,25 +219,28 @@ def main(kills: int = KILLS, pictures: int = PICTURES) -> int:
         second = make_lake(folder / "killed", pictures)
         (folder / "killed" / KEY_FILE).write_bytes((folder / "undisturbed" / KEY_FILE).read_bytes())
         server.latency(LATENCY_S)
-        done, in_flight = campaign(folder / "killed", server, kills)
+        killed, in_flight = campaign(folder / "killed", server, kills)
         models, tools = chats(server), [one for one in asked(server) if "completions" not in one]
         rows = second.read("calls")
         open_models = sum("completions" in one for one in in_flight)
         open_tools = len(in_flight) - open_models
         unlike = differing(first, second)
         print(
-            f"   {done} kills: the world was sent {len(models)} requests to models, {rows.height} are in the table, "
-            f"{repeated(models)} were sent again, {open_models} had been in flight at a kill "
-            f"({call_store(second).close_abandoned()} by the store's own count); {len(tools)} of tools, "
+            f"   {len(killed)} kills: the world was sent {len(models)} requests to models, "
+            f"{rows.height} are in the table, {repeated(models)} were sent again, "
+            f"{open_models} had been in flight at a kill ({call_store(second).close_abandoned()} by the store's own "
+            f"count); {len(tools)} of tools, "
             f"{repeated(tools)} of them again, {open_tools} had been in flight; not in flight were "
             f"{beyond(models, in_flight)} and {beyond(tools, in_flight)} of the repeated; trajectories "
             f"{'differ in ' + ', '.join(unlike) if unlike else 'equal'}"
         )
+        waits = ", ".join(f"{wait:.2f}" for wait in unread_s(server, killed)[:30])
+        print(f"   seconds from an answer's sending to the kill after which it was asked for again, longest: {waits}")
     return judge(
         [
             Goal("dollars spent of a budget of one", spent, at_least=0.5, at_most=BUDGET_USD),
             Goal("stopped with a reason, and what it got", float(bool(WHAT_IT_GOT.search(stopped))), at_least=1),
-            Goal("kills", done, at_least=kills),
+            Goal("kills", len(killed), at_least=kills),
             Goal("requests to models repeated", repeated(models), at_most=open_models),
             Goal("requests of tools repeated", repeated(tools), at_most=open_tools),
             Goal("requests to models repeated that were not in flight", beyond(models, in_flight), at_most=0),
