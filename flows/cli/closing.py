@@ -11,6 +11,7 @@ import polars as pl
 
 from flows.cli.command import Call
 from flows.cli.printing import how_to_activate, program
+from tasks.agent.attempt import name_by_tools
 from tasks.evaluate.score_report import format_metric, newest_evaluations
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines
@@ -176,6 +177,7 @@ def _score_lines(lake: Lake, recipe: str) -> list[str]:
     columns = ["split", "policy", "metric", "value", "n", "evaluation_id", "snapshot_id", "written_at"]
     scores = lake.read("scores", columns=columns).sort("written_at")
     scores = scores.filter(~_of_other_recipe(lake, recipe))
+    scores = name_by_tools(scores, lake.read("predictions", columns=["evaluation_id", "tools"]))
     # Scores of other snapshots and settings stand beside the newest ones.
     newest = newest_evaluations(scores)
     scores = scores.join(newest, on=["policy", "evaluation_id", "snapshot_id"], how="semi", maintain_order="left")

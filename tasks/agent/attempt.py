@@ -42,6 +42,22 @@ def policy_role(name: str, models: pl.DataFrame, recipe: str) -> str:
     return f"{TRAINED}{found}"
 
 
+def name_by_tools(scores: pl.DataFrame, predictions: pl.DataFrame) -> pl.DataFrame:
+    """The scores, with `with tools` or `no tools` behind a policy that was evaluated in both ways on a split."""
+    tools = predictions.select("evaluation_id", "tools").unique("evaluation_id")
+    known = scores.join(tools, on="evaluation_id", how="left", maintain_order="left")
+    how = (
+        pl.when(pl.col("tools") == "none")
+        .then(pl.lit(" no tools"))
+        .when(pl.col("tools") == "all")
+        .then(pl.lit(" with tools"))
+        .otherwise(pl.format(" with {}", "tools"))
+    )
+    in_several_ways = pl.col("tools").drop_nulls().n_unique().over("split", "policy") > 1
+    said = pl.when(in_several_ways).then(pl.concat_str("policy", how, ignore_nulls=True)).otherwise("policy")
+    return known.with_columns(said.alias("policy")).drop("tools")
+
+
 def stable_seed(*parts: object) -> int:
     """A seed that follows from the parts: the same on every machine and in every run, within 31 bits."""
     text = json.dumps([str(part) for part in parts]).encode()

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
-from tasks.agent.attempt import PHASES, TRAINED
+from tasks.agent.attempt import PHASES, TRAINED, name_by_tools
 from tasks.evaluate.predictions import Report
 from tasks.evaluate.radius import radius_words
 from tasks.lake import Lake
@@ -120,9 +120,15 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
     if scores.is_empty():
         return StageReport("# Evaluation\n\nNo policy has been scored.\n", {})
     snapshot = scores.sort("written_at")["snapshot_id"][-1]
-    mine = scores.filter(pl.col("snapshot_id") == snapshot)
+    asked = lake.read("predictions", columns=["evaluation_id", "tools"])
+    mine = name_by_tools(scores.filter(pl.col("snapshot_id") == snapshot), asked)
     table = side_by_side(mine, lake.read("models"))
+    names = dict(mine.select("evaluation_id", "policy").iter_rows())
     pairs = lake.read("score_pairs").filter(pl.col("snapshot_id") == snapshot)
+    pairs = pairs.with_columns(
+        pl.col("evaluation_id").replace_strict(names, default=pl.col("policy")).alias("policy"),
+        pl.col("other_id").replace_strict(names, default=pl.col("other_policy")).alias("other_policy"),
+    )
     pairs = pairs.sort("policy", "other_policy", "metric").select(
         "policy", "other_policy", "metric", "first", "second", "difference", "low", "high", "p", "n"
     )
@@ -175,7 +181,8 @@ def side_by_side(scores: pl.DataFrame, models: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for split, policy, evaluation in newest.select("split", "policy", "evaluation_id").iter_rows():
         known = {row["metric"]: row for row in scores.filter(pl.col("evaluation_id") == evaluation).to_dicts()}
-        phase = phase_of.get(policy.removeprefix(TRAINED), "") if policy.startswith(TRAINED) else ""
+        model = policy.removeprefix(TRAINED).partition(" ")[0]
+        phase = phase_of.get(model, "") if policy.startswith(TRAINED) else ""
         cells = {name: _cell(name, known.get(name)) for name in SHOWN}
         head = {"split": split or "-", "policy": policy, "training_stage": phase or "base"}
         rows.append({**head, "n": known["acc@1km"]["n"], **cells})

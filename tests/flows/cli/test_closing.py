@@ -131,6 +131,21 @@ def test_scores_of_two_splits_stand_apart(tmp_path: Path) -> None:
     assert table.select("split", "policy", "n").rows() == [("benchmark", "base", 8), ("validation", "base", 16)]
 
 
+def test_a_policy_asked_with_tools_and_without_has_two_lines(tmp_path: Path) -> None:
+    """The control of a phase is the same model without tools: it must not take the place of the phase's own score."""
+    lake = Lake(tmp_path / "lake")
+    asked = {"with": ("grpo", "all", 0.25), "without": ("grpo", "none", 0.0), "alone": ("sft", "none", 0.5)}
+    for batch, (name, (policy, tools, value)) in enumerate(asked.items(), 1):
+        row = {"evaluation_id": name, "snapshot_id": "s", "policy": policy}
+        score = {**row, "split": "benchmark", "metric": "acc@25km", "value": value, "n": 8}
+        lake.upsert("scores", [score], Commit("evaluate", batch))
+        lake.upsert("predictions", [{**row, "image_id": "i", "tools": tools}], Commit("evaluate.answers", batch))
+    lines = closing_words([result("evaluate.scores", {})], lake, Call()).splitlines()
+    at = lines.index("  scores on the benchmark split:")
+    shown = {" ".join(line.split()) for line in lines[at + 2 : at + 5]}
+    assert shown == {"grpo with tools 8 25.00 %", "grpo no tools 8 0.00 %", "sft 8 50.00 %"}
+
+
 def test_images_to_learn_from_are_counted_for_one_policy(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     for day, (policy, kept) in enumerate({"trained:m": [True, False, False], "answerer-base": [True] * 5}.items(), 1):

@@ -331,6 +331,26 @@ async def test_a_conversation_names_only_stored_pictures_and_its_page_draws_the_
         assert box == [round(share, 4) for share in (30 / width, 20 / height, 120 / width, 80 / height)]
 
 
+async def test_a_policy_with_tools_and_its_control_without_stand_beside_each_other(
+    lake: Lake, model: tuple[type[Model], str]
+) -> None:
+    model[0].says["zoomer"] = "<answer>10.0, 20.0</answer>"
+    with_tools = EvaluateSettings(policies=("zoomer",), trained=False, tools=("image_zoom_in_tool",))
+    shop = setup(lake, model[1])
+    for settings in (with_tools, with_tools.model_copy(update={"tools": ()})):
+        await answer_all(lake, settings, shop)
+        for stage in SCORED:
+            run(stage, settings, Context(lake, shop.connections))
+    names = ["zoomer no tools", "zoomer with image_zoom_in_tool"]
+    text = report(lake, with_tools).markdown
+    assert all(f"| {name} " in text for name in names)
+    blocks = leaderboard_page.make(Source(lake, lake.read("snapshots").row(0, named=True), ReviewSettings()))
+    [board] = [block for block in blocks if block["block"] == "leaderboard"]
+    assert board["policies"] == names
+    kinds = next(block for block in blocks if block["block"] == "table" and block["columns"][0] == "kind")
+    assert [row[1] for row in kinds["rows"]] == names, "a slice of each, not of the newest alone"
+
+
 async def test_ten_refreshes_leave_a_snapshots_scores_as_they_are(
     lake: Lake, model: tuple[type[Model], str], snapshot_of: MakeSnapshot
 ) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import polars as pl
 
+from tasks.agent.attempt import name_by_tools
 from tasks.review.site.blocks import Block, bars, heading, table, words
 from tasks.review.site.page import Files, Source, chunk_of, page
 from tasks.review.site.transcript import conversation
@@ -22,7 +23,7 @@ COMPARED = ("acc@25km", "acc@200km", "acc@750km", "median_km")
 
 def files(source: Source) -> Files:
     """The conversations behind the answers, by digest of their keys."""
-    scores = source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id)
+    scores = _scores(source)
     if scores.is_empty():
         return
     rows = _answered(source, _newest(source, scores))
@@ -58,7 +59,7 @@ def files(source: Source) -> Files:
 )
 def leaderboard_page(source: Source) -> list[Block]:
     """For each split a table of policies by metric, paired comparisons and slices; then every answer."""
-    scores = source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id)
+    scores = _scores(source)
     if scores.is_empty():
         return [words("No policy has been scored on this snapshot.", "muted")]
     newest = _newest(source, scores)
@@ -106,6 +107,13 @@ def _of_split(source: Source, scores: pl.DataFrame, newest: pl.DataFrame, chunks
     ]
 
 
+def _scores(source: Source) -> pl.DataFrame:
+    """The scores of this snapshot; a policy that was asked with tools and without has two names."""
+    return name_by_tools(
+        source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id), source.read("predictions")
+    )
+
+
 def _newest(source: Source, scores: pl.DataFrame) -> pl.DataFrame:
     """split, policy, evaluation_id and stage of each policy's newest evaluation on each split, in training order."""
     last = pl.col("evaluation_id").last()
@@ -125,7 +133,7 @@ def _newest(source: Source, scores: pl.DataFrame) -> pl.DataFrame:
 
 def _answered(source: Source, newest: pl.DataFrame) -> pl.DataFrame:
     """The farthest answers of the shown evaluations to pictures of this snapshot, each with its key."""
-    rows = source.read("predictions").join(newest, on=["policy", "evaluation_id"], how="semi")
+    rows = source.read("predictions").join(newest, on="evaluation_id", how="semi")
     rows = rows.join(source.read("labels").select("image_id"), on="image_id", how="semi")
     rows = rows.sort("error_km", descending=True, nulls_last=False).head(MOST)
     return rows.with_columns(pl.format("{}-{}", pl.col("evaluation_id").str.head(12), "image_id").alias("key"))
@@ -137,6 +145,7 @@ def _chunks(rows: pl.DataFrame) -> int:
 
 def _pairs(source: Source, newest: pl.DataFrame) -> list[Block]:
     """Every two policies on the same pictures: the difference, its interval, and McNemar's test."""
+    names = dict(newest.select("evaluation_id", "policy").iter_rows())
     shown = newest["evaluation_id"].implode()
     rows = source.read("score_pairs").filter(
         (pl.col("snapshot_id") == source.snapshot_id)
@@ -148,8 +157,8 @@ def _pairs(source: Source, newest: pl.DataFrame) -> list[Block]:
         return []
     lines = [
         (
-            row["policy"],
-            row["other_policy"],
+            names[row["evaluation_id"]],
+            names[row["other_id"]],
             row["metric"],
             _signed(row["metric"], row["difference"]),
             f"{_signed(row['metric'], row['low'])} to {_signed(row['metric'], row['high'])}",
@@ -178,6 +187,7 @@ def _slices(source: Source, newest: pl.DataFrame) -> list[Block]:
         & pl.col("evaluation_id").is_in(newest["evaluation_id"].implode())
         & pl.col("metric").is_in(SLICED)
     )
+    rows = rows.drop("policy").join(newest.select("evaluation_id", "policy"), on="evaluation_id", how="left")
     blocks: list[Block] = []
     for (by,), mine in rows.sort("slice_by", "slice", "policy").group_by("slice_by", maintain_order=True):
         cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
