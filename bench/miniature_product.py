@@ -10,6 +10,7 @@ each phase against the one before and against controls.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -49,9 +50,14 @@ TAKEN = (
     "predictions",
     "scores",
     "groundings",
+    "deliberations",
+    "score_pairs",
 )
-EVALUATION_S, STEP_S = 240.0, 4.0  # of a GPU machine: what is left for the end, and what a step of GRPO takes at most
+EVALUATION_S, STEP_S = 340.0, 3.0  # of a GPU machine: what is left for the end, and what a step of GRPO takes at most
 LEAST_STEPS = 20
+SAMPLED = (
+    4  # replies at temperature 1 for each place: what GRPO raises is their mean, and chance in one reply weighs less
+)
 
 
 @dataclass
@@ -89,9 +95,17 @@ class Chain:
         return True
 
     def evaluate(self, name: str, policies: Sequence[str]) -> bool:
-        """With tools, but for SFT, after which a model knows none; and without."""
+        """With tools, likeliest and sampled, but for SFT, after which a model knows none; and without."""
         with_tools = ", ".join(one for one in policies if one != "sft")
-        is_done = self.run(f"evaluate {name}", "evaluate", f"evaluate.policies=[{with_tools}]") and self.run(
+        is_done = self.run(
+            f"evaluate {name}",
+            "evaluate",
+            f"evaluate.policies=[{with_tools}]",
+            f"evaluate.scaling.policies=[{with_tools}]",
+            f"evaluate.scaling.n={SAMPLED}",
+            "evaluate.scaling.top_p=1.0",
+            "evaluate.scaling.top_k=1024",  # the base's whole vocabulary
+        ) and self.run(
             f"evaluate {name} without tools",
             "evaluate",
             f"evaluate.policies=[{', '.join(policies)}]",
@@ -179,7 +193,7 @@ def report(lake: Lake) -> int:
     regimes = lake.read("regimes")
     print(f"   trajectories: {kept} kept of {trajectories.height}; Pass@K kept {regimes.filter('kept').height} of "
           f"{regimes.height} pictures")  # fmt: skip
-    asked = predictions(lake)
+    asked, drawn = predictions(lake), sampled(lake)
     goals: list[Goal] = []
     before: dict[str, float] | None = None
     for phase in PHASES:
@@ -203,9 +217,28 @@ def report(lake: Lake) -> int:
             print(f"      reward over the phase before: {more.mean():+.3f} ({least:+.3f} to {most:+.3f})")
             goals.append(Goal(f"{phase}: reward over the phase before, low end", least, at_least=1e-9))
         before = dict(zip(errors["image_id"], rewards, strict=True))
+        goals += sampled_gain(phase, drawn)
         if phase != "sft":
             goals += controls(phase, errors, asked.get((phase, False)), found.low or 0.0)
     return judge(goals)
+
+
+def sampled_gain(phase: str, drawn: dict[str, pl.DataFrame]) -> list[Goal]:
+    """What replies drawn at temperature 1 earn on average, and how much more than those of the phase before."""
+    if phase not in drawn:
+        return []
+    mine = drawn[phase]
+    low, high = mean_interval(mine["reward"].to_numpy())
+    print(f"      {SAMPLED} sampled replies a place: within 25 km {mine['found'].mean():.1%}, reward "
+          f"{mine['reward'].mean():.3f} ({low:.3f}-{high:.3f})")  # fmt: skip
+    earlier = drawn.get(PHASES[PHASES.index(phase) - 1])
+    if earlier is None:
+        return []
+    more = mine.join(earlier, on="image_id", suffix="_before")
+    difference = (more["reward"] - more["reward_before"]).to_numpy()
+    low, high = mean_interval(difference)
+    print(f"      their reward over the phase before: {difference.mean():+.3f} ({low:+.3f} to {high:+.3f})")
+    return [Goal(f"{phase}: reward of sampled replies over the phase before, low end", low, at_least=1e-9)]
 
 
 def controls(phase: str, errors: pl.DataFrame, without: pl.DataFrame | None, low: float) -> list[Goal]:
@@ -240,6 +273,25 @@ def predictions(lake: Lake) -> dict[tuple[str, bool], pl.DataFrame]:
             figures = some.select("image_id", pl.col("error_km").alias("km"), "lat", "lon", "true_lat", "true_lon")
             found[phase, tools != "none"] = figures
     return found
+
+
+def sampled(lake: Lake) -> dict[str, pl.DataFrame]:
+    """Phase -> picture, and over the replies that were drawn at it the mean reward and the share within 25 km."""
+    phases = dict(lake.read("models").select("model_id", "training_stage").iter_rows())
+    truth = {row[0]: row[1:] for row in lake.read("labels", columns=["image_id", "lat", "lon"]).iter_rows()}
+    rows: dict[str, list[dict[str, object]]] = {}
+    told = lake.read("deliberations").filter(pl.col("method") == "pass@1").sort("image_id")
+    for policy, image, text in told.select("policy", "image_id", "attempts_json").iter_rows():
+        km = [
+            float("inf") if one["lat"] is None else float(distance_km(one["lat"], one["lon"], *truth[image]))
+            for one in json.loads(text)
+        ]
+        phase = phases[policy.partition(":")[2].partition(" ")[0]]
+        earned = float(np.mean([reward_at(one) for one in km]))
+        rows.setdefault(phase, []).append(
+            {"image_id": image, "reward": earned, "found": float(np.mean([one <= 25 for one in km]))}
+        )
+    return {phase: pl.DataFrame(some) for phase, some in rows.items()}
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """The chain of the miniature: each command once, GRPO within the time, a failed command ends it."""
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 from bench import miniature_product
-from bench.miniature_product import LEAST_STEPS, PHASES, Chain
+from bench.miniature_product import EVALUATION_S, LEAST_STEPS, PHASES, STEP_S, Chain, sampled, sampled_gain
+from tasks.lake import Commit, Lake
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path, commands: list[l
     assert not chain(tmp_path, -1.0).run("GRPO", "train") and not commands
 
 
-@pytest.mark.parametrize(("left_s", "steps"), [(0.0, LEAST_STEPS), (240.0 + 4 * 60, 60), (1e6, 150)])
+@pytest.mark.parametrize(("left_s", "steps"), [(0.0, LEAST_STEPS), (EVALUATION_S + STEP_S * 60, 60), (1e6, 150)])
 def test_grpo_takes_the_steps_that_fit_and_the_same_when_begun_again(tmp_path: Path, left_s: float, steps: int) -> None:
     assert chain(tmp_path, left_s + 1.0).grpo_steps() == steps
     assert chain(tmp_path, 500.0).grpo_steps() == steps
@@ -59,4 +61,30 @@ def test_sft_is_asked_without_tools_alone(tmp_path: Path, commands: list[list[st
     assert chain(tmp_path).evaluate("all", PHASES)
     with_tools, without = (" ".join(one) for one in commands)
     assert "evaluate.policies=[cold_start, grpo]" in with_tools and "evaluate.tools" not in with_tools
+    assert "evaluate.scaling.policies=[cold_start, grpo]" in with_tools and "scaling" not in without
     assert "evaluate.policies=[sft, cold_start, grpo]" in without and "evaluate.tools=[]" in without
+
+
+def test_sampled_replies_are_compared_place_by_place(tmp_path: Path) -> None:
+    """Two of four replies of GRPO are right everywhere, one of four of the cold start."""
+    lake, places = Lake(tmp_path / "lake"), [f"i{n}" for n in range(30)]
+    there, elsewhere, unread = {"lat": 10.0, "lon": 20.0}, {"lat": -10.0, "lon": 20.0}, {"lat": None, "lon": None}
+    said = {"cold_start": [there, elsewhere, unread, unread], "grpo": [there, there, elsewhere, unread]}
+    model = {"checkpoint": "models/m", "samples": 1, "steps": 1, "base": "tiny", "recipe": "spotmini"}
+    lake.upsert("models", [{"model_id": one, "training_stage": one, **model} for one in said], Commit("train", 1))
+    about = {"sha256": "0" * 64, "split": "benchmark"}
+    lake.upsert("labels", [{"image_id": one, **there, **about} for one in places], Commit("curate", 1))
+    rows = [
+        {
+            **{"evaluation_id": phase, "snapshot_id": "s", "image_id": image, "method": "pass@1"},
+            **{"policy": f"trained:{phase} pass@1", "attempts_json": json.dumps(replies)},
+        }
+        for phase, replies in said.items()
+        for image in places
+    ]
+    lake.upsert("deliberations", rows, Commit("evaluate", 1))
+    found = sampled(lake)
+    assert found["grpo"]["reward"].to_list() == [0.5] * 30 and found["cold_start"]["found"].to_list() == [0.25] * 30
+    assert not sampled_gain("cold_start", found), "SFT is not sampled"
+    [goal] = sampled_gain("grpo", found)
+    assert goal.held and goal.found == pytest.approx(0.25) and not sampled_gain("sft", found)
