@@ -23,6 +23,7 @@ from tasks.agent.toolbox import Toolbox
 from tasks.lake.image_store import ImageStore
 from tasks.recipes.recipe import RECIPES, Recipe, WriterContext
 from tasks.reward.outcome import Truth, truth_of
+from tasks.runtime.computing import computing
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, ServiceError
@@ -179,11 +180,13 @@ async def work(item: Row, context: WorkerContext) -> Outcome:
 async def _judge(trajectory: Trajectory, recipe: Recipe, truth: Truth, context: WorkerContext) -> tuple[Verdict, Usage]:
     """The verdict, and what it took: pictures are read again only where that alone can decide."""
     settings = context.settings
-    verdict = judge_trajectory(trajectory, recipe, truth, settings)
+    # In a thread: names of a country's cities take a second to load, in which answers that are paid for would not be
+    # written down.
+    verdict = await computing.run(judge_trajectory, trajectory, recipe, truth, settings)
     if not verdict.kept or "visible_signs" not in rules_of(recipe, settings) or not quotes_pictures(trajectory):
         return verdict, Usage()
     readings, usage = await read_pictures(trajectory, context.chat, settings.observer, settings.max_tokens)
-    return judge_trajectory(trajectory, recipe, truth, settings, readings), usage
+    return await computing.run(judge_trajectory, trajectory, recipe, truth, settings, readings), usage
 
 
 async def _try(

@@ -37,6 +37,7 @@ from tasks.runtime.runner import Context, StageResult, run
 from tasks.runtime.snapshots import approved_snapshot
 from tasks.services import connect
 from tasks.synthesize import STAGE as SYNTHESIZE
+from tasks.synthesize.rejection import judge_trajectory
 from tasks.train.fast.grouped import Completion
 from tasks.train.rollouts.source import Episode, recipe_scorer
 
@@ -216,6 +217,20 @@ def test_attempts_stop_when_enough_are_kept_and_other_recipes_stand(world, lake)
     assert (other.kept, other.rejected) == (0, 8) and dict(other.rejects) == {"wrong_form": 8}  # labels without names
     rows = lake.read("trajectories")
     assert dict(rows.group_by("recipe").len().iter_rows()) == {"spotagent": 14, "spotsft": 8}
+
+
+def test_judging_does_not_hold_up_answers(world, lake, monkeypatch):
+    """Loading the names of a country takes a second: in the event loop's thread, paid answers would wait unread."""
+    threads = list[str]()
+
+    def judged(*given):
+        threads.append(threading.current_thread().name)
+        return judge_trajectory(*given)
+
+    monkeypatch.setattr("tasks.synthesize.trajectories.judge_trajectory", judged)
+    world.down = set()
+    assert go(SYNTHESIZE, SynthesizeSettings(), lake, world).kept == 5
+    assert len(threads) == 8 and all(name.startswith("computing") for name in threads)
 
 
 def measure_difficulty(lake, world, **settings):
