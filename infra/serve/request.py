@@ -11,7 +11,8 @@ from cachetools import LRUCache, cached
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tasks.imaging.images import BadImage, model_view
+from tasks.imaging.decode import Encoded
+from tasks.imaging.images import BadImage, model_view, view_scale
 
 _DATA_URI = re.compile(r"data:image/(?:jpeg|jpg|png);base64,", re.IGNORECASE)
 MAX_IMAGES = 16
@@ -112,7 +113,13 @@ def _weight(picture: Image.Image) -> int:
 @cached(LRUCache(PICTURE_BYTES, _weight), lock=threading.Lock())
 def _opened(sent: str, max_pixels: int, min_pixels: int) -> Image.Image:
     """The picture within the budget; kept, because it comes again with each turn of its conversation."""
-    view, _ = model_view(base64.b64decode(sent, validate=True), max_pixels, min_pixels)
-    picture = Image.open(io.BytesIO(view))
+    data = base64.b64decode(sent, validate=True)
+    given = Encoded.open(data)
+    width, height = given.facts.width, given.facts.height
+    if given.orientation == 1 and given.mode == "RGB" and view_scale(width, height, max_pixels, min_pixels) == 1.0:
+        given.check()  # as it was sent, and as other servers see it: a JPEG of a JPEG is another picture
+    else:
+        data, _ = model_view(data, max_pixels, min_pixels)
+    picture = Image.open(io.BytesIO(data)).convert("RGB")
     picture.load()
     return picture

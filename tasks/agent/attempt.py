@@ -42,6 +42,26 @@ def policy_role(name: str, models: pl.DataFrame, recipe: str) -> str:
     return f"{TRAINED}{found}"
 
 
+def trained_pixels(models: pl.DataFrame) -> dict[str, tuple[int, int]]:
+    """Policy -> most and least pixels of the pictures that a trained model was trained with."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, text in models.select("model_id", "config_json").iter_rows():
+        config = json.loads(text or "{}")
+        if "image_max_pixels" in config:
+            found[f"{TRAINED}{name}"] = config["image_max_pixels"], config["image_min_pixels"]
+    return found
+
+
+def shown_pixels(policy: str, trained: dict[str, tuple[int, int]], most: int, least: int) -> tuple[int, int]:
+    """Most and least pixels of a picture that a policy is shown: of a trained model no more than in its training.
+
+    Each server shrinks a larger picture by a rule of its own, and the boxes that the model names are in pixels of
+    pictures as it was trained with.
+    """
+    own = trained.get(policy)
+    return own if own is not None and own[0] < most else (most, least)
+
+
 def name_by_tools(scores: pl.DataFrame, predictions: pl.DataFrame) -> pl.DataFrame:
     """The scores, with `with tools` or `no tools` behind a policy that was evaluated in both ways on a split."""
     tools = predictions.select("evaluation_id", "tools").unique("evaluation_id")

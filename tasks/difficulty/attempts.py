@@ -4,6 +4,8 @@ More trials only add attempts, a killed run goes on where it stopped, and anothe
 """
 
 import asyncio
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,15 @@ import polars as pl
 
 from schemas.errors import StageRefused
 from schemas.settings.difficulty import DifficultySettings
-from tasks.agent.attempt import PHASES, TRAINED, policy_role, run_attempt, stable_seed
+from tasks.agent.attempt import (
+    PHASES,
+    TRAINED,
+    policy_role,
+    run_attempt,
+    shown_pixels,
+    stable_seed,
+    trained_pixels,
+)
 from tasks.agent.picture import StoredPictures
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.toolbox import Toolbox
@@ -32,7 +42,7 @@ class WorkerContext:
     """What a worker keeps open."""
 
     settings: DifficultySettings
-    pictures: StoredPictures
+    pictures: Callable[[str], StoredPictures]  # in the size that a policy is shown
     chat: Chat
     tools: Toolbox
     reward: Reward
@@ -92,14 +102,20 @@ def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerCont
     reward = reward_for(settings.recipe, settings.reward, connections)
     tools = open_toolbox(connections, setup.lake.state)
     geocoder = RecallingGeocoder(connections.geocoder, setup.responses())
-    pictures = StoredPictures(setup.lake.images, settings.view_max_pixels, settings.view_min_pixels, OPENED)
+    trained = trained_pixels(setup.lake.read("models", columns=["model_id", "config_json"]))
+
+    @functools.cache
+    def pictures(policy: str) -> StoredPictures:
+        most, least = shown_pixels(policy, trained, settings.view_max_pixels, settings.view_min_pixels)
+        return StoredPictures(setup.lake.images, most, least, OPENED)
+
     return WorkerContext(settings, pictures, Chat(connections.chat), tools, reward, geocoder)
 
 
 async def work(item: Row, context: WorkerContext) -> Kept:
     """One attempt as a row. A reply that cannot be read is a miss; an outage raises, and it is tried again."""
     settings = context.settings
-    picture = await context.pictures.of_row(item)
+    picture = await context.pictures(item["policy"]).of_row(item)
     tried = await run_attempt(
         context.chat,
         item["policy"],

@@ -12,7 +12,17 @@ from schemas.errors import StageRefused
 from schemas.messages import Message, image_references
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.reward import RewardSettings
-from tasks.agent.attempt import PHASES, TRAINED, Attempt, newest_model, policy_role, run_attempt, stable_seed
+from tasks.agent.attempt import (
+    PHASES,
+    TRAINED,
+    Attempt,
+    newest_model,
+    policy_role,
+    run_attempt,
+    shown_pixels,
+    stable_seed,
+    trained_pixels,
+)
 from tasks.agent.picture import Picture, stored_picture
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.stored import derived_rows
@@ -115,6 +125,7 @@ class WorkerContext:
     tools: Toolbox
     geocoder: Geocoder
     asked: RewardServices
+    trained: dict[str, tuple[int, int]]  # most and least pixels that trained policies are shown
 
 
 def roles(settings: EvaluateSettings) -> tuple[str, ...]:
@@ -139,6 +150,7 @@ def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContex
         open_toolbox(connections, setup.lake.state),
         RecallingGeocoder(connections.geocoder, setup.responses()),
         RewardServices(connections, RewardSettings(verifier=settings.verifier)),
+        trained_pixels(setup.lake.read("models", columns=["model_id", "config_json"])),
     )
 
 
@@ -168,9 +180,10 @@ def require_server(policy: str, context: WorkerContext) -> None:
 
 
 async def picture_of(item: Row, context: WorkerContext) -> Picture:
-    """The picture in the size policies are shown."""
+    """The picture in the size its policy is shown."""
     settings = context.settings
-    return await stored_picture(context.images, item, settings.view_max_pixels, settings.view_min_pixels)
+    most, least = shown_pixels(item["policy"], context.trained, settings.view_max_pixels, settings.view_min_pixels)
+    return await stored_picture(context.images, item, most, least)
 
 
 async def prediction_row(

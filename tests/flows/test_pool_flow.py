@@ -19,7 +19,7 @@ SMALL = (
     "plan.places=6", "plan.countries=[DE, FR, GB]", "offline.port=8793",
     "plan.split={train: 0.5, validation: 0, benchmark: 0.5}", "collect.satellite.size_px=256",
     "curate.quality.kinds=[panorama, photo]", "curate.judge.view_max_pixels=300000", "spread.workers=1",
-    "synthesize.also=[]", "train.sft.max_steps=6", "train.cold_start.max_steps=2", "train.grpo.max_steps=1",
+    "synthesize.also=[]", "train.sft.max_steps=60", "train.cold_start.max_steps=2", "train.grpo.max_steps=1",
     "difficulty.policy=answerer-base", "evaluate.split=train", "evaluate.max_images=1",
 )  # fmt: skip
 # Almost without chance, so that two engines draw the same tokens.

@@ -8,7 +8,7 @@ import pytest
 from flows.trained import checkpoints
 from schemas.config import Config
 from schemas.errors import StageRefused
-from tasks.agent.attempt import policy_role
+from tasks.agent.attempt import policy_role, shown_pixels, trained_pixels
 
 STAGES = ("sft", "cold_start", "grpo", "cold_start")
 
@@ -49,3 +49,13 @@ def test_a_recipe_is_given_its_own_models_alone() -> None:
     assert asked("difficulty", policy="grpo", recipe="geovista") == ["m9"]
     with pytest.raises(StageRefused, match="newest cold_start model of recipe geovista, and the lake has none"):
         policy_role("cold_start", models(), "geovista")
+
+
+def test_a_trained_model_is_shown_no_larger_pictures_than_in_training() -> None:
+    configs = ['{"image_max_pixels": 12544, "image_min_pixels": 3136}', "{}", None, '{"image_max_pixels": 3000000, '
+               '"image_min_pixels": 784}', "{}"]  # fmt: skip
+    known = trained_pixels(models().with_columns(pl.Series("config_json", configs)))
+    assert known == {"trained:m1": (12544, 3136), "trained:m4": (3000000, 784)}
+    assert shown_pixels("trained:m1", known, 2_000_000, 40_000) == (12544, 3136)
+    for policy in ("trained:m2", "trained:m4", "answerer-base"):
+        assert shown_pixels(policy, known, 2_000_000, 40_000) == (2_000_000, 40_000), "as the settings say"

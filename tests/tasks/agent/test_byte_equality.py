@@ -8,6 +8,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from trl import GRPOTrainer
@@ -22,7 +23,9 @@ from tasks.agent.render import render_text, training_messages
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
 from tasks.agent.trl_environment import rollout_class
+from tasks.lake import Lake
 from tasks.recipes.recipe import RECIPES
+from tasks.train.encoding import Pictures
 from tasks.train.tiny import build_processor
 
 PIXELS = (784, 28 * 28 * 4)
@@ -134,3 +137,18 @@ def test_sample_rollout_and_request_are_byte_equal(studio, processor, picture, t
                 answered = [m | {"name": "x"} for m in stored[at + 1 : prompt_at[turn + 1]]]
                 suffix = GRPOTrainer._get_tool_suffix_ids(trl, opened(answered, environment.pictures))
                 rolled += spoken + "<|im_end|>" + processor.tokenizer.decode(suffix)
+
+
+def test_a_picture_in_the_trained_size_reaches_the_model_as_in_training(tmp_path: Any) -> None:
+    """What a client shows of an original, and our server opens, has the pixels that training opened."""
+    noise = np.random.default_rng(0).integers(0, 255, (90, 160, 3), dtype=np.uint8)
+    data = io.BytesIO()
+    Image.fromarray(noise).resize((1600, 900)).save(data, "JPEG")
+    store = Lake(tmp_path / "lake").images
+    trained = Pictures(store, *PIXELS).open(store.put(data.getvalue(), "jpg"), "jpg")
+    shown = open_picture(data.getvalue(), max_pixels=PIXELS[1], min_pixels=PIXELS[0])
+    sent = [{"type": "image_url", "image_url": {"url": shown.view_uri}}]
+    asked = {"model": "m", "messages": [{"role": "user", "content": sent}]}
+    [message] = conversation(ChatRequest.model_validate(asked), *PIXELS)
+    [part] = message["content"]
+    assert np.array_equal(np.asarray(part["image"]), np.asarray(trained))
