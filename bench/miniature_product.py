@@ -55,9 +55,7 @@ TAKEN = (
 )
 EVALUATION_S, STEP_S = 340.0, 3.0  # of a GPU machine: what is left for the end, and what a step of GRPO takes at most
 LEAST_STEPS = 20
-SAMPLED = (
-    4  # replies at temperature 1 for each place: what GRPO raises is their mean, and chance in one reply weighs less
-)
+SAMPLED = 4  # replies at temperature 1 for each place: GRPO raises their mean, and the luck of one weighs less
 
 
 @dataclass

@@ -40,7 +40,11 @@ class DifficultySettings(Settings):
     phase_one_km: tuple[float, ...] = Field((1.0, 25.0), description="thresholds whose pictures are trained on first")
     temperature: float = Field(1.0, gt=0, le=2, description="of the trials; without chance all would be alike")
     max_tokens: int = Field(1024, ge=64, description="longest answer of the policy")
-    view_max_pixels: int = Field(2_000_000, ge=40_000, description="pixels of a picture the policy sees, at most")
+    view_max_pixels: int = Field(
+        2_000_000,
+        ge=40_000,
+        description="pixels of a picture the policy sees, at most; a trained model sees no more than in its training",
+    )
     view_min_pixels: int = Field(40_000, ge=784, description="pixels of a picture the policy sees, at least")
     max_images: int | None = Field(None, ge=1, description="pictures to try; null: all for training")
 

@@ -189,7 +189,11 @@ class EvaluateSettings(Settings):
     max_images: int | None = Field(None, ge=1, description="pictures to answer; null: all of the split")
     temperature: float = Field(0.0, ge=0, le=2, description="of the answers; 0: the likeliest")
     max_tokens: int = Field(1024, ge=16, description="longest answer of a policy")
-    view_max_pixels: int = Field(2_000_000, ge=40_000, description="pixels of a picture a policy sees, at most")
+    view_max_pixels: int = Field(
+        2_000_000,
+        ge=40_000,
+        description="pixels of a picture a policy sees, at most; a trained model sees no more than in its training",
+    )
     view_min_pixels: int = Field(40_000, ge=784, description="pixels of a picture a policy sees, at least")
     resamples: int = Field(1000, ge=100, le=100_000, description="bootstrap resamples of an interval")
     seed: int = Field(0, ge=0, description="of the bootstrap")
