@@ -53,13 +53,14 @@ def main(arguments: Sequence[str] = ()) -> int:
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=kind, help=f"{said}, in place of the size's own")
     parser.add_argument("--product", action="store_true", help="by `geofix` commands: bench/miniature_product.py")
+    parser.add_argument("--trained", type=Path, metavar="RESULTS", help="of the product: measure models trained before")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the product's settings")
     parser.add_argument("--processes", type=int, help="pieces side by side (default: 9 on a GPU, else 1)")
     options = parser.parse_args(list(arguments))
     if options.product:
         from bench.miniature_product import run as run_product
 
-        return run_product(options.set, options.minutes)
+        return run_product(options.set, options.minutes, options.trained)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks without opening the GPU: pieces are forked
     if options.size != "tiny" and no_gpu():
         return NOT_RUN

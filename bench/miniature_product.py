@@ -4,8 +4,9 @@
 `geofix-miniature` (GEOFIX_MINIATURE), with recipe spotmini and profile miniature. Every command goes on where it was
 stopped, so the benchmark may be killed and begun again. The models after SFT and cold start are evaluated beside
 Pass@K, and GRPO takes as many steps as fit into the minutes. Tables and the phases' weights are written to the folder
-`results` as they come, a few MB to take away from a lent machine. What is read from the lake at the end is judged:
-each phase against the one before and against controls.
+`results` as they come, a few MB to take away from a lent machine; `--trained RESULTS` measures the models of such a
+folder again, on places collected anew, in place of training. What is read from the lake at the end is judged: each
+phase against the one before and against controls.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from infra.pretrain.rehearsal import write_rehearsal
 from schemas.load import load_config
 from tasks import review
 from tasks.geo.distance import distance_km
-from tasks.lake import Lake
+from tasks.lake import Commit, Lake
 from tasks.recipes.spotagent.reward import reward_at
 from tasks.reward.metrics import share
-from tasks.train.packaged import SHARED, pack_base
+from tasks.train.packaged import FILES, NAME, SHARED, pack_base, unpack_base
 
 HELD_OUT = 1000  # places, at least
 RECIPE = "spotmini"
@@ -121,6 +122,19 @@ class Chain:
             file.write_text(str(max(LEAST_STEPS, min(most, int(fit)))), encoding="utf-8")
         return int(file.read_text(encoding="utf-8"))
 
+    def bring(self, results: Path) -> None:
+        """Put the models of an earlier run into the lake; SystemExit if they were taught places held out here."""
+        lake = Lake(self.lake)
+        taught = pl.read_parquet(results / "labels.parquet").filter(pl.col("split") == "train")["image_id"]
+        held_out = lake.read("labels", columns=["image_id", "split"]).filter(pl.col("split") == "benchmark")["image_id"]
+        if shared := set(taught) & set(held_out):
+            raise SystemExit(f"{results}: {len(shared)} held-out places of this lake were among its training places")
+        models = pl.read_parquet(results / "models.parquet").filter(pl.col("training_stage").is_in(PHASES))
+        models = models.sort("written_at").unique("training_stage", keep="last")
+        for phase, checkpoint in models.select("training_stage", "checkpoint").iter_rows():
+            unpack_base(results / f"{phase}.safetensors", lake.blobs.local(checkpoint), FILES[NAME])
+        lake.upsert("models", models.to_dicts(), Commit("bench-miniature", 1))
+
     def take(self) -> None:
         """Tables and weights as small files: a lent machine may be gone before the end."""
         results, lake = self.root / "results", Lake(self.lake, read_only=True)
@@ -133,14 +147,15 @@ class Chain:
                 pack_base(lake.blobs.pull(row["checkpoint"]), file, leave_out=SHARED)
 
 
-def run(changed: Sequence[str], minutes: float) -> int:
+def run(changed: Sequence[str], minutes: float, trained: Path | None = None) -> int:
     """Every command that is not done yet, then the figures; the exit code says whether they hold."""
     root = Path(os.environ.get("GEOFIX_MINIATURE") or Path(tempfile.gettempdir()) / "geofix-miniature") / "product"
     root.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * minutes
     rehearsal = root / "rehearsal.parquet"
     writing = threading.Thread(target=_rehearse, args=(rehearsal,))
-    writing.start()  # training wants it first
+    if trained is None:
+        writing.start()  # training wants it first
     processes = str(max(1, (os.cpu_count() or 1) - 2))
     size = load_config(profile="miniature").offline.size
     # One world for all commands: two of them run at once, and each start takes seconds.
@@ -151,6 +166,9 @@ def run(changed: Sequence[str], minutes: float) -> int:
         if not chain.run("data", "run --to review"):
             return 1
         approve_newest(Lake(chain.lake))
+        if trained is not None:
+            chain.bring(trained)
+            return report(Lake(chain.lake)) if chain.evaluate("all", PHASES) else 1
         if not chain.run("synthesize", "synthesize"):
             return 1
         writing.join()

@@ -1,6 +1,7 @@
 """The chain of the miniature: each command once, GRPO within the time, a failed command ends it."""
 
 import json
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from bench import miniature_product
 from bench.miniature_product import EVALUATION_S, LEAST_STEPS, PHASES, STEP_S, Chain, sampled, sampled_gain
 from tasks.lake import Commit, Lake
+from tasks.train.packaged import FILES, NAME
 
 
 @pytest.fixture
@@ -88,3 +90,26 @@ def test_sampled_replies_are_compared_place_by_place(tmp_path: Path) -> None:
     assert not sampled_gain("cold_start", found), "SFT is not sampled"
     [goal] = sampled_gain("grpo", found)
     assert goal.held and goal.found == pytest.approx(0.25) and not sampled_gain("sft", found)
+
+
+@pytest.mark.parametrize("taught", ["elsewhere", "held"])
+def test_models_of_an_earlier_run_are_brought_unless_they_know_the_places(tmp_path: Path, taught: str) -> None:
+    begun, results = chain(tmp_path), tmp_path / "earlier"
+    lake, there = Lake(begun.lake), {"lat": 1.0, "lon": 2.0, "sha256": "0" * 64}
+    lake.upsert("labels", [{"image_id": "held", "split": "benchmark", **there}], Commit("curate", 1))
+    earlier = Lake(tmp_path / "other")
+    earlier.upsert("labels", [{"image_id": taught, "split": "train", **there}], Commit("curate", 1))
+    about = {"samples": 1, "steps": 1, "base": "sees-2", "recipe": "spotmini", "training_stage": "grpo"}
+    earlier.upsert("models", [{"model_id": "g", "checkpoint": "models/g", **about}], Commit("train", 1))
+    results.mkdir()
+    for name in ("labels", "models"):
+        earlier.read(name).write_parquet(results / f"{name}.parquet")
+    shutil.copy(FILES[NAME], results / "grpo.safetensors")
+    if taught == "held":
+        with pytest.raises(SystemExit, match="1 held-out places of this lake were among its training places"):
+            begun.bring(results)
+        assert not lake.read("models").height
+        return
+    begun.bring(results)
+    [row] = lake.read("models").to_dicts()
+    assert row["training_stage"] == "grpo" and (lake.blobs.pull(row["checkpoint"]) / "model.safetensors").is_file()
