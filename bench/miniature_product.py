@@ -123,12 +123,13 @@ class Chain:
         return int(file.read_text(encoding="utf-8"))
 
     def bring(self, results: Path) -> None:
-        """Put the models of an earlier run into the lake; SystemExit if they were taught places held out here."""
+        """Put the models of an earlier run into the lake; SystemExit if they were taught pictures held out here."""
         lake = Lake(self.lake)
-        taught = pl.read_parquet(results / "labels.parquet").filter(pl.col("split") == "train")["image_id"]
-        held_out = lake.read("labels", columns=["image_id", "split"]).filter(pl.col("split") == "benchmark")["image_id"]
-        if shared := set(taught) & set(held_out):
-            raise SystemExit(f"{results}: {len(shared)} held-out places of this lake were among its training places")
+        # By their bytes: a picture's id holds the server's address, which is another one here.
+        taught = pl.read_parquet(results / "labels.parquet").filter(pl.col("split") == "train")["sha256"]
+        held_out = lake.read("labels").filter(pl.col("split") == "benchmark")["sha256"]
+        if shared := len(set(taught) & set(held_out)):
+            raise SystemExit(f"{results}: {shared} held-out pictures of this lake were among its training pictures")
         models = pl.read_parquet(results / "models.parquet").filter(pl.col("training_stage").is_in(PHASES))
         models = models.sort("written_at").unique("training_stage", keep="last")
         for phase, checkpoint in models.select("training_stage", "checkpoint").iter_rows():

@@ -93,12 +93,14 @@ def test_sampled_replies_are_compared_place_by_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taught", ["elsewhere", "held"])
-def test_models_of_an_earlier_run_are_brought_unless_they_know_the_places(tmp_path: Path, taught: str) -> None:
+def test_models_of_an_earlier_run_are_brought_unless_they_know_the_pictures(tmp_path: Path, taught: str) -> None:
     begun, results = chain(tmp_path), tmp_path / "earlier"
-    lake, there = Lake(begun.lake), {"lat": 1.0, "lon": 2.0, "sha256": "0" * 64}
-    lake.upsert("labels", [{"image_id": "held", "split": "benchmark", **there}], Commit("curate", 1))
+    lake, there = Lake(begun.lake), {"lat": 1.0, "lon": 2.0}
+    held = {"image_id": "i", "sha256": "0" * 64, "split": "benchmark"}
+    lake.upsert("labels", [{**held, **there}], Commit("curate", 1))
     earlier = Lake(tmp_path / "other")
-    earlier.upsert("labels", [{"image_id": taught, "split": "train", **there}], Commit("curate", 1))
+    known = {"image_id": "by another address", "sha256": ("0" if taught == "held" else "1") * 64, "split": "train"}
+    earlier.upsert("labels", [{**known, **there}], Commit("curate", 1))
     about = {"samples": 1, "steps": 1, "base": "sees-2", "recipe": "spotmini", "training_stage": "grpo"}
     earlier.upsert("models", [{"model_id": "g", "checkpoint": "models/g", **about}], Commit("train", 1))
     results.mkdir()
@@ -106,7 +108,7 @@ def test_models_of_an_earlier_run_are_brought_unless_they_know_the_places(tmp_pa
         earlier.read(name).write_parquet(results / f"{name}.parquet")
     shutil.copy(FILES[NAME], results / "grpo.safetensors")
     if taught == "held":
-        with pytest.raises(SystemExit, match="1 held-out places of this lake were among its training places"):
+        with pytest.raises(SystemExit, match="1 held-out pictures of this lake were among its training pictures"):
             begun.bring(results)
         assert not lake.read("models").height
         return
