@@ -5,16 +5,17 @@ its Mapillary API, curated. Then three times: the learner answers the validation
 the product plans, collects and curates more: the focused arm where slices were weak, the control by the plain plan,
 grown by as many training places. Plan, collection, curation (pixels, addresses, duplicates, labels) and scores are the
 product's own stages. Two things are not. The judge is left out, every picture is `localizable`: its verdicts are the
-same for both arms and would take most of the time. And the learner is small: nearest neighbours over the embeddings
-that curation makes, the answer being the place, among those of the five nearest training pictures, with the least
-distance to the others. It learns honestly, from the training pictures alone, and in no time.
+same for both arms and would take most of the time. And the learner is small: over the embeddings that curation makes,
+a linear classifier of countries, then the place of the most alike training picture of that country. It learns honestly,
+from the training pictures alone, and in no time.
 
 Both arms then answer the same held-out pictures, the benchmark split of the control's last plan, with as many training
 pictures: the arm with more leaves some out, by their bytes. Shown are GeoScore and accuracy, paired, by refresh and
-country; the goal is the GeoScore over all held-out pictures, which are spread as the plain plan spreads them.
+country. Which pictures an arm happened to collect moves its figures as much as which were held out, so both are drawn
+anew for the intervals. The goal is the GeoScore over all held-out pictures, spread as the plain plan spreads them.
 
     python -m bench closed_loop
-    python -m bench.closed_loop --places 240 --added 60 --keep FOLDER
+    python -m bench.closed_loop --places 2400 --added 600 --seed 11 --keep FOLDER
 """
 
 import argparse
@@ -23,8 +24,9 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +49,13 @@ from tasks.evaluate.scores import STAGE as SCORES
 from tasks.geo.distance import distance_km
 from tasks.lake import Commit, Lake
 from tasks.plan.stage import STAGE as PLAN
-from tasks.reward.metrics import compare, geoscore
+from tasks.reward.metrics import geoscore
 from tasks.runtime.ray_start import stop_ray
 from tasks.runtime.runner import Context, run
 from tasks.runtime.stage import open_inputs
 from tasks.services import connect
 
-PLACES, ADDED, REFRESHES = 240, 60, 3
+PLACES, ADDED, REFRESHES = 1200, 300, 3
 COUNTRIES = ("BR", "FR", "IN", "JP", "KE", "MX", "NO", "PL", "US", "ZA", "AU", "ID")
 SPLIT = {"train": 0.5, "validation": 0.2, "benchmark": 0.3}
 WORLD = ("--size", "200000", "--pano-width", "512")
@@ -61,8 +63,9 @@ COLLECT = CollectSettings.model_validate(
     {"photos": 0, "panorama_width": 512, "panorama_min_pixels": 1, "satellite": {"enabled": False}}
 )
 VALIDATE = EvaluateSettings(policies=("nearest",), trained=False, split="validation", resamples=200)
-NEIGHBOURS = 5
-METRICS = ("acc@200km", "acc@750km", "acc@2500km")
+SHRINKAGE = 30.0  # of the classifier's weights
+DRAWS, HELD_OUT_DRAWS = 300, 5  # of training pictures, and for each as many of held-out ones, for the intervals
+KM = (200, 750, 2500)
 LEAST = 15  # held-out pictures of a slice that is compared
 
 
@@ -112,7 +115,8 @@ class Arm:
         )
         asked = items(open_inputs(SCORES, self.lake), VALIDATE).select("image_id")
         held = self.pictures("validation").join(asked, on="image_id", how="semi")
-        lat, lon = nearest(self.pictures("train"), held)
+        known = self.pictures("train")
+        lat, lon = Learner(known, held).answers(np.arange(known.height))
         key = {"evaluation_id": evaluation_id("nearest", VALIDATE), "snapshot_id": name, "policy": "nearest"}
         said = zip(held["image_id"], lat.tolist(), lon.tolist(), strict=True)
         self.write(
@@ -123,21 +127,38 @@ class Arm:
             run(stage, VALIDATE, self.context)
 
 
-def nearest(known: pl.DataFrame, asked: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Where the learner places pictures: of the places of the most alike training pictures, the most central."""
-    marks, wanted = (np.array(one["embedding"].to_list(), dtype=np.float32) for one in (known, asked))
-    alike = np.argsort(-(wanted @ marks.T), axis=1, kind="stable")[:, :NEIGHBOURS]
-    lat, lon = known["lat"].to_numpy()[alike], known["lon"].to_numpy()[alike]
-    apart = distance_km(lat[:, :, None], lon[:, :, None], lat[:, None, :], lon[:, None, :]).sum(axis=2)
-    best = apart.argmin(axis=1)
-    rows = np.arange(len(best))
-    return lat[rows, best], lon[rows, best]
+class Learner:
+    """Says where pictures were taken: country by a linear classifier, there the place of the most alike known one."""
+
+    def __init__(self, known: pl.DataFrame, asked: pl.DataFrame) -> None:
+        marks, self.wanted = (np.array(one["embedding"].to_list(), dtype=np.float64) for one in (known, asked))
+        self.marks, self.alike = marks, self.wanted @ marks.T
+        self.lat, self.lon = known["lat"].to_numpy(), known["lon"].to_numpy()
+        names, self.country = np.unique(known["country"].fill_null("").to_numpy(), return_inverse=True)
+        self.one_hot = np.eye(len(names))[self.country]
+
+    def answers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Latitudes and longitudes, learned from these of the known pictures."""
+        marks = self.marks[rows]
+        mean, scale = marks.mean(axis=0), marks.std(axis=0) + 1e-6
+        seen, new = (np.column_stack(((one - mean) / scale, np.ones(len(one)))) for one in (marks, self.wanted))
+        squares = seen.T @ seen + SHRINKAGE * np.eye(seen.shape[1])
+        said = (new @ np.linalg.solve(squares, seen.T @ self.one_hot[rows])).argmax(axis=1)
+        there = np.where(self.country[rows] == said[:, None], self.alike[:, rows], -np.inf).argmax(axis=1)
+        return self.lat[rows][there], self.lon[rows][there]
 
 
-def errors(known: pl.DataFrame, held_out: pl.DataFrame) -> np.ndarray:
-    """Kilometres from the truth."""
-    lat, lon = nearest(known, held_out)
-    return np.asarray(distance_km(lat, lon, held_out["lat"].to_numpy(), held_out["lon"].to_numpy()))
+class Errors:
+    """Kilometres from the truth of held-out pictures, and with the training pictures drawn anew."""
+
+    def __init__(self, known: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> None:
+        self.learner, self.truth = Learner(known, held_out), (held_out["lat"].to_numpy(), held_out["lon"].to_numpy())
+        self.km = self._km(np.arange(known.height))
+        rng = np.random.default_rng(seed)
+        self.drawn = [self._km(rng.integers(0, known.height, known.height)) for _ in range(DRAWS)]
+
+    def _km(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(distance_km(*self.learner.answers(rows), *self.truth))
 
 
 def with_as_many(plain: pl.DataFrame, focused: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -146,44 +167,52 @@ def with_as_many(plain: pl.DataFrame, focused: pl.DataFrame) -> tuple[pl.DataFra
     return plain.head(n), focused.head(n)
 
 
-def report(plain: np.ndarray, focused: np.ndarray, held_out: pl.DataFrame) -> list[Goal]:
+def gain(
+    plain: Errors, focused: Errors, score: Callable[[np.ndarray], np.ndarray], groups: Sequence[np.ndarray]
+) -> tuple[float, float, float]:
+    """The mean over groups of the mean gain in each, and its interval."""
+    own, rng, values = score(focused.km) - score(plain.km), np.random.default_rng(0), []
+    for before, after in zip(plain.drawn, focused.drawn, strict=True):
+        more = score(after) - score(before)
+        values += [np.mean([more[rng.choice(one, len(one))].mean() for one in groups]) for _ in range(HELD_OUT_DRAWS)]
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(np.mean([own[one].mean() for one in groups])), float(low), float(high)
+
+
+def report(plain: Errors, focused: Errors, country: pl.Series) -> list[Goal]:
     """Print the paired differences, in all and by country; the goals."""
-    found = {one.metric: one for one in compare(plain, focused, 2000)}
-    for name in (*METRICS, "geoscore_mean", "median_km"):
-        one = found[name]
-        scale = 100 if name in METRICS else 1
-        told = (scale * value for value in (one.first, one.second, one.difference, one.low, one.high))
-        print("   {:<14} plain {:8.2f}  focused {:8.2f}  difference {:+8.2f} ({:+.2f} to {:+.2f})".format(name, *told))
+    names = country.fill_null("").to_numpy()
+    groups = {name: np.flatnonzero(names == name) for name in sorted(set(names))}
+    everything = [np.arange(len(names))]
+    shown: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = [("GeoScore", geoscore)]
+    shown += [(f"within {km} km, %", partial(_within, km)) for km in KM]
+    for name, score in shown:
+        first, second = (score(one.km).mean() for one in (plain, focused))
+        found = gain(plain, focused, score, everything)
+        print(f"   {name:<18} plain {first:8.2f}  focused {second:8.2f}  {_told(found)}")
     worse = 0
-    for country in held_out["country"].drop_nulls().unique().sort():
-        mine = (held_out["country"] == country).to_numpy()
-        if mine.sum() < LEAST:
-            continue
-        [one] = [one for one in compare(plain[mine], focused[mine], 2000) if one.metric == "geoscore_mean"]
-        worse += one.high < 0
-        told = f"{one.difference:+8.1f} ({one.low:+.1f} to {one.high:+.1f})"
-        print(f"   {country:<24} {mine.sum():4d} pictures, GeoScore {told}")
-    change, low, high = balanced(plain, focused, held_out["country"].fill_null(""))
-    print(f"   GeoScore with all countries alike: {change:+.1f} ({low:+.1f} to {high:+.1f})")
-    gain = found["geoscore_mean"]
+    for name, group in groups.items():
+        if len(group) >= LEAST:
+            one = gain(plain, focused, geoscore, [group])
+            worse += one[2] < 0
+            print(f"   {name:<24} {len(group):4d} pictures, GeoScore {_told(one)}")
+    print(f"   GeoScore with all countries alike: {_told(gain(plain, focused, geoscore, list(groups.values())))}")
     return [
-        Goal("lower end of the GeoScore's gain", gain.low, at_least=0.0),
+        Goal("lower end of the GeoScore's gain", gain(plain, focused, geoscore, everything)[1], at_least=0.0),
         Goal("slices that are worse", worse, at_most=0),
     ]
 
 
-def balanced(plain: np.ndarray, focused: np.ndarray, country: pl.Series) -> tuple[float, float, float]:
-    """The gain of the GeoScore, mean of the countries' means, with its bootstrap interval."""
-    gain, names = geoscore(focused) - geoscore(plain), country.to_numpy()
-    groups = [gain[names == name] for name in sorted(set(names))]
-    rng = np.random.default_rng(0)
-    drawn = [np.mean([rng.choice(group, len(group)).mean() for group in groups]) for _ in range(2000)]
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(np.mean([group.mean() for group in groups])), float(low), float(high)
+def _within(km: float, distance: np.ndarray) -> np.ndarray:
+    return 100.0 * (distance <= km)
 
 
-def measure(folder: Path, url: str, places: int, added: int) -> int:
-    base = PlanSettings.model_validate({"places": places, "countries": COUNTRIES, "split": SPLIT})
+def _told(found: Sequence[float]) -> str:
+    return "{:+8.2f} ({:+.2f} to {:+.2f})".format(*found)
+
+
+def measure(folder: Path, url: str, places: int, added: int, seed: int) -> int:
+    base = PlanSettings.model_validate({"places": places, "countries": COUNTRIES, "split": SPLIT, "seed": seed})
     start = time.monotonic()
     first = Arm(folder / "focused", url)
     first.refresh(base)
@@ -213,14 +242,13 @@ def measure(folder: Path, url: str, places: int, added: int) -> int:
     held_out = plain.pictures("benchmark")
     goals: list[Goal] = []
     for number, (control, arm) in enumerate(course, 1):
-        a, b = errors(control, held_out), errors(arm, held_out)
         print(
             f"   after refresh {number}, {held_out.height} held-out pictures, {control.height} training pictures each"
         )
-        goals = report(a, b, held_out)
+        goals = report(Errors(control, held_out, 1), Errors(arm, held_out, 2), held_out["country"])
     control = course[-1][0]
     mixed = control.with_columns(pl.col("lat", "lon").gather(np.random.default_rng(0).permutation(control.height)))
-    chance, learned = (float(geoscore(errors(one, held_out)).mean()) for one in (mixed, control))
+    chance, learned = (float(geoscore(Errors(one, held_out, 0).km).mean()) for one in (mixed, control))
     print(f"   GeoScore of the control {learned:.0f}, with its training places exchanged (chance) {chance:.0f}")
     print(f"   {time.monotonic() - start:.0f} s in all")
     return judge(goals)
@@ -230,11 +258,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--places", type=int, default=PLACES, help="of the plain plan that both arms begin with")
     parser.add_argument("--added", type=int, default=ADDED, help="training places of each refresh")
+    parser.add_argument("--seed", type=int, default=7, help="of the plan: another one draws other places and splits")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="an empty folder for the lakes, which stay")
     given = parser.parse_args([] if arguments is None else arguments)
     with tempfile.TemporaryDirectory() as folder, offline_server(*WORLD) as server:
         try:
-            return measure(given.keep or Path(folder), server.url, given.places, given.added)
+            return measure(given.keep or Path(folder), server.url, given.places, given.added, given.seed)
         finally:
             stop_ray()
 

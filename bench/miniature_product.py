@@ -245,9 +245,10 @@ def sampled_gain(phase: str, drawn: dict[str, pl.DataFrame]) -> list[Goal]:
     if phase not in drawn:
         return []
     mine = drawn[phase]
-    low, high = mean_interval(mine["reward"].to_numpy())
-    print(f"      {SAMPLED} sampled replies a place: within 25 km {mine['found'].mean():.1%}, reward "
-          f"{mine['reward'].mean():.3f} ({low:.3f}-{high:.3f})")  # fmt: skip
+    found, earned = (mine[name].to_numpy() for name in ("found", "reward"))
+    low, high = mean_interval(earned)
+    print(f"      {SAMPLED} sampled replies a place: within 25 km {found.mean():.1%}, reward "
+          f"{earned.mean():.3f} ({low:.3f}-{high:.3f})")  # fmt: skip
     earlier = drawn.get(PHASES[PHASES.index(phase) - 1])
     if earlier is None:
         return []
