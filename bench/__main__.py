@@ -35,6 +35,7 @@ ON_REQUEST = [
     "scale_table",
     "ensembles",
     "closed_loop",
+    "radius_coverage",
     "object_store",
     "recheck_trajectories",
     "second_witness",

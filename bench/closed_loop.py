@@ -106,6 +106,12 @@ class Arm:
 
     def evaluate(self) -> None:
         """The learner's answers to the validation pictures, scored by the product."""
+        self.answer(self.snapshot(), VALIDATE)
+        for stage in (SCORES, SLICES):
+            run(stage, VALIDATE, self.context)
+
+    def snapshot(self) -> str:
+        """An approved snapshot of what is there."""
         now = datetime.now(UTC)
         versions = {name: self.lake.version(name) for name in ("places", "images", "labels")}
         row = {"table_versions_json": json.dumps(versions), "status": "approved", "reviewer": "bench", "report": ""}
@@ -113,18 +119,20 @@ class Arm:
         self.write(
             "snapshots", [{**row, "snapshot_id": name, "checks_passed": True, "created_at": now, "reviewed_at": now}]
         )
-        asked = items(open_inputs(SCORES, self.lake), VALIDATE).select("image_id")
-        held = self.pictures("validation").join(asked, on="image_id", how="semi")
-        known = self.pictures("train")
+        return name
+
+    def answer(self, snapshot: str, settings: EvaluateSettings) -> None:
+        """The learner's answers to the pictures of the settings' split."""
+        asked = items(open_inputs(SCORES, self.lake), settings).select("image_id")
+        held, known = self.pictures(settings.split).join(asked, on="image_id", how="semi"), self.pictures("train")
         lat, lon = Learner(known, held).answers(np.arange(known.height))
-        key = {"evaluation_id": evaluation_id("nearest", VALIDATE), "snapshot_id": name, "policy": "nearest"}
+        [policy] = settings.policies
+        key = {"evaluation_id": evaluation_id(policy, settings), "snapshot_id": snapshot, "policy": policy}
         said = zip(held["image_id"], lat.tolist(), lon.tolist(), strict=True)
         self.write(
             "predictions",
             [{**key, "image_id": image, "lat": y, "lon": x, "answer": f"{y}, {x}"} for image, y, x in said],
         )
-        for stage in (SCORES, SLICES):
-            run(stage, VALIDATE, self.context)
 
 
 class Learner:
