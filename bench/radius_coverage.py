@@ -3,7 +3,8 @@
 Plan, collection, curation, calibration, radii and scores are the product's stages; the learner is that of
 `bench closed_loop`. It learns from the training split, radii are calibrated on its answers to the validation split, and
 how many of its benchmark answers lie within their radius is counted, in all and by slice. A slice is large from LARGE
-answers on; what a slice of fewer shows is chance as much as calibration.
+answers on; what a slice of fewer shows is chance as much as calibration. How many of the answers to come a radius
+covers is itself luck of the n answers it was calibrated on, Beta distributed (Vovk 2012): its 95 % range is printed.
 
     python -m bench radius_coverage
     python -m bench.radius_coverage --lake FOLDER      # pictures of an earlier run, or of closed_loop --keep
@@ -11,6 +12,7 @@ answers on; what a slice of fewer shows is chance as much as calibration.
 
 import argparse
 import contextlib
+import math
 import sys
 import tempfile
 import time
@@ -18,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
+from scipy.special import betaincinv
 
 from bench.closed_loop import COUNTRIES, SPLIT, VALIDATE, WORLD, Arm
 from bench.goals import Goal, judge
@@ -48,7 +51,8 @@ def measure(arm: Arm) -> list[Goal]:
     for group, answers, km in (
         arm.lake.read("calibrations").filter(*mine).select("radius_group", "answers", "quantile").sort("answers").rows()
     ):
-        print(f"   radius of {group:<28} {km:8.0f} km, from {answers} validation answers")
+        low, high = covers(answers, ASK.radius.share)
+        print(f"   radius of {group:<28} {km:8.0f} km: {answers} validation answers, so it covers {low:.0%}-{high:.0%}")
     coverage = pl.col("metric") == "radius_coverage"
     [whole] = arm.lake.read("scores").filter(*mine, coverage).select(COLUMNS).rows()
     slices = arm.lake.read("score_slices").filter(*mine, coverage).sort("slice_by", "n", descending=[False, True])
@@ -60,6 +64,13 @@ def measure(arm: Arm) -> list[Goal]:
             print(f"   {name:<40} {value:6.1%} ({low:.1%}-{high:.1%}) of {n}")
             goals.append(Goal(f"{name}: answers within their radius", value, at_least=BETWEEN[0], at_most=BETWEEN[1]))
     return goals
+
+
+def covers(answers: int, share: float) -> tuple[float, float]:
+    """Between which shares of the answers to come a radius covers, with 95 %, that this many were calibrated on."""
+    rank = math.ceil(round((answers + 1) * share, 9))
+    low, high = betaincinv(rank, answers + 1 - rank, [0.025, 0.975])
+    return float(low), float(high)
 
 
 @contextlib.contextmanager
