@@ -48,9 +48,8 @@ def measure(arm: Arm) -> list[Goal]:
         run(stage, ASK, arm.context)
     [policy] = ASK.policies
     mine = pl.col("evaluation_id") == evaluation_id(policy, ASK), pl.col("snapshot_id") == snapshot
-    for group, answers, km in (
-        arm.lake.read("calibrations").filter(*mine).select("radius_group", "answers", "quantile").sort("answers").rows()
-    ):
+    calibrated = arm.lake.read("calibrations").filter(*mine).drop_nulls("quantile").sort("answers")
+    for group, answers, km in calibrated.select("radius_group", "answers", "quantile").rows():
         low, high = covers(answers, ASK.radius.share)
         print(f"   radius of {group:<28} {km:8.0f} km: {answers} validation answers, so it covers {low:.0%}-{high:.0%}")
     coverage = pl.col("metric") == "radius_coverage"
