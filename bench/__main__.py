@@ -70,6 +70,7 @@ def run(names: list[str]) -> int:
     for name in names or BENCHMARKS:
         module = importlib.import_module(f"bench.{name}")
         print(f"== {name}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
+        sys.argv = [name]  # one that reads options of its own would take the benchmarks' names for them
         start = time.monotonic()
         broken |= module.main()
         print(f"   ({time.monotonic() - start:.0f} s in all)\n", flush=True)

@@ -9,8 +9,7 @@ lose training pictures to its growing benchmark, whose creators they share.
 Plan, collection, curation (pixels, addresses, duplicates, labels) and scores are the product's own stages. Two things
 are not. The judge is left out, every picture is `localizable`: its verdicts are the same for both arms and would take
 most of the time. And the learner is small: over the embeddings that curation makes, a linear classifier of countries,
-then the place of the most alike training picture of that country. It learns honestly, from the training pictures
-alone, and in no time.
+then the place of the most alike training picture of that country. It learns from the training pictures alone.
 
 Both arms then answer the same held-out pictures, the benchmark split, with as many training pictures: the arm with more
 leaves some out, by their bytes. Shown are GeoScore and accuracy, paired, by refresh and country. Which pictures an arm

@@ -206,10 +206,11 @@ def approve_newest(lake: Lake) -> None:
 def report(lake: Lake) -> int:
     """The figures of every phase and control on the benchmark, judged."""
     trajectories = lake.read("trajectories").filter(pl.col("recipe") == RECIPE)
-    kept = trajectories.filter(pl.col("verdict") == "kept").height
-    regimes = lake.read("regimes")
-    print(f"   trajectories: {kept} kept of {trajectories.height}; Pass@K kept {regimes.filter('kept').height} of "
-          f"{regimes.height} pictures")  # fmt: skip
+    if trajectories.height:  # models that were brought have none here
+        kept = trajectories.filter(pl.col("verdict") == "kept").height
+        regimes = lake.read("regimes")
+        print(f"   trajectories: {kept} kept of {trajectories.height}; Pass@K kept {regimes.filter('kept').height} of "
+              f"{regimes.height} pictures")  # fmt: skip
     asked, drawn = predictions(lake), sampled(lake)
     goals: list[Goal] = []
     before: dict[str, float] | None = None

@@ -1,4 +1,4 @@
-"""The learner of the closed loop's benchmark, and intervals that know how an arm's pictures were come by."""
+"""The learner of the closed loop's benchmark, and intervals over training and held-out draws."""
 
 import numpy as np
 import polars as pl
