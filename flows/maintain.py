@@ -5,9 +5,12 @@ from prefect.artifacts import create_markdown_artifact
 
 from flows.options import RunOptions
 from flows.session import open_session
+from tasks.lake import Commit
 from tasks.lake.maintain import Done
 from tasks.lake.maintain import maintain as maintain_lake
 from tasks.runtime.calls import commit_calls
+from tasks.runtime.identity import new_run_id
+from tasks.runtime.withdrawals import STAGE, end_withdrawn
 
 
 @flow(name="maintain")
@@ -22,6 +25,7 @@ def maintain(options: RunOptions = RunOptions(), dry_run: bool = False) -> list[
         lake = session.lake
         if not dry_run:
             commit_calls(lake)  # that a killed run had written down
+            end_withdrawn(lake, Commit(new_run_id("maintain"), 1, stage=STAGE))
         done = maintain_lake(lake, session.config.maintain, dry_run)
         page = markdown(done, lake.uri)
         create_markdown_artifact(key="maintain", markdown=page, description="What maintenance freed")

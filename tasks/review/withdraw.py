@@ -7,33 +7,28 @@ what is left.
 
 import difflib
 import json
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import polars as pl
 
 from schemas.errors import InputError, NotFound
-from schemas.tables import TABLES
 from tasks.agent.attempt import PHASES
 from tasks.lake import Commit, Lake
-from tasks.lake.image_store import EXTENSIONS
 from tasks.lake.withdrawn import REASON
 from tasks.review.evidence import COLLECT
 from tasks.review.export import Copy, exports_of
 from tasks.review.site import renew_site
 from tasks.review.site.thumbnails import forget_pictures
-from tasks.runtime.calls import forget_calls
 from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.withdrawals import STAGE, delete_files, end_rows
 
 Rule = Literal["image", "creator", "licence"]
 
 SHORTEST = 6  # letters of an id that is cut short
-STAGE = "review.withdraw"
 _FACTS = ("image_id", "source", "source_id", "sha256", "extension", "creator", "licence", "place_id", "stage")
-_OF_ITEMS = ("rejects", "failures")  # name an item, whose id names the picture, and hold what was said of it
 
 
 @dataclass(frozen=True)
@@ -64,27 +59,34 @@ def withdraw(lake: Lake, wanted: str, why: str, who: str) -> Withdrawal:
     """Take out what an image id, `creator:NAME` or `licence:NAME` means; a bare name is looked up among all three."""
     if not why.strip():
         raise InputError("say why it is withdrawn: --why REASON")
-    images = lake.collect("images", lake.scan("images").select(_FACTS)).unique(maintain_order=True)
+    images = _pictures(lake)
     rule, value, met = _meant(images, wanted)
+    run_id, now = new_run_id("withdraw"), datetime.now(UTC)
+    commit = Commit(run_id, 1, stage=STAGE, code_version=code_version())
+    if rule != "image":  # first: a run that stores a picture from now on sees it, what was stored before is read here
+        _write_rules(lake, rule, value, met.clear(), why.strip(), who.strip(), now, commit)
+        images = _pictures(lake)
+        met = images.filter(pl.col(rule) == value)
     # The same photo may be there for another place, or from another source.
     same = pl.col("sha256").is_in(met["sha256"].implode()) | (
         pl.struct("source", "source_id").is_in(met.select(s=pl.struct("source", "source_id"))["s"].implode())
     )
     met = images.filter(same) if met.height else met
-    run_id, now = new_run_id("withdraw"), datetime.now(UTC)
-    commit = Commit(run_id, 1, stage=STAGE, code_version=code_version())
-    _write_rules(lake, rule, value, met, why.strip(), who.strip(), now, commit)
+    _write_rules(lake, rule, value, met, why.strip(), who.strip(), now, replace(commit, batch=2))
     image_ids = sorted(set(met["image_id"]))
     _look_again(lake, met, now, commit)
-    files = _files(lake, met, image_ids)
-    rows = _end_rows(lake, image_ids, f"{REASON}: {why.strip()}", commit)
-    deleted = sum(_delete(lake, sha256, extension) for sha256, extension in sorted(files))
+    rows = end_rows(lake, image_ids, f"{REASON}: {why.strip()}", commit)
+    deleted = delete_files(lake, image_ids, met.select("sha256", "extension").iter_rows())
     deleted += forget_pictures(lake, image_ids)
     for snapshot in lake.read("snapshots").to_dicts():
         renew_site(lake, snapshot)
     models, exports = tuple(trained_on(lake, image_ids)), tuple(exports_of(lake, image_ids))
     alike = () if image_ids else tuple(_alike(images, rule, value))
     return Withdrawal(rule, value, tuple(image_ids), rows, deleted, models, exports, alike)
+
+
+def _pictures(lake: Lake) -> pl.DataFrame:
+    return lake.collect("images", lake.scan("images").select(_FACTS)).unique(maintain_order=True)
 
 
 def _alike(images: pl.DataFrame, rule: Rule, value: str) -> list[str]:
@@ -145,52 +147,6 @@ def _look_again(lake: Lake, met: pl.DataFrame, now: datetime, commit: Commit) ->
             rows.append({**told, **system, **counts, "run_id": commit.run_id})
     if rows:
         lake.upsert("checks", rows, commit)
-
-
-def _end_rows(lake: Lake, image_ids: list[str], why: str, commit: Commit) -> dict[str, int]:
-    """End every row that belongs to the pictures, in every table that names them; how many were live."""
-    ended = {}
-    for name in lake.existing():
-        table = TABLES[name]
-        if "image_id" not in table.columns or name == "withdrawals":
-            continue
-        mine = lake.scan(name).filter(pl.col("image_id").is_in(image_ids))
-        found = lake.collect(name, mine.select(*table.key, "tombstone"))
-        if found.is_empty():
-            continue
-        lake.tombstone(name, found.select(table.key).unique(), why, commit)
-        ended[name] = found["tombstone"].null_count()
-    wanted = frozenset(image_ids)
-
-    def is_about(item_id: str) -> bool:
-        return not wanted.isdisjoint(re.split(r"[:|]", item_id))
-
-    for name in _OF_ITEMS:
-        keys = lake.read(name, columns=list(TABLES[name].key))
-        about = keys.filter(pl.Series([is_about(item_id) for item_id in keys["item_id"]], dtype=pl.Boolean))
-        if about.height:
-            lake.tombstone(name, about, why, commit)
-            ended[name] = about.height
-    ended["calls"] = forget_calls(lake, is_about, why, commit)
-    return {name: count for name, count in ended.items() if count}
-
-
-def _files(lake: Lake, met: pl.DataFrame, image_ids: list[str]) -> set[tuple[str, str]]:
-    """The stored pictures, and everything that was cut or resized from them, as (sha256, extension)."""
-    found = set(met.select("sha256", "extension").iter_rows())
-    for name in lake.existing():
-        if {"image_id", "sha256", "extension"} <= set(TABLES[name].columns):
-            mine = lake.scan(name).filter(pl.col("image_id").is_in(image_ids))
-            found |= set(lake.collect(name, mine.select("sha256", "extension")).iter_rows())
-    return {(sha256, extension) for sha256, extension in found if sha256 and extension in EXTENSIONS}
-
-
-def _delete(lake: Lake, sha256: str, extension: str) -> bool:
-    key = lake.images.key(sha256, extension)
-    there = lake.blobs.exists(key)
-    lake.blobs.delete(key)
-    lake.blobs.local(key).unlink(missing_ok=True)  # the copy of a remote lake on this machine
-    return there
 
 
 def trained_on(lake: Lake, image_ids: Iterable[str]) -> list[Model]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,8 @@ from tasks.lake.writes import INPUT_GONE, SUPERSEDED
 from tasks.runtime.chunk import ChunkResult
 from tasks.runtime.outcome import REJECTED, Row, StageResult, Tick
 from tasks.runtime.stage_table import SLICE, StageTable, items_of
+from tasks.runtime.withdrawals import STAGE as WITHDRAW
+from tasks.runtime.withdrawals import RunWithdrawals
 from tasks.services.meter import Tally
 
 # Columns of `runs` that are fields of a result.
@@ -70,6 +72,7 @@ class Ledger:
         }
         self._failures = StageTable(self.lake, "failures", self.stage, self.run_id, keeps_versions=False)
         self._attempts: dict[str, int] = {}  # of items with a live failure
+        self._withdrawals = RunWithdrawals(self.lake)
 
     @property
     def marker(self) -> str:
@@ -132,6 +135,11 @@ class Ledger:
             if name in rows or redone.height:
                 table.write(rows.get(name), redone, commit)
         self._note_failures(results, commit)
+        self._withdrawals.end_late(rows, replace(self._next_commit(), stage=WITHDRAW))
+
+    def end_withdrawn(self) -> None:
+        """End what else came of pictures that were withdrawn while the run went on."""
+        self._withdrawals.end_rest(replace(self._next_commit(), stage=WITHDRAW))
 
     def _redone_of(self, tables: Iterable[pa.Table]) -> pl.DataFrame:
         """Those items of a batch that have rows of this stage already, in any of its tables."""

@@ -178,6 +178,7 @@ def _run_items(
     batch = Batch(ledger, progress)
     fatal: Failure | None = None
     commit_rest = contextlib.ExitStack()
+    commit_rest.callback(ledger.end_withdrawn)
     if calls is not None:
         commit_rest.callback(calls.commit)
     try:
@@ -225,6 +226,7 @@ def _run_columns(
             batch.add(result)
     finally:
         batch.commit()
+        ledger.end_withdrawn()
     del kept, rejects  # written; what follows reads its part of them from the lake
     _check_accounts(stage.name, plan.todo, batch, progress.counts)
     return _finish(stage, settings, plan, ledger, progress, batch)
