@@ -103,6 +103,20 @@ class MapillaryEndpoint(Endpoint):
         return self
 
 
+_PLANETARY_COMPUTER = "https://planetarycomputer.microsoft.com/api"
+# Archives of Sentinel-2 that may stand as services.stac.base_url by their name.
+ARCHIVES: dict[str, dict[str, Any]] = {
+    "planetary-computer": {
+        **{"base_url": f"{_PLANETARY_COMPUTER}/stac/v1", "sas_url": f"{_PLANETARY_COMPUTER}/sas/v1"},
+        "asset_url": "https://{account}.blob.core.windows.net/{container}/",
+    },
+    "earth-search": {
+        **{"base_url": "https://earth-search.aws.element84.com/v1", "sas_url": None},
+        "asset_url": "https://{account}.blob.core.windows.net/{container}/",
+    },
+}
+
+
 class StacEndpoint(Endpoint):
     """A STAC API, the service that signs the addresses of its files, and where the files that need it lie."""
 
@@ -112,7 +126,10 @@ class StacEndpoint(Endpoint):
         "asset_url": "https://{account}.blob.core.windows.net/{container}/",
     }
 
-    base_url: str = f"{OFFLINE_URL}/stac/api/stac/v1"
+    base_url: str = Field(
+        f"{OFFLINE_URL}/stac/api/stac/v1",
+        description=f"address of the STAC API, or the name of an archive: {', '.join(ARCHIVES)}",
+    )
     sas_url: str | None = Field(
         f"{OFFLINE_URL}/sas/api/sas/v1", description="signing service, before /token/…; null: files are read unsigned"
     )
@@ -143,6 +160,8 @@ class StacEndpoint(Endpoint):
     @classmethod
     def _files_move_along(cls, data: Any) -> Any:
         base = data.get("base_url") if isinstance(data, dict) else None
+        if base in ARCHIVES:
+            return {**data, **ARCHIVES[base]}
         if not isinstance(base, str) or not is_loopback(base):
             return data
         parts = urlsplit(base)

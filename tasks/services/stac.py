@@ -8,6 +8,7 @@ service, one for a whole container, and renewed before it is over and whenever t
 
 import asyncio
 import contextvars
+import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from pystac.link import HREF, Link
 from pystac_client import ItemSearch
 from pystac_client.stac_api_io import StacApiIO
 
+from schemas.errors import StageRefused
 from schemas.settings.services import StacEndpoint
 from tasks.services.errors import HttpResponse, ServiceError, safe_url
 from tasks.services.http import HttpClient, ServiceClient, key_header
@@ -70,14 +72,19 @@ class _SearchPages(StacApiIO):
         self._is_cancelled = False
 
     def read_json(self, source: HREF, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The next page. A link to it is read for its token alone: its address could lead elsewhere."""
-        if isinstance(source, Link):
+        """The next page. Of a link to it only the question is read: its address could lead elsewhere."""
+        if isinstance(source, Link) and source.extra_fields.get("method") == "POST":
             self._body = {**self._body, **source.extra_fields["body"]}
+            asked = self._page("POST", json_body=self._body)
+        elif isinstance(source, Link):
+            asked = self._page("GET", params=dict(parse_qsl(urlsplit(source.href).query)))
         else:
             self._body = dict(kwargs["parameters"])
+            asked = self._page("POST", json_body=self._body)
         if self._is_cancelled:
+            asked.close()
             raise asyncio.CancelledError
-        self._waits_for = asyncio.run_coroutine_threadsafe(self._page(), self._loop)
+        self._waits_for = asyncio.run_coroutine_threadsafe(asked, self._loop)
         return self._waits_for.result()
 
     def cancel(self) -> None:
@@ -86,23 +93,22 @@ class _SearchPages(StacApiIO):
         if self._waits_for is not None:
             self._waits_for.cancel()
 
-    async def _page(self) -> dict[str, Any]:
-        """A page that keeps to the protocol, with one link at most: to the next page, by its token."""
-        page, response = await self._http.request_json(
-            "POST", "/search", json_body=self._body, accept=_JSON_TYPES, kind="search"
-        )
+    async def _page(self, method: str, **question: Any) -> dict[str, Any]:
+        """A page that keeps to the protocol, with one link at most: to the next page."""
+        page, response = await self._http.request_json(method, "/search", accept=_JSON_TYPES, kind="search", **question)
         rows = page.get("features") if isinstance(page, dict) else None
         if not isinstance(rows, list):
             raise self._http.bad_response("no list under 'features'", response, retryable=True)
         if not all(isinstance(row, dict) for row in rows):
             raise self._http.bad_response("an item that is not an object", response)
         self._items += len(rows)
-        token = self._next_token(page, response)
-        if token is None:
+        following = self._next_link(page, response) if rows else None
+        if following is None:
             return {"features": rows, "links": []}
-        if token in self._asked:
+        name = json.dumps(following, sort_keys=True)
+        if name in self._asked:
             raise self._http.bad_response("the next page is one that was read before", response)
-        self._asked.add(token)
+        self._asked.add(name)
         if len(self._asked) >= MAX_PAGES:
             raise ServiceError(
                 "stac",
@@ -110,18 +116,21 @@ class _SearchPages(StacApiIO):
                 f"{MAX_PAGES} pages with {self._items} items and no end; shorten the search's dates "
                 "(collect.satellite.start, end)",
             )
-        return {"features": rows, "links": [{"rel": "next", "href": "", "body": {"token": token}}]}
+        return {"features": rows, "links": [following]}
 
-    def _next_token(self, page: dict[str, Any], response: HttpResponse) -> str | None:
+    def _next_link(self, page: dict[str, Any], response: HttpResponse) -> dict[str, Any] | None:
+        """The link to the next page, as STAC has it: a POST with a body, whatever stands in it, or a GET."""
         links = page.get("links")
-        following = [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
-        for link in following:
-            if link.get("rel") == "next":
-                body = link.get("body")
-                token = body.get("token") if isinstance(body, dict) else None
-                if not isinstance(token, str) or not token:
-                    raise self._http.bad_response("a link to the next page without a token", response)
-                return token
+        for link in links if isinstance(links, list) else ():
+            if isinstance(link, dict) and link.get("rel") == "next":
+                href, body = link.get("href"), link.get("body")
+                if str(link.get("method", "GET")).upper() == "POST":
+                    if not isinstance(body, dict) or not body:
+                        raise self._http.bad_response("a link to the next page without a body", response)
+                    return {"rel": "next", "href": "", "method": "POST", "body": body}
+                if not isinstance(href, str) or not urlsplit(href).query:
+                    raise self._http.bad_response("a link to the next page that asks nothing", response)
+                return {"rel": "next", "href": href}
         return None
 
 
@@ -139,6 +148,7 @@ class Stac(ServiceClient):
         self._container = _container_pattern(endpoint.asset_url)
         self._signatures: dict[tuple[str, str], _Signature] = {}
         self._signing = asyncio.Lock()
+        self._known: set[str] = set()  # collections that are there
         self._reading = asyncio.Semaphore(READS)
         self.bytes_read = 0  # of files
 
@@ -166,11 +176,28 @@ class Stac(ServiceClient):
         except asyncio.CancelledError:
             pages.cancel()
             raise
+        if not rows:
+            await self._refuse_unknown(collection)
         found: dict[str, dict[str, Any]] = {}
         for row in rows:
             name = row.get("id")
             found.setdefault(name if isinstance(name, str) and name else f"{len(found)} without an id", row)
         return list(found.values())
+
+    async def _refuse_unknown(self, collection: str) -> None:
+        """StageRefused if there is no such collection: archives answer a search in it with no items."""
+        if collection in self._known:
+            return
+        try:
+            await self._http.request_json("GET", f"/collections/{quote(collection, safe='')}", kind="search")
+        except ServiceError as error:
+            if error.kind != "not_found":
+                return  # it does not tell; the search was answered
+            raise StageRefused(
+                f"the archive at {safe_url(self._endpoint.base_url)} has no collection '{collection}': set "
+                "collect.satellite.collection to one that it has"
+            ) from error
+        self._known.add(collection)
 
     async def read(self, href: str, start: int, end: int) -> bytes:
         """The bytes [start, end) of a file, fewer where it ends before.

@@ -359,6 +359,19 @@ def stac_application(world: World) -> Starlette:
         text = await anyio.to_thread.run_sync(page, _origin(request), asked, body)
         return Response(text, media_type=GEOJSON)
 
+    async def collection(request: Request) -> Response:
+        here = f"{_origin(request)}/stac{_ROOT}"
+        name = request.path_params["name"]
+        if name != COLLECTION:
+            return JSONResponse({"code": "NotFoundError", "description": f"Collection {name} does not exist."}, 404)
+        extent = {
+            "spatial": {"bbox": [[-180, -90, 180, 90]]},
+            "temporal": {"interval": [["2015-06-27T10:25:31Z", None]]},
+        }
+        links = [_link("root", f"{here}/"), _link("self", f"{here}/collections/{name}")]
+        facts = {"type": "Collection", "id": name, "stac_version": "1.0.0", "license": "proprietary"}
+        return JSONResponse({**facts, "description": "Painted Sentinel-2 scenes.", "extent": extent, "links": links})
+
     def page(origin: str, asked: Search, body: bytes) -> str:
         scenes, more = find_scenes(world.seed, asked)
         here = f"{origin}/stac{_ROOT}"
@@ -374,5 +387,6 @@ def stac_application(world: World) -> Starlette:
             Route(_ROOT, landing),
             Route(f"{_ROOT}/", landing),
             Route(f"{_ROOT}/search", search, methods=["POST"]),
+            Route(f"{_ROOT}/collections/{{name}}", collection),
         ]
     )

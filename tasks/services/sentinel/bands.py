@@ -11,7 +11,7 @@ from tasks.services.sentinel.grid import Grid
 from tasks.services.sentinel.layers import lasting
 from tasks.services.sentinel.raster import Mask, OnGrid, Rect, on_grid
 from tasks.services.sentinel.scenes import BANDS, VISUAL, Scene, UnusableScene
-from tasks.services.sentinel.tone import Reflectance, from_bands, from_visual
+from tasks.services.sentinel.tone import Reflectance, from_bands, from_visual, is_subtracted_twice
 
 
 class BadBands(Exception):
@@ -41,4 +41,6 @@ async def read_bands(stac: Stac, scene: Scene, grid: Grid, blocks: Mask, rect: R
         raise (BadBands(scene.id, str(final)) if isinstance(final, UnusableScene) else error) from error
     if assets == "visual":
         return await asyncio.to_thread(from_visual, stored[0])
+    if await asyncio.to_thread(is_subtracted_twice, stored, scene.offset):
+        raise BadBands(scene.id, f"pixels far below zero without {scene.offset}: the archive has subtracted it already")
     return await asyncio.to_thread(from_bands, stored, scene.offset)

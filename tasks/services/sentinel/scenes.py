@@ -15,8 +15,12 @@ from tasks.services.sentinel.grid import unwrapped
 CLASSES = "SCL"
 BANDS = ("B04", "B03", "B02")  # red, green, blue
 VISUAL = "visual"
+# What archives call an asset besides its Sentinel-2 name: the common name of its band, and where a word means the map.
+COMMON_NAMES = {"B04": "red", "B03": "green", "B02": "blue", CLASSES: "scl", VISUAL: "visual"}
 # From processing baseline 04.00 on, 1000 is added to every band; it came into use on this day.
 OFFSET, OFFSET_BASELINE, OFFSET_SINCE = 1000, 4.0, datetime(2022, 1, 25, tzinfo=UTC)
+_BASELINES = ("s2:processing_baseline", "sentinel:processing_baseline", "processing:version")
+_SUBTRACTED = ":boa_offset_applied"  # earthsearch: and sentinel: are written before it
 _CODE = re.compile(r"EPSG:(\d{4,6})")
 
 
@@ -65,35 +69,69 @@ def read_scene(item: dict[str, Any], assets: tuple[str, ...]) -> Scene:
     if not isinstance(item.get("id"), str) or not item["id"]:
         raise UnusableScene("no id")
     hrefs = {name: _href(item, name) for name in assets}
-    tile = properties.get("s2:mgrs_tile")
+    baseline = next((value for name in _BASELINES if (value := _baseline(properties.get(name))) is not None), None)
     return Scene(
         id=item["id"],
         captured_at=captured_at,
         cloud_percent=min(max(cloud, 0.0), 100.0),
-        offset=_offset(properties.get("s2:processing_baseline"), captured_at),
+        offset=_offset(properties, baseline, captured_at),
         epsg=_epsg(properties),
         geometry=item["geometry"],
         hrefs=hrefs,
-        tile=tile if isinstance(tile, str) else None,
-        baseline=_baseline(properties.get("s2:processing_baseline")) or 0.0,
+        tile=_tile(properties),
+        baseline=baseline or 0.0,
     )
 
 
 def _href(item: dict[str, Any], name: str) -> str:
     assets = item.get("assets")
-    asset = assets.get(name) if isinstance(assets, dict) else None
-    href = asset.get("href") if isinstance(asset, dict) else None
-    if not isinstance(href, str) or not href:
-        raise UnusableScene(f"no asset {name}")
-    return href
+    found = {key: asset for key, asset in assets.items() if isinstance(asset, dict)} if isinstance(assets, dict) else {}
+    for asset in (*_named(found, name), *_with_band(found, name)):
+        href = asset.get("href")
+        if isinstance(href, str) and href and _is_tiff(asset, href):
+            return href
+    raise UnusableScene(f"no asset {name}")
 
 
-def _offset(baseline: Any, captured_at: datetime) -> int:
-    """What the ground processor added; the archive's own word before the calendar's, for old scenes are made anew."""
-    number = _baseline(baseline)
-    if number is None:
+def _named(assets: dict[str, dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    wanted = (name, name.casefold(), COMMON_NAMES[name])
+    return [assets[key] for key in dict.fromkeys(wanted) if key in assets]
+
+
+def _with_band(assets: dict[str, dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Assets of a single band with this name, as the extension `eo` (eo:bands) or STAC 1.1 (bands) tells."""
+    named = []
+    for asset in assets.values():
+        bands = asset.get("eo:bands") or asset.get("bands")
+        if isinstance(bands, list) and len(bands) == 1 and isinstance(bands[0], dict):
+            band = bands[0]
+            names = band.get("name"), band.get("common_name"), band.get("eo:common_name")
+            if name in names or COMMON_NAMES[name] in names:
+                named.append(asset)
+    return named
+
+
+def _is_tiff(asset: dict[str, Any], href: str) -> bool:
+    """Whether it may be read in parts: archives offer the same band as JPEG 2000 besides."""
+    kind = asset.get("type")
+    return "tiff" in kind if isinstance(kind, str) else not href.casefold().endswith(".jp2")
+
+
+def _tile(properties: dict[str, Any]) -> str | None:
+    tile = properties.get("s2:mgrs_tile") or properties.get("grid:code")
+    return tile.removeprefix("MGRS-") if isinstance(tile, str) else None
+
+
+def _offset(properties: dict[str, Any], baseline: float | None, captured_at: datetime) -> int:
+    """What has to be subtracted: what the ground processor added, unless the archive has subtracted it already.
+
+    The archive's own word counts before the calendar's, for old scenes are made anew.
+    """
+    if any(name.endswith(_SUBTRACTED) and value is True for name, value in properties.items()):
+        return 0
+    if baseline is None:
         return OFFSET if captured_at >= OFFSET_SINCE else 0
-    return OFFSET if number >= OFFSET_BASELINE else 0
+    return OFFSET if baseline >= OFFSET_BASELINE else 0
 
 
 def _baseline(value: Any) -> float | None:

@@ -17,6 +17,7 @@ VISUAL_WHITE = 0.3558  # the reflectance that is full white in the provider's ow
 _STRIDE = 4  # of the pixels compared: neighbours tell the same
 _FEWEST = 100  # pixels; with fewer in common two scenes are not compared
 _DARK = 50  # in deep shadow a ratio says nothing
+_BELOW_ZERO, _MOST_BELOW = 200, 0.05  # reflectance below -0.02 stands in a few shadows, never in a twentieth of a view
 _HOLD = 0.02  # how much a scene resists being changed, against what its overlaps say
 
 
@@ -29,6 +30,14 @@ def from_bands(stored: Sequence[NDArray[np.uint16]], offset: int) -> Reflectance
         known &= band > 0
     found[~known] = 0
     return found
+
+
+def is_subtracted_twice(stored: Sequence[NDArray[np.uint16]], offset: int) -> bool:
+    """Whether so many pixels would fall well below zero that the archive must have subtracted the offset already."""
+    if not offset:
+        return False
+    known = [band[band > 0] for band in stored]
+    return any(band.size and np.mean(band < offset - _BELOW_ZERO) > _MOST_BELOW for band in known)
 
 
 def from_visual(shown: NDArray[np.uint8]) -> Reflectance:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from schemas.errors import StageRefused
 from schemas.settings.services import ServicesSettings, StacEndpoint
 from tasks.services import ServiceError, Stac, connect
 from tasks.services.limits import host_limits
@@ -88,6 +89,46 @@ async def test_pages_are_followed_by_token_and_items_come_once(server: Any, repl
     assert third.json() == {**first.json(), "token": "t2"}
 
 
+@pytest.mark.parametrize("field", ["next", "page"])
+async def test_a_next_link_of_another_archive_is_followed_by_its_whole_body(
+    server: Any, reply: Any, field: str
+) -> None:
+    """Earth Search names the next page `next` or `page`, not `token`."""
+    link = {"rel": "next", "method": "POST", "merge": False, "href": "https://evil.example/search",
+            "body": {"collections": ["sentinel-2-l2a"], "limit": 100, field: "2023-07-01,S2A_33UVU"}}  # fmt: skip
+    server.says(page(reply, ["a"], link=link), page(reply, ["b"]))
+    found = await client(server).search("sentinel-2-l2a", BOX, START, END, 20)
+    assert [item["id"] for item in found] == ["a", "b"]
+    assert {asked.target for asked in server.asked} == {"/api/search"}
+    assert server.asked[1].json() == {**server.asked[0].json(), field: "2023-07-01,S2A_33UVU"}
+
+
+async def test_a_next_link_may_be_a_get_and_an_empty_page_is_the_last(server: Any, reply: Any) -> None:
+    link = {"rel": "next", "href": "https://evil.example/v1/search?collections=c&limit=100&next=two"}
+    again = {"rel": "next", "href": "https://evil.example/v1/search?collections=c&limit=100&next=three"}
+    server.says(page(reply, ["a"], link=link), page(reply, ["b"], link=again), page(reply, [], link=again))
+    assert [item["id"] for item in await client(server).search("c", BOX, START, END)] == ["a", "b"]
+    assert [asked.method for asked in server.asked] == ["POST", "GET", "GET"]
+    assert server.asked[1].target.startswith("/api/search?") and "next=two" in server.asked[1].target
+
+
+async def test_a_misspelt_collection_is_an_error_and_an_empty_search_is_not(server: Any, reply: Any) -> None:
+    server.says(page(reply, []), reply(404, b'{"code": "NotFoundError"}'))
+    with pytest.raises(StageRefused, match="has no collection 'sentinel-2-l2q': set collect.satellite.collection"):
+        await client(server).search("sentinel-2-l2q", BOX, START, END)
+    server.says(page(reply, []), reply(body=b'{"type": "Collection"}'), page(reply, []))
+    stac = client(server)
+    assert await stac.search("sentinel-2-l2a", BOX, START, END) == []
+    assert await stac.search("sentinel-2-l2a", BOX, START, END) == []
+    assert sum("/collections/" in asked.target for asked in server.asked) == 2  # asked for once a client
+
+
+def test_an_archive_may_be_named() -> None:
+    earth_search = StacEndpoint(base_url="earth-search", sas_url="https://planetarycomputer.microsoft.com/api/sas/v1")
+    assert earth_search.base_url == "https://earth-search.aws.element84.com/v1" and earth_search.sas_url is None
+    assert StacEndpoint(base_url="planetary-computer").sas_url == "https://planetarycomputer.microsoft.com/api/sas/v1"
+
+
 @pytest.mark.parametrize("status", [429, 504])
 async def test_plain_text_refusals_are_waited_out(server: Any, reply: Any, status: int) -> None:
     server.says(reply(status, b"Too Many Requests", "text/plain"), page(reply, ["a"]))
@@ -110,7 +151,7 @@ async def test_a_refused_search_says_why(server: Any, reply: Any) -> None:
         b'{"features": [7], "links": []}',
         b'{"features": ["x"], "links": []}',
         b'{"features": [{"id": "a"}], "links": [{"rel": "next", "href": "https://x.example"}]}',
-        b'{"features": [{"id": "a"}], "links": [{"rel": "next", "body": {"token": ""}}]}',
+        b'{"features": [{"id": "a"}], "links": [{"rel": "next", "method": "POST", "body": {}}]}',
     ],
 )
 async def test_answers_that_break_the_protocol(server: Any, reply: Any, body: bytes) -> None:

@@ -211,6 +211,7 @@ async def archive() -> AsyncIterator[Archive]:
     service = Archive()
     routes = [
         Route("/stac/search", service.search, methods=["POST"]),
+        Route("/stac/collections/sentinel-2-l2a", lambda request: JSONResponse({"type": "Collection"})),
         Route("/sas/token/{account}/{container}", service.token),
         Route("/blob/{account}/{container}/{path:path}", service.blob),
     ]

@@ -18,7 +18,7 @@ from tasks.collect.satellite.stage import WorkerContext, work
 from tasks.lake import Lake
 from tasks.services.sentinel.grid import Grid, grid_around, transformer
 from tasks.services.sentinel.raster import on_grid
-from tasks.services.sentinel.scenes import BANDS, CLASSES, read_scene
+from tasks.services.sentinel.scenes import BANDS, CLASSES, UnusableScene, read_scene
 from tasks.services.sentinel.search import find_scenes
 
 SIZE = 240
@@ -220,3 +220,61 @@ def test_scenes_read_the_same_by_either_name_of_their_projection() -> None:
     for named in ({"proj:epsg": 32633}, {"proj:code": "EPSG:32633"}):
         one = {**item, "properties": {**item["properties"], **named}}  # type: ignore[dict-item]
         assert read_scene(one, (CLASSES, *BANDS)).epsg == 32633
+
+
+POLYGON = {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1], [0, 0]]]}
+COG = "image/tiff; application=geotiff; profile=cloud-optimized"
+
+
+def earth_search_item(**properties: Any) -> dict[str, Any]:
+    """An item in the shape of Earth Search v1: assets by common name, each band as JPEG 2000 besides."""
+    assets = {}
+    for name in ("red", "green", "blue", "scl", "visual"):
+        bands = [{"name": name, "common_name": name}] * (3 if name == "visual" else 1)
+        assets[f"{name}-jp2"] = {"href": f"https://x.example/{name}.jp2", "type": "image/jp2", "eo:bands": bands}
+        assets[name] = {"href": f"https://x.example/{name}.tif", "type": COG, "eo:bands": bands}
+    facts = {
+        "datetime": "2023-07-01T00:00:00Z",
+        "eo:cloud_cover": 1,
+        "grid:code": "MGRS-33UVU",
+        "proj:code": "EPSG:32633",
+    }
+    return {"id": "x", "geometry": POLYGON, "properties": {**facts, **properties}, "assets": assets}
+
+
+def test_an_item_of_earth_search_is_read() -> None:
+    scene = read_scene(earth_search_item(), (CLASSES, *BANDS, "visual"))
+    assert scene.hrefs == {
+        "SCL": "https://x.example/scl.tif", "B04": "https://x.example/red.tif", "B03": "https://x.example/green.tif",
+        "B02": "https://x.example/blue.tif", "visual": "https://x.example/visual.tif",
+    }  # fmt: skip
+    assert scene.tile == "33UVU" and scene.epsg == 32633
+
+
+def test_assets_of_any_name_are_known_by_their_band() -> None:
+    item = earth_search_item()
+    item["assets"] = {
+        "scl": {"href": "https://x.example/scl"},
+        **{f"R10m-{name}": {"href": f"https://x.example/{name}.tif", "bands": [{"eo:common_name": name}]}
+           for name in ("blue", "green", "red")},
+    }  # fmt: skip
+    assert read_scene(item, (CLASSES, *BANDS)).hrefs["B04"] == "https://x.example/red.tif"
+    item["assets"]["R10m-red"]["href"] = "https://x.example/red.jp2"
+    with pytest.raises(UnusableScene, match="no asset B04"):
+        read_scene(item, (CLASSES, *BANDS))
+
+
+@pytest.mark.parametrize(
+    ("properties", "offset"),
+    [
+        ({"s2:processing_baseline": "05.09"}, 1000),
+        ({"s2:processing_baseline": "05.09", "earthsearch:boa_offset_applied": True}, 0),
+        ({"s2:processing_baseline": "05.09", "earthsearch:boa_offset_applied": False}, 1000),
+        ({"sentinel:processing_baseline": "04.00", "sentinel:boa_offset_applied": True}, 0),
+        ({"sentinel:processing_baseline": "03.01"}, 0),
+        ({"sentinel:processing_baseline": "04.00"}, 1000),
+        ({}, 1000),  # by its date
+    ],
+)
+def test_the_offset_is_subtracted_once(properties: dict[str, Any], offset: int) -> None:
+    assert read_scene(earth_search_item(**properties), (CLASSES, *BANDS)).offset == offset

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tasks.services.sentinel.tone import from_bands, from_visual, gains, jpeg, scaled, shown
+from tasks.services.sentinel.tone import from_bands, from_visual, gains, is_subtracted_twice, jpeg, scaled, shown
 
 RNG = np.random.default_rng(3)
 
@@ -18,6 +18,16 @@ def test_the_offset_is_taken_off_and_no_data_stays() -> None:
     with_offset = from_bands([stored] * 3, 1000)[0, :, 0].tolist()
     assert with_offset == [0, 1, 1, 1, 1, 500, 64_535]  # what lies below the offset is dark ground, not a hole
     assert from_bands([stored] * 3, 0)[0, :, 0].tolist() == [0, 1, 999, 1000, 1001, 1500, 65_535]
+
+
+def test_pixels_tell_that_the_offset_is_gone_already() -> None:
+    ground = RNG.integers(200, 2500, (100, 100)).astype(np.uint16)  # reflectance of fields and water
+    ground[:30] = 0  # no data
+    sea = np.clip(RNG.normal(1020, 40, (100, 100)), 1, None).astype(np.uint16)  # dark, with the offset still in it
+    assert is_subtracted_twice([ground] * 3, 1000) and not is_subtracted_twice([ground] * 3, 0)
+    assert not is_subtracted_twice([np.where(ground, ground + 1000, 0).astype(np.uint16)] * 3, 1000)
+    assert not is_subtracted_twice([sea] * 3, 1000)
+    assert not is_subtracted_twice([np.zeros((4, 4), np.uint16)] * 3, 1000)
 
 
 def test_a_pixel_that_lacks_a_colour_is_none() -> None:
