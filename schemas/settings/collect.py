@@ -81,6 +81,12 @@ class CollectSettings(Settings):
         description="a box with this many pictures is taken for incomplete and looked at in smaller pieces; "
         "the service gives at most 2000 and silently fewer in crowded places",
     )
+    short_rows: int = Field(
+        10,
+        ge=0,
+        description="pictures below which a box's answer is checked by its tiles: the same box may answer with 0 and 6",
+        json_schema_extra=OPERATIONAL,
+    )
     search_requests: int = Field(100, ge=1, description="most boxes and tiles asked for one search around a place")
     looked_at: int = Field(
         200, ge=1, description="most pictures of a kind, seen on tiles, whose details are asked for in one search"

@@ -6,7 +6,8 @@ looked into. So what comes out is what a search of everything would put first, m
 
 A box that answers with many pictures is not believed: the service silently leaves some out where it is crowded, and
 says so only when it is very crowded. Such a box is looked at by its tiles, which are complete, or in quarters, as long
-as these leave enough of the search's requests for the tiles of all that is still to be searched.
+as these leave enough of the search's requests for the tiles of all that is still to be searched. Nor is a box that
+answers with hardly any: its tiles say whether that is all.
 """
 
 import asyncio
@@ -89,7 +90,8 @@ class Search:
     def trouble(self) -> ServiceError | None:
         """Set when what was found, or not found, says more about the service than about the place."""
         tiles = self._tile_trouble
-        if self.unsearched and tiles is not None and (tiles.retryable or tiles.kind in ("rate_limit", "quota")):
+        unsettled = self.unsearched or not self._met  # boxes given up, or a place where nothing seems to be
+        if unsettled and tiles is not None and (tiles.retryable or tiles.kind in ("rate_limit", "quota")):
             return tiles  # out, or the day's are used up: another time they settle it
         if self.unsearched and not self._answers:
             said = f"none of the boxes around a place was answered, {self.unsearched} were given up"
@@ -137,18 +139,11 @@ class Search:
                 self._push([box])
             return None
         # Also where its tiles are remembered a box is asked first: what a place gets must not depend on its neighbours.
-        self._requests += 1
-        rows: list[dict[str, Any]] | None = None
-        try:
-            rows = await self._mapillary.images_in_box(box.west, box.south, box.east, box.north, FIELDS)
-        except ServiceError as error:
-            if error.kind not in ("too_big", "too_dense"):
-                raise
-        if rows is not None:
-            self._answers += 1
-            self._add_rows(rows)
-            if len(rows) < self._settings.crowded_rows:
-                return None
+        rows = await self._ask_box(box)
+        if rows is not None and rows < self._settings.crowded_rows:
+            if find == "auto" and rows < self._settings.short_rows:
+                await self._check_short_answer(box)
+            return None
         if find == "auto" and len(tiles_of(box)) <= TILES_FOR_QUARTERS and await self._search_tiles(box):
             return None
         if box.height_m >= 2 * SMALLEST_BOX_M:
@@ -157,6 +152,29 @@ class Search:
             raise self._tile_trouble  # what boxes cannot tell, tiles may another time
         self.unsearched += 1
         return None
+
+    async def _ask_box(self, box: Box) -> int | None:
+        """Ask for a box; how many pictures were answered, None if it must be split."""
+        self._requests += 1
+        try:
+            rows = await self._mapillary.images_in_box(box.west, box.south, box.east, box.north, FIELDS)
+        except ServiceError as error:
+            if error.kind not in ("too_big", "too_dense"):
+                raise
+            return None
+        self._answers += 1
+        self._add_rows(rows)
+        return len(rows)
+
+    async def _check_short_answer(self, box: Box) -> None:
+        """Look again where few pictures or none were answered: the service at times leaves out even all of a few.
+
+        Tiles are complete and have the last word; where there are too many of them the box is asked once more.
+        """
+        if len(tiles_of(box)) <= TILES_FOR_QUARTERS:
+            await self._search_tiles(box)
+        elif self._left > 0:
+            await self._ask_box(box)
 
     def _split(self, crowded: list[Box]) -> None:
         """Crowded boxes in quarters; or tile by tile, once quarters would leave too little for the tiles."""

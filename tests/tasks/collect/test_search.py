@@ -272,6 +272,45 @@ async def test_a_service_that_is_down_is_not_asked_for_quarters(
 async def test_a_record_without_a_sound_id_is_counted_and_spoils_no_other(streets: Any) -> None:
     streets.put("11", lat=LAT, lon=LON)
     streets.put("12", lat=LAT + 0.0005, lon=LON, extra={"id": 1.23e17})
-    found = search(streets.client())
+    found = search(streets.client(), short_rows=0)
     assert [one.source_id for one in await drain(found)] == ["11"]
     assert found.odd["bad_id"] == 1 and found.seen["panorama"].pictures == 2
+
+
+class Forgetful:
+    """A service that leaves pictures out of what it answers to a box, some or all of them, each time others."""
+
+    def __init__(self, mapillary: Mapillary, seed: int) -> None:
+        self._mapillary, self._chance = mapillary, random.Random(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mapillary, name)
+
+    async def images_in_box(self, *box: Any) -> list[dict[str, Any]]:
+        rows = await self._mapillary.images_in_box(*box)
+        return self._chance.sample(rows, self._chance.randint(0, len(rows)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_few_pictures_or_none_are_checked_by_the_tiles(streets: Any, seed: int) -> None:
+    scatter(streets, 6, seed=seed)
+    whole = [one.source_id for one in await drain(search(streets.client(), short_rows=0))]
+    found = search(Forgetful(streets.client(), seed), 500.0)  # type: ignore[arg-type]
+    assert [one.source_id for one in await drain(found)] == whole
+
+
+async def test_nothing_is_said_to_be_there_only_when_a_tile_says_so(streets: Any) -> None:
+    found = search(streets.client())
+    assert await found.next("panorama") is None and found.trouble is None
+    assert streets.asked["tiles"] >= 1
+    streets.tile_fault = "outage"
+    unsure = search(streets.client())
+    assert await unsure.next("panorama") is None
+    assert unsure.trouble is not None and unsure.trouble.retryable
+
+
+async def test_a_wide_box_of_many_tiles_is_asked_once_more(streets: Any) -> None:
+    streets.put("11", lat=LAT, lon=LON)
+    found = search(streets.client(), 5000.0)
+    assert [one.source_id for one in await drain(found)] == ["11"]
+    assert streets.asked["tiles"] == 0 and streets.asked["images"] == 4  # two strips, twice

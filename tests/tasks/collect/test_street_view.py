@@ -74,7 +74,7 @@ async def test_the_same_place_gives_the_same_rows(streets: Any, tmp_path: Path) 
 
 async def test_the_search_widens_until_something_is_there(streets: Any, tmp_path: Path) -> None:
     streets.put("12", **FAR)
-    outcome = await work(PLACE, bench(streets, tmp_path))
+    outcome = await work(PLACE, bench(streets, tmp_path, short_rows=0))
     assert outcome.rows["images"][0]["source_id"] == "12"
     assert streets.asked["images"] == 4  # 500 m, 2 km, and 5 km in two strips
 
@@ -83,7 +83,7 @@ async def test_a_wish_that_is_fulfilled_is_not_searched_for_again(streets: Any, 
     streets.put("11", **NEAR)
     streets.put("12", **FAR)
     streets.put("13", **FAR, is_pano=False, width=1600, height=1200)
-    outcome = await work(PLACE, bench(streets, tmp_path, photos=1))
+    outcome = await work(PLACE, bench(streets, tmp_path, photos=1, short_rows=0))
     assert {row["source_id"] for row in outcome.rows["images"]} == {"11", "13"}
     assert streets.asked["images"] == 4
 
@@ -131,7 +131,7 @@ async def test_many_new_addresses_are_asked_for_at_once(streets: Any, tmp_path: 
 async def test_a_picture_whose_every_address_says_gone_makes_room_for_the_next(streets: Any, tmp_path: Path) -> None:
     streets.put("11", **NEAR, fault="410")
     streets.put("12", **FAR)
-    outcome = await work(PLACE, bench(streets, tmp_path))
+    outcome = await work(PLACE, bench(streets, tmp_path, short_rows=0))
     assert outcome.rows["images"][0]["source_id"] == "12"
     assert streets.asked["picture 11"] == 1 + FRESH_URLS
 
@@ -146,7 +146,7 @@ async def test_a_broken_transfer_is_tried_again(streets: Any, tmp_path: Path) ->
 async def test_the_next_picture_is_taken_when_one_is_bad(streets: Any, tmp_path: Path, fault: str) -> None:
     streets.put("11", **NEAR, fault=fault)
     streets.put("12", **FAR)
-    outcome = await work(PLACE, bench(streets, tmp_path))
+    outcome = await work(PLACE, bench(streets, tmp_path, short_rows=0))
     assert outcome.rows["images"][0]["source_id"] == "12"
 
 
